@@ -1,0 +1,66 @@
+// swift-tools-version: 6.2
+// The floors, bottom up: a target names only what lies below it; the build holds it to that
+// (swift build --explicit-target-dependency-import-check error). Outside packages stay on floors 4 and 5.
+
+import PackageDescription
+
+let strict: [SwiftSetting] = [
+  .swiftLanguageMode(.v6),
+  .enableUpcomingFeature("ExistentialAny"),
+  .enableUpcomingFeature("MemberImportVisibility"),
+  .enableUpcomingFeature("NonisolatedNonsendingByDefault"),
+  .treatAllWarnings(as: .error),
+]
+
+let package = Package(
+  name: "baudway",
+  products: [
+    .executable(name: "baudway", targets: ["baudway"]),
+    .library(name: "ByteStreams", targets: ["ByteStreams"]),
+    .library(name: "StreamBroker", targets: ["StreamBroker"]),
+  ],
+  dependencies: [
+    .package(url: "https://github.com/apple/swift-argument-parser", from: "1.8.0"),
+    .package(url: "https://github.com/apple/swift-log", from: "1.16.0"),
+  ],
+  targets: [
+    // Floor 0: doors to C.
+    .target(name: "CLinux", cSettings: [.define("_GNU_SOURCE")]),
+    .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
+
+    // Floor 1: bytes, rings, lanes.
+    .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: strict),
+
+    // Floor 3: a URL becomes an open stream.
+    .target(name: "StreamBroker", dependencies: ["ByteStreams", "CLinux"], swiftSettings: strict),
+
+    // Floor 4: the gateway.
+    .target(
+      name: "GatewayKit",
+      dependencies: [
+        "ByteStreams", "CLinux", "CYAML", "StreamBroker", .product(name: "Logging", package: "swift-log"),
+      ],
+      swiftSettings: strict),
+
+    // Floor 5: the command line.
+    .executableTarget(
+      name: "baudway",
+      dependencies: [
+        "ByteStreams", "GatewayKit", .product(name: "ArgumentParser", package: "swift-argument-parser"),
+      ],
+      swiftSettings: strict),
+
+    // Tests.
+    .target(
+      name: "StreamTestKit", dependencies: ["ByteStreams", "CLinux", "StreamBroker"],
+      path: "Tests/StreamTestKit", swiftSettings: strict),
+    .testTarget(
+      name: "ByteStreamsTests", dependencies: ["ByteStreams", "CLinux", "StreamTestKit"], swiftSettings: strict),
+    .testTarget(
+      name: "StreamBrokerTests", dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTestKit"],
+      swiftSettings: strict),
+    .testTarget(
+      name: "GatewayKitTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit"],
+      resources: [.copy("Golden")], swiftSettings: strict),
+  ]
+)

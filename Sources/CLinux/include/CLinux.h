@@ -1,0 +1,44 @@
+// What Swift's Glibc module lacks of Linux. Each function is the call of its man page, one to one, under the name
+// linux_CALL; those that fail answer -1 with errno set, as the call itself does.
+
+#ifndef CLINUX_H
+#define CLINUX_H
+
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/types.h>
+
+/// accept4(2) with SOCK_NONBLOCK | SOCK_CLOEXEC.
+int linux_accept(int fd, struct sockaddr *address, socklen_t *length);
+/// socket(2) with SOCK_NONBLOCK | SOCK_CLOEXEC.
+int linux_socket(int domain, int type, int protocol);
+/// socketpair(2), both ends non-blocking and close-on-exec.
+int linux_socketpair(int domain, int type, int ends[2]);
+
+/// Maps `length` bytes (a multiple of the page size) twice in a row, so that a ring has no seam.
+/// Needs no descriptor. NULL with errno set when it fails; release with linux_unmap_mirrored.
+void *linux_map_mirrored(size_t length);
+void linux_unmap_mirrored(void *memory, size_t length);
+
+/// "EADDRINUSE" for an errno, or NULL if the number is unknown. Static text, safe on any thread.
+const char *linux_errno_name(int number);
+/// "Address already in use". Static text, safe on any thread.
+const char *linux_errno_text(int number);
+
+/// What TCP knows of its other end (TCP_INFO of tcp(7)).
+struct linux_tcp_state {
+  uint32_t unacknowledged;      // segments sent and not acknowledged
+  uint32_t probes;              // window probes out and not answered
+  uint32_t last_ack_milliseconds;  // age of the last acknowledgement
+  uint32_t not_sent;            // bytes in the queue that were never sent
+};
+int linux_tcp_state(int fd, struct linux_tcp_state *state);
+
+/// A pty pair: the master non-blocking and close-on-exec, its slave unlocked; the slave's path goes to `path`.
+int linux_open_pty(char *path, size_t capacity);
+
+#endif
