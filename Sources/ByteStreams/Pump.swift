@@ -30,6 +30,8 @@ public final class Pump {
   /// Bytes written so far.
   public private(set) var moved: UInt64 = 0
   public private(set) var sourceEnded = false
+  /// The sink's last answer was that it takes no more now. `drain` finds out anew.
+  public private(set) var sinkIsBlocked = false
   /// Bytes read and not yet written.
   public var count: Int { ring?.count ?? 0 }
 
@@ -54,7 +56,7 @@ public final class Pump {
   /// While `mayWrite` is false it only keeps what comes.
   public func turn(mayWrite: Bool = true) throws(Fault) -> Outcome {
     // A turn that the source woke does not try a blocked sink again.
-    var canWrite = mayWrite && sink?.writerWaits.isEmpty == true
+    var canWrite = mayWrite && sink != nil && !sinkIsBlocked
     if canWrite && count > 0 { canWrite = try write(limit: .max) }
     var reads = Self.budget
     reading: while !sourceEnded {
@@ -88,8 +90,10 @@ public final class Pump {
     return settle()
   }
 
-  /// Writes at most `limit` of the kept bytes, then reads on if that made room. For when the sink has space.
+  /// Writes at most `limit` of the kept bytes, then reads on if that made room. For when the sink has space; whoever
+  /// serves its writers takes `writerWaits` back when none is left.
   public func drain(limit: Int = .max) throws(Fault) -> Outcome {
+    sinkIsBlocked = false
     guard sink != nil else { return settle() }
     let tookAll = count == 0 ? true : try write(limit: limit)
     // After making room it reads first and waits second: a hang-up is told once only.
@@ -97,6 +101,12 @@ public final class Pump {
       return try turn(mayWrite: tookAll)
     }
     return settle()
+  }
+
+  /// No more will come: the source broke. What it said before is still written.
+  public func endSource() {
+    source.readerWaits = []
+    sourceEnded = true
   }
 
   /// Forgets the kept bytes and says how many there were.
@@ -152,6 +162,7 @@ public final class Pump {
           left -= count
         case .blocked(let wish):
           sink.writerWaits = wish
+          sinkIsBlocked = true
           return false
         case .ended:
           throw SystemError("write", EPIPE)
