@@ -151,8 +151,10 @@ public final class Poller {
     handler.ready(events)
   }
 
-  /// Handles what is ready now without waiting. Only from the lane's inbox, never from inside a turn.
-  public func sweep() { while turn(waiting: 0) {} }
+  /// Handles what is ready now without waiting, within bounds. Only from the lane's inbox, never from inside a turn.
+  public func sweep() {
+    for _ in 0..<16 where !turn(waiting: 0) { return }
+  }
 
   // MARK: - Work elsewhere
 

@@ -3,11 +3,13 @@
 import ByteStreams
 import Synchronization
 
-struct Arrival: ~Copyable, Sendable {
+public struct Arrival: ~Copyable, Sendable {
   /// What log and status say of him.
-  struct Label: Sendable {
-    let address: String
-    let listener: String
+  public struct Label: Sendable {
+    /// Nil where clients have none, as on local sockets.
+    public let address: SocketAddress?
+    /// The listener's URL.
+    public let listener: String
   }
 
   let label: Label

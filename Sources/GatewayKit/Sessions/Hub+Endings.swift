@@ -15,6 +15,7 @@ extension Hub {
   func leave(_ session: Session, _ ending: Ending) {
     guard session.leaving == nil, !session.isOver else { return }
     session.leaving = ending
+    session.leavesAt = head
     session.pump.endSource()
     if endpoint == nil || session.pump.sink == nil { session.dropped &+= UInt64(session.pump.discard()) }
     settle(session)
@@ -23,7 +24,7 @@ extension Hub {
   /// Decides what follows from the state a session is in. Called after whatever may have changed it.
   func settle(_ session: Session) {
     guard !session.isOver else { return }
-    let heardAll = !session.takesOutput || session.cursor == head
+    let heardAll = !session.takesOutput || session.cursor >= (session.leaving == nil ? head : session.leavesAt)
     if session.endedFirst == nil {
       session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
     }

@@ -78,6 +78,7 @@ final class Hub: ByteStreamDelegate {
     session.pump.sink = writeFailure == nil ? endpoint : nil
     session.client.readerWaits = .readable
     giveOutput(to: session)
+    if isPaused, let endpoint { pause(endpoint) }  // a newcomer who waits makes the clock of the slow ones run
   }
 
   /// The endpoint is open; the hub moves its bytes until `detach` or `endpointIsGone`.
@@ -188,14 +189,14 @@ final class Hub: ByteStreamDelegate {
   }
 
   private func distribute(_ ring: RingBuffer) {
-    var someoneFailed = false
+    var someoneIsDone = false
     for session in sessions where session.takesOutput && !session.isBlocked {
       session.take(from: ring)
-      if !session.takesOutput { someoneFailed = true }
+      if !session.takesOutput || session.leaving != nil { someoneIsDone = true }
     }
     release()
-    if someoneFailed {
-      for session in sessions where !session.takesOutput { settle(session) }
+    if someoneIsDone {
+      for session in sessions where !session.takesOutput || session.leaving != nil { settle(session) }
     }
   }
 
@@ -346,7 +347,7 @@ final class Hub: ByteStreamDelegate {
   private func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
     switch fault.side {
     case .source: clientFailed(session, fault.cause)
-    case .sink: 
+    case .sink:
       if session.pump.count > 0 && !session.isWaiting {
         session.isWaiting = true
         waiting.append(session)

@@ -14,7 +14,7 @@ final class Lingering: ByteStreamDelegate {
 
   init(on poller: Poller) { self.poller = poller }
 
-  var isEmpty: Bool { deadlines.isEmpty }
+  private var whenEmpty: (() -> Void)?
 
   /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already.
   func close(_ stream: any ByteStream, otherSideFinished: Bool) {
@@ -31,6 +31,13 @@ final class Lingering: ByteStreamDelegate {
     deadlines[ObjectIdentifier(stream)] = (stream, timer)
     stream.delegate = self
     stream.readerWaits = .readable
+  }
+
+  /// Calls `done` when none is left, and sees to it that this is so within `limit`.
+  func empty(within limit: Duration, then done: @escaping () -> Void) {
+    if deadlines.isEmpty { return done() }
+    whenEmpty = done
+    poller.timers.after(limit) { [weak self] in self?.closeAll() }
   }
 
   /// Closes all of them now.
@@ -62,5 +69,8 @@ final class Lingering: ByteStreamDelegate {
   private func finish(_ stream: any ByteStream) {
     poller.timers.cancel(deadlines.removeValue(forKey: ObjectIdentifier(stream))?.timer)
     stream.close()
+    guard deadlines.isEmpty, let done = whenEmpty else { return }
+    whenEmpty = nil
+    done()
   }
 }

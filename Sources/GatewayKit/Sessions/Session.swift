@@ -37,6 +37,8 @@ final class Session: ByteStreamDelegate {
   // The end.
   /// He goes as soon as what is kept for him, and what he sent, is out.
   var leaving: Ending?
+  /// Position up to which he still hears then; output under way must not keep him forever.
+  var leavesAt: UInt64 = 0
   var isOver = false
   /// Which side was first to finish.
   var endedFirst: Ending.Word?
@@ -59,6 +61,8 @@ final class Session: ByteStreamDelegate {
   }
 
   var up: UInt64 { pump.moved }
+  /// He has finished sending, all of it is delivered, and he may listen still.
+  var isHalfClosed: Bool { pump.sourceEnded && pump.count == 0 && leaving == nil }
   var isBlocked: Bool { !client.writerWaits.isEmpty }
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
