@@ -9,6 +9,11 @@ import StreamBroker
 
 /// A gateway as its process holds it. Calls return at once; what they bring about is told as events.
 public final class Gateway: Sendable {
+  /// Opens every endpoint of this build.
+  static let broker = Broker(Schemes.standard)
+  /// What it opens: for ConfigFile.
+  public static var schemes: Set<String> { broker.schemes }
+
   private let core: Resident<GatewayCore>
 
   /// Throws when the process is out of descriptors before it began.
@@ -42,6 +47,7 @@ final class GatewayCore {
   private let poller: Poller
   private let status: StatusSink
   private let board: StatusBoard
+  private let broker = Gateway.broker
   // By name: what the configuration says, what is at work, and what is on its way out.
   private var wanted: [String: Config.Route] = [:]
   private var running: [String: Running] = [:]
@@ -101,7 +107,12 @@ final class GatewayCore {
     nextLane += 1
     let others = lanes.filter { $0 !== lane }
     let status = status
-    let route = Resident(on: lane) { lane in Route(config, on: lane, others: others, status: status) }
+    guard let connector = try? broker.connector(for: config.endpoint) else {
+      preconditionFailure("the configuration lets no URL through that its connector refuses")
+    }
+    let route = Resident(on: lane) { lane in
+      Route(config, connector: connector, on: lane, others: others, status: status)
+    }
     running[name] = Running(config: config, route: route)
   }
 

@@ -21,7 +21,7 @@ struct ConfigArgument: ParsableArguments {
   /// The configuration, or all its problems on standard error and exit code 78.
   func load() throws -> Config {
     do {
-      return try ConfigFile.load(path: config, environment: environment())
+      return try ConfigFile.load(path: config, environment: environment(), built: Gateway.schemes)
     } catch {
       say("\(error)")
       throw ExitCode(EX_CONFIG)
@@ -30,7 +30,10 @@ struct ConfigArgument: ParsableArguments {
 }
 
 /// A line to standard error, for people at the terminal before there is a log.
-func say(_ text: String) { fputs(text + "\n", stderr) }
+func say(_ text: String) {
+  let line = Array((text + "\n").utf8)
+  _ = write(STDERR_FILENO, line, line.count)
+}
 
 /// The environment as a dictionary; the first of two settings of one name counts, as for getenv(3).
 func environment() -> [String: String] {

@@ -5,6 +5,7 @@ import Dispatch
 import GatewayKit
 import Glibc
 import Logging
+import Synchronization
 
 struct Serve: ParsableCommand {
   static let configuration = CommandConfiguration(
@@ -46,16 +47,19 @@ struct Serve: ParsableCommand {
   }
 }
 
+private final class Stops: Sendable {
+  let count = Atomic<Int>(0)
+}
+
 /// What the process does on signals. Handlers run on the main queue; the gateway works on its lanes.
 private final class Signals {
   private var sources: [any DispatchSourceSignal] = []
 
   init(_ gateway: Gateway, file: ConfigArgument, status: StatusSink, log: StatusLog) {
-    // nonisolated handlers: the ones that end the process must not wait for anything.
-    let isStopping = Flag()
+    let stops = Stops()
     for number in [SIGTERM, SIGINT] {
       on(number) {
-        guard isStopping.raise() else { _exit(0) }
+        guard stops.count.add(1, ordering: .relaxed).newValue == 1 else { _exit(0) }
         gateway.stop {
           log.flush()
           exit(0)
@@ -64,7 +68,7 @@ private final class Signals {
     }
     on(SIGHUP) {
       do {
-        gateway.reload(try ConfigFile.load(path: file.config, environment: environment()))
+        gateway.reload(try ConfigFile.load(path: file.config, environment: environment(), built: Gateway.schemes))
       } catch {
         status.tell(.reloadFailed(problems: "\(error)".split(separator: "\n").map(String.init)))
       }

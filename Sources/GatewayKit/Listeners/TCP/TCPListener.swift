@@ -1,6 +1,7 @@
 // tcp://127.0.0.1:4001 · tcp://[::1]:4001 · tcp://:4001 (all addresses, IPv4 and IPv6) · tcp://*:0 (any free port)
 
 import ByteStreams
+import StreamBroker
 import Glibc
 
 final class TCPListener: Listener {
