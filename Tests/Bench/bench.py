@@ -27,6 +27,7 @@ def arguments():
     parser.add_argument("--subject", action="append", default=[], metavar="NAME=PATH", help="another baudway binary")
     parser.add_argument("--quick", action="store_true", help="one short round with the best peers only")
     parser.add_argument("--instructions", action="store_true", help="count instructions too (needs valgrind)")
+    parser.add_argument("--count-tuned", action="store_true", help="haproxy-64k and nginx-64k count for the bars too")
     parser.add_argument("--output", metavar="FILE.md", help="write the table into Tests/Bench/results/")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument("--load", required=True, help=argparse.SUPPRESS)
@@ -55,7 +56,7 @@ def chosen_subjects(options):
         if not path or not os.access(path, os.X_OK):
             sys.exit(f"--subject {word}: NAME=PATH of a program is wanted")
         baudways.append((name, os.path.abspath(path)))
-    subjects = all_subjects(options.relay, baudways)
+    subjects = all_subjects(options.relay, baudways, options.count_tuned)
     if options.subjects:
         names = options.subjects.split(",")
         if unknown := set(names) - {subject.name for subject in subjects}:

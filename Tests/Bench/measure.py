@@ -177,7 +177,7 @@ class Bench:
 
     def _start(self, case, subject, processes):
         load = Load(processes, self.program, self._words(case))
-        job = self._job(case, subject, load, processes.folder)
+        job = self._job(case, load, processes.folder)
         [command] = subject.commands(job)
         load.say("spawn " + "\t".join([str(job.ports[0]), *command]))
         return load.result()
@@ -227,19 +227,14 @@ class Bench:
     def _words(self, case, count=0):
         return [word.format(seconds=self.seconds, count=count) for word in case.load]
 
-    def _job(self, case, subject, load, folder):
+    def _job(self, case, load, folder):
         kind, *targets = load.hear("endpoint").split()
-        routes = case.routes
-        if subject.clients_per_route == 1:
-            routes = case.clients
-        if kind == "tcp":
-            targets = [int(targets[0])] * routes
-        return Job(kind, kernel.free_ports(routes), targets, case.clients, folder)
+        return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder)
 
     def _prepare(self, case, subject, processes, words=None, count=0, prefix=()):
         """Starts the load and the subject and has them connected; the load and the subject's first processes."""
         load = Load(processes, self.program, words or self._words(case, count))
-        job = self._job(case, subject, load, processes.folder)
+        job = self._job(case, load, processes.folder)
         commands = subject.commands(job)
         if not commands:
             load.say("connect direct")

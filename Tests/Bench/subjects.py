@@ -6,7 +6,9 @@ A subject turns a Job into the commands that serve it. Used by measure.py and be
 import os
 import subprocess
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import Callable
+
+from cases import CASES
 
 
 @dataclass
@@ -37,7 +39,6 @@ class Subject:
     note: str = ""
     kinds: tuple = ("tcp", "pty")
     peer: bool = True  # one of those that Baudway is measured against
-    clients_per_route: Optional[int] = None  # None: as many as it can
     limits: dict = field(default_factory=dict)  # case name -> why it is not asked
 
     def version_line(self):
@@ -104,11 +105,11 @@ def _gensiot(job):
     commands = []
     for port, target in job.routes():
         device = (
-            f"tcp(nodelay),127.0.0.1,{target}"
+            f"tcp(nodelay,readbuf=65536),127.0.0.1,{target}"
             if job.kind == "tcp"
-            else f"serialdev(nouucplock=true),{target},115200n81,local"
+            else f"serialdev(nouucplock=true,readbuf=65536),{target},115200n81,local"
         )
-        commands.append(["gensiot", "--server", "-a", "-i", device, f"tcp(nodelay),127.0.0.1,{port}"])
+        commands.append(["gensiot", "--server", "-a", "-i", device, f"tcp(nodelay,readbuf=65536),127.0.0.1,{port}"])
     return commands
 
 
@@ -121,29 +122,35 @@ def _socat(job):
     return commands
 
 
-def _haproxy(job):
-    lines = [
-        "global",
-        f"  maxconn {job.clients + 100}",
-        "defaults",
-        "  mode tcp",
-        "  timeout connect 5s",
-        "  timeout client 1h",
-        "  timeout server 1h",
-    ]
-    for number, (port, target) in enumerate(job.routes()):
-        lines += [f"listen r{number}", f"  bind 127.0.0.1:{port}", f"  server s 127.0.0.1:{target}"]
-    return [["haproxy", "-db", "-q", "-f", job.write("haproxy.cfg", "\n".join(lines) + "\n")]]
+def _haproxy(extra=""):
+    def commands(job):
+        # Each connection takes two descriptors: with more to spare it would not start with 9,900 clients.
+        lines = [
+            "global",
+            f"  maxconn {job.clients + 10}",
+            extra,
+            "defaults",
+            "  mode tcp",
+            "  timeout connect 5s",
+            "  timeout client 1h",
+            "  timeout server 1h",
+        ]
+        for number, (port, target) in enumerate(job.routes()):
+            lines += [f"listen r{number}", f"  bind 127.0.0.1:{port}", f"  server s 127.0.0.1:{target}"]
+        return [["haproxy", "-db", "-q", "-f", job.write("haproxy.cfg", "\n".join(lines) + "\n")]]
+
+    return commands
 
 
-def _nginx(job):
-    # Debian's defaults; two descriptors a client, and one worker may get all of them.
-    user = "user root;" if os.geteuid() == 0 else ""
-    servers = "\n".join(
-        f"  server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{target}; proxy_timeout 1h; }}"
-        for port, target in job.routes()
-    )
-    text = f"""{user}
+def _nginx(extra=""):
+    def commands(job):
+        # Debian's defaults; two descriptors a client, and one worker may get all of them.
+        user = "user root;" if os.geteuid() == 0 else ""
+        servers = "\n".join(
+            f"  server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{target}; proxy_timeout 1h; }}"
+            for port, target in job.routes()
+        )
+        text = f"""{user}
 load_module /usr/lib/nginx/modules/ngx_stream_module.so;
 daemon off;
 worker_processes auto;
@@ -151,18 +158,27 @@ pid {job.folder}/nginx.pid;
 error_log stderr warn;
 events {{ worker_connections {max(768, 2 * job.clients + 64)}; }}
 stream {{
+{extra}
 {servers}
 }}
 """
-    return [["nginx", "-e", "stderr", "-c", job.write("nginx.conf", text)]]
+        return [["nginx", "-e", "stderr", "-c", job.write("nginx.conf", text)]]
+
+    return commands
 
 
-ONE_CLIENT = "one client per port"
+ONE_CLIENT = "one client per device"
+BULK_ONLY = "differs from the untuned one in bulk only"
 
 
-def all_subjects(relay, baudways):
-    """In the order of the table's columns. `baudways` is a list of (name, path)."""
-    ser2net_limits = {name: ONE_CLIENT for name in ("accepts", "idle-1000", "idle-9900")}
+def all_subjects(relay, baudways, count_tuned=False):
+    """In the order of the table's columns. `baudways` is a list of (name, path).
+
+    HAProxy and nginx are peers with the buffers they come with: the bars were set against these. Bigger ones are
+    shown beside them and count as peers only with `count_tuned`.
+    """
+    ser2net_limits = {name: ONE_CLIENT for name in ("tcp-64", "accepts", "idle-1000", "idle-9900")}
+    bulk_only = {case.name: BULK_ONLY for case in CASES if case.load[0] != "bulk"}
     return [
         Subject("direct", _direct, note="the load generator's two ends without anything between", peer=False),
         Subject("relay", _relay(relay), note="a bare epoll relay in C (relay.c): what is reachable", peer=False),
@@ -171,18 +187,33 @@ def all_subjects(relay, baudways):
             for name, path in baudways
         ),
         Subject(
-            "ser2net", _ser2net(tuned=False), ["ser2net", "-v"], "as installed", clients_per_route=1, limits=ser2net_limits
+            "ser2net", _ser2net(tuned=False), ["ser2net", "-v"], "as installed", limits=ser2net_limits
         ),
         Subject(
             "ser2net-tuned",
             _ser2net(tuned=True),
             ["ser2net", "-v"],
             "no chardelay, nodelay, 64 KiB buffers",
-            clients_per_route=1,
             limits=ser2net_limits,
         ),
-        Subject("gensiot", _gensiot, ["gensiot", "--version"], "`--server`, nodelay; one process per pty"),
+        Subject("gensiot", _gensiot, ["gensiot", "--version"], "`--server`, nodelay, readbuf=65536 (1 KiB otherwise); one process per pty"),
         Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024"),
-        Subject("haproxy", _haproxy, ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",)),
-        Subject("nginx", _nginx, ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",)),
+        Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",)),
+        Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",)),
+        Subject(
+            "haproxy-64k",
+            _haproxy("  tune.bufsize 65536"),
+            note="the same with 64 KiB buffers, bulk only",
+            kinds=("tcp",),
+            peer=count_tuned,
+            limits=bulk_only,
+        ),
+        Subject(
+            "nginx-64k",
+            _nginx("  proxy_buffer_size 64k;"),
+            note="the same with 64 KiB buffers, bulk only",
+            kinds=("tcp",),
+            peer=count_tuned,
+            limits=bulk_only,
+        ),
     ]
