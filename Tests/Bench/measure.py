@@ -46,19 +46,20 @@ class Processes:
         return process
 
     def end(self, process):
-        """SIGTERM to the group, SIGKILL after three seconds; what a master leaves behind goes with its group."""
-        for number, patience in ((signal.SIGTERM, 3), (signal.SIGKILL, 5)):
+        """SIGTERM to the group; SIGKILL to whatever of it is left after some time."""
+        self.started.remove(process)  # its number may be another's from now on
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
             try:
-                os.killpg(process.pid, number)
-                process.wait(patience)
-            except ProcessLookupError:
-                break
+                process.wait(3)
             except subprocess.TimeoutExpired:
-                continue
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+                pass
+        # Forked children end after their parent, and may have counts to write.
+        deadline = time.monotonic() + 1
+        while _signal_group(process.pid, 0) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait(10)
 
     def last_words(self):
         words = ""
@@ -72,8 +73,17 @@ class Processes:
         return self
 
     def __exit__(self, *_):
-        for process in reversed(self.started):
+        for process in self.started[::-1]:
             self.end(process)
+
+
+def _signal_group(group, number):
+    """False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+        return True
+    except ProcessLookupError:
+        return False
 
 
 class Load:
@@ -212,7 +222,7 @@ class Bench:
         load.say("go")
         load.result(within=90)
         load.say("done")
-        for process in reversed(processes.started):
+        for process in processes.started[:]:  # the clients first, so that the children that served them finish
             processes.end(process)
         total = 0
         for path in glob.glob(prefix + "*"):
