@@ -8,6 +8,7 @@ import datetime
 import fnmatch
 import os
 import platform
+import signal
 import sys
 
 import report
@@ -85,7 +86,8 @@ def measure_all(options, cases, subjects, baudways):
                 try:
                     values = bench.measure(case, subject)
                     results.add(case, subject, round_number, values)
-                    told = ", ".join(f"{m.unit} {report.number(values[m.name])}" for m in case.metrics if m.name in values)
+                    known = [metric for metric in case.metrics if metric.name in values]
+                    told = ", ".join(f"{m.unit} {report.number(values[m.name], m.digits)}" for m in known)
                 except Broken as what:
                     results.add_reason(case, subject, "BROKEN", str(what))
                     told = f"BROKEN: {what}"
@@ -101,7 +103,8 @@ def machine():
     with open("/proc/cpuinfo") as file:
         model = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), model)
     system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
-    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, {system}, {descriptors():,} descriptors a process"
+    kernel = f"Linux {platform.release()}"
+    return f"{model}, {os.cpu_count()} cores, {kernel}, {system}, {descriptors():,} descriptors a process"
 
 
 def write_report(options, cases, subjects, baudways, results, load_before):
@@ -138,6 +141,8 @@ def main():
     subjects, baudways = chosen_subjects(options)
     if not cases or not subjects:
         sys.exit("nothing to run: see --list")
+    # So that what is running is ended too, not only by Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     descriptors()
     load_before = " ".join(f"{value:.2f}" for value in os.getloadavg())
     results = measure_all(options, cases, subjects, baudways)

@@ -3,6 +3,7 @@
 Used by bench.py. Everything started here is ended here, by its process group.
 """
 
+import dataclasses
 import glob
 import os
 import re
@@ -135,7 +136,6 @@ class Bench:
             raise NotMeasured(subject.limits[case.name])
         if subject.name == "direct" and case.how != "run":
             raise NotMeasured("nothing to count")
-        # Not the default place: a pty subject's lock or a long path is no part of the measurement.
         folder = tempfile.mkdtemp(prefix="bench-")
         try:
             with Processes(folder) as processes:
@@ -165,6 +165,7 @@ class Bench:
 
     def _memory(self, case, subject, processes):
         clients = min(case.clients - 1, descriptors() // 2 - 60)
+        case = dataclasses.replace(case, clients=clients + 1)
         load, pids = self._prepare(case, subject, processes, ["idle", str(clients)])
         load.hear("ready")
         before = kernel.proportional_bytes(kernel.tree(pids))
@@ -172,7 +173,7 @@ class Bench:
         load.result(within=110)
         after = kernel.proportional_bytes(kernel.tree(pids))
         load.say("done")
-        return {"memory": (after - before) / clients / 1024}
+        return {"memory": (after - before) / clients / 1024, "clients": clients}
 
     def _quiet(self, case, subject, processes):
         _, pids = self._prepare(case, subject, processes)

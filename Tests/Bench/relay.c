@@ -19,8 +19,8 @@
 
 enum { CHUNK = 64 * 1024 };
 
-/// One end of a session, or a listener (then `target` is set). `kept` is what this end has not taken yet: it exists only
-/// while there is something to keep, so an idle session owns two of these and nothing else.
+/// One end of a session, or a listener (then `target` is set). `kept` is what this end has not taken yet: it exists
+/// only while there is something to keep, so an idle session owns two of these and nothing else.
 struct end {
   int fd;
   uint32_t interest;

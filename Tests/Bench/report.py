@@ -27,6 +27,8 @@ class Results:
 
     def best_peer(self, case, metric, peers):
         """The peer with the best median: taking each round's best would count the noise of all as speed of one."""
+        if not metric.better:
+            return None
         known = [(self.median(case, metric, peer), peer) for peer in peers]
         known = [pair for pair in known if pair[0] is not None and not self.is_broken(case, pair[1])]
         if not known:
@@ -84,7 +86,8 @@ def judge(results, case, metric, bar, name, peers):
 
 def table(results, cases, subjects, baudway):
     """The Markdown table; the bars are judged for the subject named `baudway`."""
-    names = [subject.name for subject in subjects]
+    measured = {name for _, _, name in results.values} | {name for _, name in results.reasons if name == baudway}
+    names = [subject.name for subject in subjects if subject.name in measured]
     peers = [subject.name for subject in subjects if subject.peer]
     rows = [["case", "value", *names, "ratio", "bar", "met"]]
     for case in cases:

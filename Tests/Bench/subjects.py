@@ -183,12 +183,10 @@ def all_subjects(relay, baudways, count_tuned=False):
         Subject("direct", _direct, note="the load generator's two ends without anything between", peer=False),
         Subject("relay", _relay(relay), note="a bare epoll relay in C (relay.c): what is reachable", peer=False),
         *(
-            Subject(name, _baudway(path), [path, "--version"], note=f"`{os.path.basename(path)}`, as shipped", peer=False)
+            Subject(name, _baudway(path), [path, "--version"], "as shipped, its defaults", peer=False)
             for name, path in baudways
         ),
-        Subject(
-            "ser2net", _ser2net(tuned=False), ["ser2net", "-v"], "as installed", limits=ser2net_limits
-        ),
+        Subject("ser2net", _ser2net(tuned=False), ["ser2net", "-v"], "as installed", limits=ser2net_limits),
         Subject(
             "ser2net-tuned",
             _ser2net(tuned=True),
