@@ -21,6 +21,11 @@ class Results:
     def rounds_of(self, case, metric, name):
         return self.values.get((case.name, metric.name, name), {})
 
+    def has(self, name):
+        """Whether there is anything to tell of this subject."""
+        measured = any(subject == name for _, _, subject in self.values)
+        return measured or any(key[1] == name and word == "BROKEN" for key, (word, _) in self.reasons.items())
+
     def median(self, case, metric, name):
         rounds = self.rounds_of(case, metric, name)
         return statistics.median(rounds.values()) if rounds else None
@@ -86,8 +91,7 @@ def judge(results, case, metric, bar, name, peers):
 
 def table(results, cases, subjects, baudway):
     """The Markdown table; the bars are judged for the subject named `baudway`."""
-    measured = {name for _, _, name in results.values} | {name for _, name in results.reasons if name == baudway}
-    names = [subject.name for subject in subjects if subject.name in measured]
+    names = [subject.name for subject in subjects if results.has(subject.name)]
     peers = [subject.name for subject in subjects if subject.peer]
     rows = [["case", "value", *names, "ratio", "bar", "met"]]
     for case in cases:
@@ -126,7 +130,8 @@ def notes(results, cases, subjects):
     for (case, subject), (word, text) in results.reasons.items():
         if case in titles:
             grouped.setdefault((subject, word, text), []).append(titles[case])
-    lines = [f"- **{s.name}**: {s.note}" + (f" ({v})" if (v := s.version_line()) else "") for s in subjects]
+    shown = [subject for subject in subjects if results.has(subject.name)]
+    lines = [f"- **{s.name}**: {s.note}" + (f" ({v})" if (v := s.version_line()) else "") for s in shown]
     lines += [f"- {subject} {word}: {'; '.join(where)}: {text}" for (subject, word, text), where in grouped.items()]
     return "\n".join(lines)
 

@@ -194,7 +194,12 @@ def all_subjects(relay, baudways, count_tuned=False):
             "no chardelay, nodelay, 64 KiB buffers",
             limits=ser2net_limits,
         ),
-        Subject("gensiot", _gensiot, ["gensiot", "--version"], "`--server`, nodelay, readbuf=65536 (1 KiB otherwise); one process per pty"),
+        Subject(
+            "gensiot",
+            _gensiot,
+            ["gensiot", "--version"],
+            "`--server`, nodelay, readbuf=65536 (1 KiB otherwise); one process per pty",
+        ),
         Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024"),
         Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",)),
         Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",)),
