@@ -178,10 +178,10 @@ extension EndpointURL: CustomStringConvertible {
   }
 }
 
-// What a URL means is its scheme, place and settings; the way it was written is not.
+// What a URL means is its place and the settings in force; the way it was written, and a default said aloud, is not.
 extension EndpointURL: Hashable {
   public static func == (one: EndpointURL, other: EndpointURL) -> Bool {
-    one.place == other.place && one.settings == other.settings
+    one.place == other.place && one.settingsInForce == other.settingsInForce
   }
 
   public func hash(into hasher: inout Hasher) { hasher.combine(place) }

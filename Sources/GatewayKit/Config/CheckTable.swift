@@ -43,34 +43,42 @@ extension Config.Route {
     ]
     return [
       "  \(YAMLText.scalar(name)):",
-      "    listen: \(addresses.count == 1 ? addresses[0] : "[ \(addresses.joined(separator: ", ")) ]")",
+      "    listen: \(YAMLText.oneOrList(addresses))",
       "    endpoint: \(endpointText)", "    link: \(link.rawValue)",
-      "    clients: { \(clients.compactMap { $0 }.joined(separator: ", ")) }",
-      "    device: { \(device.compactMap { $0 }.joined(separator: ", ")) }",
+      "    clients: \(YAMLText.mapping(clients.compactMap { $0 }))",
+      "    device: \(YAMLText.mapping(device.compactMap { $0 }))",
       "    # memory: at most \(Units.text(bytes: worstCaseMemory)), when all \(self.clients.max) clients are stuck",
     ]
   }
 
   private var endpointText: String {
+    var items: [String] = []
+    for parameter in endpoint.grammar.parameters {
+      let values = endpoint.settingsInForce.filter { $0.name == parameter.name }.map { YAMLText.scalar("\($0.value)") }
+      if !values.isEmpty { items.append("\(parameter.name): \(YAMLText.oneOrList(values))") }
+    }
     let url = YAMLText.scalar(endpoint.place)
-    var keys: [(name: String, values: [String])] = []
-    for setting in endpoint.settingsInForce {
-      let value = YAMLText.scalar(setting.value.description)
-      if keys.last?.name == setting.name {
-        keys[keys.count - 1].values.append(value)
-      } else {
-        keys.append((setting.name, [value]))
-      }
-    }
-    if keys.isEmpty { return url }
-    let texts = keys.map {
-      "\($0.name): \($0.values.count == 1 ? $0.values[0] : "[ \($0.values.joined(separator: ", ")) ]")"
-    }
-    return "{ url: \(url), \(texts.joined(separator: ", ")) }"
+    return items.isEmpty ? url : YAMLText.mapping(["url: \(url)"] + items)
   }
 }
 
 enum YAMLText {
+  /// `{ … }`, continued on another line before it gets too wide to read.
+  static func mapping(_ items: [String]) -> String {
+    var lines = ["{"]
+    for (index, item) in items.enumerated() {
+      let text = " " + item + (index == items.count - 1 ? " }" : ",")
+      let before = lines.count == 1 ? 14 : 0  // the key
+      if before + lines[lines.count - 1].count + text.count > 116 { lines.append("       ") }
+      lines[lines.count - 1] += text
+    }
+    return lines.joined(separator: "\n")
+  }
+
+  static func oneOrList(_ items: [String]) -> String {
+    items.count == 1 ? items[0] : "[ \(items.joined(separator: ", ")) ]"
+  }
+
   /// `text` as a scalar that reads back as it is in any place: plain where nothing in it can mislead, else quoted.
   static func scalar(_ text: String) -> String {
     let isPlain = text.first.map { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "/") } ?? false

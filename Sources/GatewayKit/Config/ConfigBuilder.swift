@@ -38,10 +38,11 @@ struct ConfigBuilder {
       case let path: .path(path)
       }
     let routes = top.children["routes"] ?? []
-    if routes.isEmpty {
-      let place = top.present.contains("routes") ? top.place : .start
+    // Without the key, another problem that was found, such as a mistyped one, says it better.
+    if routes.isEmpty, top.present["routes"] != nil || reader.fault == nil {
+      let place = top.present["routes"] ?? .start
       reader.report(
-        "no routes; write at least one, such as 'gps: { listen: …, endpoint: … }' under 'routes'", at: place, "")
+        "no routes; write at least one: 'NAME: { listen: URL, endpoint: URL }' under 'routes'", at: place, "")
     }
     return Config(
       log: Config.Log(level: settings.word("log.level"), format: settings.word("log.format")),
@@ -51,11 +52,12 @@ struct ConfigBuilder {
   /// Nil when an address or the endpoint is missing or broken, which was reported.
   private mutating func route(_ name: String, _ section: ConfigSection) -> Config.Route? {
     let settings = Settings(own: section.settings, inherited: inherited, standards: Settings.routeStandards)
-    let path = "routes.\(name)"
-    if !section.present.contains("listen"), !section.present.contains("dial") {
+    let path = "routes.\(Suggestion.plain(name))"
+    if section.isBroken { return nil }
+    if section.present["listen"] == nil, section.present["dial"] == nil {
       reader.report("needs 'listen', such as 'listen: tcp://127.0.0.1:4001'", at: section.place, path)
     }
-    if !section.present.contains("endpoint") {
+    if section.present["endpoint"] == nil {
       reader.report("needs 'endpoint', such as 'endpoint: tty:///dev/ttyUSB0?baud=115200'", at: section.place, path)
     }
     let listeners = section.urls["listen"] ?? []
@@ -113,7 +115,7 @@ struct ConfigBuilder {
     let isAll = host.isEmpty || host == "0.0.0.0" || host == "::"
     let other =
       others[host] ?? others[""] ?? (host.contains(":") ? others["::"] : others["0.0.0.0"])
-      ?? (isAll ? others.first { host.isEmpty || $0.key.contains(":") == (host == "::") }?.value : nil)
+      ?? (isAll ? others.filter { host.isEmpty || $0.key.contains(":") == (host == "::") }.values.min() : nil)
     if let other {
       reader.report("port \(port) is taken by \(other)", at: listener.place, listener.path)
     } else {

@@ -189,11 +189,11 @@ enum ConfigKeys {
   private static let pause = Duration.milliseconds(1)...Duration.seconds(86400)
 
   /// Where a key that is unknown in its place belongs, when it has a place elsewhere.
-  static func home(of name: String, under path: String) -> String? {
+  static func home(of name: String, under path: String, isSection: Bool) -> String? {
     if path.isEmpty || path == "defaults", ["listen", "endpoint", "dial"].contains(name) { return "under a route" }
     if path.isEmpty, policies.contains(where: { $0.name == name }) { return "under a route or under 'defaults'" }
-    if path.isEmpty { return nil }
-    if EndpointSchemes.all.contains(where: { $0.parameter(name) != nil }), route.allSatisfy({ $0.name != name }) {
+    guard isSection, path.hasPrefix("routes.") else { return nil }
+    if EndpointSchemes.all.contains(where: { $0.parameter(name) != nil }) {
       return "in the endpoint's URL (?\(name)=…) or beside its 'url'"
     }
     return top.contains { $0.name == name } ? "at the top of the file" : nil

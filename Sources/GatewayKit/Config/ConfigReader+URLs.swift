@@ -46,14 +46,15 @@ extension ConfigReader {
   private mutating func readBeside(_ entries: [Entry], at spot: Spot) -> [Beside] {
     var beside: [Beside] = []
     for entry in entries {
+      let path = "\(spot.path).\(Suggestion.plain(entry.name))"
       var items = [entry.value]
       if case .sequence(let list) = entry.value.content { items = list }
       for item in items {
         guard case .scalar(let scalar) = item.content, !item.isNull else {
-          report("expected a single value, not \(item.kind)", at: item.place, "\(spot.path).\(entry.name)")
+          report("expected a single value, not \(item.kind)", at: item.place, path)
           continue
         }
-        guard let text = expand(scalar, at: item.place, "\(spot.path).\(entry.name)") else { continue }
+        guard let text = expand(scalar, at: item.place, path) else { continue }
         beside.append((entry.name, text, entry.place, item.place))
       }
     }

@@ -25,7 +25,9 @@ struct ConfigSection {
   /// Entries of mappings whose keys are names.
   var children: [String: [(name: String, section: ConfigSection)]] = [:]
   /// Keys that are there, whatever became of their values.
-  var present: Set<String> = []
+  var present: [String: ConfigProblem.Place] = [:]
+  /// Not a mapping at all, which was reported.
+  var isBroken = false
 }
 
 struct ConfigReader {
@@ -74,8 +76,9 @@ struct ConfigReader {
     var isLater = false
 
     func below(_ word: String, key: ConfigProblem.Place, isNewSection: Bool = false) -> Spot {
-      Spot(
-        path: path.isEmpty ? word : "\(path).\(word)",
+      let shown = Suggestion.plain(word)
+      return Spot(
+        path: path.isEmpty ? shown : "\(path).\(shown)",
         name: isNewSection ? "" : name.isEmpty ? word : "\(name).\(word)",
         key: key, isLater: isLater)
     }
@@ -87,7 +90,7 @@ struct ConfigReader {
     let sample = keys.first { $0.standard != nil }.map { "\($0.name): \($0.standard!)" } ?? "\(keys[0].name): …"
     for entry in entries(of: node, at: spot, sample: sample) {
       guard let key = keys.first(where: { $0.name == entry.name }) else {
-        let home = ConfigKeys.home(of: entry.name, under: spot.path)
+        let home = ConfigKeys.home(of: entry.name, under: spot.path, isSection: spot.name.isEmpty)
         let suggestion = home == nil ? Suggestion.nearest(to: entry.name, in: keys.map(\.name)) : nil
         let advice = home.map { "; it belongs \($0)" } ?? ""
         report(
@@ -95,7 +98,7 @@ struct ConfigReader {
         continue
       }
       let below = spot.below(entry.name, key: entry.place)
-      section.present.insert(below.name)
+      section.present[below.name] = entry.place
       read(entry.value, key, at: below, into: &section)
     }
   }
@@ -152,6 +155,7 @@ struct ConfigReader {
       var child = ConfigSection(place: entry.place)
       let below = inner.below(entry.name, key: entry.place, isNewSection: true)
       read(entry.value, ConfigKey(entry.name, shape), at: below, into: &child)
+      if case .mapping = entry.value.content {} else { child.isBroken = !entry.value.isNull }
       children.append((entry.name, child))
     }
     section.children[spot.name] = children

@@ -2,6 +2,7 @@
 // after it nothing can be trusted. Used by ConfigFile alone.
 
 import CYAML
+import StreamBroker
 
 struct YAMLParser {
   /// Deeper is no config: the format has six levels.
@@ -9,6 +10,7 @@ struct YAMLParser {
   /// Nodes that aliases may stand for, all together: enough for any file made by hand, far below a bomb.
   static let aliasLimit = 100_000
 
+  private let bytes: [UInt8]
   private let parser: UnsafeMutablePointer<yaml_parser_t>
   private var anchors: [String: YAMLNode] = [:]
   private var aliased = 0
@@ -25,13 +27,16 @@ struct YAMLParser {
       guard let base = buffer.baseAddress else { return .success(nil) }
       yaml_parser_set_input_string(pointer, base, buffer.count)
       yaml_parser_set_encoding(pointer, YAML_UTF8_ENCODING)
-      var parser = YAMLParser(parser: pointer)
+      var parser = YAMLParser(bytes: bytes, parser: pointer)
       do throws(YAMLFault) { return .success(try parser.document()) } catch { return .failure(error) }
     }
     return try result.get()
   }
 
-  private init(parser: UnsafeMutablePointer<yaml_parser_t>) { self.parser = parser }
+  private init(bytes: [UInt8], parser: UnsafeMutablePointer<yaml_parser_t>) {
+    self.bytes = bytes
+    self.parser = parser
+  }
 
   // MARK: events
 
@@ -129,7 +134,9 @@ struct YAMLParser {
     guard let tag else { return }
     let name = String(cString: tag)
     let core = ["str", "int", "float", "bool", "null", "seq", "map"].map { "tag:yaml.org,2002:\($0)" }
-    guard name == "!" || core.contains(name) else { throw YAMLFault("unknown tag '\(name)'", at: place) }
+    guard name == "!" || core.contains(name) else {
+      throw YAMLFault("unknown tag \(Suggestion.quote(name))", at: place)
+    }
   }
 
   // MARK: faults
@@ -146,19 +153,29 @@ struct YAMLParser {
     if context.contains("quoted scalar") {
       return YAMLFault("a quote is opened here and not closed (\(problem), line \(here.line))", at: there)
     }
-    if problem.contains("cannot start any token") || problem.contains("tab character") {
+    if problem.contains("cannot start any token") {
       return YAMLFault(
-        "\(problem); a tab can't indent, and a text that begins with @ ` or % stands in quotes", at: here)
+        character(at: here) == "\t"
+          ? "a tab where YAML wants blanks" : "\(problem); a text that begins with @ ` or % stands in quotes", at: here)
     }
     if context.contains("scanning an alias") || context.contains("scanning an anchor") {
       return YAMLFault("\(problem); a text that begins with * or & stands in quotes", at: there)
     }
     if problem.contains("could not find expected ':'") || problem.contains("mapping values are not allowed") {
       return YAMLFault(
-        "\(problem); a key needs ': ' (with a blank), and a text that holds ': ' stands in quotes", at: here)
+        "\(problem); the key here or in the line before needs ': ' (with a blank), and a text that holds ': ' stands in quotes",
+        at: here)
     }
     let since = context.isEmpty ? "" : " \(context) that begins in line \(there.line)"
-    return YAMLFault(problem + since, at: here)
+    let advice = context.contains("block") ? "; is the line indented like its neighbours?" : ""
+    return YAMLFault(problem + since + advice, at: here)
+  }
+
+  private func character(at place: ConfigProblem.Place) -> Unicode.Scalar? {
+    var line = bytes[...]
+    for _ in 1..<place.line { line = line.drop { $0 != UInt8(ascii: "\n") }.dropFirst() }
+    let text = String(decoding: line.prefix { $0 != UInt8(ascii: "\n") }, as: UTF8.self).unicodeScalars
+    return text.dropFirst(place.column - 1).first
   }
 
   /// The first byte that is not UTF-8, or a control character YAML has no place for.

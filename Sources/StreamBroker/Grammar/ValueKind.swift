@@ -94,7 +94,7 @@ public indirect enum ValueKind: Hashable, Sendable {
       "a duration from \(Units.text(range.lowerBound)) to \(Units.text(range.upperBound)), such as 30s"
     case .durations(let range):
       "a range of durations from \(Units.text(range.lowerBound)) to \(Units.text(range.upperBound)), such as 250ms..30s"
-    case .flag: "yes or no"
+    case .flag: "yes or no (on or off)"
     case .words(let words): Suggestion.list(words)
     case .uuid: "a UUID of 16, 32 or 128 bits, such as 1101"
     case .network: "an address or a network, such as 192.168.0.0/16"
