@@ -64,12 +64,18 @@ struct ConfigBuilder {
     for listener in listeners { claimAddress(listener) }
     guard let endpoint = section.urls["endpoint"]?.first else { return nil }
     claimDevice(endpoint)
-    let link: Config.Link =
-      settings.given("link") == nil ? (endpoint.url.grammar.sharesLink ? .shared : .perClient) : settings.word("link")
+    let link = self.link(settings, endpoint.url)
     checkLink(link, settings, endpoint.url)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,
       clients: clients(settings, link), device: device(settings, link))
+  }
+
+  private func link(_ settings: Settings, _ endpoint: EndpointURL) -> Config.Link {
+    // A default is for the routes it can be for: a port that only one can open stays shared.
+    if settings.own["link"] == nil, endpoint.grammar.isExclusive { return .shared }
+    if settings.given("link") != nil { return settings.word("link") }
+    return endpoint.grammar.sharesLink ? .shared : .perClient
   }
 
   private func clients(_ settings: Settings, _ link: Config.Link) -> Config.Clients {
@@ -97,7 +103,7 @@ struct ConfigBuilder {
       for (name, setting) in settings.own where Settings.sharedOnly.contains(name) {
         reader.report("means something on a shared link only; this one is per client", at: setting.key, setting.path)
       }
-      if endpoint.grammar.isExclusive, let word = settings.given("link") {
+      if endpoint.grammar.isExclusive, let word = settings.own["link"] {
         reader.report("\(endpoint.scheme) has one link at a time, so it can't be per client", at: word.key, word.path)
       }
     } else if let flush = settings.own["device.flush"], flush.value == .text("connect"),

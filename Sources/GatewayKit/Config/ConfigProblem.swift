@@ -23,8 +23,8 @@ public struct ConfigProblem: Error, Hashable, Sendable {
 extension ConfigProblem: CustomStringConvertible {
   /// `config.yaml:12:5: routes.gps.endpoint: unknown key 'buad'; did you mean 'baud'?`
   public var description: String {
-    let where_ = place.map { "\(file):\($0.line):\($0.column): " } ?? "\(file): "
-    return where_ + (path.isEmpty ? "" : "\(path): ") + message + (suggestion.map { "; did you mean '\($0)'?" } ?? "")
+    let head = place.map { "\(file):\($0.line):\($0.column): " } ?? "\(file): "
+    return head + (path.isEmpty ? "" : "\(path): ") + message + (suggestion.map { "; did you mean '\($0)'?" } ?? "")
   }
 }
 
