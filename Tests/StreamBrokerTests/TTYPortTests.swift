@@ -97,7 +97,9 @@ struct TTYPortTests {
     }
   }
 
-  @Test("puts up with a rate that is 2 % off, and not with one that is 5 % off", arguments: [98, 102, 95, 105] as [UInt32])
+  @Test(
+    "puts up with a rate that is 2 % off, and not with one that is 5 % off",
+    arguments: [98, 102, 95, 105] as [UInt32])
   func rounding(percent: UInt32) throws {
     let tty = try RecordedTTY()
     tty.state.withLock { state in

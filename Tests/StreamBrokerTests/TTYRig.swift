@@ -80,10 +80,29 @@ final class RecordedTTY: TTYCalls {
   /// The other end of the socket that plays the port: it reads 0 when the port is closed.
   let far: Descriptor
   private let near: DescriptorParcel
-  private let gate: DispatchSemaphore?
+  private let gate: Gate?
 
-  /// With a `gate`, opening hangs until it is signalled.
-  init(isPty: Bool = false, isCharacterDevice: Bool = true, gate: DispatchSemaphore? = nil) throws {
+  /// Where opening hangs, as in a driver.
+  final class Gate: Sendable {
+    private let arrivals = DispatchSemaphore(value: 0)
+    private let way = DispatchSemaphore(value: 0)
+
+    func pass() {
+      arrivals.signal()
+      way.wait()
+      way.signal()
+    }
+
+    /// Waits until somebody hangs.
+    func waitForFirst() {
+      arrivals.wait()
+      arrivals.signal()
+    }
+
+    func open() { way.signal() }
+  }
+
+  init(isPty: Bool = false, isCharacterDevice: Bool = true, gate: Gate? = nil) throws {
     var ends: [Int32] = [-1, -1]
     try #require(linux_socketpair(AF_UNIX, Int32(SOCK_STREAM.rawValue), &ends) == 0)
     near = DescriptorParcel(Descriptor(owning: ends[0]))
@@ -129,7 +148,7 @@ final class RecordedTTY: TTYCalls {
   }
 
   func open(_ path: String) throws(SystemError) -> Descriptor {
-    gate?.wait()
+    gate?.pass()
     try note("open")
     guard let descriptor = near.take() else { throw SystemError("open", EBUSY) }
     return descriptor
