@@ -27,6 +27,11 @@ extension Lane {
 }
 
 extension TTYConnector {
+  /// Opens the recorded port, on a queue of its own.
+  init(_ tty: RecordedTTY) {
+    self.init(TTYPort("/dev/ttyX", TTYSettings(), calls: tty), device: TTYDevice("/dev/ttyX"))
+  }
+
   func opened(on lane: Lane, discardingInput: Bool = false) async -> Result<OnLane<any ByteStream>, OpenFailure> {
     await lane.ask { lane, answer in
       _ = open(on: lane.poller, discardingInput: discardingInput) { result in answer(result.map { OnLane(value: $0) }) }
