@@ -143,7 +143,7 @@ public final class Poller {
   private func deliver(_ events: UInt32, to index: Int, generation: UInt32) {
     guard entries[index].generation == generation, let handler = entries[index].handler else { return }
     let events = PollEvents(rawValue: events)
-    if events.contains(.hangUp) || !events.isDisjoint(with: .hangUp), entries[index].mask == 0 {
+    if !events.isDisjoint(with: .hangUp), entries[index].mask == 0 {
       // epoll tells a hang-up even to those who want nothing, again and again: out of the set until somebody does.
       if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
       entries[index].isInSet = false
@@ -152,7 +152,11 @@ public final class Poller {
   }
 
   /// Handles what is ready now without waiting. Only from the lane's inbox, never from inside a turn.
-  public func sweep() { while turn(waiting: 0) {} }
+  public func sweep() {
+    // The set hands out the longest ready first, so in so many turns each had his; more would let one who is always
+    // ready keep the lane.
+    for _ in 0...entries.count / Self.mostFetched where !turn(waiting: 0) { return }
+  }
 
   // MARK: - Work elsewhere
 
