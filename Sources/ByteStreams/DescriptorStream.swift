@@ -96,7 +96,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
       // A library must not depend on the process ignoring SIGPIPE.
       let count =
         isSocket
-        ? send(raw, run.baseAddress!, run.count, Int32(MSG_NOSIGNAL))
+        ? Glibc.send(raw, run.baseAddress!, run.count, Int32(MSG_NOSIGNAL))
         : Glibc.write(raw, run.baseAddress!, run.count)
       if count >= 0 {
         isFull = count < run.count

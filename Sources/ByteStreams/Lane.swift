@@ -49,6 +49,7 @@ public actor Lane {
     post { lane in
       lane.source?.cancel()
       lane.source = nil
+      lane.poller.forgetAll()
     }
   }
 

@@ -52,6 +52,8 @@ public final class PeerWatch {
     if timer == nil { schedule(Self.interval) }
   }
 
+  func forgetAll() { suspects = [] }
+
   private func schedule(_ delay: Duration) {
     timer = timers.after(delay) { [unowned self] in look() }  // both die with the lane
   }

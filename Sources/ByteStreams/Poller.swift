@@ -47,6 +47,7 @@ public final class Poller {
   private var changed: [Int] = []
 
   private var again: [any ByteStream] = []
+  private var next: [any PollHandler] = []
   private var away: [Int: (any Sendable) -> Void] = [:]
   private var lastAway = 0
 
@@ -134,14 +135,20 @@ public final class Poller {
   /// because the stream holds them or a budget was spent.
   public func again(_ stream: any ByteStream) { again.append(stream) }
 
-  var hasAgain: Bool { !again.isEmpty }
+  /// Calls `handler` with no events in the lane's next round: for streams without a descriptor, which are their own kernel.
+  public func nextRound(_ handler: any PollHandler) { next.append(handler) }
+
+  var hasAgain: Bool { !again.isEmpty || !next.isEmpty }
   var descriptor: Int32 { epoll.raw }
 
   func runAgain() {
-    guard !again.isEmpty else { return }
+    guard hasAgain else { return }
     let streams = again
+    let handlers = next
     again.removeAll(keepingCapacity: true)
+    next.removeAll(keepingCapacity: true)
     for stream in streams { stream.delegate?.stream(stream, handle: .hasBytesAvailable) }
+    for handler in handlers { handler.ready([]) }
   }
 
   /// Waits for events, at most `milliseconds`, and handles them. Returns whether there were any.
@@ -176,6 +183,16 @@ public final class Poller {
     for _ in 0...entries.count / Self.mostFetched where !turn(waiting: 0) { return }
   }
 
+  /// Forgets everybody, when the lane stops. Whoever is kept here keeps the poller in turn, so none would ever go.
+  func forgetAll() {
+    again = []
+    next = []
+    away = [:]
+    peers.forgetAll()
+    timers.forgetAll()
+    for index in entries.indices { entries[index].handler = nil }
+  }
+
   // MARK: - Work elsewhere
 
   /// Runs `work`, which may block, on `queue`, and `done` with its result back on this lane. For whatever must not
@@ -183,14 +200,17 @@ public final class Poller {
   public func offload<Result: Sendable>(
     to queue: DispatchQueue, _ work: @escaping @Sendable () -> Result, then done: @escaping (Result) -> Void
   ) {
+    let answer = expect(done)
+    queue.async { answer(work()) }
+  }
+
+  /// Keeps `done` here and gives out a way to call it on this lane, from anywhere; to be used exactly once.
+  public func expect<Result: Sendable>(_ done: @escaping (Result) -> Void) -> @Sendable (Result) -> Void {
     lastAway += 1
     let number = lastAway
     away[number] = { result in if let result = result as? Result { done(result) } }
     let post = post
-    queue.async {
-      let result = work()
-      post { lane in lane.poller.comeBack(number, result) }
-    }
+    return { result in post { lane in lane.poller.comeBack(number, result) } }
   }
 
   private func comeBack(_ number: Int, _ result: any Sendable) {

@@ -87,6 +87,17 @@ public final class FarEnd: Sendable {
     }
   }
 
+  /// Blocks until somebody has a pty's slave open. The kernel tells nobody of that, so this asks.
+  public func waitWhileHungUp() throws {
+    let raw = try live()
+    for _ in 0..<20_000 {
+      var one = pollfd(fd: raw, events: 0, revents: 0)
+      guard poll(&one, 1, 0) > 0, Int32(one.revents) & POLLHUP != 0 else { return }
+      usleep(500)
+    }
+    throw SystemError("poll", ETIMEDOUT)
+  }
+
   public func finishWriting() { shutdown(raw, Int32(SHUT_WR)) }
 
   public func close() { content.withLock { $0 = nil } }
