@@ -1,0 +1,36 @@
+"""Options of the end-to-end tests, and a limit on each: a test that hangs is a test that failed."""
+import os
+import shutil
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="wait in full where a shorter wait is the default")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "root: needs root (namespaces, mounts)")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(90))
+        if item.get_closest_marker("root") and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root: makes network or mount namespaces"))
+
+
+@pytest.fixture
+def long(request) -> bool:
+    return request.config.getoption("--long")
+
+
+@pytest.fixture
+def folder():
+    """A short-named directory; pytest's own are too long for some socket and link paths."""
+    import tempfile
+
+    path = tempfile.mkdtemp(prefix="bw-")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
