@@ -129,7 +129,8 @@ class Gateway:
     """
 
     def __init__(self, config, *, prefix=(), stopping=True, ready=None, text=False, stderr=subprocess.PIPE):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bw-"))
+        self._folder = tempfile.TemporaryDirectory(prefix="bw-", ignore_cleanup_errors=True)
+        self.folder = pathlib.Path(self._folder.name)
         self.path = self.folder / "config.yaml"
         self.prefix, self.stopping, self.stderr = list(prefix), stopping, stderr
         self.entries, self.lines, self._news = [], [], threading.Condition()
@@ -192,7 +193,8 @@ class Gateway:
     def __exit__(self, kind, error, trace):
         try:
             if self.stopping and kind is None:
-                self.stop()
+                if self.process.poll() is None:
+                    self.stop()
                 self.check_sessions()
         finally:
             if self.process.poll() is None:
@@ -200,7 +202,7 @@ class Gateway:
                 self.process.wait()
             if kind is not None:
                 print("the gateway's log:", *self.lines[-60:], sep="\n  ")
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._folder.cleanup()
 
     @property
     def pid(self) -> int:

@@ -22,6 +22,18 @@ def worst_round_trip(client, seconds: float) -> float:
     return worst
 
 
+def started(pipe) -> tuple[str, int]:
+    """Reads the log only until the gateway has started; where it listens. Nobody reads any more after that."""
+    text = b""
+    while b'"listening"' not in text or b'"started"' not in text:
+        piece = os.read(pipe, 65536)
+        assert piece, text
+        text += piece
+    entries = [entry for line in text.decode().splitlines() if (entry := parse_json(line))]
+    listening = next(entry for entry in entries if entry["event"] == "listening")
+    return "127.0.0.1", int(listening["listen"].rsplit(":", 1)[1])
+
+
 @pytest.mark.root
 def test_a_dead_name_server(folder):
     """Names are asked of a server that takes questions and never answers."""
@@ -57,12 +69,7 @@ def test_a_log_nobody_reads():
     gateway.start()
     os.close(write)
     try:
-        # Only until it listens; then nobody reads any more.
-        text = b""
-        while b'"listening"' not in text or b'"started"' not in text:
-            text += os.read(read, 65536)
-        first = next(e for line in text.decode().splitlines() if (e := parse_json(line)) and e["event"] == "listening")
-        address = ("127.0.0.1", int(first["listen"].rsplit(":", 1)[1]))
+        address = started(read)
         with connect(address) as client:
             quiet = worst_round_trip(client, 0.5)
             worst = 0.0
@@ -95,11 +102,7 @@ def test_a_log_nobody_reads_does_not_keep_it_from_stopping():
     gateway.start()
     os.close(write)
     try:
-        text = b""
-        while b'"started"' not in text:
-            text += os.read(read, 65536)
-        listening = next(e for line in text.decode().splitlines() if (e := parse_json(line)) and "listen" in e)
-        address = ("127.0.0.1", int(listening["listen"].rsplit(":", 1)[1]))
+        address = started(read)
         for _ in range(100):
             with connect(address) as client:
                 round_trip(client)
