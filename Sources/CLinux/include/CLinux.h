@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
+#include <sys/sysmacros.h>
 #include <sys/timerfd.h>
 #include <sys/types.h>
 
@@ -40,5 +41,18 @@ int linux_tcp_state(int fd, struct linux_tcp_state *state);
 
 /// A pty pair: the master non-blocking and close-on-exec, its slave unlocked; the slave's path goes to `path`.
 int linux_open_pty(char *path, size_t capacity);
+
+/// struct termios2 of ioctl_tty(2), as far as a serial line needs it.
+struct linux_termios {
+  uint32_t iflag, oflag, cflag, lflag;  // cflag without the bits of the rates
+  uint32_t input_rate, output_rate;     // bits per second, any number
+  uint8_t min, time, start, stop;       // c_cc[VMIN], [VTIME], [VSTART], [VSTOP]
+};
+/// TCGETS2. ENOTTY: not a terminal.
+int linux_tcgets2(int fd, struct linux_termios *modes);
+/// TCSETS2, at once; what `modes` does not hold stays. Drivers may round or ignore settings without an error: read back.
+int linux_tcsets2(int fd, const struct linux_termios *modes);
+/// ASYNC_LOW_LATENCY by TIOCGSERIAL and TIOCSSERIAL: bytes come on at once, not every 16 ms. Unchanged touches nothing.
+int linux_set_low_latency(int fd, int on);
 
 #endif

@@ -1,0 +1,74 @@
+// The one shape of everything that carries bytes: socket, tty, simulated device, later TLS, WebSocket, BLE.
+// Pumps and hubs know nothing else. A stream lives on the lane it was made on and is never sent to another.
+
+public protocol ByteStream: AnyObject {
+  /// Who is told when waiting is over. Kept strongly until `close()`, as the poller keeps an open stream.
+  var delegate: (any ByteStreamDelegate)? { get set }
+
+  /// Reads into `run`, which is not empty; keeps no pointer to it. Throws what broke the stream for good.
+  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer
+
+  /// Writes from `run`, which is not empty; keeps no pointer to it. Throws what broke the stream for good.
+  func write(_ run: UnsafeRawBufferPointer) throws -> Transfer
+
+  /// What the one who reads waits for; empty while he wants no call. Over means `.hasBytesAvailable`.
+  var readerWaits: Readiness { get set }
+
+  /// What the one who writes waits for; empty while he wants no call. Over means `.hasSpaceAvailable`.
+  var writerWaits: Readiness { get set }
+
+  /// Bytes are inside (a TLS record, a decoder) that waiting for the descriptor would not tell of.
+  var holdsBytes: Bool { get }
+
+  /// A unit that was taken has not left yet (a TLS record, a frame): half-close, drain and close wait for it.
+  var holdsUnit: Bool { get }
+
+  /// The room a read needs at least, in bytes: 1 for byte streams, the datagram's size for others.
+  var largestUnit: Int { get }
+
+  /// Whether the other side learns of `finishWriting()` while it can still answer.
+  var canHalfClose: Bool { get }
+
+  /// Says that no more will be written. Call it when nothing is held any more.
+  func finishWriting()
+
+  /// Ends the stream in order; no event comes afterwards. Safe to call twice.
+  func close()
+
+  /// Ends the stream so that the other side sees it broke off: a socket is reset. Safe to call twice.
+  func abort()
+
+  /// The face for line settings and modem lines, if the stream has any.
+  var serialLine: (any SerialLine)? { get }
+}
+
+extension ByteStream {
+  public var holdsBytes: Bool { false }
+  public var holdsUnit: Bool { false }
+  public var largestUnit: Int { 1 }
+  public var canHalfClose: Bool { false }
+  public var serialLine: (any SerialLine)? { nil }
+  public func finishWriting() {}
+  public func abort() { close() }
+
+  /// What the stream is waited for altogether.
+  public var interest: Readiness { readerWaits.union(writerWaits) }
+}
+
+/// What a stream tells its delegate, on the stream's lane.
+public enum ByteStreamEvent: Equatable, Sendable {
+  /// The stream can carry bytes. Streams that are handed over open do not say it.
+  case openCompleted
+  /// What `readerWaits` asked for is there: read on.
+  case hasBytesAvailable
+  /// What `writerWaits` asked for is there: write on.
+  case hasSpaceAvailable
+  /// The stream broke while nobody read or wrote; the error is final.
+  case errorOccurred(SystemError)
+  /// Both directions ended while nobody read or wrote.
+  case endEncountered
+}
+
+public protocol ByteStreamDelegate: AnyObject {
+  func stream(_ stream: any ByteStream, handle event: ByteStreamEvent)
+}

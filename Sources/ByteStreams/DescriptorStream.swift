@@ -1,0 +1,182 @@
+// A ByteStream over any descriptor that epoll takes: socket, tty, pty. Writes first and waits only when the kernel
+// says it is full. Opening is others' work; what is special to sockets stands in DescriptorStream+Sockets.swift.
+
+import CLinux
+import Dispatch
+import Glibc
+
+public final class DescriptorStream: ByteStream, PollHandler {
+  public var delegate: (any ByteStreamDelegate)?
+
+  public var readerWaits: Readiness = [] {
+    didSet { if readerWaits != oldValue { waitsChanged() } }
+  }
+  public var writerWaits: Readiness = [] {
+    didSet { if writerWaits != oldValue { waitsChanged() } }
+  }
+
+  /// What the descriptor is made of, as far as reading and writing differ.
+  public enum Kind: Sendable {
+    /// `.socket` of a stream type; `isTCP` has its peer watched while bytes are on their way.
+    case socket(isTCP: Bool)
+    /// A terminal or anything else that read(2) and write(2) serve.
+    case device
+  }
+
+  let raw: Int32
+  let isSocket: Bool
+  let isTCP: Bool
+  private let poller: Poller
+  private var descriptor: Descriptor?
+  private var isInPoller = false
+  private var readEnded = false
+  // The last write was short, so the kernel is full: the next try need not ask it. Until it says otherwise.
+  private var isFull = false
+  // Where close(2) runs if it may block: closing a tty drains it.
+  private let closeQueue: DispatchQueue?
+  var isWatched = false
+
+  public private(set) var serialLine: (any SerialLine)?
+
+  /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, else on the lane.
+  public init(
+    _ descriptor: consuming Descriptor, kind: Kind, on poller: Poller, closingOn closeQueue: DispatchQueue? = nil,
+    serialLine: (any SerialLine)? = nil
+  ) {
+    raw = descriptor.raw
+    switch kind {
+    case .socket(let isTCP):
+      isSocket = true
+      self.isTCP = isTCP
+    case .device:
+      isSocket = false
+      isTCP = false
+    }
+    self.poller = poller
+    self.closeQueue = closeQueue
+    self.serialLine = serialLine
+    self.descriptor = consume descriptor
+  }
+
+  /// Whether it was closed; a closed stream answers `.ended`.
+  public var isClosed: Bool { descriptor == nil }
+
+  // MARK: - Bytes
+
+  public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    guard !isClosed else { return .ended }
+    while true {
+      let count = Glibc.read(raw, run.baseAddress!, run.count)
+      if count > 0 { return .moved(count) }
+      if count == 0 {
+        readEnded = true
+        return .ended
+      }
+      switch errno {
+      case EINTR: continue
+      case EAGAIN: return .blocked(until: .readable)
+      case EIO where !isSocket:  // a pty whose other side closed, or a device that was pulled, says EIO and not 0
+        readEnded = true
+        return .ended
+      default: throw SystemError("read")
+      }
+    }
+  }
+
+  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    guard !isClosed else { return .ended }
+    if isFull {
+      isFull = false
+      return .blocked(until: .writable)
+    }
+    while true {
+      // A library must not depend on the process ignoring SIGPIPE.
+      let count =
+        isSocket
+        ? send(raw, run.baseAddress!, run.count, Int32(MSG_NOSIGNAL))
+        : Glibc.write(raw, run.baseAddress!, run.count)
+      if count >= 0 {
+        isFull = count < run.count
+        if isTCP && !isWatched { poller.peers.add(self) }
+        return .moved(count)
+      }
+      switch errno {
+      case EINTR: continue
+      case EAGAIN: return .blocked(until: .writable)
+      default: throw SystemError("write")
+      }
+    }
+  }
+
+  public var canHalfClose: Bool { isSocket }
+
+  public func finishWriting() {
+    if isSocket && !isClosed { shutdown(raw, Int32(SHUT_WR)) }
+  }
+
+  // MARK: - Waiting
+
+  private func waitsChanged() {
+    guard !isClosed else { return }
+    if isInPoller {
+      poller.change(raw, to: interest)
+    } else if !interest.isEmpty {
+      do {
+        try poller.add(raw, handler: self, for: interest)
+        isInPoller = true
+      } catch {
+        // epoll takes no such descriptor, or there is no memory left: say so in a turn of its own, as every event is.
+        poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }
+      }
+    }
+  }
+
+  public func ready(_ events: PollEvents) {
+    let hungUp = !events.isDisjoint(with: .hangUp)
+    let readable = hungUp || events.contains(.readable)
+    let writable = hungUp || events.contains(.writable)
+    if writable { isFull = false }
+    let reader = readerWaits
+    let writer = writerWaits
+    // The writer first: what it makes room for, the reader's turn can fill.
+    if (writable && writer.contains(.writable)) || (readable && writer.contains(.readable)) {
+      tell(.hasSpaceAvailable)
+    }
+    if (readable && reader.contains(.readable)) || (writable && reader.contains(.writable)) {
+      tell(.hasBytesAvailable)
+    }
+    // After the other side's end, a hang-up says that it will not listen either.
+    if hungUp && readEnded && reader.isEmpty && writer.isEmpty { tell(.endEncountered) }
+  }
+
+  private func tell(_ event: ByteStreamEvent) {
+    guard !isClosed else { return }
+    delegate?.stream(self, handle: event)
+  }
+
+  // MARK: - The end
+
+  public func close() {
+    guard let descriptor = descriptor.take() else { return }
+    if isInPoller { poller.remove(raw) }
+    delegate = nil
+    if let closeQueue {
+      let parcel = DescriptorParcel(descriptor)
+      closeQueue.async { _ = parcel.take() }
+    }
+  }
+
+  public func abort() {
+    if isSocket && !isClosed {
+      var now = linger(l_onoff: 1, l_linger: 0)  // socket(7): close then sends RST and forgets what is queued
+      setsockopt(raw, SOL_SOCKET, SO_LINGER, &now, socklen_t(MemoryLayout<linger>.size))
+    }
+    close()
+  }
+}
+
+extension DescriptorStream: WatchedPeer {
+  var watchedDescriptor: Int32? { isClosed ? nil : raw }
+  var isBlocked: Bool { writerWaits.contains(.writable) }
+  func peerIsGone() { tell(.errorOccurred(SystemError("write", ETIMEDOUT))) }
+}

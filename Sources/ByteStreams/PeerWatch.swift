@@ -1,0 +1,87 @@
+// Finds TCP peers that vanished while bytes were on their way to them. Idle ones are found by the kernel's keepalive;
+// TCP_USER_TIMEOUT would do it in the middle of a transfer, but it also kills live peers that read slowly.
+
+import CLinux
+
+/// Someone whose peer is watched: a socket's stream.
+protocol WatchedPeer: AnyObject {
+  /// Nil once closed.
+  var watchedDescriptor: Int32? { get }
+  /// Kept by the watch: whether the peer is on its list.
+  var isWatched: Bool { get set }
+  /// Waits for writability.
+  var isBlocked: Bool { get }
+  func peerIsGone()
+}
+
+/// Costs nothing while nobody writes: the timer runs only while a socket has unacknowledged bytes or is blocked.
+public final class PeerWatch {
+  private struct Suspect {
+    let peer: any WatchedPeer
+    var wasSilent = false
+  }
+
+  private enum Verdict { case clear, waiting, silent, gone }
+
+  private let timers: Timers
+  private var suspects: [Suspect] = []
+  private var next = 0  // where this round goes on
+  private var timer: Timers.Token?
+
+  static let interval = Duration.seconds(5)
+  static let longestSilence: UInt32 = 20_000  // milliseconds since the last acknowledgement
+  private static let mostPerTurn = 512  // a getsockopt each, about 1 µs
+
+  init(timers: Timers) { self.timers = timers }
+
+  /// Looks after `peer` until everything it was sent is acknowledged.
+  func add(_ peer: any WatchedPeer) {
+    guard !peer.isWatched else { return }
+    peer.isWatched = true
+    suspects.append(Suspect(peer: peer))
+    if timer == nil { schedule(Self.interval) }
+  }
+
+  private func schedule(_ delay: Duration) {
+    timer = timers.after(delay) { [unowned self] in look() }  // both die with the lane
+  }
+
+  private func look() {
+    timer = nil
+    var gone: [any WatchedPeer] = []
+    var left = Self.mostPerTurn
+    while next < suspects.count, left > 0 {
+      left -= 1
+      let verdict = judge(suspects[next])
+      switch verdict {
+      case .waiting, .silent:
+        suspects[next].wasSilent = verdict == .silent
+        next += 1
+      case .clear, .gone:
+        let peer = suspects[next].peer
+        peer.isWatched = false
+        suspects.swapAt(next, suspects.count - 1)
+        suspects.removeLast()
+        if verdict == .gone { gone.append(peer) }
+      }
+    }
+    if next < suspects.count {
+      schedule(.milliseconds(1))  // the others on the lane get their turn in between
+    } else {
+      next = 0
+      if !suspects.isEmpty { schedule(Self.interval) }
+    }
+    for peer in gone { peer.peerIsGone() }
+  }
+
+  private func judge(_ suspect: Suspect) -> Verdict {
+    guard let descriptor = suspect.peer.watchedDescriptor else { return .clear }
+    var state = linux_tcp_state()
+    guard linux_tcp_state(descriptor, &state) == 0 else { return .clear }
+    // The age of the last acknowledgement alone proves nothing: an idle peer has no reason to send one.
+    if state.unacknowledged > 0 || state.probes > 0 {
+      return suspect.wasSilent && state.last_ack_milliseconds > Self.longestSilence ? .gone : .silent
+    }
+    return state.not_sent > 0 || suspect.peer.isBlocked ? .waiting : .clear
+  }
+}

@@ -1,0 +1,179 @@
+// A lane's epoll set: who waits for what. Held by the lane and by everything that lives on it; never leaves the lane.
+// Carries the lane's other belongings too (timers, rings, work done elsewhere), since who waits needs them.
+
+import CLinux
+import Dispatch
+import Glibc
+
+/// Called on the lane when its descriptor is ready.
+public protocol PollHandler: AnyObject {
+  func ready(_ events: PollEvents)
+}
+
+/// What epoll_wait(2) said of a descriptor.
+public struct PollEvents: OptionSet, Sendable {
+  public let rawValue: UInt32
+  public init(rawValue: UInt32) { self.rawValue = rawValue }
+
+  public static let readable = PollEvents(rawValue: EPOLLIN.rawValue)
+  public static let writable = PollEvents(rawValue: EPOLLOUT.rawValue)
+  /// EPOLLHUP or EPOLLERR. It does not mean that everything was read.
+  public static let hangUp = PollEvents(rawValue: EPOLLHUP.rawValue | EPOLLERR.rawValue)
+}
+
+public final class Poller {
+  public let timers: Timers
+  public let rings = RingPool()
+  public let peers: PeerWatch
+
+  private let epoll: Descriptor
+  private let post: @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
+
+  private struct Entry {
+    var handler: (any PollHandler)?
+    var generation: UInt32 = 0
+    var mask: UInt32 = 0
+    var isInSet = false
+  }
+  // By descriptor number. The generation tells an event that was fetched for a closed descriptor from one for its
+  // successor under the same number.
+  private var entries: [Entry] = []
+  private let fetched = UnsafeMutablePointer<epoll_event>.allocate(capacity: Poller.mostFetched)
+  private static let mostFetched = 64
+
+  private var again: [any ByteStream] = []
+  private var away: [Int: (any Sendable) -> Void] = [:]
+  private var lastAway = 0
+
+  init(post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
+    let raw = epoll_create1(Int32(EPOLL_CLOEXEC))
+    guard raw >= 0 else { throw SystemError("epoll_create1") }
+    epoll = Descriptor(owning: raw)
+    timers = try Timers(clock: .monotonic)
+    self.post = post
+    peers = PeerWatch(timers: timers)
+    try add(timers.descriptor, handler: timers, for: .readable)
+  }
+
+  deinit { fetched.deallocate() }
+
+  // MARK: - Descriptors
+
+  /// Puts an open descriptor into the set. The caller still owns it, and takes it out with `remove` before it closes.
+  public func add(_ descriptor: Int32, handler: any PollHandler, for interest: Readiness) throws(SystemError) {
+    let index = Int(descriptor)
+    while entries.count <= index { entries.append(Entry()) }
+    precondition(entries[index].handler == nil, "a descriptor has one handler")
+    entries[index].generation &+= 1
+    entries[index].mask = mask(of: interest)
+    guard control(EPOLL_CTL_ADD, index) else { throw SystemError("epoll_ctl") }
+    entries[index].handler = handler
+    entries[index].isInSet = true
+  }
+
+  /// Changes what a descriptor of the set is waited for.
+  public func change(_ descriptor: Int32, to interest: Readiness) {
+    let index = Int(descriptor)
+    let mask = mask(of: interest)
+    let isInSet = entries[index].isInSet
+    if isInSet && entries[index].mask == mask { return }
+    entries[index].mask = mask
+    if isInSet {
+      _ = control(EPOLL_CTL_MOD, index)
+    } else if mask != 0 {
+      entries[index].isInSet = control(EPOLL_CTL_ADD, index)
+    }
+  }
+
+  public func remove(_ descriptor: Int32) {
+    let index = Int(descriptor)
+    if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
+    entries[index].handler = nil
+    entries[index].isInSet = false
+  }
+
+  /// Puts a descriptor into the set for edges only; nobody is told. It just ends a wait.
+  func addBell(_ descriptor: Int32) throws(SystemError) {
+    var event = epoll_event()
+    event.events = EPOLLIN.rawValue | EPOLLET.rawValue
+    event.data.u64 = .max
+    guard epoll_ctl(epoll.raw, EPOLL_CTL_ADD, descriptor, &event) == 0 else { throw SystemError("epoll_ctl") }
+  }
+
+  private func mask(of interest: Readiness) -> UInt32 {
+    (interest.contains(.readable) ? EPOLLIN.rawValue : 0) | (interest.contains(.writable) ? EPOLLOUT.rawValue : 0)
+  }
+
+  private func control(_ operation: Int32, _ index: Int) -> Bool {
+    var event = epoll_event()
+    event.events = entries[index].mask
+    event.data.u64 = UInt64(entries[index].generation) << 32 | UInt64(index)
+    return epoll_ctl(epoll.raw, operation, Int32(index), &event) == 0
+  }
+
+  // MARK: - Turns
+
+  /// Calls `stream`'s delegate with `.hasBytesAvailable` in the lane's next round: for bytes that epoll is silent about,
+  /// because the stream holds them or a budget was spent.
+  public func again(_ stream: any ByteStream) { again.append(stream) }
+
+  var hasAgain: Bool { !again.isEmpty }
+  var descriptor: Int32 { epoll.raw }
+
+  func runAgain() {
+    guard !again.isEmpty else { return }
+    let streams = again
+    again.removeAll(keepingCapacity: true)
+    for stream in streams { stream.delegate?.stream(stream, handle: .hasBytesAvailable) }
+  }
+
+  /// Waits for events, at most `milliseconds`, and handles them. Returns whether there were any.
+  func turn(waiting milliseconds: Int32) -> Bool {
+    let fetched = fetched
+    let count = Int(epoll_wait(epoll.raw, fetched, Int32(Self.mostFetched), milliseconds))
+    guard count > 0 else { return false }  // nothing, or EINTR
+    for place in 0..<count {
+      let data = fetched[place].data.u64
+      if data == .max { continue }
+      deliver(fetched[place].events, to: Int(data & 0xFFFF_FFFF), generation: UInt32(data >> 32))
+    }
+    return true
+  }
+
+  private func deliver(_ events: UInt32, to index: Int, generation: UInt32) {
+    guard entries[index].generation == generation, let handler = entries[index].handler else { return }
+    let events = PollEvents(rawValue: events)
+    if events.contains(.hangUp) || !events.isDisjoint(with: .hangUp), entries[index].mask == 0 {
+      // epoll tells a hang-up even to those who want nothing, again and again: out of the set until somebody does.
+      if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
+      entries[index].isInSet = false
+    }
+    handler.ready(events)
+  }
+
+  /// Handles what is ready now without waiting, within bounds. Only from the lane's inbox, never from inside a turn.
+  public func sweep() {
+    for _ in 0..<16 where !turn(waiting: 0) { return }
+  }
+
+  // MARK: - Work elsewhere
+
+  /// Runs `work`, which may block, on `queue`, and `done` with its result back on this lane. For whatever must not
+  /// hold up a lane: opening and closing ttys, ioctls, name look-up, files.
+  public func offload<Result: Sendable>(
+    to queue: DispatchQueue, _ work: @escaping @Sendable () -> Result, then done: @escaping (Result) -> Void
+  ) {
+    lastAway += 1
+    let number = lastAway
+    away[number] = { result in if let result = result as? Result { done(result) } }
+    let post = post
+    queue.async {
+      let result = work()
+      post { lane in lane.poller.comeBack(number, result) }
+    }
+  }
+
+  private func comeBack(_ number: Int, _ result: any Sendable) {
+    away.removeValue(forKey: number)?(result)
+  }
+}

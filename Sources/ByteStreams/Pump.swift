@@ -1,0 +1,176 @@
+// Moves bytes one way between two streams, through one bounded ring that it borrows from the lane while it has work.
+// A session owns one for its client's input. Knows nothing of clients, routes or TLS.
+
+import Glibc
+
+public final class Pump {
+  /// How a turn left things.
+  public enum Outcome: Equatable, Sendable {
+    /// Everything that was read is written, and the source may send more.
+    case idle
+    /// Bytes are kept: the sink takes no more now, or may not be written to.
+    case keeps
+    /// The source has ended, and everything it said is written.
+    case finished
+  }
+
+  /// A stream broke; which of the two decides whose fault it is.
+  public struct Fault: Error {
+    public enum Side: Sendable { case source, sink, ourselves }
+    public let side: Side
+    public let cause: any Error
+  }
+
+  public let source: any ByteStream
+  /// Where the bytes go. Nil while there is none: what comes is kept up to `capacity`, then reading stops.
+  public var sink: (any ByteStream)?
+  /// The most it may keep, in bytes.
+  public let capacity: Int
+
+  /// Bytes written so far.
+  public private(set) var moved: UInt64 = 0
+  public private(set) var sourceEnded = false
+  /// The sink's last answer was that it takes no more now. `drain` finds out anew.
+  public private(set) var sinkIsBlocked = false
+  /// Bytes read and not yet written.
+  public var count: Int { ring?.count ?? 0 }
+
+  private let poller: Poller
+  private var ring: RingBuffer?
+
+  // Reads per turn: with one, bulk costs 10 % more CPU and twice the context switches; more than four gain nothing
+  // and make the others on the lane wait.
+  private static let budget = 4
+
+  public init(from source: any ByteStream, to sink: (any ByteStream)?, capacity: Int, on poller: Poller) {
+    self.source = source
+    self.sink = sink
+    self.capacity = capacity
+    self.poller = poller
+  }
+
+  // MARK: - Turns
+
+  /// Reads and writes until both would block, the source has nothing more at hand, or the budget is spent; then says
+  /// through the streams' `readerWaits` and `writerWaits` what comes next. For when the source has bytes.
+  /// While `mayWrite` is false it only keeps what comes.
+  public func turn(mayWrite: Bool = true) throws(Fault) -> Outcome {
+    // A turn that the source woke does not try a blocked sink again.
+    var canWrite = mayWrite && sink != nil && !sinkIsBlocked
+    if canWrite && count > 0 { canWrite = try write(limit: .max) }
+    var reads = Self.budget
+    reading: while !sourceEnded {
+      guard wantsMore(canWrite) else {
+        source.readerWaits = []
+        break
+      }
+      guard reads > 0 else {
+        source.readerWaits = .readable
+        if source.holdsBytes { poller.again(source) }
+        break
+      }
+      reads -= 1
+      let room = capacity - count
+      switch try read() {
+      case .moved(let count):
+        if canWrite { canWrite = try write(limit: .max) }
+        // A short read has emptied the source, unless bytes hide inside; looking once more would cost a call.
+        if count > 0 && count < room && !source.holdsBytes {
+          source.readerWaits = wantsMore(canWrite) ? .readable : []
+          break reading
+        }
+      case .blocked(let wish):
+        source.readerWaits = wish
+        break reading
+      case .ended:
+        source.readerWaits = []
+        sourceEnded = true
+      }
+    }
+    return settle()
+  }
+
+  /// Writes at most `limit` of the kept bytes, then reads on if that made room. For when the sink has space; whoever
+  /// serves its writers takes `writerWaits` back when none is left.
+  public func drain(limit: Int = .max) throws(Fault) -> Outcome {
+    sinkIsBlocked = false
+    guard sink != nil else { return settle() }
+    let tookAll = count == 0 ? true : try write(limit: limit)
+    // After making room it reads first and waits second: a hang-up is told once only.
+    if !sourceEnded && source.readerWaits.isEmpty && wantsMore(tookAll) {
+      return try turn(mayWrite: tookAll)
+    }
+    return settle()
+  }
+
+  /// No more will come: the source broke. What it said before is still written.
+  public func endSource() {
+    source.readerWaits = []
+    sourceEnded = true
+  }
+
+  /// Forgets the kept bytes and says how many there were.
+  public func discard() -> Int {
+    let dropped = count
+    if let ring { ring.release(upTo: ring.head) }
+    _ = settle()
+    return dropped
+  }
+
+  /// Behind a blocked sink only while the ring is under half full, or each freed 4 KiB would cost a read.
+  private func wantsMore(_ canWrite: Bool) -> Bool {
+    guard let ring, !ring.isEmpty else { return true }
+    return canWrite || sink == nil ? ring.room >= source.largestUnit : ring.count <= capacity / 2
+  }
+
+  private func settle() -> Outcome {
+    guard let ring else { return sourceEnded ? .finished : .idle }
+    guard ring.isEmpty else { return .keeps }
+    poller.rings.giveBack(ring)
+    self.ring = nil
+    return sourceEnded ? .finished : .idle
+  }
+
+  // MARK: - One step
+
+  private func read() throws(Fault) -> Transfer {
+    do {
+      let ring = try self.ring ?? poller.rings.borrow(capacity: capacity)
+      self.ring = ring
+      do {
+        let source = source
+        return try ring.fill { try source.read(into: $0) }
+      } catch {
+        throw Fault(side: .source, cause: error)
+      }
+    } catch let fault as Fault {
+      throw fault
+    } catch {
+      throw Fault(side: .ourselves, cause: error)
+    }
+  }
+
+  /// Whether the sink took everything it was offered and may be offered more.
+  private func write(limit: Int) throws(Fault) -> Bool {
+    guard let ring, let sink else { return false }
+    var left = limit
+    do {
+      while !ring.isEmpty && left > 0 {
+        switch try ring.drain(limit: left, { try sink.write($0) }) {
+        case .moved(let count):
+          moved &+= UInt64(count)
+          left -= count
+        case .blocked(let wish):
+          sink.writerWaits = wish
+          sinkIsBlocked = true
+          return false
+        case .ended:
+          throw SystemError("write", EPIPE)
+        }
+      }
+      return ring.isEmpty
+    } catch {
+      throw Fault(side: .sink, cause: error)
+    }
+  }
+}

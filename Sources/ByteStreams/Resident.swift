@@ -1,0 +1,42 @@
+// A reference to something that lives on a lane, for those who do not: they can only post to it.
+
+public struct Resident<Value: AnyObject>: Sendable {
+  public let lane: Lane
+  private let box: Box
+
+  // Unchecked: `value` is read and written in closures that run on the lane, and nowhere else.
+  private final class Box: @unchecked Sendable {
+    var value: Value?
+  }
+
+  /// Makes the resident on its lane, before anything that is posted to it later runs.
+  public init(on lane: Lane, make: @escaping @Sendable (isolated Lane) -> Value?) {
+    self.lane = lane
+    let box = Box()
+    self.box = box
+    lane.post { lane in box.value = make(lane) }
+  }
+
+  /// Lends out something that lives on `lane`, which must be the one this is called on. It is kept as long as the
+  /// reference is.
+  public init(_ value: Value, on lane: Lane) {
+    lane.preconditionIsolated()
+    self.lane = lane
+    box = Box()
+    box.value = value
+  }
+
+  /// Runs `body` with the resident on its lane, unless it was evicted.
+  public func post(_ body: @escaping @Sendable (isolated Lane, Value) -> Void) {
+    let box = box
+    lane.post { lane in
+      if let value = box.value { body(lane, value) }
+    }
+  }
+
+  /// Lets go of the resident after what was posted before.
+  public func evict() {
+    let box = box
+    lane.post { _ in box.value = nil }
+  }
+}

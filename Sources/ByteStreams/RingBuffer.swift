@@ -1,0 +1,126 @@
+// A bounded ring of bytes between one who fills and any number who drain, each with a place of his own.
+// Pumps and hubs borrow it from the lane's RingPool. No allocation after init; not for two threads.
+
+import CLinux
+import Glibc
+
+/// ```
+///        oldest          head
+///          ▼               ▼
+///   ┄┄┄┄┄┄┄████████████████┄┄┄┄┄┄┄      positions only grow; count = head − oldest ≤ capacity
+/// ```
+/// The memory is mapped twice in a row, so kept bytes and free room are each one contiguous run, wherever they lie:
+/// no seam for a record or a datagram to fall across, and one system call where a plain ring needs two.
+public final class RingBuffer {
+  /// The most it may hold, in bytes.
+  public let capacity: Int
+  /// Where the next byte that is filled in will stand.
+  public var head: UInt64 { end }
+  /// The oldest byte still kept; `head` when empty.
+  public var oldest: UInt64 { start }
+  public var count: Int { Int(truncatingIfNeeded: end &- start) }
+  public var room: Int { capacity &- count }
+  public var isEmpty: Bool { start == end }
+
+  private let memory: UnsafeMutableRawPointer
+  private let mappedLength: UInt64  // whole pages, ≥ capacity
+  private var start: UInt64 = 0
+  private var end: UInt64 = 0
+  // Position of the memory's first byte; moves to `head` when the ring runs empty, so that a quiet session
+  // touches one page again and again. base ≤ start.
+  private var base: UInt64 = 0
+
+  /// Throws when the kernel has no memory to map.
+  public init(capacity: Int) throws(SystemError) {
+    precondition(capacity > 0)
+    let page = Int(sysconf(Int32(_SC_PAGESIZE)))
+    let length = (capacity + page - 1) / page * page
+    guard let memory = linux_map_mirrored(length) else { throw SystemError("mmap") }
+    self.capacity = capacity
+    self.memory = memory
+    mappedLength = UInt64(length)
+  }
+
+  deinit { linux_unmap_mirrored(memory, Int(mappedLength)) }
+
+  /// Empties the ring and lets its positions go on at `position`. For a borrower who counts across rings.
+  public func restart(at position: UInt64) {
+    start = position
+    end = position
+    base = position
+  }
+
+  /// Hands `body` the whole free room, which must not be empty, as one run; `body` must not keep the pointer.
+  /// What it says was moved is kept. Returns what `body` returned.
+  @inline(__always)
+  public func fill(_ body: (UnsafeMutableRawBufferPointer) throws -> Transfer) rethrows -> Transfer {
+    let run = UnsafeMutableRawBufferPointer(start: memory + offset(of: end), count: room)
+    let transfer = try body(run)
+    if case .moved(let count) = transfer {
+      precondition(count >= 0 && count <= run.count)
+      end &+= UInt64(count)
+    }
+    return transfer
+  }
+
+  /// Hands `body` the kept bytes from `position` on as one run, at most `limit`; it must not keep the pointer.
+  /// Nothing is given free: see `release(upTo:)`. Returns what `body` returned.
+  @inline(__always)
+  public func look<Result>(
+    from position: UInt64, limit: Int = .max, _ body: (UnsafeRawBufferPointer) throws -> Result
+  ) rethrows -> Result {
+    precondition(position >= start && position <= end)
+    let kept = min(Int(truncatingIfNeeded: end &- position), limit)
+    return try body(UnsafeRawBufferPointer(start: memory + offset(of: position), count: kept))
+  }
+
+  /// Hands `body` the oldest bytes, at most `limit`, and gives free what it says was moved.
+  @inline(__always)
+  public func drain(limit: Int = .max, _ body: (UnsafeRawBufferPointer) throws -> Transfer) rethrows -> Transfer {
+    let transfer = try look(from: start, limit: limit, body)
+    if case .moved(let count) = transfer { release(upTo: start &+ UInt64(count)) }
+    return transfer
+  }
+
+  /// Gives free everything before `position`.
+  @inline(__always)
+  public func release(upTo position: UInt64) {
+    precondition(position >= start && position <= end)
+    start = position
+    if start == end { base = end }
+  }
+
+  @inline(__always)
+  private func offset(of position: UInt64) -> Int {
+    Int(truncatingIfNeeded: (position &- base) % mappedLength)
+  }
+}
+
+/// A lane's spare rings. Nearly every turn leaves its ring empty, so one warm ring serves all of a lane's sessions
+/// and idle ones own nothing. At most four are kept; others go back to the kernel.
+public final class RingPool {
+  private var spare: [RingBuffer] = []
+  private static let mostSpare = 4
+
+  public init() {}
+
+  /// An empty ring whose positions start at `position`. Give it back when it has run empty.
+  public func borrow(capacity: Int, at position: UInt64 = 0) throws(SystemError) -> RingBuffer {
+    let ring: RingBuffer
+    if let index = spare.lastIndex(where: { $0.capacity == capacity }) {
+      ring = spare.remove(at: index)
+    } else {
+      ring = try RingBuffer(capacity: capacity)
+    }
+    ring.restart(at: position)
+    return ring
+  }
+
+  public func giveBack(_ ring: RingBuffer) {
+    if spare.count < Self.mostSpare {
+      spare.append(ring)
+    } else if let index = spare.firstIndex(where: { $0.capacity != ring.capacity }) {
+      spare[index] = ring  // the size in use now is worth more than one that was
+    }
+  }
+}

@@ -1,0 +1,172 @@
+// Where a socket is or leads to: an IPv4 or IPv6 address and a port, as a value. Listeners, connectors, allow lists and
+// logs use it. Knows no names; looking one up can block and is a connector's work.
+
+import Glibc
+
+public struct SocketAddress: Hashable, Sendable {
+  public enum Family: Hashable, Sendable {
+    case ipv4, ipv6
+
+    /// AF_INET or AF_INET6.
+    public var domain: Int32 { self == .ipv4 ? AF_INET : AF_INET6 }
+  }
+
+  public let family: Family
+  public let port: UInt16
+  /// The interface of a link-local IPv6 address, as if_nametoindex(3) numbers them; 0 for none.
+  public let scope: UInt32
+  // The address read as a big-endian number: IPv6 in both, IPv4 in the low 32 bits.
+  private let high: UInt64
+  private let low: UInt64
+
+  private init(family: Family, high: UInt64, low: UInt64, scope: UInt32, port: UInt16) {
+    self.family = family
+    self.high = high
+    self.low = low
+    self.scope = scope
+    self.port = port
+  }
+
+  /// All addresses of this machine: 0.0.0.0 or ::.
+  public static func any(_ family: Family, port: UInt16) -> SocketAddress {
+    SocketAddress(family: family, high: 0, low: 0, scope: 0, port: port)
+  }
+
+  /// Reads an address in digits, IPv6 without brackets: "127.0.0.1", "::1", "fe80::1%eth0". Nil when it is not one, and so
+  /// perhaps a name.
+  public init?(numeric host: String, port: UInt16) {
+    var v4 = in_addr()
+    if inet_pton(AF_INET, host, &v4) == 1 {
+      self.init(
+        family: .ipv4, high: 0, low: UInt64(UInt32(bigEndian: v4.s_addr)), scope: 0, port: port)
+      return
+    }
+    let parts = host.split(separator: "%", maxSplits: 1, omittingEmptySubsequences: false)
+    var v6 = in6_addr()
+    guard inet_pton(AF_INET6, String(parts[0]), &v6) == 1 else { return nil }
+    var scope: UInt32 = 0
+    if parts.count == 2 {
+      scope = UInt32(parts[1]) ?? if_nametoindex(String(parts[1]))
+      guard scope != 0 else { return nil }
+    }
+    self.init(v6, scope: scope, port: port)
+  }
+
+  private init(_ v6: in6_addr, scope: UInt32, port: UInt16) {
+    let (high, low) = withUnsafeBytes(of: v6) { bytes in
+      (bytes.loadUnaligned(as: UInt64.self), bytes.loadUnaligned(fromByteOffset: 8, as: UInt64.self))
+    }
+    self.init(
+      family: .ipv6, high: UInt64(bigEndian: high), low: UInt64(bigEndian: low), scope: scope, port: port)
+  }
+
+  /// What accept(2), getsockname(2) or getaddrinfo(3) filled in. Nil when it is neither IPv4 nor IPv6.
+  public init?(_ address: UnsafePointer<sockaddr>, length: socklen_t) {
+    let bytes = UnsafeRawBufferPointer(start: address, count: Int(length))
+    guard bytes.count >= MemoryLayout<sa_family_t>.size else { return nil }
+    switch Int32(bytes.loadUnaligned(as: sa_family_t.self)) {
+    case AF_INET where bytes.count >= MemoryLayout<sockaddr_in>.size:
+      let v4 = bytes.loadUnaligned(as: sockaddr_in.self)
+      self.init(
+        family: .ipv4, high: 0, low: UInt64(UInt32(bigEndian: v4.sin_addr.s_addr)), scope: 0,
+        port: UInt16(bigEndian: v4.sin_port))
+    case AF_INET6 where bytes.count >= MemoryLayout<sockaddr_in6>.size:
+      let v6 = bytes.loadUnaligned(as: sockaddr_in6.self)
+      self.init(v6.sin6_addr, scope: v6.sin6_scope_id, port: UInt16(bigEndian: v6.sin6_port))
+    default:
+      return nil
+    }
+  }
+
+  /// The same address with another port.
+  public func with(port: UInt16) -> SocketAddress {
+    SocketAddress(family: family, high: high, low: low, scope: scope, port: port)
+  }
+
+  /// ::ffff:192.0.2.1, which a socket for both families says of an IPv4 peer, as the IPv4 address that it is.
+  public var unmapped: SocketAddress {
+    guard family == .ipv6, high == 0, low >> 32 == 0xFFFF else { return self }
+    return SocketAddress(family: .ipv4, high: 0, low: low & 0xFFFF_FFFF, scope: 0, port: port)
+  }
+
+  /// 127.0.0.0/8 or ::1.
+  public var isLoopback: Bool {
+    let address = unmapped
+    return address.family == .ipv4 ? address.low >> 24 == 127 : address.high == 0 && address.low == 1
+  }
+
+  // MARK: - For system calls
+
+  /// Lends the address as bind(2) and connect(2) want it; `body` must not keep the pointer.
+  public func withSockaddr<Result>(_ body: (UnsafePointer<sockaddr>, socklen_t) throws -> Result) rethrows -> Result {
+    switch family {
+    case .ipv4:
+      var v4 = sockaddr_in()
+      v4.sin_family = sa_family_t(AF_INET)
+      v4.sin_port = port.bigEndian
+      v4.sin_addr.s_addr = UInt32(truncatingIfNeeded: low).bigEndian
+      return try Self.lend(&v4, body)
+    case .ipv6:
+      var v6 = sockaddr_in6()
+      v6.sin6_family = sa_family_t(AF_INET6)
+      v6.sin6_port = port.bigEndian
+      v6.sin6_scope_id = scope
+      withUnsafeMutableBytes(of: &v6.sin6_addr) { bytes in
+        bytes.storeBytes(of: high.bigEndian, as: UInt64.self)
+        bytes.storeBytes(of: low.bigEndian, toByteOffset: 8, as: UInt64.self)
+      }
+      return try Self.lend(&v6, body)
+    }
+  }
+
+  private static func lend<Address, Result>(
+    _ address: inout Address, _ body: (UnsafePointer<sockaddr>, socklen_t) throws -> Result
+  ) rethrows -> Result {
+    try withUnsafePointer(to: &address) { pointer in
+      try pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+        try body($0, socklen_t(MemoryLayout<Address>.size))
+      }
+    }
+  }
+
+  /// Who is at the other end of a connected socket. Nil when it is of another family; ENOTCONN when it has gone.
+  public static func peer(of descriptor: Int32) throws(SystemError) -> SocketAddress? {
+    try asked("getpeername") { getpeername(descriptor, $0, $1) }
+  }
+
+  /// Where a socket is bound; after port 0 the port it got.
+  public static func local(of descriptor: Int32) throws(SystemError) -> SocketAddress? {
+    try asked("getsockname") { getsockname(descriptor, $0, $1) }
+  }
+
+  /// What `call` fills in, for calls of accept(2)'s kind. Throws when it answers less than zero.
+  public static func asked(
+    _ name: String, _ call: (UnsafeMutablePointer<sockaddr>, UnsafeMutablePointer<socklen_t>) -> Int32
+  ) throws(SystemError) -> SocketAddress? {
+    var storage = sockaddr_storage()
+    var length = socklen_t(MemoryLayout<sockaddr_storage>.size)
+    let answer = withUnsafeMutablePointer(to: &storage) { pointer in
+      pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) { call($0, &length) }
+    }
+    guard answer >= 0 else { throw SystemError(name) }
+    return withUnsafePointer(to: &storage) { pointer in
+      pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) { SocketAddress($0, length: length) }
+    }
+  }
+}
+
+extension SocketAddress: CustomStringConvertible {
+  /// The address alone, without brackets: "::1", "fe80::1%eth0".
+  public var host: String {
+    withUnsafeTemporaryAllocation(of: CChar.self, capacity: Int(INET6_ADDRSTRLEN) + Int(IF_NAMESIZE) + 1) { text in
+      withSockaddr { address, length in
+        _ = getnameinfo(
+          address, length, text.baseAddress, socklen_t(text.count), nil, 0, Int32(NI_NUMERICHOST))
+        return String(cString: text.baseAddress!)
+      }
+    }
+  }
+
+  /// "127.0.0.1:51234", "[::1]:4001"
+  public var description: String { family == .ipv4 ? "\(host):\(port)" : "[\(host)]:\(port)" }
+}

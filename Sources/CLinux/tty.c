@@ -1,0 +1,66 @@
+// Never include <termios.h> here: it and <asm/termbits.h>, which has termios2 and its free bit rates, exclude each other.
+#include "CLinux.h"
+
+#include <stddef.h>
+#include <asm/termbits.h>
+#include <linux/serial.h>
+#include <sys/ioctl.h>
+
+// Where a rate has a B-name it is used: programs that only know those (stty, older pyserial) then read it back right.
+static const struct { uint32_t rate; tcflag_t name; } named_rates[] = {
+  {50, B50}, {75, B75}, {110, B110}, {134, B134}, {150, B150}, {200, B200}, {300, B300}, {600, B600},
+  {1200, B1200}, {1800, B1800}, {2400, B2400}, {4800, B4800}, {9600, B9600}, {19200, B19200}, {38400, B38400},
+  {57600, B57600}, {115200, B115200}, {230400, B230400}, {460800, B460800}, {500000, B500000}, {576000, B576000},
+  {921600, B921600}, {1000000, B1000000}, {1152000, B1152000}, {1500000, B1500000}, {2000000, B2000000},
+  {2500000, B2500000}, {3000000, B3000000}, {3500000, B3500000}, {4000000, B4000000},
+};
+
+static tcflag_t rate_name(uint32_t rate) {
+  for (size_t i = 0; i < sizeof named_rates / sizeof *named_rates; i++)
+    if (named_rates[i].rate == rate) return named_rates[i].name;
+  return BOTHER;
+}
+
+static const tcflag_t rate_bits = CBAUD | (tcflag_t)CBAUD << IBSHIFT;
+
+int linux_tcgets2(int fd, struct linux_termios *modes) {
+  struct termios2 now;
+  if (ioctl(fd, TCGETS2, &now) < 0) return -1;
+  modes->iflag = now.c_iflag;
+  modes->oflag = now.c_oflag;
+  modes->cflag = now.c_cflag & ~rate_bits;
+  modes->lflag = now.c_lflag;
+  modes->input_rate = now.c_ispeed;
+  modes->output_rate = now.c_ospeed;
+  modes->min = now.c_cc[VMIN];
+  modes->time = now.c_cc[VTIME];
+  modes->start = now.c_cc[VSTART];
+  modes->stop = now.c_cc[VSTOP];
+  return 0;
+}
+
+int linux_tcsets2(int fd, const struct linux_termios *modes) {
+  struct termios2 next;
+  if (ioctl(fd, TCGETS2, &next) < 0) return -1;  // for what linux_termios does not hold
+  next.c_iflag = modes->iflag;
+  next.c_oflag = modes->oflag;
+  next.c_cflag = (modes->cflag & ~rate_bits) | rate_name(modes->output_rate);
+  if (modes->input_rate != modes->output_rate) next.c_cflag |= rate_name(modes->input_rate) << IBSHIFT;  // none: the same
+  next.c_lflag = modes->lflag;
+  next.c_ispeed = modes->input_rate;
+  next.c_ospeed = modes->output_rate;
+  next.c_cc[VMIN] = modes->min;
+  next.c_cc[VTIME] = modes->time;
+  next.c_cc[VSTART] = modes->start;
+  next.c_cc[VSTOP] = modes->stop;
+  return ioctl(fd, TCSETS2, &next);
+}
+
+int linux_set_low_latency(int fd, int on) {
+  struct serial_struct serial;
+  if (ioctl(fd, TIOCGSERIAL, &serial) < 0) return -1;
+  int flags = on ? serial.flags | ASYNC_LOW_LATENCY : serial.flags & ~ASYNC_LOW_LATENCY;
+  if (flags == serial.flags) return 0;
+  serial.flags = flags;
+  return ioctl(fd, TIOCSSERIAL, &serial);
+}

@@ -1,0 +1,36 @@
+// A client between accept and session: what a listener hands over, once, to the lane of the link.
+
+import ByteStreams
+import Synchronization
+
+public struct Arrival: ~Copyable, Sendable {
+  /// What log and status say of him.
+  public struct Label: Sendable {
+    /// Nil where clients have none, as on local sockets.
+    public let address: SocketAddress?
+    /// The listener's URL.
+    public let listener: String
+  }
+
+  let label: Label
+  let descriptor: Descriptor
+  let kind: DescriptorStream.Kind
+
+  init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label) {
+    self.label = label
+    self.kind = kind
+    self.descriptor = descriptor
+  }
+
+  /// The client's stream, on the lane it will stay on.
+  consuming func stream(on poller: Poller) -> any ByteStream {
+    DescriptorStream(descriptor, kind: kind, on: poller)
+  }
+}
+
+/// Carries an arrival through a closure on its way to a lane. Whoever takes first owns it.
+final class ArrivalParcel: Sendable {
+  private let content: Mutex<Arrival?>
+  init(_ arrival: consuming Arrival) { content = Mutex(arrival) }
+  func take() -> Arrival? { content.withLock { $0.take() } }
+}

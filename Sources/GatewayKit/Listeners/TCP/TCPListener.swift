@@ -1,0 +1,83 @@
+// tcp://127.0.0.1:4001 · tcp://[::1]:4001 · tcp://:4001 (all addresses, IPv4 and IPv6) · tcp://*:0 (any free port)
+
+import ByteStreams
+import Glibc
+
+final class TCPListener: Listener {
+  /// Nil for all addresses.
+  private let host: String?
+  private let port: UInt16
+  private let url: String
+  private let context: ListenerContext
+  private var loop: AcceptLoop?
+  private var retryTimer: Timers.Token?
+  private var lastError: SystemError?
+
+  private static let retry = Duration.seconds(1)
+  // Clients that may wait for accept(2); the kernel cuts it to net.core.somaxconn.
+  private static let queue: Int32 = 4096
+
+  init(host: String?, port: UInt16, url: String, _ context: ListenerContext) {
+    self.host = host
+    self.port = port
+    self.url = url
+    self.context = context
+  }
+
+  func start() {
+    do {
+      let socket = try bind()
+      let bound = try SocketAddress.local(of: socket.raw) ?? .any(.ipv6, port: port)
+      let name = host == nil ? "tcp://*:\(bound.port)" : "tcp://\(bound)"
+      let context = context
+      loop = try AcceptLoop(
+        socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
+        outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
+        accepted: { descriptor, address in
+          context.arrived(
+            Arrival(descriptor, kind: .socket(isTCP: true), label: Arrival.Label(address: address, listener: name)))
+        })
+      context.status.tell(.listening(route: context.route, listener: url, bound: name))
+    } catch {
+      // An address that is not there yet, or a port somebody still holds: wait for it, and say so once.
+      if error != lastError {
+        context.status.tell(.listenerWaits(route: context.route, listener: url, error, retry: Self.retry))
+      }
+      lastError = error
+      retryTimer = context.poller.timers.after(Self.retry) { [weak self] in self?.start() }
+    }
+  }
+
+  func stop() {
+    context.poller.timers.cancel(retryTimer)
+    loop?.stop()
+    loop = nil
+  }
+
+  private func bind() throws(SystemError) -> Descriptor {
+    guard let host else {
+      do {
+        return try bind(.any(.ipv6, port: port), forBoth: true)
+      } catch where error.errno == EAFNOSUPPORT {  // a kernel without IPv6
+        return try bind(.any(.ipv4, port: port))
+      }
+    }
+    guard let address = SocketAddress(numeric: host == "localhost" ? "127.0.0.1" : host, port: port) else {
+      throw SystemError("bind", EADDRNOTAVAIL)
+    }
+    return try bind(address)
+  }
+
+  private func bind(_ address: SocketAddress, forBoth: Bool = false) throws(SystemError) -> Descriptor {
+    let socket = try Descriptor.socket(address.family)
+    try SocketOptions.set(socket.raw, SOL_SOCKET, SO_REUSEADDR, 1)
+    if address.family == .ipv6 {
+      try SocketOptions.set(socket.raw, Int32(IPPROTO_IPV6), IPV6_V6ONLY, forBoth ? 0 : 1)
+    }
+    // Inherited by all that are accepted.
+    try SocketOptions.applyStream(to: socket.raw, keepalive: context.keepsAlive)
+    guard address.withSockaddr({ Glibc.bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    guard listen(socket.raw, Self.queue) == 0 else { throw SystemError("listen") }
+    return socket
+  }
+}

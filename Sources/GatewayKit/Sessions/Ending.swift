@@ -1,0 +1,37 @@
+// Why a session is over. Every session ends with exactly one of these, the same word in log, events, status and tests.
+
+public struct Ending: Sendable {
+  public enum Word: String, CaseIterable, Sendable {
+    case clientLeft = "client-left"
+    case endpointLeft = "endpoint-left"
+    case clientLost = "client-lost"
+    case openFailed = "open-failed"
+    case deviceLost = "device-lost"
+    case full
+    case tooSlow = "too-slow"
+    case routeRemoved = "route-removed"
+    case shutdown
+    case `internal`
+
+    public var fault: Fault {
+      switch self {
+      case .clientLeft, .endpointLeft, .full: .nobody
+      case .clientLost: .client
+      case .openFailed, .deviceLost: .endpoint
+      case .tooSlow: .policy
+      case .routeRemoved, .shutdown, .internal: .ourselves
+      }
+    }
+  }
+
+  public enum Fault: String, Sendable { case nobody, client, endpoint, policy, ourselves }
+
+  public let word: Word
+  /// What stands behind it: SystemError, OpenFailure, …
+  public let cause: (any Error)?
+
+  public init(_ word: Word, _ cause: (any Error)? = nil) {
+    self.word = word
+    self.cause = cause
+  }
+}

@@ -1,0 +1,104 @@
+// When a session is over: each direction's end, what is passed on of it, and how long the last bytes may take.
+
+import ByteStreams
+
+extension Hub {
+  // A client that has finished sending may go on listening to a shared endpoint; one that closed altogether looks the
+  // same until a write to him fails, so silence ends it. The same for a client that goes on after his endpoint's end.
+  static let halfClosedLimit = Duration.seconds(30)
+
+  /// Sends everybody away with `ending` once they have what is kept for them, and their input is delivered.
+  func leaveAll(_ ending: Ending) {
+    for session in sessions { leave(session, ending) }
+  }
+
+  func leave(_ session: Session, _ ending: Ending) {
+    guard session.leaving == nil, !session.isOver else { return }
+    session.leaving = ending
+    session.leavesAt = head
+    session.pump.endSource()
+    if endpoint == nil || session.pump.sink == nil { session.dropped &+= UInt64(session.pump.discard()) }
+    settle(session)
+  }
+
+  /// Decides what follows from the state a session is in. Called after whatever may have changed it.
+  func settle(_ session: Session) {
+    guard !session.isOver else { return }
+    let heardAll = !session.takesOutput || session.cursor >= (session.leaving == nil ? head : session.leavesAt)
+    if session.endedFirst == nil {
+      session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
+    }
+    if let ending = session.leaving {
+      if heardAll && session.pump.count == 0 && !session.client.holdsUnit {
+        end(session, ending)
+      } else {
+        watch(session, policy.drain)
+      }
+      return
+    }
+    if endpointHasEnded && heardAll && session.takesOutput && !session.isToldEnd {
+      session.isToldEnd = true
+      session.client.finishWriting()
+    }
+    guard session.pump.sourceEnded else {
+      if endpointHasEnded && heardAll { watch(session, Self.halfClosedLimit) }
+      return
+    }
+    guard session.pump.count == 0 else { return watch(session, policy.drain) }
+    if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
+    guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
+    if policy.isShared { return watch(session, Self.halfClosedLimit) }
+    passOnEnd(of: session)
+    if endpointHasEnded && heardAll { end(session, Ending(session.endedFirst ?? .clientLeft)) }
+  }
+
+  /// The client of a link of his own has finished: his endpoint learns of it where it can.
+  private func passOnEnd(of session: Session) {
+    guard !session.isEndPassedOn, let endpoint, !endpoint.holdsUnit else { return }
+    session.isEndPassedOn = true
+    if endpoint.canHalfClose {
+      endpoint.finishWriting()
+    } else {
+      leave(session, Ending(.clientLeft))
+    }
+  }
+
+  func end(_ session: Session, _ ending: Ending) {
+    guard !session.isOver else { return }
+    session.isOver = true
+    poller.timers.cancel(session.deadline)
+    session.deadline = nil
+    remove(session)
+    delegate.sessionIsOver(session, ending)
+  }
+
+  // MARK: - Patience
+
+  /// Ends what the session is doing unless it makes progress within each `limit`.
+  private func watch(_ session: Session, _ limit: Duration) {
+    if session.deadline != nil && session.patience == limit { return }
+    poller.timers.cancel(session.deadline)
+    session.patience = limit
+    session.progress = session.up &+ session.down
+    session.deadline = poller.timers.after(limit) { [weak self, weak session] in
+      guard let self, let session, !session.isOver else { return }
+      session.deadline = nil
+      if session.progress != session.up &+ session.down {
+        watch(session, limit)
+      } else {
+        lostPatience(with: session)
+      }
+    }
+  }
+
+  private func lostPatience(with session: Session) {
+    if let ending = session.leaving {
+      end(session, ending)
+    } else if session.pump.count > 0 {
+      session.dropped &+= UInt64(session.pump.discard())
+      settle(session)
+    } else {
+      end(session, Ending(session.endedFirst ?? .clientLeft))
+    }
+  }
+}

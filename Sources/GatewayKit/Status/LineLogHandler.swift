@@ -1,0 +1,115 @@
+// The swift-log backend: a line per entry, as text for people or as JSON for programs, to standard error. It blocks when
+// the pipe does; StatusLog calls it on a queue of its own.
+
+import Glibc
+import Logging
+
+public struct LineLogHandler: LogHandler {
+  public enum Format: Sendable { case text, json }
+
+  public var metadata: Logger.Metadata = [:]
+  public var metadataProvider: Logger.MetadataProvider?
+  public var logLevel: Logger.Level
+  private let format: Format
+  private let descriptor: Int32
+
+  /// Writes to `descriptor`, which stays its owner's.
+  public init(_ format: Format, level: Logger.Level, to descriptor: Int32 = STDERR_FILENO) {
+    self.format = format
+    self.descriptor = descriptor
+    logLevel = level
+  }
+
+  public subscript(metadataKey key: String) -> Logger.Metadata.Value? {
+    get { metadata[key] }
+    set { metadata[key] = newValue }
+  }
+
+  public func log(event: LogEvent) {
+    var fields = metadata.merging(event.metadata ?? [:]) { $1 }
+    var now = timespec()
+    clock_gettime(CLOCK_REALTIME, &now)
+    let time = fields.removeValue(forKey: "time").map { "\($0)" } ?? LogTime.text(now)
+    let kind = fields.removeValue(forKey: "event").map { "\($0)" } ?? "\(event.message)"
+    let ordered = fields.sorted { Self.rank($0.key) < Self.rank($1.key) }
+    let line =
+      switch format {
+      case .text: Self.text(time, event.level, "\(event.message)", ordered)
+      case .json: Self.json(time, event.level, kind, ordered)
+      }
+    write(line)
+  }
+
+  // Who and where first, what it came to last; words that are not here stand in between, by the alphabet.
+  private static let first = ["session", "route", "client", "listen", "endpoint", "reason", "up", "down", "dropped"]
+  private static let last = ["seconds", "error", "advice", "retry"]
+
+  private static func rank(_ key: String) -> String {
+    if let place = first.firstIndex(of: key) { return "0\(place)" }
+    if let place = last.firstIndex(of: key) { return "2\(place)" }
+    return "1\(key)"
+  }
+
+  private static func text(
+    _ time: String, _ level: Logger.Level, _ message: String, _ fields: [(key: String, value: Logger.MetadataValue)]
+  ) -> String {
+    var line = "\(time) \(level) \(message)"
+    for (key, value) in fields where key != "session" {  // its number is in the message
+      let value = "\(value)"
+      let isPlain = !value.isEmpty && value.unicodeScalars.allSatisfy { $0.value > 32 && $0 != "\"" && $0.value != 127 }
+      line += " \(key)=\(isPlain ? value : quote(value))"
+    }
+    return line + "\n"
+  }
+
+  private static func json(
+    _ time: String, _ level: Logger.Level, _ event: String, _ fields: [(key: String, value: Logger.MetadataValue)]
+  ) -> String {
+    var line = "{\"time\":\(quote(time)),\"level\":\(quote(level.rawValue)),\"event\":\(quote(event))"
+    for (key, value) in fields {
+      line += ",\(quote(key)):"
+      switch value {
+      case .stringConvertible(let number) where number is UInt64 || number is Seconds: line += "\(number)"
+      default: line += quote("\(value)")
+      }
+    }
+    return line + "}\n"
+  }
+
+  /// RFC 8259 section 7: a line stays a line whatever a device, a client or an error text puts into it.
+  static func quote(_ text: String) -> String {
+    var quoted = "\""
+    for scalar in text.unicodeScalars {
+      switch scalar {
+      case "\"": quoted += "\\\""
+      case "\\": quoted += "\\\\"
+      case "\n": quoted += "\\n"
+      case "\r": quoted += "\\r"
+      case "\t": quoted += "\\t"
+      case _ where scalar.value < 32 || scalar.value == 127:
+        quoted += "\\u00" + (scalar.value < 16 ? "0" : "") + String(scalar.value, radix: 16)
+      default: quoted.unicodeScalars.append(scalar)
+      }
+    }
+    return quoted + "\""
+  }
+
+  private func write(_ line: String) {
+    var line = line
+    line.withUTF8 { bytes in
+      var rest = UnsafeRawBufferPointer(bytes)[...]
+      while !rest.isEmpty {
+        let count = Glibc.write(descriptor, UnsafeRawBufferPointer(rebasing: rest).baseAddress!, rest.count)
+        if count > 0 {
+          rest = rest.dropFirst(count)
+        } else if errno == EAGAIN {
+          // Somebody made the terminal non-blocking under us: wait for it here, where only the log waits.
+          var wait = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
+          poll(&wait, 1, 1000)
+        } else if errno != EINTR {
+          return  // nobody reads any more; there is nowhere left to say so
+        }
+      }
+    }
+  }
+}

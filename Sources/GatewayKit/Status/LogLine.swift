@@ -1,0 +1,105 @@
+// One event as one line for the log: its level, its words and its fields in the order people read them.
+
+import ByteStreams
+import Logging
+import StreamBroker
+
+struct LogLine {
+  enum Value {
+    case text(String)
+    case number(UInt64)
+    case seconds(UInt64)  // nanoseconds, shown with three places
+  }
+
+  let level: Logger.Level
+  /// The same for all events of a kind: "session ended".
+  let event: String
+  /// With the session's number: "session 17 ended".
+  let text: String
+  let fields: [(key: String, value: Value)]
+
+  private init(_ level: Logger.Level, _ event: String, text: String? = nil, _ fields: [(String, Value?)] = []) {
+    self.level = level
+    self.event = event
+    self.text = text ?? event
+    self.fields = fields.compactMap { key, value in value.map { (key, $0) } }
+  }
+
+  init(_ status: StatusEvent) {
+    switch status {
+    case .started(let routes):
+      self.init(.info, "started", [("routes", .number(UInt64(routes))), ("version", .text(Version.text))])
+    case .listening(let route, _, let bound):
+      self.init(.info, "listening", [("route", .text(route)), ("listen", .text(bound))])
+    case .listenerWaits(let route, let listener, let error, let retry):
+      self.init(
+        .warning, "listener waiting",
+        [
+          ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
+          ("retry", .seconds(retry.nanoseconds)),
+        ])
+    case .outOfDescriptors(let route, let listener, let error):
+      self.init(
+        .error, "out of descriptors",
+        [
+          ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
+          ("advice", .text("raise the limit of open files (ulimit -n, LimitNOFILE=) or lower clients.max")),
+        ])
+    case .sessionOpened(let route, let number, let label):
+      self.init(
+        .info, "session opened", text: "session \(number) opened",
+        [("session", .number(number)), ("route", .text(route)), ("client", label.client), ("listen", .text(label.listener))])
+    case .sessionEnded(let route, let number, let label, let report):
+      self.init(
+        report.ending.word == .internal ? .error : .info, "session ended", text: "session \(number) ended",
+        [
+          ("session", .number(number)), ("route", .text(route)), ("client", label.client),
+          ("reason", .text(report.ending.word.rawValue)), ("up", .number(report.up)), ("down", .number(report.down)),
+          ("dropped", .number(report.dropped)), ("seconds", .seconds(report.nanoseconds)),
+          ("error", report.ending.cause.map { .text("\($0)") }),
+        ])
+    case .link(let route, let endpoint, let status): self.init(route: route, endpoint: endpoint, status)
+    case .routeRemoved(let route): self.init(.info, "route removed", [("route", .text(route))])
+    case .reloaded(let added, let removed, let changed, let routes):
+      self.init(
+        .info, "reloaded",
+        [
+          ("added", .number(UInt64(added))), ("removed", .number(UInt64(removed))),
+          ("changed", .number(UInt64(changed))), ("routes", .number(UInt64(routes))),
+        ])
+    case .reloadFailed(let problems):
+      self.init(.error, "reload failed", [("error", .text(problems.joined(separator: " | ")))])
+    case .controlFailed(let error, let path):
+      self.init(.warning, "control socket failed", [("path", .text(path)), ("error", .text(error.description))])
+    case .stopping: self.init(.info, "stopping")
+    case .stopped: self.init(.info, "stopped")
+    }
+  }
+
+  private init(route: String, endpoint: String, _ status: LinkStatus) {
+    let place: [(String, Value?)] = [("route", .text(route)), ("endpoint", .text(endpoint))]
+    switch status {
+    case .opening, .draining: self.init(.debug, "link \(status.word)", place)
+    case .open, .closed: self.init(.info, "link \(status.word)", place)
+    case .waiting(.lost(let error)):
+      self.init(.warning, "link lost", place + [("error", .text(error?.description ?? "the endpoint ended"))])
+    case .waiting(.openFailed(let failure)):
+      self.init(.warning, "link waiting", place + [("error", .text(failure.description))])
+    }
+  }
+
+  /// What an event's line will be, without making it.
+  static func level(of status: StatusEvent) -> Logger.Level {
+    switch status {
+    case .listenerWaits, .controlFailed, .link(_, _, .waiting): .warning
+    case .outOfDescriptors, .reloadFailed: .error
+    case .link(_, _, .opening), .link(_, _, .draining): .debug
+    case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
+    default: .info
+    }
+  }
+}
+
+extension Arrival.Label {
+  fileprivate var client: LogLine.Value? { address.map { .text($0.description) } }
+}

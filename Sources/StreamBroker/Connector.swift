@@ -1,0 +1,61 @@
+// What a scheme must provide: a folder under Schemes/ with one type of this kind, and one line in Schemes.swift.
+// Opening never blocks a lane: what can block goes through `Poller.offload`, and `done` comes back on the lane.
+
+import ByteStreams
+
+public protocol Connector: Sendable {
+  /// First part of the URL: "tty".
+  static var scheme: String { get }
+
+  /// Whether many clients naturally share one open stream (a device), or each gets his own (a server).
+  static var isShared: Bool { get }
+
+  /// Whether what comes out of it before somebody listens is stale (serial and Bluetooth links) and may be discarded.
+  static var isLine: Bool { get }
+
+  /// Takes the settings out of a URL of this scheme that `EndpointURL` has checked. Throws what only this scheme knows
+  /// to be wrong.
+  init(_ url: EndpointURL) throws(URLProblem)
+
+  /// A path whose appearing means that opening may work now; nil where there is none.
+  var node: String? { get }
+
+  /// Starts to open a stream on the lane of `poller`. `done` is called there once, later or at once, unless the opening is
+  /// cancelled before. With `discardingInput` what the device said before is thrown away. The stream belongs to
+  /// the receiver, who sets its delegate and waits.
+  func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening
+}
+
+extension Connector {
+  public var node: String? { nil }
+}
+
+/// An attempt under way.
+public protocol Opening: AnyObject {
+  /// Gives the attempt up: `done` is not called, and what was opened is closed. Does nothing when it is over.
+  func cancel()
+}
+
+/// Why a stream could not be opened.
+public struct OpenFailure: Error, Hashable, Sendable, CustomStringConvertible {
+  /// What was tried, and on what: "connect 127.0.0.1:4001".
+  public let attempt: String
+  public let cause: SystemError?
+  /// What there is to say beside or instead of the cause, such as what to do about it.
+  public let advice: String?
+
+  public init(_ attempt: String, _ cause: SystemError?, advice: String? = nil) {
+    self.attempt = attempt
+    self.cause = cause
+    self.advice = advice
+  }
+
+  public var description: String {
+    var text = attempt
+    if let cause { text += ": \(cause.text) (\(cause.name))" }
+    if let advice { text += cause == nil ? ": \(advice)" : "; \(advice)" }
+    return text
+  }
+}

@@ -1,0 +1,183 @@
+// The URL of an endpoint, parsed and checked: `tty:///dev/ttyUSB0?baud=115200`. Our own parser, because Foundation's
+// refuses Bluetooth addresses and bit rates (and costs 45 MB). The grammar of each scheme is a table; a value of this
+// type has passed all of it. Opens nothing. The gateway's listeners are named by the same type with tables of their own.
+
+public struct EndpointURL: Sendable {
+  /// As it was written; may hold a secret, so print `description` instead.
+  public let text: String
+  /// In lower case.
+  public let scheme: String
+  /// Without brackets, in the scheme's canonical case; empty where the scheme has none.
+  public let host: String
+  /// A TCP port, a channel, a PSM, or for `tty` a bit rate, which is `integer("baud")` as well.
+  public let port: Int?
+  /// Percent-decoded, with its leading slash.
+  public let path: String
+  /// What was given in the query and beside the URL, in the order of the scheme's table.
+  public let settings: [Setting]
+  public let grammar: SchemeGrammar
+
+  /// One parameter that was given.
+  public struct Setting: Hashable, Sendable {
+    public let name: String
+    public let value: Value
+  }
+
+  /// Reads `text` by `schemes`. Throws the first of its problems; `parse` finds them all.
+  public init(_ text: String, schemes: [SchemeGrammar] = EndpointSchemes.all) throws(URLProblem) {
+    let parsed = Self.parse(text, schemes: schemes)
+    guard let url = parsed.url else { throw parsed.problems[0] }
+    self = url
+  }
+
+  /// Finds all problems of `text` and of the parameters `beside` it, which may not be in its query too. With `built`,
+  /// a scheme that is not among these is a problem. There is a URL exactly when there are no problems.
+  public static func parse(
+    _ text: String, beside: [(name: String, value: String)] = [], schemes: [SchemeGrammar] = EndpointSchemes.all,
+    built: Set<String>? = nil
+  ) -> (url: EndpointURL?, problems: [URLProblem]) {
+    var parser = URLParser(text, beside: beside)
+    let url = parser.parse(schemes: schemes, built: built)
+    return (parser.problems.isEmpty ? url : nil, parser.problems.sorted { $0.offset < $1.offset })
+  }
+
+  init(
+    text: String, host: String, port: Int?, path: String, settings: [Setting], grammar: SchemeGrammar
+  ) {
+    self.text = text
+    self.scheme = grammar.scheme
+    self.host = host
+    self.port = port
+    self.path = path
+    self.settings = settings
+    self.grammar = grammar
+  }
+}
+
+/// What is wrong with a URL, and where.
+public struct URLProblem: Error, Hashable, Sendable, CustomStringConvertible {
+  public let message: String
+  /// Characters (Unicode scalars) before the fault; 0 when it lies in a parameter beside the URL.
+  public let offset: Int
+  public let suggestion: String?
+  /// The parameter beside the URL that is at fault; nil when the text itself is.
+  public let beside: Beside?
+
+  public struct Beside: Hashable, Sendable {
+    public let index: Int
+    /// Its value is at fault, not its name.
+    public let isValue: Bool
+  }
+
+  public var description: String { message + (suggestion.map { "; did you mean '\($0)'?" } ?? "") }
+}
+
+// MARK: settings
+
+extension EndpointURL {
+  /// Whether the parameter was given, rather than left at its default.
+  public func gives(_ name: String) -> Bool { settings.contains { $0.name == name } }
+
+  /// The given value, else the default of the scheme's table, else nil. The last one of a repeatable parameter.
+  public func value(_ name: String) -> Value? {
+    if let given = settings.last(where: { $0.name == name }) { return given.value }
+    guard let parameter = grammar.parameter(name), let standard = parameter.standard else { return nil }
+    return try? parameter.kind.read(standard)
+  }
+
+  /// A text, a word, a path or a UUID.
+  public func string(_ name: String) -> String? {
+    guard case .text(let text)? = value(name) else { return nil }
+    return text
+  }
+
+  /// All values of a repeatable parameter, in the order given.
+  public func strings(_ name: String) -> [String] {
+    settings.compactMap { setting in
+      guard setting.name == name, case .text(let text) = setting.value else { return nil }
+      return text
+    }
+  }
+
+  public func integer(_ name: String) -> Int? {
+    switch value(name) {
+    case .integer(let number)?, .size(let number)?: number
+    default: nil
+    }
+  }
+
+  public func flag(_ name: String) -> Bool? {
+    guard case .flag(let isSet)? = value(name) else { return nil }
+    return isSet
+  }
+
+  public func duration(_ name: String) -> Duration? {
+    guard case .duration(let duration)? = value(name) else { return nil }
+    return duration
+  }
+
+  public func secret(_ name: String) -> Secret? {
+    guard case .secret(let secret)? = value(name) else { return nil }
+    return secret
+  }
+}
+
+// MARK: the canonical text
+
+extension EndpointURL: CustomStringConvertible {
+  /// The canonical URL: the query form, settings in the order of the table, secrets masked.
+  public var description: String {
+    var separator = "?"
+    var text = place
+    for setting in settings {
+      text += "\(separator)\(setting.name)=\(Self.escape(setting.value.description, also: "&"))"
+      separator = "&"
+    }
+    return text
+  }
+
+  /// The canonical URL without its settings: two URLs with the same place lead to the same thing.
+  public var place: String {
+    var authority = host.contains(":") && grammar.authority.isNetwork ? "[\(host.replacing("%", with: "%25"))]" : host
+    if let port, !grammar.authority.ignoresPort { authority += ":\(port)" }
+    let slashes = grammar.authority == .opaque ? "" : "//"
+    return "\(scheme):\(slashes)\(authority)\(Self.escape(path, also: ""))"
+  }
+
+  /// Percent-escapes what would end the part or can't stand in a line of a log; other text stays readable.
+  private static func escape(_ text: String, also more: String) -> String {
+    var escaped = ""
+    for scalar in text.unicodeScalars {
+      if " \"%?#<>\\".unicodeScalars.contains(scalar) || more.unicodeScalars.contains(scalar) {
+        let digits = String(scalar.value, radix: 16, uppercase: true)
+        escaped += digits.count < 2 ? "%0\(digits)" : "%\(digits)"
+      } else {
+        escaped.unicodeScalars.append(scalar)
+      }
+    }
+    return escaped
+  }
+}
+
+// What a URL means is its scheme, place and settings; the way it was written is not.
+extension EndpointURL: Hashable {
+  public static func == (one: EndpointURL, other: EndpointURL) -> Bool {
+    one.place == other.place && one.settings == other.settings
+  }
+
+  public func hash(into hasher: inout Hasher) { hasher.combine(place) }
+}
+
+extension SchemeGrammar.Authority {
+  var isNetwork: Bool {
+    switch self {
+    case .network, .listening: true
+    default: false
+    }
+  }
+
+  var ignoresPort: Bool {
+    guard case .ignored = self else { return false }
+    return true
+  }
+}

@@ -1,0 +1,26 @@
+// How Bluetooth writes its addresses and UUIDs. Text only: no adapter, no socket.
+
+enum BluetoothNames {
+  /// Six groups of two hexadecimal digits, parted by colons or hyphens, in capitals and with colons: "00:0A:3A:22:68:73".
+  /// Nil when it is no address.
+  static func address(_ text: String) -> String? {
+    let groups = text.split(omittingEmptySubsequences: false) { $0 == ":" || $0 == "-" }
+    guard groups.count == 6, groups.allSatisfy({ isHex($0, count: 2) }) else { return nil }
+    return groups.joined(separator: ":").uppercased()
+  }
+
+  /// An assigned number of 16 or 32 bits, or a UUID of 128, in capitals: "FFF0". Nil when it is none.
+  static func uuid(_ text: String) -> String? {
+    isHex(text[...], count: 4) || isHex(text[...], count: 8) || isDeviceUUID(text) ? text.uppercased() : nil
+  }
+
+  /// The 128-bit form, which Apple systems also make up for devices.
+  static func isDeviceUUID(_ text: String) -> Bool {
+    let groups = text.split(separator: "-", omittingEmptySubsequences: false)
+    return groups.count == 5 && zip(groups, [8, 4, 4, 4, 12]).allSatisfy { isHex($0, count: $1) }
+  }
+
+  static func isHex(_ text: Substring, count: Int) -> Bool {
+    text.utf8.count == count && text.allSatisfy { $0.isASCII && $0.isHexDigit }
+  }
+}

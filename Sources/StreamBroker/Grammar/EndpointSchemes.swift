@@ -1,0 +1,161 @@
+// The schemes of endpoint URLs, one table each. To add a scheme, add its table here and a connector that opens it.
+// Whether a scheme can be opened is not said here but by the broker's list of connectors.
+
+public enum EndpointSchemes {
+  public static let all: [SchemeGrammar] = [
+    tty, tcp, tls, ws, wss, rfc2217, unix, rfcomm, ble, ea, pty, exec, sim,
+  ]
+
+  public static func grammar(_ scheme: String) -> SchemeGrammar? { all.first { $0.scheme == scheme } }
+
+  private typealias Parameter = SchemeGrammar.Parameter
+  private typealias Rule = SchemeGrammar.Rule
+
+  // MARK: serial lines
+
+  private static let tty = SchemeGrammar(
+    "tty", example: "tty:///dev/ttyUSB0?baud=115200", authority: .ignored(portIs: "baud"), path: .device,
+    parameters: line + port, sharesLink: true, isExclusive: true, rules: lineRules)
+
+  private static let rfc2217 = SchemeGrammar(
+    "rfc2217", example: "rfc2217://host:4001?baud=115200", authority: .network(ports: 1...65535),
+    parameters: line + port, sharesLink: true, rules: lineRules)
+
+  private static let pty = SchemeGrammar(
+    "pty", example: "pty:///run/baudway/modem0", authority: .none, path: .file,
+    parameters: line + [
+      Parameter("mode", .mode, standard: "0660", "permission bits of the slave"),
+      Parameter("owner", .text, "user that owns the slave"),
+      Parameter("group", .text, "group of the slave"),
+    ], sharesLink: true, isExclusive: true, rules: lineRules)
+
+  private static let line = [
+    // termios2 takes any rate that fits its 32 bits; the driver rounds to what the hardware can do.
+    Parameter("baud", .integer(1...4_294_967_295), standard: "115200", "bits per second"),
+    Parameter("data", .integer(5...8), standard: "8", "data bits"),
+    Parameter("parity", .words(["none", "even", "odd", "mark", "space"]), standard: "none", "parity bit"),
+    Parameter("stop", .words(["1", "1.5", "2"]), standard: "1", "stop bits; 1.5 with data=5 only"),
+    Parameter(
+      "flow", .words(["none", "rtscts", "xonxoff"]), standard: "none",
+      refused: ["dtrdsr": "Linux has no DTR/DSR flow control; use rtscts or xonxoff"], "flow control"),
+  ]
+
+  private static let port = [
+    Parameter("dtr", .words(["keep", "on", "off"]), standard: "keep", "DTR after opening"),
+    Parameter("rts", .words(["keep", "on", "off"]), standard: "keep", "RTS after opening"),
+    Parameter("hupcl", .flag, standard: "no", "drop DTR and RTS at the last close (HUPCL)"),
+    Parameter("exclusive", .flag, standard: "yes", "keep others out (TIOCEXCL and flock)"),
+    Parameter("low-latency", .flag, standard: "yes", "hand bytes on at once (ASYNC_LOW_LATENCY)"),
+    Parameter(
+      "rs485", .words(["off", "rts-on-send", "rts-after-send"]), standard: "off", support: .later(except: ["off"]),
+      "the kernel's RS-485 mode: RTS up while sending, or after it"),
+    Parameter(
+      "rs485-delay-before", .duration(.zero ... .seconds(1)), standard: "0s", support: .later(except: ["0s"]),
+      "from RTS to the first bit"),
+    Parameter(
+      "rs485-delay-after", .duration(.zero ... .seconds(1)), standard: "0s", support: .later(except: ["0s"]),
+      "from the last bit to RTS"),
+  ]
+
+  private static let lineRules = [
+    Rule("stop") { url in
+      url.string("stop") == "1.5" && url.integer("data") != 5 ? "1.5 stop bits exist with data=5 only" : nil
+    }
+  ]
+
+  // MARK: the network
+
+  private static let tcp = SchemeGrammar("tcp", example: "tcp://host:4001", authority: .network(ports: 1...65535))
+
+  private static let tls = SchemeGrammar(
+    "tls", example: "tls://host:4001?ca=ca.pem", authority: .network(ports: 1...65535), parameters: security,
+    rules: securityRules)
+
+  private static let ws = SchemeGrammar(
+    "ws", example: "ws://host:8080/gps", authority: .network(ports: 1...65535, defaultPort: 80), path: .any,
+    parameters: webSocket)
+
+  private static let wss = SchemeGrammar(
+    "wss", example: "wss://host/gps", authority: .network(ports: 1...65535, defaultPort: 443), path: .any,
+    parameters: webSocket + security, rules: securityRules)
+
+  private static let webSocket = [
+    Parameter("subprotocol", .text, "the WebSocket sub-protocol to ask for")
+  ]
+
+  private static let security = [
+    Parameter("ca", .path, "certificates to trust in place of the system's"),
+    Parameter("cert", .path, "our certificate, for a server that asks for one"),
+    Parameter("key", .path, "the key of our certificate"),
+    Parameter("server-name", .text, "the name the certificate must have, when it is not the host"),
+    Parameter("verify", .words(["full", "ca", "none"]), standard: "full", "chain and name, chain alone, nothing"),
+  ]
+
+  private static let securityRules = [
+    Rule("cert") { $0.gives("cert") && !$0.gives("key") ? "a certificate needs its key: say key=… too" : nil },
+    Rule("key") { $0.gives("key") && !$0.gives("cert") ? "a key needs its certificate: say cert=… too" : nil },
+  ]
+
+  // MARK: this machine
+
+  private static let unix = SchemeGrammar("unix", example: "unix:///run/x.sock", authority: .none, path: .file)
+
+  private static let exec = SchemeGrammar(
+    "exec", example: "exec:/usr/bin/prog?arg=-v", authority: .opaque, path: .file,
+    parameters: [
+      Parameter("arg", .text, isRepeatable: true, "an argument, as it stands: no shell reads it"),
+      Parameter("pty", .flag, standard: "no", "give the program a terminal"),
+    ])
+
+  private static let sim = SchemeGrammar(
+    "sim", example: "sim://nmea?rate=1", authority: .words(["echo", "nmea", "console", "flood", "sink"]),
+    parameters: [
+      Parameter("rate", .integer(1...1000), standard: "1", "position fixes per second, of nmea")
+    ],
+    sharesLink: true,
+    rules: [Rule("rate") { $0.gives("rate") && $0.host != "nmea" ? "only sim://nmea has a rate" : nil }])
+
+  // MARK: Bluetooth
+
+  private static let rfcomm = SchemeGrammar(
+    "rfcomm", example: "rfcomm://00:0A:3A:22:68:73?uuid=1101", authority: .bluetooth,
+    parameters: [Parameter("uuid", .uuid, standard: "1101", "service to look up when no channel is given")] + radio,
+    sharesLink: true, isExclusive: true,
+    rules: [
+      Rule("uuid") {
+        $0.gives("uuid") && $0.port != nil ? "a service is looked up only where no channel is given" : nil
+      }
+    ])
+
+  private static let ble = SchemeGrammar(
+    "ble", example: "ble://FFE0/00:0A:3A:22:68:73", authority: .service, path: .bluetooth(isRequired: false),
+    parameters: [
+      Parameter("name", .text, "scan for a device of this name"),
+      Parameter("profile", .words(["nus", "hm10", "fff0", "ff00"]), "a known set of characteristics"),
+      Parameter("rx", .uuid, "characteristic to read from"),
+      Parameter("tx", .uuid, "characteristic to write to"),
+      Parameter("write", .words(["command", "request"]), "write without or with a response"),
+      Parameter("mtu", .integer(23...517), "the ATT MTU to ask for"),
+      Parameter("address-type", .words(["public", "random"]), "kind of the device's address"),
+    ] + radio, sharesLink: true, isExclusive: true,
+    rules: [
+      Rule("rx") { $0.gives("rx") && !$0.gives("tx") ? "rx and tx go together: say tx=… too" : nil },
+      Rule("tx") { $0.gives("tx") && !$0.gives("rx") ? "rx and tx go together: say rx=… too" : nil },
+      Rule("profile") { $0.gives("profile") && $0.gives("rx") ? "say either a profile, or rx and tx" : nil },
+    ])
+
+  private static let ea = SchemeGrammar(
+    "ea", example: "ea://com.vendor.protocol/00:0A:3A:22:68:73", authority: .protocolName,
+    path: .bluetooth(isRequired: true), sharesLink: true, isExclusive: true,
+    rules: [
+      Rule(nil) { url in
+        let address = url.path.dropFirst()
+        return "ea does not work on Linux yet; where the device has a serial service, use rfcomm://\(address)?uuid=…"
+      }
+    ])
+
+  private static let radio = [
+    Parameter("adapter", .text, "the Bluetooth adapter, such as hci0"),
+    Parameter("security", .words(["low", "medium", "high"]), "none, encrypted, or authenticated pairing"),
+  ]
+}

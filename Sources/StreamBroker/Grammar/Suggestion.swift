@@ -1,0 +1,55 @@
+// Which known name was meant, and how a user's text is shown in a message.
+// URL parser and config file share it. Knows no grammar.
+
+public enum Suggestion {
+  /// The candidate nearest to `word` in edits (insert, delete, replace, swap of neighbours), or nil when none is near
+  /// enough to be meant: one edit for each three characters of the word, at least one.
+  public static func nearest(to word: String, in candidates: some Sequence<String>) -> String? {
+    let written = Array(word.lowercased().unicodeScalars)
+    guard !written.isEmpty, written.count <= 64 else { return nil }
+    let allowed = max(1, written.count / 3)
+    var best: (name: String, edits: Int)?
+    for name in candidates {
+      let edits = distance(written, Array(name.unicodeScalars))
+      if edits <= allowed, edits < best?.edits ?? .max { best = (name, edits) }
+    }
+    return best?.name
+  }
+
+  /// `word` between single quotes, cut to 40 characters, control characters escaped: fit for a line of a log.
+  public static func quote(_ word: String) -> String {
+    var text = ""
+    for scalar in word.unicodeScalars.prefix(40) {
+      text += isControl(scalar) ? scalar.escaped(asASCII: true) : String(scalar)
+    }
+    return "'\(text)\(word.unicodeScalars.count > 40 ? "…" : "")'"
+  }
+
+  /// "a, b or c"
+  public static func list(_ words: [String]) -> String {
+    guard let last = words.last, words.count > 1 else { return words.first ?? "" }
+    return words.dropLast().joined(separator: ", ") + " or " + last
+  }
+
+  /// Characters that have no business in a name, a path or a line of a log: Unicode's Cc, and the two line separators.
+  public static func isControl(_ scalar: Unicode.Scalar) -> Bool {
+    scalar.properties.generalCategory == .control || scalar.value == 0x2028 || scalar.value == 0x2029
+  }
+
+  /// Damerau-Levenshtein (optimal string alignment) over three rows.
+  private static func distance(_ a: [Unicode.Scalar], _ b: [Unicode.Scalar]) -> Int {
+    var beforePrevious: [Int] = []
+    var previous = Array(0...b.count)
+    for i in a.indices {
+      var row = [i + 1]
+      for j in b.indices {
+        var edits = min(previous[j + 1] + 1, row[j] + 1, previous[j] + (a[i] == b[j] ? 0 : 1))
+        if i > 0, j > 0, a[i] == b[j - 1], a[i - 1] == b[j] { edits = min(edits, beforePrevious[j - 1] + 1) }
+        row.append(edits)
+      }
+      beforePrevious = previous
+      previous = row
+    }
+    return previous[b.count]
+  }
+}

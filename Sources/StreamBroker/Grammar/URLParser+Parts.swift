@@ -1,0 +1,274 @@
+// Checks authority, path and settings of a URL by the scheme's table. Part of URLParser; opens and looks up nothing.
+
+import Glibc
+
+extension URLParser {
+  // MARK: authority
+
+  mutating func readAuthority(_ range: Range<Int>, path: Range<Int>, _ grammar: SchemeGrammar) -> (String, Int?) {
+    let start = range.lowerBound
+    if let at = scalars[range].firstIndex(of: "@") {
+      report("a URL takes no user name or password", at: at)
+      return ("", nil)
+    }
+    switch grammar.authority {
+    case .none, .opaque:
+      if !range.isEmpty {
+        let meant = grammar.path == .none ? nil : "\(grammar.scheme):///\(string(start..<path.upperBound))"
+        report("\(grammar.scheme) takes no host, as in \(grammar.example)", at: start, suggestion: meant)
+      }
+      return ("", nil)
+    case .network(let ports, let standard):
+      return readNetwork(range, ports: ports, standard: standard, isListening: false, grammar)
+    case .listening(let ports, let standard):
+      return readNetwork(range, ports: ports, standard: standard, isListening: true, grammar)
+    case .ignored(let name):
+      let (host, port) = split(range)
+      let kind = grammar.parameter(name)?.kind ?? .integer(0...Int.max)
+      let number = port.flatMap { readNumber($0, kind, name) }
+      let text = decode(host)?.lowercased() ?? ""
+      if text == "dev" {
+        let meant = "\(grammar.scheme):///dev\(string(path))"
+        report("'dev' after two slashes is a host, not a directory", at: start, suggestion: meant)
+      }
+      return (text == "usb" ? text : "", number)
+    case .words(let words):
+      let word = string(range).lowercased()
+      if !words.contains(word) {
+        let message =
+          word.isEmpty ? "which one? expected " : "unknown \(grammar.scheme) \(Suggestion.quote(word)); expected "
+        report(message + Suggestion.list(words), at: start, suggestion: Suggestion.nearest(to: word, in: words))
+      }
+      return (word, nil)
+    case .bluetooth: return readAddressAndChannel(range)
+    case .service: return readService(range)
+    case .protocolName:
+      let name = decode(range) ?? ""
+      if name.isEmpty { report("needs a protocol name, as in \(grammar.example)", at: start) }
+      return (name, nil)
+    }
+  }
+
+  private mutating func readNetwork(
+    _ range: Range<Int>, ports: ClosedRange<Int>, standard: Int?, isListening: Bool, _ grammar: SchemeGrammar
+  ) -> (String, Int?) {
+    let start = range.lowerBound
+    var host = ""
+    var portRange: Range<Int>?
+    if scalars[range].first == "[" {
+      guard let close = scalars[range].firstIndex(of: "]") else {
+        report("'[' without ']'", at: start)
+        return ("", nil)
+      }
+      host = string(start + 1..<close).replacing("%25", with: "%").lowercased()
+      if !isIPv6(host) { report("\(Suggestion.quote(host)) is no IPv6 address", at: start + 1) }
+      if close + 1 < range.upperBound {
+        guard scalars[close + 1] == ":" else {
+          report("expected ':' and a port after ']'", at: close + 1)
+          return (host, nil)
+        }
+        portRange = close + 2..<range.upperBound
+      }
+    } else {
+      if scalars[range].count(where: { $0 == ":" }) > 1 {
+        report("an IPv6 address stands in brackets, as in \(grammar.scheme)://[::1]:4001", at: start)
+        return ("", nil)
+      }
+      let (name, port) = split(range)
+      portRange = port
+      guard let decoded = decode(name) else { return ("", nil) }
+      host = decoded.lowercased()
+      if isListening, host == "*" { host = "" }
+      if !(isListening && host.isEmpty) { checkHost(host, at: start, grammar) }
+    }
+    if let portRange { return (host, readNumber(portRange, .integer(ports), "port")) }
+    if standard == nil { report("needs a port, as in \(grammar.example)", at: range.upperBound) }
+    return (host, standard)
+  }
+
+  private mutating func checkHost(_ host: String, at offset: Int, _ grammar: SchemeGrammar) {
+    let isName = host.utf8.count <= 253 && host.allSatisfy { $0.isLetter || $0.isNumber || "-._".contains($0) }
+    var address = in_addr()
+    if host.isEmpty {
+      report("needs a host, as in \(grammar.example)", at: offset)
+    } else if !isName || host.hasPrefix("-") || host.hasPrefix(".") || host.contains("..") {
+      report("\(Suggestion.quote(host)) is no host name or address", at: offset)
+    } else if host.allSatisfy({ $0.isASCII && ($0.isNumber || $0 == ".") }), inet_pton(AF_INET, host, &address) != 1 {
+      report("\(Suggestion.quote(host)) is no IPv4 address", at: offset)
+    }
+  }
+
+  private func isIPv6(_ host: String) -> Bool {
+    let parts = host.split(separator: "%", maxSplits: 1, omittingEmptySubsequences: false)
+    var address = in6_addr()
+    let zoneIsGood =
+      parts.count < 2 || !parts[1].isEmpty && parts[1].allSatisfy { $0.isLetter || $0.isNumber || "-._".contains($0) }
+    return zoneIsGood && inet_pton(AF_INET6, String(parts[0]), &address) == 1
+  }
+
+  private mutating func readAddressAndChannel(_ range: Range<Int>) -> (String, Int?) {
+    let separators = range.filter { scalars[$0] == ":" || scalars[$0] == "-" }
+    let end = separators.count == 6 ? separators[5] : range.upperBound
+    guard let address = BluetoothNames.address(string(range.lowerBound..<end)) else {
+      report(
+        "\(Suggestion.quote(string(range))) is no Bluetooth address; expected one such as 00:0A:3A:22:68:73",
+        at: range.lowerBound)
+      return ("", nil)
+    }
+    guard end < range.upperBound else { return (address, nil) }
+    // RFCOMM has 30 server channels (Bluetooth Core, RFCOMM with TS 07.10, section 5.4).
+    return (address, readNumber(end + 1..<range.upperBound, .integer(1...30), "channel"))
+  }
+
+  private mutating func readService(_ range: Range<Int>) -> (String, Int?) {
+    let (service, psm) = split(range)
+    if BluetoothNames.address(string(range)) != nil {
+      report(
+        "a device address in the place of the service; expected ble://SERVICE/\(string(range))", at: range.lowerBound)
+      return ("", nil)
+    }
+    let uuid = BluetoothNames.uuid(string(service))
+    if uuid == nil {
+      report(
+        "\(Suggestion.quote(string(service))) is no service; expected \(ValueKind.uuid.expected)",
+        at: service.lowerBound)
+    }
+    // An LE PSM has one byte (Bluetooth Core, L2CAP, section 4.22).
+    return (uuid ?? "", psm.flatMap { readNumber($0, .integer(1...255), "PSM") })
+  }
+
+  /// Cuts at the last colon.
+  private func split(_ range: Range<Int>) -> (Range<Int>, Range<Int>?) {
+    guard let colon = scalars[range].lastIndex(of: ":") else { return (range, nil) }
+    return (range.lowerBound..<colon, colon + 1..<range.upperBound)
+  }
+
+  private mutating func readNumber(_ range: Range<Int>, _ kind: ValueKind, _ name: String) -> Int? {
+    do {
+      guard case .integer(let number) = try kind.read(string(range)) else { return nil }
+      return number
+    } catch {
+      report("\(name): \(error.message)", at: range.lowerBound, suggestion: error.suggestion)
+      return nil
+    }
+  }
+
+  // MARK: path
+
+  mutating func readPath(_ range: Range<Int>, host: String, _ grammar: SchemeGrammar) -> String {
+    let start = range.lowerBound
+    guard let path = decode(range) else { return "" }
+    switch grammar.path {
+    case .any: return path.isEmpty ? "/" : path
+    case .none:
+      if path.count > 1 { report("\(grammar.scheme) takes no path, as in \(grammar.example)", at: start) }
+      return ""
+    case .device where host == "usb": return readIdentity(path, at: start)
+    case .file, .device:
+      if !path.hasPrefix("/") || path.hasSuffix("/") {
+        report("needs the absolute path of a file, as in \(grammar.example)", at: start)
+      }
+      return path
+    case .bluetooth(let isRequired):
+      let peer = String(path.dropFirst())
+      if peer.isEmpty {
+        if isRequired { report("needs a device address, as in \(grammar.example)", at: start) }
+        return ""
+      }
+      if let address = BluetoothNames.address(peer) { return "/" + address }
+      let message =
+        BluetoothNames.isDeviceUUID(peer)
+        ? "a device UUID, as Apple systems make them up, means nothing here; 'baudway scan' shows the device's address"
+        : "\(Suggestion.quote(peer)) is no Bluetooth address; expected one such as 00:0A:3A:22:68:73"
+      report(message, at: start + 1)
+      return path
+    }
+  }
+
+  /// `/VID:PID[/SERIAL[/INTERFACE]]`
+  private mutating func readIdentity(_ path: String, at offset: Int) -> String {
+    let parts = path.dropFirst().split(separator: "/", omittingEmptySubsequences: false)
+    let numbers = parts.first?.split(separator: ":", omittingEmptySubsequences: false) ?? []
+    let isGood =
+      numbers.count == 2 && numbers.allSatisfy { BluetoothNames.isHex($0, count: 4) } && parts.count <= 3
+      && parts.allSatisfy { !$0.isEmpty }
+    guard isGood, parts.count < 3 || (try? ValueKind.integer(0...255).read(String(parts[2]))) != nil else {
+      report("no USB identity; expected usb/VID:PID, usb/VID:PID/SERIAL or usb/VID:PID/SERIAL/INTERFACE", at: offset)
+      return path
+    }
+    return "/" + ([parts[0].lowercased()] + parts.dropFirst().map(String.init)).joined(separator: "/")
+  }
+
+  // MARK: settings
+
+  typealias Given = (setting: EndpointURL.Setting, origin: Origin)
+
+  mutating func readSettings(_ query: Range<Int>, _ grammar: SchemeGrammar) -> [Given] {
+    var given: [Given] = []
+    var start = query.lowerBound
+    while start < query.upperBound {
+      let end = scalars[start..<query.upperBound].firstIndex(of: "&") ?? query.upperBound
+      let equals = scalars[start..<end].firstIndex(of: "=") ?? end
+      let name = string(start..<equals)
+      if name.isEmpty {
+        report("a parameter without a name", at: start)
+      } else if equals == end {
+        if let parameter = known(name, grammar, at: .text(start)) {
+          report("\(name): needs a value; expected \(parameter.kind.expected)", at: start)
+        }
+      } else if let value = decode(equals + 1..<end) {
+        read(name, value, grammar, at: .text(start), .text(equals + 1), &given)
+      }
+      start = end + 1
+    }
+    for (index, item) in beside.enumerated() {
+      let (name, value) = (Origin.beside(index, isValue: false), Origin.beside(index, isValue: true))
+      read(item.name, item.value, grammar, at: name, value, &given)
+    }
+    return given
+  }
+
+  private mutating func known(_ name: String, _ grammar: SchemeGrammar, at origin: Origin) -> SchemeGrammar.Parameter? {
+    if let parameter = grammar.parameter(name) { return parameter }
+    var word = "parameter"
+    if case .beside = origin { word = "key" }
+    let none = grammar.parameters.isEmpty ? "; \(grammar.scheme) has none" : ""
+    let suggestion = Suggestion.nearest(to: name, in: grammar.parameters.map(\.name))
+    report("unknown \(word) \(Suggestion.quote(name))\(none)", at: origin, suggestion: suggestion)
+    return nil
+  }
+
+  private mutating func read(
+    _ name: String, _ text: String, _ grammar: SchemeGrammar, at nameOrigin: Origin, _ valueOrigin: Origin,
+    _ given: inout [Given]
+  ) {
+    guard let parameter = known(name, grammar, at: nameOrigin) else { return }
+    if !parameter.isRepeatable, given.contains(where: { $0.setting.name == name }) {
+      report("'\(name)' is said twice", at: nameOrigin)
+      return
+    }
+    if let reason = parameter.refused[text] {
+      report("\(name): \(reason)", at: valueOrigin)
+      return
+    }
+    do {
+      let value = try parameter.kind.read(text)
+      if !parameter.support.grants(value.description) {
+        report("\(name): '\(value)' is not in this build", at: valueOrigin)
+      }
+      given.append((EndpointURL.Setting(name: name, value: value), valueOrigin))
+    } catch {
+      report("\(name): \(error.message)", at: valueOrigin, suggestion: error.suggestion)
+    }
+  }
+
+  /// The port of a seed URL such as `tty://any:19200/dev/cu.x` is the setting `name`.
+  mutating func imply(_ name: String, _ port: Int, at authority: Range<Int>, _ given: inout [Given]) {
+    let origin = Origin.text(split(authority).1?.lowerBound ?? authority.lowerBound)
+    if let twice = given.first(where: { $0.setting.name == name }) {
+      report("'\(name)' is said twice: as the port and by name", at: twice.origin)
+    } else {
+      given.append((EndpointURL.Setting(name: name, value: .integer(port)), origin))
+    }
+  }
+}

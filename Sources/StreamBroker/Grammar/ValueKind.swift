@@ -1,0 +1,176 @@
+// The kinds of value a URL parameter or a config key may have: how each is read, checked, shown and explained.
+// The tables of schemes and of config keys name these; nobody else turns text into a setting.
+
+import Glibc
+
+/// A value that was read and checked.
+public enum Value: Hashable, Sendable {
+  case text(String)
+  case secret(Secret)
+  case integer(Int)
+  case size(Int)
+  case flag(Bool)
+  case duration(Duration)
+  case durations(ClosedRange<Duration>)
+}
+
+extension Value: CustomStringConvertible {
+  /// The canonical text, which reads back as the same value; a secret is masked.
+  public var description: String {
+    switch self {
+    case .text(let text): text
+    case .secret(let secret): secret.description
+    case .integer(let number): String(number)
+    case .size(let bytes): Units.text(bytes: bytes)
+    case .flag(let isSet): isSet ? "yes" : "no"
+    case .duration(let duration): Units.text(duration)
+    case .durations(let range): "\(Units.text(range.lowerBound))..\(Units.text(range.upperBound))"
+    }
+  }
+}
+
+/// Why a text is no value of its kind: "expected a whole number from 5 to 8, not '9'".
+public struct ValueFault: Error, Hashable, Sendable {
+  public let message: String
+  public let suggestion: String?
+
+  public init(_ message: String, suggestion: String? = nil) {
+    self.message = message
+    self.suggestion = suggestion
+  }
+}
+
+public indirect enum ValueKind: Hashable, Sendable {
+  /// Any text but an empty one.
+  case text
+  case secret
+  case path
+  case integer(ClosedRange<Int>)
+  /// Permission bits, 0 to 0777, always read as octal.
+  case mode
+  case size(ClosedRange<Int>)
+  case duration(ClosedRange<Duration>)
+  /// `250ms..30s`, both ends within the range.
+  case durations(ClosedRange<Duration>)
+  /// `yes` or `no`; `on`, `off`, `true`, `false`, `1` and `0` are understood too.
+  case flag
+  case words([String])
+  case uuid
+  /// An address or a block of addresses: 10.0.0.0/8, ::1.
+  case network
+  /// Bytes written as text with `\r \n \t \\ \xHH`.
+  case escapes
+  /// A word, a colon and a value: `idle:30s`.
+  case prefixed(String, ValueKind)
+  /// The first kind that fits.
+  case either(ValueKind, ValueKind)
+
+  /// Reads `text` as this kind.
+  public func read(_ text: String) throws(ValueFault) -> Value {
+    if let value = value(of: text) { return value }
+    throw ValueFault(
+      "expected \(expected)\(isSecret ? "" : ", not \(Suggestion.quote(text))")", suggestion: repair(text))
+  }
+
+  public var isSecret: Bool { self == .secret }
+
+  /// What to write, with an example: "a duration from 1ms to 1h, such as 30s".
+  public var expected: String {
+    switch self {
+    case .text: "a text"
+    case .secret: "a secret"
+    case .path: "a file path"
+    case .integer(let range): "a whole number from \(range.lowerBound) to \(range.upperBound)"
+    case .mode: "permission bits in octal, such as 0660"
+    case .size(let range):
+      "a size from \(Units.text(bytes: range.lowerBound)) to \(Units.text(bytes: range.upperBound)), such as 64KiB"
+    case .duration(let range):
+      "a duration from \(Units.text(range.lowerBound)) to \(Units.text(range.upperBound)), such as 30s"
+    case .durations(let range):
+      "a range of durations from \(Units.text(range.lowerBound)) to \(Units.text(range.upperBound)), such as 250ms..30s"
+    case .flag: "yes or no"
+    case .words(let words): Suggestion.list(words)
+    case .uuid: "a UUID of 16, 32 or 128 bits, such as 1101"
+    case .network: "an address or a network, such as 192.168.0.0/16"
+    case .escapes: "a text whose escapes are \\r \\n \\t \\\\ or \\xHH"
+    case .prefixed(let word, let kind): "\(word): and \(kind.expected)"
+    case .either(let first, let second): "\(first.expected), or \(second.expected)"
+    }
+  }
+
+  private func value(of text: String) -> Value? {
+    switch self {
+    case .text, .path: text.isEmpty ? nil : .text(text)
+    case .secret: text.isEmpty ? nil : .secret(Secret(text))
+    case .integer(let range): Self.wholeNumber(text).flatMap { range.contains($0) ? .integer($0) : nil }
+    case .mode:
+      text.utf8.count <= 5 ? Int(text, radix: 8).flatMap { (0...0o777).contains($0) ? .text(text) : nil } : nil
+    case .size(let range): Units.size(text).flatMap { range.contains($0) ? .size($0) : nil }
+    case .duration(let range): Units.duration(text).flatMap { range.contains($0) ? .duration($0) : nil }
+    case .durations(let range): Self.durations(text, within: range)
+    case .flag: Self.flags[text.lowercased()].map { .flag($0) }
+    case .words(let words): words.contains(text) ? .text(text) : nil
+    case .uuid: BluetoothNames.uuid(text).map { .text($0) }
+    case .network: Self.isNetwork(text) ? .text(text) : nil
+    case .escapes: Self.hasGoodEscapes(text) ? .text(text) : nil
+    case .prefixed(let word, let kind):
+      text.hasPrefix(word + ":")
+        ? kind.value(of: String(text.dropFirst(word.count + 1))).map { .text("\(word):\($0)") } : nil
+    case .either(let first, let second): first.value(of: text) ?? second.value(of: text)
+    }
+  }
+
+  private func repair(_ text: String) -> String? {
+    switch self {
+    case .words(let words): return Suggestion.nearest(to: text, in: words)
+    case .flag: return Suggestion.nearest(to: text, in: ["yes", "no"])
+    case .integer:
+      let trimmed = text.drop { $0 == "0" }  // 08 is octal to some readers and an error to others: say 8
+      return text.hasPrefix("0") && value(of: String(trimmed)) != nil ? String(trimmed) : nil
+    case .size: return Units.repair(text, isDuration: false).flatMap { value(of: $0) == nil ? nil : $0 }
+    case .duration: return Units.repair(text, isDuration: true).flatMap { value(of: $0) == nil ? nil : $0 }
+    case .either(let first, let second): return first.repair(text) ?? second.repair(text)
+    default: return nil
+    }
+  }
+
+  private static let flags = [
+    "yes": true, "no": false, "on": true, "off": false, "true": true, "false": false, "1": true, "0": false,
+  ]
+
+  private static func wholeNumber(_ text: String) -> Int? {
+    guard text.utf8.allSatisfy({ (0x30...0x39).contains($0) }), text == "0" || !text.hasPrefix("0") else { return nil }
+    return Int(text)
+  }
+
+  private static func durations(_ text: String, within range: ClosedRange<Duration>) -> Value? {
+    guard let dots = text.firstRange(of: ".."), let low = Units.duration(String(text[..<dots.lowerBound])),
+      let high = Units.duration(String(text[dots.upperBound...])), low <= high, range.contains(low),
+      range.contains(high)
+    else { return nil }
+    return .durations(low...high)
+  }
+
+  private static func isNetwork(_ text: String) -> Bool {
+    let parts = text.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false)
+    var bytes = in6_addr()
+    let address = String(parts[0])
+    let isIPv4 = inet_pton(AF_INET, address, &bytes) == 1
+    guard isIPv4 || inet_pton(AF_INET6, address, &bytes) == 1 else { return false }
+    return parts.count == 1 || wholeNumber(String(parts[1])).map { $0 <= (isIPv4 ? 32 : 128) } ?? false
+  }
+
+  private static func hasGoodEscapes(_ text: String) -> Bool {
+    var rest = text[...]
+    while let backslash = rest.firstIndex(of: "\\") {
+      rest = rest[backslash...].dropFirst()
+      guard let letter = rest.popFirst() else { return false }
+      if letter == "x" {
+        guard BluetoothNames.isHex(rest.prefix(2), count: 2) else { return false }
+      } else if !"rnt\\".contains(letter) {
+        return false
+      }
+    }
+    return true
+  }
+}

@@ -1,0 +1,99 @@
+// The system calls a serial port is made of, one method each, so that tests can record them and let them fail.
+// Any of them may take seconds on a USB adapter: they run on the device's queue, never on a lane.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+protocol TTYCalls: Sendable {
+  /// stat(2). Nothing is opened that is no character device.
+  func identify(_ path: String) throws(SystemError) -> TTYNode
+  /// open(2) with O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC. Non-blocking, so that it does not wait for a carrier.
+  func open(_ path: String) throws(SystemError) -> Descriptor
+  /// flock(2), LOCK_EX | LOCK_NB: keeps out who asks for a lock too, root included. Ends with the descriptor.
+  func lock(_ tty: Int32) throws(SystemError)
+  /// TIOCEXCL of ioctl_tty(2): keeps out everybody but root.
+  func exclude(_ tty: Int32) throws(SystemError)
+  /// TCGETS2. ENOTTY: no terminal.
+  func modes(_ tty: Int32) throws(SystemError) -> linux_termios
+  /// TCSETS2.
+  func setModes(_ tty: Int32, _ modes: linux_termios) throws(SystemError)
+  /// TIOCMBIS or TIOCMBIC with bits such as TIOCM_DTR.
+  func setModemBits(_ tty: Int32, _ bits: Int32, _ isOn: Bool) throws(SystemError)
+  /// TIOCSBRK or TIOCCBRK.
+  func setBreak(_ tty: Int32, _ isOn: Bool) throws(SystemError)
+  /// ASYNC_LOW_LATENCY by TIOCSSERIAL.
+  func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError)
+  /// tcflush(3).
+  func flush(_ tty: Int32, _ purge: Purge) throws(SystemError)
+}
+
+/// What a path leads to.
+struct TTYNode: Equatable, Sendable {
+  let isCharacterDevice: Bool
+  /// The slave of a pty. It has no line: it takes 8N1 alone, has no DTR, and nobody misses them.
+  let isPty: Bool
+}
+
+/// The kernel's.
+struct SystemTTYCalls: TTYCalls {
+  // Documentation/admin-guide/devices.txt of the kernel: Unix98 pty slaves.
+  private static let ptyMajors: ClosedRange<UInt32> = 136...143
+
+  func identify(_ path: String) throws(SystemError) -> TTYNode {
+    var status = stat()
+    try check("stat", stat(path, &status))
+    let isCharacterDevice = status.st_mode & S_IFMT == S_IFCHR
+    return TTYNode(
+      isCharacterDevice: isCharacterDevice,
+      isPty: isCharacterDevice && Self.ptyMajors.contains(gnu_dev_major(status.st_rdev)))
+  }
+
+  func open(_ path: String) throws(SystemError) -> Descriptor {
+    let raw = Glibc.open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+    try check("open", raw)
+    return Descriptor(owning: raw)
+  }
+
+  func lock(_ tty: Int32) throws(SystemError) { try check("flock", flock(tty, LOCK_EX | LOCK_NB)) }
+
+  func exclude(_ tty: Int32) throws(SystemError) { try check("ioctl TIOCEXCL", ioctl(tty, UInt(TIOCEXCL), 0)) }
+
+  func modes(_ tty: Int32) throws(SystemError) -> linux_termios {
+    var modes = linux_termios()
+    try check("ioctl TCGETS2", linux_tcgets2(tty, &modes))
+    return modes
+  }
+
+  func setModes(_ tty: Int32, _ modes: linux_termios) throws(SystemError) {
+    var modes = modes
+    try check("ioctl TCSETS2", linux_tcsets2(tty, &modes))
+  }
+
+  func setModemBits(_ tty: Int32, _ bits: Int32, _ isOn: Bool) throws(SystemError) {
+    var bits = bits
+    try check(isOn ? "ioctl TIOCMBIS" : "ioctl TIOCMBIC", ioctl(tty, UInt(isOn ? TIOCMBIS : TIOCMBIC), &bits))
+  }
+
+  func setBreak(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
+    try check(isOn ? "ioctl TIOCSBRK" : "ioctl TIOCCBRK", ioctl(tty, UInt(isOn ? TIOCSBRK : TIOCCBRK), 0))
+  }
+
+  func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
+    try check("ioctl TIOCSSERIAL", linux_set_low_latency(tty, isOn ? 1 : 0))
+  }
+
+  func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) {
+    let queue =
+      switch purge {
+      case .input: TCIFLUSH
+      case .output: TCOFLUSH
+      case .both: TCIOFLUSH
+      }
+    try check("tcflush", tcflush(tty, queue))
+  }
+
+  private func check(_ call: String, _ answer: Int32) throws(SystemError) {
+    if answer < 0 { throw SystemError(call) }
+  }
+}

@@ -1,0 +1,98 @@
+// Serial ports: tty:///dev/ttyUSB0?baud=115200, and any other terminal device. Opening, closing and every ioctl run on a
+// queue of the port's own, for a driver may take seconds over each; a lane only reads and writes.
+
+import ByteStreams
+import Dispatch
+import Glibc
+import Synchronization
+
+public struct TTYConnector: Connector {
+  public static let scheme = "tty"
+  public static let isShared = true
+  public static let isLine = true
+
+  private let port: TTYPort
+  private let device: TTYDevice
+
+  public init(_ url: EndpointURL) throws(URLProblem) {
+    if url.host == "usb" {
+      throw URLProblem(
+        message: "tty://usb/… is not in this build; use a path that keeps its name, such as /dev/serial/by-id/…",
+        offset: 0, suggestion: nil, beside: nil)
+    }
+    self.init(TTYPort(url.path, TTYSettings(url)))
+  }
+
+  init(_ port: TTYPort) {
+    self.port = port
+    device = TTYDevice(port.path)
+  }
+
+  public var node: String? { port.path }
+
+  /// The path without symbolic links, as far as it exists: two routes with the same one have the same port. May block.
+  public func realPath() -> String {
+    guard let resolved = realpath(port.path, nil) else { return port.path }
+    defer { free(resolved) }
+    return String(cString: resolved)
+  }
+
+  public func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    let opening = TTYOpening()
+    let port = port
+    let device = device
+    guard device.admit() else {
+      let advice = "earlier attempts still hang in the driver; it takes no other before they end"
+      done(.failure(OpenFailure("open \(port.path)", nil, advice: advice)))
+      return opening
+    }
+    poller.offload(to: device.queue) { () -> Result<TTYPort.Opened, OpenFailure> in
+      defer { device.leave() }
+      // Given up while it waited behind another: the port is left in peace.
+      if opening.isCancelled { return .failure(OpenFailure("open \(port.path)", SystemError("open", ECANCELED))) }
+      return port.open(discardingInput: discardingInput)
+    } then: { result in
+      if opening.isCancelled {
+        if case .success(let opened) = result { device.queue.async { _ = opened.descriptor.take() } }
+        return
+      }
+      done(
+        result.map { opened in
+          let tty = opened.descriptor.take()!  // nobody else has seen the parcel
+          return TTYLine.stream(over: tty, of: port, opened.line, on: poller, queue: device.queue)
+        })
+    }
+    return opening
+  }
+}
+
+/// The queue of one port, and who waits in it to open it.
+final class TTYDevice: Sendable {
+  let queue: DispatchQueue
+  private let attempts = Mutex(0)
+  // One that may hang in the driver, given up long ago, and one behind it. More would only pile up.
+  private static let mostAttempts = 2
+
+  init(_ path: String) { queue = DispatchQueue(label: "tty \(path)") }
+
+  func admit() -> Bool {
+    attempts.withLock { count in
+      guard count < Self.mostAttempts else { return false }
+      count += 1
+      return true
+    }
+  }
+
+  func leave() { attempts.withLock { $0 -= 1 } }
+}
+
+/// An attempt. Asked from the port's queue as well, whether it still matters.
+final class TTYOpening: Opening, Sendable {
+  private let wasCancelled = Atomic<Bool>(false)
+
+  var isCancelled: Bool { wasCancelled.load(ordering: .relaxed) }
+
+  func cancel() { wasCancelled.store(true, ordering: .relaxed) }
+}

@@ -1,0 +1,79 @@
+// The line behind an open serial port: settings, DTR and RTS, break, purge. Doors, commands and reload get it from the
+// stream as `SerialLine`. Each call runs on the device's queue, in order, and answers on the lane.
+
+import ByteStreams
+import CLinux
+import Dispatch
+import Glibc
+
+final class TTYLine: SerialLine {
+  /// What was in force when last asked.
+  private(set) var settings: LineSettings
+  // Weak: the stream keeps the line.
+  private weak var stream: DescriptorStream?
+
+  private let port: TTYPort
+  private let tty: Int32
+  private let queue: DispatchQueue
+  private let poller: Poller
+
+  private init(_ port: TTYPort, _ tty: Int32, _ settings: LineSettings, on poller: Poller, queue: DispatchQueue) {
+    self.port = port
+    self.tty = tty
+    self.settings = settings
+    self.poller = poller
+    self.queue = queue
+  }
+
+  /// The stream of an open port, with its line. Its calls and its close all run on `queue`.
+  static func stream(
+    over tty: consuming Descriptor, of port: TTYPort, _ settings: LineSettings, on poller: Poller,
+    queue: DispatchQueue
+  ) -> DescriptorStream {
+    let line = TTYLine(port, tty.raw, settings, on: poller, queue: queue)
+    let stream = DescriptorStream(tty, kind: .device, on: poller, closingOn: queue, serialLine: line)
+    line.stream = stream
+    return stream
+  }
+
+  func apply(_ settings: LineSettings, _ done: @escaping (Result<LineSettings, SystemError>) -> Void) {
+    run({ port, tty throws(SystemError) in try port.apply(settings, to: tty) }) { [weak self] result in
+      if case .success(let inForce) = result { self?.settings = inForce }
+      done(result)
+    }
+  }
+
+  func set(_ line: ModemOutput, _ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void) {
+    let bit = line == .dtr ? TIOCM_DTR : TIOCM_RTS
+    run({ port, tty throws(SystemError) in try port.calls.setModemBits(tty, bit, isOn) }, done)
+  }
+
+  func setBreak(_ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void) {
+    run({ port, tty throws(SystemError) in try port.calls.setBreak(tty, isOn) }, done)
+  }
+
+  func purge(_ what: Purge, _ done: @escaping (Result<Void, SystemError>) -> Void) {
+    run({ port, tty throws(SystemError) in try port.calls.flush(tty, what) }, done)
+  }
+
+  private func run<Answer: Sendable>(
+    _ call: @escaping @Sendable (TTYPort, Int32) throws(SystemError) -> Answer,
+    _ done: @escaping (Result<Answer, SystemError>) -> Void
+  ) {
+    // A call that is asked for before the close runs before it too, for both go through the queue. After the close the
+    // number may be another's.
+    guard let stream, !stream.isClosed else {
+      poller.timers.after(.zero) { done(.failure(SystemError("ioctl", EBADF))) }
+      return
+    }
+    let port = port
+    let tty = tty
+    poller.offload(to: queue) { () -> Result<Answer, SystemError> in
+      do throws(SystemError) {
+        return .success(try call(port, tty))
+      } catch {
+        return .failure(error)
+      }
+    } then: { done($0) }
+  }
+}

@@ -1,0 +1,116 @@
+// Opens a serial port and sets its line, step by step, and says in words what went wrong. Everything here may block:
+// it runs on the device's queue. What happens to the open port later is in TTYLine.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+struct TTYPort: Sendable {
+  let path: String
+  let settings: TTYSettings
+  let calls: any TTYCalls
+
+  init(_ path: String, _ settings: TTYSettings, calls: any TTYCalls = SystemTTYCalls()) {
+    self.path = path
+    self.settings = settings
+    self.calls = calls
+  }
+
+  /// An open port on its way to the lane.
+  struct Opened: Sendable {
+    let descriptor: DescriptorParcel
+    /// What is in force.
+    let line: LineSettings
+  }
+
+  /// When a step fails, the port is closed again before this returns.
+  func open(discardingInput: Bool) -> Result<Opened, OpenFailure> {
+    do throws(OpenFailure) {
+      let node = try attempt { () throws(SystemError) in try calls.identify(path) }
+      guard node.isCharacterDevice else { throw noSerialPort }
+      let tty = try attempt { () throws(SystemError) in try calls.open(path) }
+      try attempt { () throws(SystemError) in
+        _ = try calls.modes(tty.raw)  // before anything is done to it: what has no line settings is no port
+        if settings.isExclusive { try keepOthersOut(tty.raw, isPty: node.isPty) }
+        try setOutputs(tty.raw, isPty: node.isPty)
+      }
+      let line = try attempt { () throws(SystemError) in try apply(settings.line, to: tty.raw) }
+      if !node.isPty, let refusal = line.refusal(of: settings.line) {
+        throw OpenFailure("ioctl TCSETS2 \(path)", nil, advice: "the port does not do \(refusal)")
+      }
+      // Best effort: a port that can't be hurried, as all but UARTs and FTDI, is as good as it gets.
+      try? calls.setLowLatency(tty.raw, settings.isLowLatency)
+      if discardingInput { try attempt { () throws(SystemError) in try calls.flush(tty.raw, .input) } }
+      return .success(Opened(descriptor: DescriptorParcel(tty), line: line))
+    } catch {
+      return .failure(error)
+    }
+  }
+
+  /// Puts `line` in force and returns what really is. Settings that are in force already touch nothing: some adapters
+  /// drop bytes at any change.
+  func apply(_ line: LineSettings, to tty: Int32) throws(SystemError) -> LineSettings {
+    let now = try calls.modes(tty)
+    guard let wanted = line.modes(from: now, hangUpOnClose: settings.hangsUpOnClose) else {
+      throw SystemError("ioctl TCSETS2", EINVAL)
+    }
+    if wanted.isSame(as: now) { return LineSettings(now) }
+    try calls.setModes(tty, wanted)
+    return LineSettings(try calls.modes(tty))
+  }
+
+  // MARK: - Steps
+
+  private func keepOthersOut(_ tty: Int32, isPty: Bool) throws(SystemError) {
+    try calls.lock(tty)
+    // A pty stays excluded after our close, as long as its master lives, and would shut us out as well.
+    if !isPty { try calls.exclude(tty) }
+  }
+
+  /// Both lines in one call where they go the same way: boards that reset on DTR and RTS look at the two together.
+  private func setOutputs(_ tty: Int32, isPty: Bool) throws(SystemError) {
+    for isOn in [true, false] {
+      let bits = (settings.dtr == isOn ? TIOCM_DTR : 0) | (settings.rts == isOn ? TIOCM_RTS : 0)
+      guard bits != 0 else { continue }
+      do {
+        try calls.setModemBits(tty, bits, isOn)
+      } catch {
+        if !isPty { throw error }
+      }
+    }
+  }
+
+  // MARK: - Failures
+
+  private func attempt<Result: ~Copyable>(
+    _ step: () throws(SystemError) -> Result
+  ) throws(OpenFailure) -> Result {
+    do {
+      return try step()
+    } catch {
+      throw failure(error)
+    }
+  }
+
+  private var noSerialPort: OpenFailure { OpenFailure("open \(path)", nil, advice: "this is no serial port") }
+
+  private func failure(_ error: SystemError) -> OpenFailure {
+    switch (error.call, error.errno) {
+    case ("ioctl TCGETS2", ENOTTY), ("ioctl TCGETS2", EINVAL): noSerialPort
+    case ("stat", _): OpenFailure("open \(path)", error, advice: advice(error))
+    default: OpenFailure("\(error.call) \(path)", error, advice: advice(error))
+    }
+  }
+
+  private func advice(_ error: SystemError) -> String? {
+    switch (error.call, error.errno) {
+    case ("flock", EWOULDBLOCK), (_, EBUSY): "in use by another program or route; 'fuser -v \(path)' names it"
+    case ("ioctl TIOCMBIS", _), ("ioctl TIOCMBIC", _): "a port without these lines needs dtr=keep and rts=keep"
+    case ("ioctl TCSETS2", EINVAL): "the port does not take this rate or format"
+    case (_, ENOENT): "not plugged in? It is opened when it appears"
+    case (_, EACCES), (_, EPERM): "the user needs the device's group, mostly dialout: usermod -aG dialout USER"
+    case (_, ENXIO), (_, ENODEV), (_, EIO): "no hardware answers behind this name; was it unplugged?"
+    default: nil
+    }
+  }
+}

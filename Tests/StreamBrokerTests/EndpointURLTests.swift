@@ -1,0 +1,218 @@
+// What endpoint URLs are understood, and what is said about those that are not.
+
+import StreamBroker
+import Testing
+
+@Suite("An endpoint URL")
+struct EndpointURLTests {
+  @Test(
+    "has one canonical text for each way to write it",
+    arguments: [
+      ("tty:///dev/ttyUSB0?baud=115200", "tty:///dev/ttyUSB0?baud=115200"),
+      ("tty://any:19200/dev/cu.x", "tty:///dev/cu.x?baud=19200"),
+      ("tty://adapter:4000000/dev/ttyS0", "tty:///dev/ttyS0?baud=4000000"),
+      ("tty://usb/0403:6001/A50285BI?baud=9600", "tty://usb/0403:6001/A50285BI?baud=9600"),
+      ("tty://usb/1A86:55d4/X/2", "tty://usb/1a86:55d4/X/2"),
+      ("tty:///dev/a?stop=1.5&data=5", "tty:///dev/a?data=5&stop=1.5"),
+      ("tty:///dev/a%20b?exclusive=off", "tty:///dev/a%20b?exclusive=no"),
+      ("TCP://Host.Local:4001", "tcp://host.local:4001"), ("tcp://[::1]:9000", "tcp://[::1]:9000"),
+      ("tcp://[FE80::1%25eth0]:9000/", "tcp://[fe80::1%25eth0]:9000"),
+      ("tcp://192.168.0.1:65535", "tcp://192.168.0.1:65535"),
+      ("tls://h:1?verify=ca&ca=/etc/ca.pem", "tls://h:1?ca=/etc/ca.pem&verify=ca"),
+      ("ws://h:8080/gps?subprotocol=binary", "ws://h:8080/gps?subprotocol=binary"), ("wss://h", "wss://h:443/"),
+      ("rfc2217://h:2217?baud=9600&parity=even", "rfc2217://h:2217?baud=9600&parity=even"),
+      ("unix:///path.sock", "unix:///path.sock"),
+      ("rfcomm://00:0a:3a:22:68:73", "rfcomm://00:0A:3A:22:68:73"),
+      ("rfcomm://00-0a-3a-22-68-73-3", "rfcomm://00:0A:3A:22:68:73:3"),
+      ("rfcomm://00-0a-3a-22-68-73:30?security=high", "rfcomm://00:0A:3A:22:68:73:30?security=high"),
+      ("ble://fff0:128/00:0a:3a:22:68:73", "ble://FFF0:128/00:0A:3A:22:68:73"),
+      ("ble://FFF0?name=a%26b", "ble://FFF0?name=a%26b"),
+      (
+        "ble://6e400001-b5a3-f393-e0a9-e50e24dcca9e/?profile=nus",
+        "ble://6E400001-B5A3-F393-E0A9-E50E24DCCA9E?profile=nus"
+      ),
+      ("pty:///run/x?mode=0600", "pty:///run/x?mode=0600"), ("sim://nmea?rate=1", "sim://nmea?rate=1"),
+      ("exec:/usr/bin/prog?arg=-v&arg=a%20b%3F", "exec:/usr/bin/prog?arg=-v&arg=a%20b%3F"),
+      ("exec:///usr/bin/prog", "exec:/usr/bin/prog"),
+    ])
+  func canonical(text: String, canonical: String) throws {
+    let url = try EndpointURL(text)
+    #expect(url.description == canonical)
+    #expect(url.text == text)
+    let again = try EndpointURL(canonical)
+    #expect(again == url && again.description == canonical)
+  }
+
+  @Test("has the parts connectors ask for")
+  func parts() throws {
+    let tty = try EndpointURL("tty://any:4000000/dev/cu.x?exclusive=no&dtr=off")
+    #expect(tty.scheme == "tty" && tty.port == 4_000_000 && tty.path == "/dev/cu.x" && tty.host == "")
+    #expect(tty.integer("baud") == 4_000_000 && tty.flag("exclusive") == false && tty.string("dtr") == "off")
+    #expect(tty.integer("data") == 8 && tty.flag("low-latency") == true && tty.string("stop") == "1")
+    #expect(tty.duration("rs485-delay-before") == .zero && tty.string("unheard-of") == nil)
+    #expect(tty.gives("dtr") && !tty.gives("rts"))
+    let exec = try EndpointURL("exec:/bin/x?arg=1&arg=a%26b&arg=2")
+    #expect(exec.path == "/bin/x" && exec.strings("arg") == ["1", "a&b", "2"])
+    #expect(try EndpointURL("tcp://[::1]:9000").host == "::1")
+    #expect(try EndpointURL("rfcomm://00-0a-3a-22-68-73-3").port == 3)
+    #expect(try EndpointURL("ble://FFF0:128/00:0a:3a:22:68:73").path == "/00:0A:3A:22:68:73")
+  }
+
+  @Test(
+    "that is wrong says what, where, and what was meant",
+    arguments: [
+      ("", 0, "empty; expected a URL such as tcp://host:4001"),
+      ("tyy:///dev/x", 0, "unknown scheme 'tyy'; did you mean 'tty'?"),
+      ("localhost:4001", 0, "unknown scheme 'localhost'; did you mean 'tcp://localhost:4001'?"),
+      ("0.0.0.0:4001", 0, "no scheme; expected a URL such as tcp://host:4001; did you mean 'tcp://0.0.0.0:4001'?"),
+      ("/dev/ttyS0", 0, "no scheme; expected a URL such as tcp://host:4001; did you mean 'tty:///dev/ttyS0'?"),
+      (
+        "tty:/dev/x", 4,
+        "expected '//' after 'tty:', as in tty:///dev/ttyUSB0?baud=115200; did you mean 'tty:///dev/x'?"
+      ),
+      ("tty://dev/ttyS0", 6, "'dev' after two slashes is a host, not a directory; did you mean 'tty:///dev/ttyS0'?"),
+      ("tty://any:19200", 15, "needs the absolute path of a file, as in tty:///dev/ttyUSB0?baud=115200"),
+      ("tty:///dev/x?buad=9600", 13, "unknown parameter 'buad'; did you mean 'baud'?"),
+      ("tty:///dev/x?baud=fast", 18, "baud: expected a whole number from 1 to 4294967295, not 'fast'"),
+      ("tty:///dev/x?baud=0", 18, "baud: expected a whole number from 1 to 4294967295, not '0'"),
+      (
+        "tty:///dev/x?data=08", 18,
+        "data: expected a whole number from 5 to 8, not '08'; did you mean '8'?"
+      ),
+      (
+        "tty:///dev/x?parity=evn", 20,
+        "parity: expected none, even, odd, mark or space, not 'evn'; did you mean 'even'?"
+      ),
+      ("tty:///dev/x?flow=dtrdsr", 18, "flow: Linux has no DTR/DSR flow control; use rtscts or xonxoff"),
+      ("tty:///dev/x?baud=9600&stop=1.5", 28, "stop: 1.5 stop bits exist with data=5 only"),
+      ("tty:///dev/x?baud=9600&baud=9600", 23, "'baud' is said twice"),
+      ("tty://any:9600/dev/x?baud=9600", 26, "'baud' is said twice: as the port and by name"),
+      ("tty:///dev/x?exclusive", 13, "exclusive: needs a value; expected yes or no"),
+      ("tty:///dev/x?rs485=rts-on-send", 19, "rs485: 'rts-on-send' is not in this build"),
+      (
+        "tty://usb/0403-6001", 9,
+        "no USB identity; expected usb/VID:PID, usb/VID:PID/SERIAL or usb/VID:PID/SERIAL/INTERFACE"
+      ),
+      ("tcp://host", 10, "needs a port, as in tcp://host:4001"), ("tcp://:1", 6, "needs a host, as in tcp://host:4001"),
+      ("tcp://h:0", 8, "port: expected a whole number from 1 to 65535, not '0'"),
+      ("tcp://h:99999999999999999999", 8, "port: expected a whole number from 1 to 65535, not '99999999999999999999'"),
+      ("tcp://h:1/x", 9, "tcp takes no path, as in tcp://host:4001"),
+      ("tcp://h:1?baud=1", 10, "unknown parameter 'baud'; tcp has none"),
+      ("tcp://::1:9000", 6, "an IPv6 address stands in brackets, as in tcp://[::1]:4001"),
+      ("tcp://[::g]:1", 7, "'::g' is no IPv6 address"), ("tcp://[::1:1", 6, "'[' without ']'"),
+      ("tcp://1.2.3.256:1", 6, "'1.2.3.256' is no IPv4 address"),
+      ("tcp://u:p@h:1", 9, "a URL takes no user name or password"),
+      ("tcp://h%zz:1", 7, "broken %-escape; expected % and two hexadecimal digits (a % itself is %25)"),
+      ("unix:///a%2", 9, "broken %-escape; expected % and two hexadecimal digits (a % itself is %25)"),
+      ("unix:///a%ff", 9, "%-escapes that are not UTF-8"), ("unix:///a%00", 9, "%-escape of a control character"),
+      ("unix:///a\u{0}", 9, "control character \\0 in a URL"), ("unix:///a\n", 9, "control character \\n in a URL"),
+      ("unix:///a b", 9, "blank in a URL; where one is meant write %20"),
+      ("unix:///a#b", 9, "'#' in a URL; where one is meant write %23"),
+      ("unix://run/x", 7, "unix takes no host, as in unix:///run/x.sock; did you mean 'unix:///run/x'?"),
+      ("sim://nmae", 6, "unknown sim 'nmae'; expected echo, nmea, console, flood or sink; did you mean 'nmea'?"),
+      ("sim://echo?rate=2", 16, "rate: only sim://nmea has a rate"),
+      (
+        "rfcomm://00:0a:3a:22:68", 9, "'00:0a:3a:22:68' is no Bluetooth address; expected one such as 00:0A:3A:22:68:73"
+      ),
+      ("rfcomm://00:0a:3a:22:68:73:31", 27, "channel: expected a whole number from 1 to 30, not '31'"),
+      (
+        "ble://FFF0/6e400001-b5a3-f393-e0a9-e50e24dcca9e", 11,
+        "a device UUID, as Apple systems make them up, means nothing here; 'baudway scan' shows the device's address"
+      ),
+      (
+        "ble://A0:B1:C2:D3:E4:F5", 6,
+        "a device address in the place of the service; expected ble://SERVICE/A0:B1:C2:D3:E4:F5"
+      ),
+      (
+        "ea://com.x.y/AA:BB:CC:DD:EE:FF", 0,
+        "ea does not work on Linux yet; where the device has a serial service, use rfcomm://AA:BB:CC:DD:EE:FF?uuid=…"
+      ),
+    ])
+  func wrong(text: String, offset: Int, message: String) {
+    let problem = #expect(throws: URLProblem.self) { try EndpointURL(text) }
+    #expect(problem?.description == message)
+    #expect(problem?.offset == offset)
+  }
+
+  @Test("reports all its problems, in order")
+  func all() {
+    let parsed = EndpointURL.parse("tty:///dev/x?buad=1&data=9&flow=dtrdsr&parity=x")
+    #expect(parsed.url == nil)
+    #expect(parsed.problems.map(\.offset) == [13, 25, 32, 46])
+  }
+
+  @Test("takes its parameters beside it too, but each once")
+  func beside() {
+    let good = EndpointURL.parse("tty:///dev/x?data=7", beside: [("baud", "9600"), ("dtr", "on")])
+    #expect(good.url?.description == "tty:///dev/x?baud=9600&data=7&dtr=on")
+    let bad = EndpointURL.parse("tty:///dev/x?data=7", beside: [("data", "8"), ("bauds", "9"), ("dtr", "yes")])
+    #expect(bad.problems.map(\.beside?.index) == [0, 1, 2])
+    #expect(bad.problems.map(\.beside?.isValue) == [false, false, true])
+    #expect(
+      bad.problems.map(\.description) == [
+        "'data' is said twice", "unknown key 'bauds'; did you mean 'baud'?", "dtr: expected keep, on or off, not 'yes'",
+      ])
+  }
+
+  @Test("of a scheme this build lacks says so when it is asked to")
+  func later() {
+    let parsed = EndpointURL.parse("ble://FFF0", built: ["tty", "tcp", "sim"])
+    #expect(parsed.problems.map(\.description) == ["scheme 'ble' is not in this build"])
+    #expect(EndpointURL.parse("sim://echo", built: ["tty", "tcp", "sim"]).problems.isEmpty)
+  }
+
+  @Test("of more than 4096 bytes is not looked at")
+  func length() {
+    let text = "unix:///" + String(repeating: "a", count: 4088)
+    #expect(EndpointURL.parse(text).problems.isEmpty)
+    #expect(EndpointURL.parse(text + "a").problems.map(\.description) == ["longer than 4096 bytes"])
+  }
+
+  @Test("never shows a secret")
+  func secrets() throws {
+    let grammar = SchemeGrammar(
+      "x", example: "x://", authority: .none, parameters: [.init("token", .secret, "for this test")])
+    let url = try EndpointURL("x://?token=hunter2", schemes: [grammar])
+    #expect(url.description == "x://?token=***")
+    #expect(url.secret("token")?.reveal() == "hunter2")
+    #expect(!"\(url.settings)".contains("hunter2"))
+    var dumped = ""
+    dump(url.settings, to: &dumped)
+    #expect(!dumped.contains("hunter2"))
+  }
+
+  @Test("survives any damage to a good one", arguments: EndpointSchemes.all.map(\.example))
+  func damage(example: String) {
+    var random = SystemRandomNumberGenerator()
+    let odd: [Unicode.Scalar] = [":", "/", "?", "%", "&", "=", "[", "]", "@", "\u{0}", "é", "0", "\u{202e}", "-", "."]
+    for _ in 0..<2000 {
+      var scalars = Array(example.unicodeScalars)
+      for _ in 0..<Int.random(in: 1...3, using: &random) {
+        let place = scalars.indices.randomElement(using: &random) ?? 0
+        switch Int.random(in: 0..<3, using: &random) {
+        case 0 where !scalars.isEmpty: scalars.remove(at: place)
+        case 1: scalars.insert(odd.randomElement(using: &random)!, at: place)
+        default: scalars = Array(scalars.prefix(place))
+        }
+      }
+      var text = String.UnicodeScalarView()
+      text.append(contentsOf: scalars)
+      let parsed = EndpointURL.parse(String(text))
+      #expect(parsed.problems.allSatisfy { (0...scalars.count).contains($0.offset) }, "\(String(text))")
+      if let url = parsed.url {
+        #expect((try? EndpointURL(url.description)) == url, "\(String(text)) → \(url)")
+      }
+    }
+  }
+
+  @Test("has good defaults and a parsable example in every table", arguments: EndpointSchemes.all.map(\.scheme))
+  func tables(scheme: String) throws {
+    let grammar = try #require(EndpointSchemes.grammar(scheme))
+    if scheme != "ea" { #expect(throws: Never.self) { try EndpointURL(grammar.example) } }
+    for parameter in grammar.parameters {
+      guard let standard = parameter.standard else { continue }
+      let value = try parameter.kind.read(standard)
+      #expect(value.description == standard && parameter.support.grants(standard), "\(scheme) \(parameter.name)")
+    }
+  }
+}
