@@ -15,9 +15,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 70
 
 image=localhost/baudway:test name=baudway-test-$$ failed=0
 work=$(mktemp -d)
-stuck_pid=''
+stuck_pid='' pty_pid='' plug=''
 cleanup() {
   [ -z "$stuck_pid" ] || kill "$stuck_pid" 2>/dev/null
+  [ -z "$pty_pid" ] || kill "$pty_pid" 2>/dev/null
+  [ -z "$plug" ] || rm -rf "$plug"
   podman rm -f -t 1 "$name" >/dev/null 2>&1
   [ -n "${KEEP:-}" ] || podman rmi "$image" >/dev/null 2>&1
   rm -rf "$work"
@@ -156,6 +158,47 @@ time.sleep(60)' "${address%:*}" "${address#*:}" >"$work/stuck" &
   wait "$stuck_pid" 2>/dev/null
   stuck_pid=''
 fi
+
+# Serial ports, played by a pseudo-terminal with the owner and mode of a real one; it says everything back in capitals.
+/usr/bin/python3 -c '
+import os, pty, tty
+master, slave = pty.openpty()
+tty.setraw(slave)
+os.chown(slave, 0, 20)
+os.chmod(os.ttyname(slave), 0o660)
+print(os.ttyname(slave), flush=True)
+while True:
+    os.write(master, os.read(master, 4096).upper())' >"$work/pty" &
+pty_pid=$!
+soon 5 test -s "$work/pty"
+port=$(cat "$work/pty")
+speaks() { # speaks: the device's answer comes back through the gateway
+  [ "$( (printf ping; sleep 1) | timeout 5 nc "${address%:*}" "${address#*:}" | head -c 4)" = PING ]
+}
+serial() { # serial PATH: a configuration for a port there
+  printf 'version: 1\nroutes:\n  board:\n    listen: tcp://:4001\n    endpoint: tty://%s?baud=115200\n' "$1" >"$work/own.yaml"
+}
+if [ "$(id -u)" -eq 0 ]; then
+  serial /dev/ttyUSB0
+  if run -v "$work/own.yaml:/etc/baudway/config.yaml:ro" -v "$port:/dev/ttyUSB0"; then
+    check "a serial port that is there at the start" soon 10 speaks
+    stopped "SIGTERM with a serial port" 2000
+  fi
+  plug=/dev/baudway-test-$$
+  mkdir "$plug"
+  serial "$plug/port"
+  if run -v "$work/own.yaml:/etc/baudway/config.yaml:ro" -v /dev:/dev; then
+    soon 5 podman healthcheck run "$name"
+    ln -s "$port" "$plug/port"
+    check "a serial port that is plugged in later" soon 10 speaks
+    stopped "SIGTERM with a serial port plugged in later" 2000
+  fi
+else
+  echo "not tried without root: serial ports"
+fi
+kill "$pty_pid"
+wait "$pty_pid" 2>/dev/null
+pty_pid=''
 
 # A broken one is said and not started.
 printf 'version: 1\nroutes: {gps: {listen: "tcp://:4001", endpoint: "smi://nmea"}}\n' >"$work/own.yaml"
