@@ -1,7 +1,4 @@
-"""64 MiB each way at once between clients and a socat pty pair: nothing lost, doubled or out of order.
-
-Run with -s to see the rates.
-"""
+"""64 MiB each way at once between clients and a socat pty pair: nothing lost, doubled or out of order."""
 import hashlib
 import os
 import random
@@ -31,7 +28,7 @@ def digest(data: bytes) -> str:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("count", [1, 4])
-def test_all_bytes_arrive_whole_and_in_order(folder, count):
+def test_all_bytes_arrive_whole_and_in_order(folder, count, figure):
     near, far = f"{folder}/near", f"{folder}/far"
     source = random.Random(count)
     down = source.randbytes(SIZE)
@@ -91,7 +88,7 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count):
             device_hears, device_says, *[client_hears(i) for i in range(count)], *[client_says(i) for i in range(count)],
             seconds=120)
         seconds = time.monotonic() - start
-        print(f"{count} client(s): {SIZE / seconds / 1e6:.1f} MB/s each way, {seconds:.1f} s")
+        figure(f"64 MiB each way through {count} client(s) and a socat pty pair", seconds, "s", aim=30)
         assert rest[:count] == [digest(down)] * count
         assert heard == [digest(data) for data in up]
         for client in clients:

@@ -1,7 +1,4 @@
-"""Many clients on one route: a stuck one delays nobody, and running out of descriptors ends nothing.
-
-Run with -s to see the gaps with and without the stuck client.
-"""
+"""Many clients on one route: a stuck one delays nobody, and running out of descriptors ends nothing."""
 import subprocess
 import threading
 import time
@@ -14,10 +11,10 @@ RATE = 115  # lines a second: 11.5 kB/s, what a port at 115200 bit/s carries
 
 
 class Metronome:
-    """A device that says a line at a steady rate until the block ends; notes its own worst lateness."""
+    """A device that says a line at a steady rate until the block ends."""
 
     def __init__(self, device):
-        self.device, self.stop, self.late = device, threading.Event(), 0.0
+        self.device, self.stop = device, threading.Event()
         self.thread = threading.Thread(target=self._say, daemon=True)
 
     def _say(self):
@@ -26,8 +23,6 @@ class Metronome:
             due = start + number / RATE - time.monotonic()
             if due > 0:
                 time.sleep(due)
-            else:
-                self.late = max(self.late, -due)
             self.device.write(LINE % (number % 1000000))
             number += 1
 
@@ -77,7 +72,7 @@ def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
             Crowd(gateway.address("port"), clients) as crowd:
         gateway.event("session opened", count=clients, seconds=20)
         gateway.event("link open")
-        with Metronome(device) as metronome:
+        with Metronome(device):
             # The first lines meet cold caches everywhere.
             time.sleep(1)
             crowd.measure()
@@ -90,20 +85,18 @@ def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
                 client.close()
             else:
                 time.sleep(seconds)
-            result = crowd.finish()
-            result |= {"seconds": time.monotonic() - start, "late": 1000 * metronome.late}
+            result = crowd.finish() | {"seconds": time.monotonic() - start}
         assert result["lost"] == 0
         assert result["most"] - result["least"] <= 10_000, "somebody missed some of it"
     return result
 
 
 @pytest.mark.timeout(200)
-def test_a_stuck_client_delays_nobody():
+def test_a_stuck_client_delays_nobody(figure):
     stuck = watch(True, 0)
     control = watch(False, min(stuck["seconds"], 30))
-    for name, result in (("control", control), ("stuck", stuck)):
-        print(f"{name}: longest gap {result['gap']:.1f} ms in {result['seconds']:.0f} s (device late by {result['late']:.1f} ms)")
-    # The aim is 50 ms; ten times that still tells a stall from a busy machine.
+    figure("longest gap of 1,000 clients beside a stuck one", stuck["gap"], "ms", aim=50, control=control["gap"])
+    # Ten times the aim still tells a stall from a busy machine.
     assert stuck["gap"] < control["gap"] + 500
 
 

@@ -35,7 +35,7 @@ def started(pipe) -> tuple[str, int]:
 
 
 @pytest.mark.root
-def test_a_dead_name_server(folder):
+def test_a_dead_name_server(folder, figure):
     """Names are asked of a server that takes questions and never answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead:
         dead.bind(("127.0.0.99", 53))
@@ -52,7 +52,7 @@ def test_a_dead_name_server(folder):
             waiting = [gateway.connect("lost") for _ in range(20)]
             until(lambda: dead.recv(512), 5, "a question to the name server")
             worst = worst_round_trip(client, 2)
-            print(f"worst round trip: {1000 * quiet:.1f} ms before, {1000 * worst:.1f} ms during")
+            figure("worst round trip beside a dead name server", 1000 * worst, "ms", aim=50, control=1000 * quiet)
             assert worst < LIMIT
             # Those who wait are told so in time.
             for one in waiting:
@@ -62,7 +62,7 @@ def test_a_dead_name_server(folder):
                 assert gateway.event("session ended", route="lost", count=number)["reason"] == "open-failed"
 
 
-def test_a_log_nobody_reads():
+def test_a_log_nobody_reads(figure):
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     gateway = Gateway({"routes": {"echo": ECHO}}, stderr=write)
@@ -77,7 +77,7 @@ def test_a_log_nobody_reads():
                 with connect(address) as passer_by:
                     worst = max(worst, round_trip(passer_by))
                 worst = max(worst, round_trip(client))
-            print(f"worst round trip: {1000 * quiet:.1f} ms before, {1000 * worst:.1f} ms with a stuck log")
+            figure("worst round trip with a stuck log", 1000 * worst, "ms", aim=50, control=1000 * quiet)
             assert worst < LIMIT
         # Once somebody reads again, the log goes on.
         with os.fdopen(read, "rb") as pipe:

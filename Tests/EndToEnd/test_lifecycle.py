@@ -45,11 +45,11 @@ def test_sigterm_delivers_what_was_sent():
             assert gateway.wait(8) == 0
 
 
-def test_sigterm_with_a_stuck_client_ends_within_the_drain_limit():
+def test_sigterm_with_a_stuck_client_ends_within_the_drain_limit(figure):
     with Gateway({"routes": {"flood": FLOOD}}, stopping=False) as gateway:
         client = busy_and_stuck(gateway)
         took = gateway.stop()
-        print(f"stopped in {took:.2f} s with a stuck client")
+        figure("stop with a stuck client", took, "s", aim=5.5)
         assert took < 7, took
         gateway.check_sessions()
         client.close()

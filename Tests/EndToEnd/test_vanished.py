@@ -2,7 +2,6 @@
 
 Gateway and client have a network namespace each. To vanish, each side is told a wrong hardware address of the other:
 every packet is dropped from then on, both ways, without a word to anybody, as when a cable is cut behind a switch.
-Run with -s to see the seconds.
 """
 import os
 import subprocess
@@ -65,7 +64,7 @@ def hosts():
 
 @pytest.mark.root
 @pytest.mark.timeout(120)
-def test_place_and_descriptor_are_free(hosts):
+def test_place_and_descriptor_are_free(hosts, figure):
     """Both kinds at once, each on a route of its own, so that one wait serves for all."""
     here, there, cut = hosts
     config = {"routes": {
@@ -93,7 +92,7 @@ def test_place_and_descriptor_are_free(hosts):
                 return body
 
             for route, (ended, seconds) in zip(config["routes"], run_all(*map(gone, config["routes"]), seconds=LIMIT + 20)):
-                print(f"{route}: gone after {seconds:.1f} s, {ended.get('error')}")
+                figure(f"vanished client, {route}", seconds, "s", aim=LIMIT)
                 assert ended["reason"] == "client-lost"
                 assert seconds < LIMIT, f"{route}: {seconds:.1f} s"
             until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
