@@ -5,7 +5,6 @@ test asserts is ten times looser, because a busy machine is no bug; with --aims,
 """
 import os
 import shutil
-
 import tempfile
 
 import pytest

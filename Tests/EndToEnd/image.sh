@@ -5,7 +5,6 @@
 # Uses podman with a storage of its own, so that nothing of the user's is touched. Where the base images cannot be pulled,
 # makes stand-ins for them from Debian's packages and this machine's Swift toolchain (bases, below).
 #   IMAGE_CACHE=folder   where that storage is kept between runs (default: baudway-image in the user's cache; about 1 GB)
-#   KEEP=1               leave the image there for a look
 # Exit code 0 with "skipped" only where podman cannot run a container at all; never when CI is set.
 # shellcheck disable=SC2317  # many functions here are called through `check` or a trap
 set -uo pipefail
@@ -21,7 +20,6 @@ cleanup() {
   [ -z "$pty_pid" ] || kill "$pty_pid" 2>/dev/null
   [ -z "$plug" ] || rm -rf "$plug"
   podman rm -f -t 1 "$name" >/dev/null 2>&1
-  [ -n "${KEEP:-}" ] || podman rmi "$image" >/dev/null 2>&1
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -75,6 +73,8 @@ start=$(milliseconds)
 # --format docker keeps HEALTHCHECK: OCI images have none.
 check "build" timeout 1500 podman build --pull=never --format docker --network host "${build_mounts[@]}" \
   -t "$image" "$work/context" || exit 1
+# What the build before left behind.
+podman image prune -f >/dev/null 2>&1
 echo "built in $((($(milliseconds) - start) / 1000)) s"
 
 inspect() { podman image inspect -f "$1" "$image"; }
