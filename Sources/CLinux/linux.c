@@ -68,3 +68,11 @@ int linux_open_pty(char *path, size_t capacity) {
   errno = why;
   return -1;
 }
+
+int linux_peer_user(int fd, uid_t *user) {
+  struct ucred peer;
+  socklen_t length = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) return -1;
+  *user = peer.uid;
+  return 0;
+}

@@ -39,6 +39,9 @@ struct linux_tcp_state {
 };
 int linux_tcp_state(int fd, struct linux_tcp_state *state);
 
+/// Who is at the other end of a connected unix socket (SO_PEERCRED of unix(7)).
+int linux_peer_user(int fd, uid_t *user);
+
 /// A pty pair: the master non-blocking and close-on-exec, its slave unlocked; the slave's path goes to `path`.
 int linux_open_pty(char *path, size_t capacity);
 

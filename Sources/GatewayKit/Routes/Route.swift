@@ -23,11 +23,9 @@ final class Route {
   private var answersAwaited = 0
   private var isStopping = false
 
-  /// Makes a route on `lane`, its home. `others` are the lanes that sessions of its own links may spread to.
-  init(
-    _ settings: RouteSettings, listen: [ListenAddress], keepsAlive: Bool, on lane: isolated Lane, others: [Lane],
-    status: StatusSink
-  ) {
+  /// Makes a route on `lane`, its home. `others` are the lanes that sessions with links of their own may spread to.
+  init(_ config: Config.Route, connector: any Connector, on lane: isolated Lane, others: [Lane], status: StatusSink) {
+    let settings = RouteSettings(config, connector: connector)
     self.settings = settings
     self.lane = lane
     self.status = status
@@ -37,11 +35,12 @@ final class Route {
     endings.route = self
     if !settings.hub.isShared { spread(over: others) }
     let context = ListenerContext(
-      route: settings.name, poller: poller, status: status, sendsNotices: settings.sendsNotices, keepsAlive: keepsAlive
+      route: settings.name, poller: poller, status: status, sendsNotices: settings.sendsNotices,
+      keepsAlive: config.clients.keepalive
     ) { [unowned self] arrival in
       admit(arrival)
     }
-    listeners = listen.map { Listeners.make($0, context) }
+    listeners = config.listen.map { Listeners.make($0, context) }
     for listener in listeners { listener.start() }
   }
 
@@ -138,10 +137,5 @@ final class Route {
         lane.poller.timers.after(limit) { group.cutOff(ending) }
       }
     }
-  }
-
-  private final class CallBack {
-    let call: () -> Void
-    init(_ call: @escaping () -> Void) { self.call = call }
   }
 }

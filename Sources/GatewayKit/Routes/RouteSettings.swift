@@ -18,3 +18,25 @@ struct RouteSettings: Sendable {
   let discardsInput: Bool
   let sendsNotices: Bool
 }
+
+extension RouteSettings {
+  /// The configuration has been checked: every scheme in it is built, and its connector has accepted the URL.
+  init(_ route: Config.Route, connector: any Connector) {
+    let isShared = route.link == .shared
+    let flushes = route.device.flush == .connect
+    name = route.name
+    self.connector = connector
+    endpoint = route.endpoint.description
+    maxClients = route.clients.max
+    let isLine = type(of: connector).isLine
+    hub = Hub.Policy(
+      isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
+      endsSlowClients: route.clients.slow != .block,
+      dropsUnheard: isLine && flushes, drain: route.device.drain)
+    staysOpen = isShared && route.device.open == .always
+    retry = isShared ? route.device.retry : nil
+    connectTimeout = route.device.connectTimeout
+    discardsInput = isLine && flushes
+    sendsNotices = route.clients.notices
+  }
+}

@@ -46,7 +46,7 @@ public struct StatusSink: Sendable {
 
   public init(_ observers: [@Sendable (StatusEvent) -> Void]) { self.observers = observers }
 
-  func tell(_ event: @autoclosure () -> StatusEvent) {
+  public func tell(_ event: @autoclosure () -> StatusEvent) {
     guard !observers.isEmpty else { return }
     let event = event()
     for observe in observers { observe(event) }

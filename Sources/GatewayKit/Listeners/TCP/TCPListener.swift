@@ -1,6 +1,7 @@
 // tcp://127.0.0.1:4001 · tcp://[::1]:4001 · tcp://:4001 (all addresses, IPv4 and IPv6) · tcp://*:0 (any free port)
 
 import ByteStreams
+import StreamBroker
 import Glibc
 
 final class TCPListener: Listener {
@@ -17,10 +18,10 @@ final class TCPListener: Listener {
   // Clients that may wait for accept(2); the kernel cuts it to net.core.somaxconn.
   private static let queue: Int32 = 4096
 
-  init(host: String?, port: UInt16, url: String, _ context: ListenerContext) {
-    self.host = host
-    self.port = port
-    self.url = url
+  init(_ listen: Config.Listen, _ context: ListenerContext) {
+    host = listen.host
+    port = UInt16(listen.port)  // the URL's grammar lets no larger one through
+    url = listen.url.description
     self.context = context
   }
 

@@ -1,0 +1,48 @@
+// The command line: one file per command. Exit codes are those of sysexits(3).
+
+import ArgumentParser
+import GatewayKit
+import Glibc
+
+@main
+struct Baudway: ParsableCommand {
+  static let configuration = CommandConfiguration(
+    commandName: "baudway",
+    abstract: "Puts serial ports on the network.",
+    version: "baudway \(Version.text)",
+    subcommands: [Serve.self, Check.self, Health.self])
+}
+
+/// The configuration file, for the commands that need one.
+struct ConfigArgument: ParsableArguments {
+  @Argument(help: "The configuration file.", completion: .file(extensions: ["yaml"]))
+  var config = "config.yaml"
+
+  /// The configuration, or all its problems on standard error and exit code 78.
+  func load() throws -> Config {
+    do {
+      return try ConfigFile.load(path: config, environment: environment(), built: Gateway.schemes)
+    } catch {
+      say("\(error)")
+      throw ExitCode(EX_CONFIG)
+    }
+  }
+}
+
+/// A line to standard error, for people at the terminal before there is a log.
+func say(_ text: String) {
+  let line = Array((text + "\n").utf8)
+  _ = write(STDERR_FILENO, line, line.count)
+}
+
+/// The environment as a dictionary; the first of two settings of one name counts, as for getenv(3).
+func environment() -> [String: String] {
+  var settings: [String: String] = [:]
+  var next = environ
+  while let setting = next.pointee {
+    let parts = String(cString: setting).split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
+    if parts.count == 2, settings[String(parts[0])] == nil { settings[String(parts[0])] = String(parts[1]) }
+    next += 1
+  }
+  return settings
+}

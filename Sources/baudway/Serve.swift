@@ -1,0 +1,84 @@
+// `baudway serve`: the gateway in the foreground, until a signal ends it.
+
+import ArgumentParser
+import Dispatch
+import GatewayKit
+import Glibc
+import Logging
+import Synchronization
+
+struct Serve: ParsableCommand {
+  static let configuration = CommandConfiguration(
+    abstract: "Runs the gateway in the foreground.",
+    discussion: """
+      Logs to standard error. SIGHUP reads the configuration again; SIGTERM or SIGINT ends in order, at most five \
+      seconds later, and a second one at once.
+      """)
+
+  @OptionGroup var file: ConfigArgument
+
+  func run() throws {
+    let config = try file.load()
+    raiseDescriptorLimit()
+    let format: LineLogHandler.Format = config.log.format == .json ? .json : .text
+    let level = Logger.Level(rawValue: config.log.level.rawValue) ?? .info
+    let log = StatusLog(Logger(label: "baudway") { _ in LineLogHandler(format, level: level) })
+    let board = StatusBoard()
+    let status = StatusSink([log.observe, board.observe])
+    let gateway: Gateway
+    do {
+      gateway = try Gateway(status: status, board: board)
+    } catch {
+      say("baudway: \(error)")
+      throw ExitCode(EX_OSERR)
+    }
+    let signals = Signals(gateway, file: file, status: status, log: log)
+    gateway.start(
+      config, control: ControlAddress(config.control.socket, configPath: file.config, environment: environment()))
+    withExtendedLifetime(signals) { dispatchMain() }
+  }
+
+  /// As many clients as the system allows us: the soft limit is for programs that use select(2).
+  private func raiseDescriptorLimit() {
+    var limit = rlimit()
+    guard getrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0 else { return }
+    limit.rlim_cur = limit.rlim_max
+    setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit)
+  }
+}
+
+private final class Stops: Sendable {
+  let count = Atomic<Int>(0)
+}
+
+/// What the process does on signals. Handlers run on the main queue; the gateway works on its lanes.
+private final class Signals {
+  private var sources: [any DispatchSourceSignal] = []
+
+  init(_ gateway: Gateway, file: ConfigArgument, status: StatusSink, log: StatusLog) {
+    let stops = Stops()
+    for number in [SIGTERM, SIGINT] {
+      on(number) {
+        guard stops.count.add(1, ordering: .relaxed).newValue == 1 else { _exit(0) }
+        gateway.stop {
+          log.flush()
+          exit(0)
+        }
+      }
+    }
+    on(SIGHUP) {
+      do {
+        gateway.reload(try ConfigFile.load(path: file.config, environment: environment(), built: Gateway.schemes))
+      } catch {
+        status.tell(.reloadFailed(problems: "\(error)".split(separator: "\n").map(String.init)))
+      }
+    }
+  }
+
+  private func on(_ number: Int32, _ handler: @escaping @Sendable () -> Void) {
+    let source = DispatchSource.makeSignalSource(signal: number, queue: .main)
+    source.setEventHandler(handler: DispatchWorkItem(block: handler))
+    source.activate()
+    sources.append(source)
+  }
+}
