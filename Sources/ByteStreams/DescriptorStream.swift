@@ -158,7 +158,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
 
   public func close() {
     guard let descriptor = descriptor.take() else { return }
-    if isInPoller { poller.remove(raw) }
+    if isInPoller { poller.remove(raw, isClosing: closeQueue == nil) }
     delegate = nil
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)

@@ -32,14 +32,19 @@ public final class Poller {
   private struct Entry {
     var handler: (any PollHandler)?
     var generation: UInt32 = 0
-    var mask: UInt32 = 0
+    var mask: UInt32 = 0  // what it shall be waited for
+    var applied: UInt32 = 0  // what the kernel was told
     var isInSet = false
+    var isChanged = false
   }
   // By descriptor number. The generation tells an event that was fetched for a closed descriptor from one for its
   // successor under the same number.
   private var entries: [Entry] = []
   private let fetched = UnsafeMutablePointer<epoll_event>.allocate(capacity: Poller.mostFetched)
   private static let mostFetched = 64
+  // Descriptors whose interest was changed since the last wait. The kernel is told just before the next one: what
+  // changed to and fro within a round, or closed, costs no call.
+  private var changed: [Int] = []
 
   private var again: [any ByteStream] = []
   private var away: [Int: (any Sendable) -> Void] = [:]
@@ -74,22 +79,33 @@ public final class Poller {
   /// Changes what a descriptor of the set is waited for.
   public func change(_ descriptor: Int32, to interest: Readiness) {
     let index = Int(descriptor)
-    let mask = mask(of: interest)
-    let isInSet = entries[index].isInSet
-    if isInSet && entries[index].mask == mask { return }
-    entries[index].mask = mask
-    if isInSet {
-      _ = control(EPOLL_CTL_MOD, index)
-    } else if mask != 0 {
-      entries[index].isInSet = control(EPOLL_CTL_ADD, index)
-    }
+    entries[index].mask = mask(of: interest)
+    guard !entries[index].isChanged else { return }
+    entries[index].isChanged = true
+    changed.append(index)
   }
 
-  public func remove(_ descriptor: Int32) {
+  /// Takes a descriptor out. When it is closed right after, and by no other process shared, `isClosing` saves the call:
+  /// the kernel takes it out itself (epoll(7)).
+  public func remove(_ descriptor: Int32, isClosing: Bool = false) {
     let index = Int(descriptor)
-    if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
+    if entries[index].isInSet && !isClosing { _ = control(EPOLL_CTL_DEL, index) }
     entries[index].handler = nil
     entries[index].isInSet = false
+  }
+
+  private func tellChanges() {
+    for index in changed {
+      entries[index].isChanged = false
+      let entry = entries[index]
+      guard entry.handler != nil else { continue }
+      if !entry.isInSet {
+        if entry.mask != 0 { entries[index].isInSet = control(EPOLL_CTL_ADD, index) }
+      } else if entry.mask != entry.applied {
+        _ = control(EPOLL_CTL_MOD, index)
+      }
+    }
+    changed.removeAll(keepingCapacity: true)
   }
 
   /// Puts a descriptor into the set for edges only; nobody is told. It just ends a wait.
@@ -107,6 +123,7 @@ public final class Poller {
   private func control(_ operation: Int32, _ index: Int) -> Bool {
     var event = epoll_event()
     event.events = entries[index].mask
+    entries[index].applied = entries[index].mask
     event.data.u64 = UInt64(entries[index].generation) << 32 | UInt64(index)
     return epoll_ctl(epoll.raw, operation, Int32(index), &event) == 0
   }
@@ -129,6 +146,7 @@ public final class Poller {
 
   /// Waits for events, at most `milliseconds`, and handles them. Returns whether there were any.
   func turn(waiting milliseconds: Int32) -> Bool {
+    if !changed.isEmpty { tellChanges() }
     let fetched = fetched
     let count = Int(epoll_wait(epoll.raw, fetched, Int32(Self.mostFetched), milliseconds))
     guard count > 0 else { return false }  // nothing, or EINTR
@@ -143,7 +161,7 @@ public final class Poller {
   private func deliver(_ events: UInt32, to index: Int, generation: UInt32) {
     guard entries[index].generation == generation, let handler = entries[index].handler else { return }
     let events = PollEvents(rawValue: events)
-    if events.contains(.hangUp) || !events.isDisjoint(with: .hangUp), entries[index].mask == 0 {
+    if !events.isDisjoint(with: .hangUp), entries[index].mask == 0 {
       // epoll tells a hang-up even to those who want nothing, again and again: out of the set until somebody does.
       if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
       entries[index].isInSet = false

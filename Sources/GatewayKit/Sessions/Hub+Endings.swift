@@ -36,7 +36,8 @@ extension Hub {
       }
       return
     }
-    if endpointHasEnded && heardAll && session.takesOutput && !session.isToldEnd {
+    let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
+    if endpointHasEnded && heardAll && session.takesOutput && !session.isToldEnd && !isComplete {
       session.isToldEnd = true
       session.client.finishWriting()
     }
@@ -48,8 +49,11 @@ extension Hub {
     if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
     guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
     if policy.isShared { return watch(session, Self.halfClosedLimit) }
-    passOnEnd(of: session)
-    if endpointHasEnded && heardAll { end(session, Ending(session.endedFirst ?? .clientLeft)) }
+    if isComplete {
+      end(session, Ending(session.endedFirst ?? .clientLeft))
+    } else {
+      passOnEnd(of: session)
+    }
   }
 
   /// The client of a link of his own has finished: his endpoint learns of it where it can.

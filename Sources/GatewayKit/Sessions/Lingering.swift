@@ -18,13 +18,9 @@ final class Lingering: ByteStreamDelegate {
 
   /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already.
   func close(_ stream: any ByteStream, otherSideFinished: Bool) {
+    guard !otherSideFinished, stream.canHalfClose, deadlines.count < Self.most else { return stream.close() }
     stream.writerWaits = []
-    stream.readerWaits = []
     stream.finishWriting()
-    guard !otherSideFinished, stream.canHalfClose, deadlines.count < Self.most else {
-      stream.close()
-      return
-    }
     let timer = poller.timers.after(Self.longest) { [weak self, weak stream] in
       if let self, let stream { self.finish(stream) }
     }

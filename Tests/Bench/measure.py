@@ -1,0 +1,267 @@
+"""One case on one subject: starts both, lets the load generator work, reads what the kernel counted meanwhile.
+
+Used by bench.py. Everything started here is ended here, by its process group.
+"""
+
+import dataclasses
+import glob
+import os
+import re
+import resource
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import kernel
+from subjects import Job
+
+LISTEN_WITHIN = 15  # seconds; valgrind gets four times as much
+QUIET_SECONDS = 10
+STRACE_ROUNDS = 1000
+CALLGRIND_ROUNDS = (200, 1200)  # the difference is what rounds cost, without start-up and connecting
+
+
+class Broken(Exception):
+    """A byte was wrong or missing."""
+
+
+class NotMeasured(Exception):
+    """The subject can't do this, or could not be started; the message is for the table's notes."""
+
+
+class Processes:
+    """Process groups that end with the `with` block."""
+
+    def __init__(self, folder):
+        self.folder, self.started = folder, []
+
+    def start(self, command, **options):
+        log = open(os.path.join(self.folder, f"{os.path.basename(command[0])}.log"), "ab")
+        with log:
+            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log} | options
+            process = subprocess.Popen(command, start_new_session=True, **options)
+        self.started.append(process)
+        return process
+
+    def end(self, process):
+        """SIGTERM to the group; SIGKILL to whatever of it is left after some time."""
+        self.started.remove(process)  # its number may be another's from now on
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(3)
+            except subprocess.TimeoutExpired:
+                pass
+        # Forked children end after their parent, and may have counts to write.
+        deadline = time.monotonic() + 1
+        while _signal_group(process.pid, 0) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+    def last_words(self):
+        words = ""
+        for path in glob.glob(os.path.join(self.folder, "*.log")):
+            with open(path, errors="replace") as file:
+                lines = [line.strip() for line in file if line.strip()]
+            words = lines[-1] if lines else words
+        return words[:200]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.started[::-1]:
+            self.end(process)
+
+
+def _signal_group(group, number):
+    """False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+class Load:
+    """The load generator and the talk with it; load/load.h has the words."""
+
+    def __init__(self, processes, program, words):
+        self.process = processes.start(
+            [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def say(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # It has ended; the next hear() tells why.
+
+    def hear(self, word, within=60):
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(within):
+                raise NotMeasured(f"no '{word}' from the load generator within {within} s")
+        line = self.process.stdout.readline().strip()
+        kind, _, rest = line.partition(" ")
+        if kind == "broken":
+            raise Broken(rest)
+        if kind == "failed":
+            raise NotMeasured(rest)
+        if kind != word:
+            raise NotMeasured(f"the load generator said '{line}', not '{word}'")
+        return rest
+
+    def result(self, within=60):
+        pairs = (word.split("=") for word in self.hear("result", within).split())
+        return {key: float(value) for key, value in pairs}
+
+
+class Bench:
+    """How to measure: the programs, the time for each run."""
+
+    def __init__(self, program, seconds):
+        self.program, self.seconds = program, seconds
+
+    def measure(self, case, subject):
+        """The case's metrics by name. Raises Broken or NotMeasured."""
+        if case.kind not in subject.kinds:
+            raise NotMeasured(f"no {case.kind}")
+        if case.name in subject.limits:
+            raise NotMeasured(subject.limits[case.name])
+        if subject.name == "direct" and case.how != "run":
+            raise NotMeasured("nothing to count")
+        folder = tempfile.mkdtemp(prefix="bench-")
+        try:
+            with Processes(folder) as processes:
+                try:
+                    return getattr(self, "_" + case.how)(case, subject, processes)
+                except NotMeasured as reason:
+                    words = processes.last_words()
+                    raise NotMeasured(f"{reason}; it said: {words}" if words else str(reason)) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # -- ways to measure, by Case.how
+
+    def _run(self, case, subject, processes):
+        load, pids = self._prepare(case, subject, processes)
+        load.hear("ready")
+        # A new look at the tree each time: some fork for each client.
+        before = kernel.cpu_seconds(kernel.tree(pids))
+        load.say("go")
+        result = load.result()
+        cpu = kernel.cpu_seconds(kernel.tree(pids)) - before
+        load.say("done")
+        values = case.derive(result, cpu)
+        if subject.name == "direct":
+            values.pop("cpu", None)
+        return values
+
+    def _memory(self, case, subject, processes):
+        clients = min(case.clients - 1, descriptors() // 2 - 60)
+        case = dataclasses.replace(case, clients=clients + 1)
+        load, pids = self._prepare(case, subject, processes, ["idle", str(clients)])
+        load.hear("ready")
+        before = kernel.proportional_bytes(kernel.tree(pids))
+        load.say("go")
+        load.result(within=110)
+        after = kernel.proportional_bytes(kernel.tree(pids))
+        load.say("done")
+        return {"memory": (after - before) / clients / 1024, "clients": clients}
+
+    def _quiet(self, case, subject, processes):
+        _, pids = self._prepare(case, subject, processes)
+        time.sleep(1)  # What starting set in motion is not idling.
+        pids = kernel.tree(pids)
+        before = kernel.context_switches(pids)
+        time.sleep(QUIET_SECONDS)
+        return {
+            "wakeups": kernel.context_switches(pids) - before,
+            "rss": kernel.resident_bytes(pids) / (1 << 20),
+        }
+
+    def _start(self, case, subject, processes):
+        load = Load(processes, self.program, self._words(case))
+        job = self._job(case, load, processes.folder)
+        [command] = subject.commands(job)
+        load.say("spawn " + "\t".join([str(job.ports[0]), *command]))
+        return load.result()
+
+    def _strace(self, case, subject, processes):
+        load, pids = self._prepare(case, subject, processes, count=STRACE_ROUNDS)
+        load.hear("ready")
+        table = os.path.join(processes.folder, "calls")
+        targets = [word for pid in kernel.tree(pids) for word in ("-p", str(pid))]
+        tracer = processes.start(["strace", "-f", "-c", "-o", table, *targets], stderr=subprocess.PIPE, text=True)
+        if "attached" not in tracer.stderr.readline():
+            raise NotMeasured("strace could not attach")
+        time.sleep(0.3)  # It attaches to the other threads one by one.
+        load.say("go")
+        rounds = load.result(within=90)["rounds"]
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=20)
+        with open(table) as file:
+            total = next(line.split() for line in file if line.rstrip().endswith(" total"))
+        # "100.00  seconds  usecs/call  calls  [errors]  total"
+        return {"calls": int(total[3]) / rounds}
+
+    def _callgrind(self, case, subject, processes):
+        fewer, more = (self._instructions(case, subject, processes, count) for count in CALLGRIND_ROUNDS)
+        return {"instructions": (more - fewer) / (CALLGRIND_ROUNDS[1] - CALLGRIND_ROUNDS[0])}
+
+    def _instructions(self, case, subject, processes, count):
+        prefix = os.path.join(processes.folder, f"callgrind.{count}.")
+        valgrind = ["valgrind", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={prefix}%p"]
+        load, _ = self._prepare(case, subject, processes, count=count, prefix=valgrind)
+        load.hear("ready")
+        load.say("go")
+        load.result(within=90)
+        load.say("done")
+        for process in processes.started[:]:  # the clients first, so that the children that served them finish
+            processes.end(process)
+        total = 0
+        for path in glob.glob(prefix + "*"):
+            with open(path) as file:
+                total += sum(int(number) for number in re.findall(r"^(?:totals|summary): (\d+)", file.read(), re.M)[:1])
+        if not total:
+            raise NotMeasured("valgrind counted nothing")
+        return total
+
+    # -- starting
+
+    def _words(self, case, count=0):
+        return [word.format(seconds=self.seconds, count=count) for word in case.load]
+
+    def _job(self, case, load, folder):
+        kind, *targets = load.hear("endpoint").split()
+        return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder)
+
+    def _prepare(self, case, subject, processes, words=None, count=0, prefix=()):
+        """Starts the load and the subject and has them connected; the load and the subject's first processes."""
+        load = Load(processes, self.program, words or self._words(case, count))
+        job = self._job(case, load, processes.folder)
+        commands = subject.commands(job)
+        if not commands:
+            load.say("connect direct")
+            return load, []
+        started = [processes.start([*prefix, *command]) for command in commands]
+        deadline = time.monotonic() + LISTEN_WITHIN * (4 if prefix else 1)
+        while not kernel.listening(job.ports):
+            if time.monotonic() > deadline or any(process.poll() is not None for process in started):
+                raise NotMeasured("does not listen")
+            time.sleep(0.01)
+        load.say("connect " + " ".join(map(str, job.ports)))
+        return load, [process.pid for process in started]
+
+
+def descriptors():
+    """Raises the limit as far as it goes, for us and what we start; that limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most

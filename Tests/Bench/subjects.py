@@ -1,0 +1,222 @@
+"""What is compared, and how each one is started: its best sensible options, or its defaults where the name says so.
+
+A subject turns a Job into the commands that serve it. Used by measure.py and bench.py.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from typing import Callable
+
+from cases import CASES
+
+
+@dataclass
+class Job:
+    """What a subject is to serve: route i goes from ports[i] to targets[i], a port number or a pty's path."""
+
+    kind: str  # "tcp" or "pty"
+    ports: list
+    targets: list
+    clients: int  # the most at once, all routes together
+    folder: str  # for configuration files
+
+    def routes(self):
+        return list(zip(self.ports, self.targets))
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+
+@dataclass
+class Subject:
+    name: str
+    commands: Callable[[Job], list]
+    version: list = field(default_factory=list)  # the command that prints it
+    note: str = ""
+    kinds: tuple = ("tcp", "pty")
+    peer: bool = True  # one of those that Baudway is measured against
+    limits: dict = field(default_factory=dict)  # case name -> why it is not asked
+
+    def version_line(self):
+        if not self.version:
+            return ""
+        done = subprocess.run(self.version, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+        # socat and HAProxy say who they are before they say which.
+        return next((line for line in lines if any(c.isdigit() for c in line)), "")
+
+
+def _direct(job):
+    return []
+
+
+def _relay(path):
+    def commands(job):
+        kind = {"tcp": "tcp", "pty": "tty"}[job.kind]
+        return [[path] + [f"{port}={kind}:{target}" for port, target in job.routes()]]
+
+    return commands
+
+
+def _baudway(path):
+    def commands(job):
+        lines = ["version: 1", "log: { level: warning }", "control: { socket: off }", "routes:"]
+        for number, (port, target) in enumerate(job.routes()):
+            endpoint = f"tcp://127.0.0.1:{target}" if job.kind == "tcp" else f"tty://{target}"
+            lines += [f"  r{number}:", f"    listen: tcp://127.0.0.1:{port}", f"    endpoint: {endpoint}"]
+            if job.clients > 900:  # the default is 1000
+                lines.append(f"    clients: {{ max: {job.clients + 100} }}")
+        return [[path, "serve", job.write("baudway.yaml", "\n".join(lines) + "\n")]]
+
+    return commands
+
+
+def _ser2net(tuned):
+    def commands(job):
+        # As Debian's /etc/ser2net.yaml has it, less the banner, which is no part of the stream.
+        buffers = "(readbuf=65536)" if tuned else ""
+        lines = ["%YAML 1.1", "---"]
+        for number, (port, target) in enumerate(job.routes()):
+            if job.kind == "tcp":
+                connector = f"tcp{'(nodelay,readbuf=65536)' if tuned else ''},127.0.0.1,{target}"
+            else:
+                connector = f"serialdev{buffers},{target},115200n81,local"
+            lines += [
+                f"connection: &con{number}",
+                f"  accepter: tcp{'(nodelay,readbuf=65536)' if tuned else ''},127.0.0.1,{port}",
+                "  enable: on",
+                "  options:",
+                "    kickolduser: true",
+            ]
+            if tuned:
+                lines += ["    chardelay: false", "    dev-to-net-bufsize: 65536", "    net-to-dev-bufsize: 65536"]
+            lines.append(f"  connector: {connector}")
+        return [["ser2net", "-n", "-d", "-c", job.write("ser2net.yaml", "\n".join(lines) + "\n")]]
+
+    return commands
+
+
+def _gensiot(job):
+    # --server serves many clients in one process, but one route only.
+    commands = []
+    for port, target in job.routes():
+        device = (
+            f"tcp(nodelay,readbuf=65536),127.0.0.1,{target}"
+            if job.kind == "tcp"
+            else f"serialdev(nouucplock=true,readbuf=65536),{target},115200n81,local"
+        )
+        commands.append(["gensiot", "--server", "-a", "-i", device, f"tcp(nodelay,readbuf=65536),127.0.0.1,{port}"])
+    return commands
+
+
+def _socat(job):
+    commands = []
+    for port, target in job.routes():
+        device = f"TCP:127.0.0.1:{target},nodelay" if job.kind == "tcp" else f"FILE:{target},raw,echo=0"
+        listen = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork,nodelay,backlog=1024"
+        commands.append(["socat", "-b131072", listen, device])
+    return commands
+
+
+def _haproxy(extra=""):
+    def commands(job):
+        # Each connection takes two descriptors: with more to spare it would not start with 9,900 clients.
+        lines = [
+            "global",
+            f"  maxconn {job.clients + 10}",
+            extra,
+            "defaults",
+            "  mode tcp",
+            "  timeout connect 5s",
+            "  timeout client 1h",
+            "  timeout server 1h",
+        ]
+        for number, (port, target) in enumerate(job.routes()):
+            lines += [f"listen r{number}", f"  bind 127.0.0.1:{port}", f"  server s 127.0.0.1:{target}"]
+        return [["haproxy", "-db", "-q", "-f", job.write("haproxy.cfg", "\n".join(lines) + "\n")]]
+
+    return commands
+
+
+def _nginx(extra=""):
+    def commands(job):
+        # Debian's defaults; two descriptors a client, and one worker may get all of them.
+        user = "user root;" if os.geteuid() == 0 else ""
+        servers = "\n".join(
+            f"  server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{target}; proxy_timeout 1h; }}"
+            for port, target in job.routes()
+        )
+        text = f"""{user}
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+daemon off;
+worker_processes auto;
+pid {job.folder}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections {max(768, 2 * job.clients + 64)}; }}
+stream {{
+{extra}
+{servers}
+}}
+"""
+        return [["nginx", "-e", "stderr", "-c", job.write("nginx.conf", text)]]
+
+    return commands
+
+
+ONE_CLIENT = "one client per device"
+BULK_ONLY = "differs from the untuned one in bulk only"
+
+
+def all_subjects(relay, baudways, count_tuned=False):
+    """In the order of the table's columns. `baudways` is a list of (name, path).
+
+    HAProxy and nginx are peers with the buffers they come with: the bars were set against these. Bigger ones are
+    shown beside them and count as peers only with `count_tuned`.
+    """
+    ser2net_limits = {name: ONE_CLIENT for name in ("tcp-64", "accepts", "idle-1000", "idle-9900")}
+    bulk_only = {case.name: BULK_ONLY for case in CASES if case.load[0] != "bulk"}
+    return [
+        Subject("direct", _direct, note="the load generator's two ends without anything between", peer=False),
+        Subject("relay", _relay(relay), note="a bare epoll relay in C (relay.c): what is reachable", peer=False),
+        *(
+            Subject(name, _baudway(path), [path, "--version"], "as shipped, its defaults", peer=False)
+            for name, path in baudways
+        ),
+        Subject("ser2net", _ser2net(tuned=False), ["ser2net", "-v"], "as installed", limits=ser2net_limits),
+        Subject(
+            "ser2net-tuned",
+            _ser2net(tuned=True),
+            ["ser2net", "-v"],
+            "no chardelay, nodelay, 64 KiB buffers",
+            limits=ser2net_limits,
+        ),
+        Subject(
+            "gensiot",
+            _gensiot,
+            ["gensiot", "--version"],
+            "`--server`, nodelay, readbuf=65536 (1 KiB otherwise); one process per pty",
+        ),
+        Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024"),
+        Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",)),
+        Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",)),
+        Subject(
+            "haproxy-64k",
+            _haproxy("  tune.bufsize 65536"),
+            note="the same with 64 KiB buffers, bulk only",
+            kinds=("tcp",),
+            peer=count_tuned,
+            limits=bulk_only,
+        ),
+        Subject(
+            "nginx-64k",
+            _nginx("  proxy_buffer_size 64k;"),
+            note="the same with 64 KiB buffers, bulk only",
+            kinds=("tcp",),
+            peer=count_tuned,
+            limits=bulk_only,
+        ),
+    ]
