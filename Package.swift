@@ -61,6 +61,6 @@ let package = Package(
       swiftSettings: strict),
     .testTarget(
       name: "GatewayKitTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit"],
-      resources: [.copy("Golden")], swiftSettings: strict),
+      exclude: ["Golden"], swiftSettings: strict),
   ]
 )

@@ -65,7 +65,8 @@ public enum ByteStreamEvent: Equatable, Sendable {
   case hasSpaceAvailable
   /// The stream broke while nobody read or wrote; the error is final.
   case errorOccurred(SystemError)
-  /// Both directions ended while nobody read or wrote.
+  /// Both directions ended while nobody read or wrote. What was read from it before may still be kept for another stream:
+  /// this alone is no reason to close that.
   case endEncountered
 }
 

@@ -68,19 +68,22 @@ public final class DescriptorStream: ByteStream, PollHandler {
     while true {
       let count = Glibc.read(raw, run.baseAddress!, run.count)
       if count > 0 { return .moved(count) }
-      if count == 0 {
-        readEnded = true
-        return .ended
-      }
+      if count == 0 { return sawEnd() }
       switch errno {
       case EINTR: continue
       case EAGAIN: return .blocked(until: .readable)
       case EIO where !isSocket:  // a pty whose other side closed, or a device that was pulled, says EIO and not 0
-        readEnded = true
-        return .ended
+        return sawEnd()
       default: throw SystemError("read")
       }
     }
+  }
+
+  private func sawEnd() -> Transfer {
+    readEnded = true
+    // Who ended before anybody had to wait isn't in the set yet, and his hang-up would go unseen.
+    if !isInPoller { join() }
+    return .ended
   }
 
   public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
@@ -121,13 +124,17 @@ public final class DescriptorStream: ByteStream, PollHandler {
     if isInPoller {
       poller.change(raw, to: interest)
     } else if !interest.isEmpty {
-      do {
-        try poller.add(raw, handler: self, for: interest)
-        isInPoller = true
-      } catch {
-        // epoll takes no such descriptor, or there is no memory left: say so in a turn of its own, as every event is.
-        poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }
-      }
+      join()
+    }
+  }
+
+  private func join() {
+    do {
+      try poller.add(raw, handler: self, for: interest)
+      isInPoller = true
+    } catch {
+      // epoll takes no such descriptor, or there is no memory left: say so in a turn of its own, as every event is.
+      poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }
     }
   }
 

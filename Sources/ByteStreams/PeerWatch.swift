@@ -24,6 +24,7 @@ public final class PeerWatch {
   private enum Verdict { case clear, waiting, silent, gone }
 
   private let timers: Timers
+  private let stateOf: (Int32) -> linux_tcp_state?
   private var suspects: [Suspect] = []
   private var next = 0  // where this round goes on
   private var timer: Timers.Token?
@@ -32,7 +33,16 @@ public final class PeerWatch {
   static let longestSilence: UInt32 = 20_000  // milliseconds since the last acknowledgement
   private static let mostPerTurn = 512  // a getsockopt each, about 1 µs
 
-  init(timers: Timers) { self.timers = timers }
+  /// `stateOf` asks the kernel; tests answer for it.
+  init(timers: Timers, stateOf: @escaping (Int32) -> linux_tcp_state? = PeerWatch.kernelState) {
+    self.timers = timers
+    self.stateOf = stateOf
+  }
+
+  private static func kernelState(of descriptor: Int32) -> linux_tcp_state? {
+    var state = linux_tcp_state()
+    return linux_tcp_state(descriptor, &state) == 0 ? state : nil
+  }
 
   /// Looks after `peer` until everything it was sent is acknowledged.
   func add(_ peer: any WatchedPeer) {
@@ -75,9 +85,7 @@ public final class PeerWatch {
   }
 
   private func judge(_ suspect: Suspect) -> Verdict {
-    guard let descriptor = suspect.peer.watchedDescriptor else { return .clear }
-    var state = linux_tcp_state()
-    guard linux_tcp_state(descriptor, &state) == 0 else { return .clear }
+    guard let descriptor = suspect.peer.watchedDescriptor, let state = stateOf(descriptor) else { return .clear }
     // The age of the last acknowledgement alone proves nothing: an idle peer has no reason to send one.
     if state.unacknowledged > 0 || state.probes > 0 {
       return suspect.wasSilent && state.last_ack_milliseconds > Self.longestSilence ? .gone : .silent

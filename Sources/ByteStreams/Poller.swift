@@ -169,9 +169,11 @@ public final class Poller {
     handler.ready(events)
   }
 
-  /// Handles what is ready now without waiting, within bounds. Only from the lane's inbox, never from inside a turn.
+  /// Handles what is ready now without waiting. Only from the lane's inbox, never from inside a turn.
   public func sweep() {
-    for _ in 0..<16 where !turn(waiting: 0) { return }
+    // The set hands out the longest ready first, so in so many turns each had his; more would let one who is always
+    // ready keep the lane.
+    for _ in 0...entries.count / Self.mostFetched where !turn(waiting: 0) { return }
   }
 
   // MARK: - Work elsewhere

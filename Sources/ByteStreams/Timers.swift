@@ -35,9 +35,14 @@ public final class Timers: PollHandler {
     fileprivate let number: UInt64
   }
 
-  private struct Deadline {
+  private struct Deadline: Comparable {
     let time: UInt64
     let token: Token
+
+    /// Who was set first fires first among those for the same moment.
+    static func < (one: Deadline, other: Deadline) -> Bool {
+      (one.time, one.token.number) < (other.time, other.token.number)
+    }
   }
 
   // A binary heap, earliest first. Cancelled deadlines stay in it until they come up: `actions` is the truth.
@@ -86,7 +91,11 @@ public final class Timers: PollHandler {
   /// Runs what is due. The poller calls it through the timerfd, tests after they have turned the clock.
   public func fireDue() {
     let now = now
-    while let first = heap.first, first.time <= now || actions[first.token] == nil {
+    // What an action sets for at once waits for the next round, or it could keep the lane for good.
+    let last = lastNumber
+    while let first = heap.first,
+      actions[first.token] == nil || (first.time <= now && first.token.number <= last)
+    {
       let deadline = pop()
       actions.removeValue(forKey: deadline.token)?()
     }
@@ -115,7 +124,7 @@ public final class Timers: PollHandler {
     var child = heap.count - 1
     while child > 0 {
       let parent = (child - 1) / 2
-      guard heap[child].time < heap[parent].time else { break }
+      guard heap[child] < heap[parent] else { break }
       heap.swapAt(child, parent)
       child = parent
     }
@@ -129,7 +138,7 @@ public final class Timers: PollHandler {
     var parent = 0
     while true {
       var least = parent
-      for child in [2 * parent + 1, 2 * parent + 2] where child < heap.count && heap[child].time < heap[least].time {
+      for child in [2 * parent + 1, 2 * parent + 2] where child < heap.count && heap[child] < heap[least] {
         least = child
       }
       guard least != parent else { return first }

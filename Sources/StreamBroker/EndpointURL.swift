@@ -78,6 +78,19 @@ extension EndpointURL {
   /// Whether the parameter was given, rather than left at its default.
   public func gives(_ name: String) -> Bool { settings.contains { $0.name == name } }
 
+  /// What was given and, where it means something, what was not: every parameter in force, in the order of the table.
+  public var settingsInForce: [Setting] {
+    grammar.parameters.flatMap { parameter in
+      if gives(parameter.name) { return settings.filter { $0.name == parameter.name } }
+      guard let standard = value(parameter.name) else { return [] }
+      let setting = Setting(name: parameter.name, value: standard)
+      let url = EndpointURL(
+        text: text, host: host, port: port, path: path, settings: settings + [setting], grammar: grammar)
+      let isAllowed = grammar.rules.allSatisfy { $0.parameter != parameter.name || $0.fault(url) == nil }
+      return isAllowed ? [setting] : []
+    }
+  }
+
   /// The given value, else the default of the scheme's table, else nil. The last one of a repeatable parameter.
   public func value(_ name: String) -> Value? {
     if let given = settings.last(where: { $0.name == name }) { return given.value }
@@ -136,6 +149,12 @@ extension EndpointURL: CustomStringConvertible {
     return text
   }
 
+  /// What only one can have at a time, named so that two URLs can be compared; nil where many can.
+  public var device: String? {
+    let isFound = grammar.authority == .service && path.isEmpty  // by a scan, and each may find another
+    return grammar.isExclusive && !isFound ? place : nil
+  }
+
   /// The canonical URL without its settings: two URLs with the same place lead to the same thing.
   public var place: String {
     var authority = host.contains(":") && grammar.authority.isNetwork ? "[\(host.replacing("%", with: "%25"))]" : host
@@ -159,17 +178,18 @@ extension EndpointURL: CustomStringConvertible {
   }
 }
 
-// What a URL means is its scheme, place and settings; the way it was written is not.
+// What a URL means is its place and the settings in force; the way it was written, and a default said aloud, is not.
 extension EndpointURL: Hashable {
   public static func == (one: EndpointURL, other: EndpointURL) -> Bool {
-    one.place == other.place && one.settings == other.settings
+    one.place == other.place && one.settingsInForce == other.settingsInForce
   }
 
   public func hash(into hasher: inout Hasher) { hasher.combine(place) }
 }
 
 extension SchemeGrammar.Authority {
-  var isNetwork: Bool {
+  /// Whether the host is one of the network, and the port a TCP port.
+  public var isNetwork: Bool {
     switch self {
     case .network, .listening: true
     default: false

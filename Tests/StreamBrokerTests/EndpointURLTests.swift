@@ -87,7 +87,7 @@ struct EndpointURLTests {
       ("tty:///dev/x?baud=9600&stop=1.5", 28, "stop: 1.5 stop bits exist with data=5 only"),
       ("tty:///dev/x?baud=9600&baud=9600", 23, "'baud' is said twice"),
       ("tty://any:9600/dev/x?baud=9600", 26, "'baud' is said twice: as the port and by name"),
-      ("tty:///dev/x?exclusive", 13, "exclusive: needs a value; expected yes or no"),
+      ("tty:///dev/x?exclusive", 13, "exclusive: needs a value; expected yes or no (on or off)"),
       ("tty:///dev/x?rs485=rts-on-send", 19, "rs485: 'rts-on-send' is not in this build"),
       (
         "tty://usb/0403-6001", 9,

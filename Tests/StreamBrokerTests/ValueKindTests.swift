@@ -38,7 +38,7 @@ struct ValueKindTests {
       (.integer(1...9), "0x5", "expected a whole number from 1 to 9, not '0x5'; "),
       (.integer(1...9), "٣", "expected a whole number from 1 to 9, not '٣'; "),
       (.integer(1...9), "", "expected a whole number from 1 to 9, not ''; "),
-      (.flag, "ja", "expected yes or no, not 'ja'; "), (.secret, "", "expected a secret; "),
+      (.flag, "ja", "expected yes or no (on or off), not 'ja'; "), (.secret, "", "expected a secret; "),
       (.mode, "0888", "expected permission bits in octal, such as 0660, not '0888'; "),
       (.network, "10.0.0.0/33", "expected an address or a network, such as 192.168.0.0/16, not '10.0.0.0/33'; "),
       (

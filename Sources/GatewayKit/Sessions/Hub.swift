@@ -125,7 +125,7 @@ final class Hub: ByteStreamDelegate {
     case .hasBytesAvailable: readOutput()
     case .hasSpaceAvailable: serve()
     case .errorOccurred(let error): endpointFailed(error)
-    case .endEncountered: endpointFailed(nil)
+    case .endEncountered: endpointHungUp()
     case .openCompleted: break
     }
   }
@@ -178,14 +178,21 @@ final class Hub: ByteStreamDelegate {
     delegate.endpointIsGone(cause)
   }
 
-  /// A write to the endpoint failed, or its other side hung up. What it said before is still read and delivered.
-  private func endpointFailed(_ cause: (any Error)?) {
+  /// A write to the endpoint failed. What it said before is still read and delivered.
+  private func endpointFailed(_ cause: any Error) {
     guard let endpoint, writeFailure == nil else { return }
     endpoint.writerWaits = []
     for session in sessions { session.pump.sink = nil }
-    guard let cause else { return gone(nil) }
     writeFailure = cause
     if !isPaused { readOutput() }
+  }
+
+  /// After its end was read, the endpoint will not listen either.
+  private func endpointHungUp() {
+    for session in sessions {
+      session.pump.sink = nil
+      leave(session, Ending(session.endedFirst ?? .endpointLeft))
+    }
   }
 
   private func distribute(_ ring: RingBuffer) {

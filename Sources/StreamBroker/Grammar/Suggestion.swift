@@ -17,12 +17,15 @@ public enum Suggestion {
   }
 
   /// `word` between single quotes, cut to 40 characters, control characters escaped: fit for a line of a log.
-  public static func quote(_ word: String) -> String {
+  public static func quote(_ word: String) -> String { "'\(plain(word))'" }
+
+  /// The same without the quotes.
+  public static func plain(_ word: String) -> String {
     var text = ""
     for scalar in word.unicodeScalars.prefix(40) {
       text += isControl(scalar) ? scalar.escaped(asASCII: true) : String(scalar)
     }
-    return "'\(text)\(word.unicodeScalars.count > 40 ? "…" : "")'"
+    return word.unicodeScalars.count > 40 ? text + "…" : text
   }
 
   /// "a, b or c"

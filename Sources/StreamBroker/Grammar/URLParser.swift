@@ -40,9 +40,6 @@ struct URLParser {
   /// Nil when the text can't be cut into parts; else a URL that is good if no problem was reported.
   mutating func parse(schemes: [SchemeGrammar], built: Set<String>?) -> EndpointURL? {
     guard isReadable(), let (grammar, start) = readScheme(schemes) else { return nil }
-    if let built, !built.contains(grammar.scheme) {
-      report("scheme '\(grammar.scheme)' is not in this build", at: 0)
-    }
     guard let parts = cut(from: start, grammar) else { return nil }
     let faultsBefore = problems.count
     let (host, port) = readAuthority(parts.authority, path: parts.path, grammar)
@@ -54,11 +51,16 @@ struct URLParser {
     let url = EndpointURL(
       text: text, host: host, port: port, path: path, settings: given.map(\.setting), grammar: grammar)
     // A rule looks at the whole: it has nothing to say about a URL with broken parts.
-    guard problems.count == faultsBefore else { return url }
-    for rule in grammar.rules {
+    let isWhole = problems.count == faultsBefore
+    var isRefused = false
+    for rule in grammar.rules where isWhole {
       guard let message = rule.fault(url) else { continue }
+      if rule.parameter == nil { isRefused = true }
       let origin = rule.parameter.flatMap { name in given.first { $0.setting.name == name }?.origin }
       report(rule.parameter.map { "\($0): \(message)" } ?? message, at: origin ?? .text(0))
+    }
+    if let built, !built.contains(grammar.scheme), !isRefused {
+      report("scheme '\(grammar.scheme)' is not in this build", at: 0)
     }
     return url
   }

@@ -1,4 +1,4 @@
-// Durations (250ms, 30s, 5m, 1h) and sizes (64KiB, 10MB), both ways. Whole numbers only; nothing here can overflow.
+// Durations (250ms, 30s, 5m, 1h) and sizes (64KiB, 10MB), both ways. Whole numbers only; no text can make them overflow.
 // Used by ValueKind and by whoever prints a setting.
 
 public enum Units {

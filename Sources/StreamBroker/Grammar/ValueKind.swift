@@ -41,10 +41,14 @@ public struct ValueFault: Error, Hashable, Sendable {
 }
 
 public indirect enum ValueKind: Hashable, Sendable {
-  /// Any text but an empty one.
+  /// Any text of one line but an empty one.
   case text
+  /// Text that may have several lines.
+  case lines
   case secret
   case path
+  /// An absolute path of at most so many bytes.
+  case file(limit: Int)
   case integer(ClosedRange<Int>)
   /// Permission bits, 0 to 0777, always read as octal.
   case mode
@@ -77,9 +81,11 @@ public indirect enum ValueKind: Hashable, Sendable {
   /// What to write, with an example: "a duration from 1ms to 1h, such as 30s".
   public var expected: String {
     switch self {
-    case .text: "a text"
+    case .text: "a text of one line"
+    case .lines: "a text"
     case .secret: "a secret"
     case .path: "a file path"
+    case .file(let limit): "an absolute file path of at most \(limit) bytes"
     case .integer(let range): "a whole number from \(range.lowerBound) to \(range.upperBound)"
     case .mode: "permission bits in octal, such as 0660"
     case .size(let range):
@@ -88,7 +94,7 @@ public indirect enum ValueKind: Hashable, Sendable {
       "a duration from \(Units.text(range.lowerBound)) to \(Units.text(range.upperBound)), such as 30s"
     case .durations(let range):
       "a range of durations from \(Units.text(range.lowerBound)) to \(Units.text(range.upperBound)), such as 250ms..30s"
-    case .flag: "yes or no"
+    case .flag: "yes or no (on or off)"
     case .words(let words): Suggestion.list(words)
     case .uuid: "a UUID of 16, 32 or 128 bits, such as 1101"
     case .network: "an address or a network, such as 192.168.0.0/16"
@@ -98,9 +104,31 @@ public indirect enum ValueKind: Hashable, Sendable {
     }
   }
 
+  /// A value of this kind, for examples.
+  public var sample: String {
+    switch self {
+    case .text, .lines, .secret: "text"
+    case .path, .file: "/path"
+    case .integer(let range): String(min(max(8, range.lowerBound), range.upperBound))
+    case .mode: "0660"
+    case .size: "64KiB"
+    case .duration: "30s"
+    case .durations: "250ms..30s"
+    case .flag: "yes"
+    case .words(let words): words.first ?? ""
+    case .uuid: "1101"
+    case .network: "192.168.0.0/16"
+    case .escapes: "\"\\\\r\""
+    case .prefixed(let word, let kind): "\(word):\(kind.sample)"
+    case .either(let first, _): first.sample
+    }
+  }
+
   private func value(of text: String) -> Value? {
     switch self {
-    case .text, .path: text.isEmpty ? nil : .text(text)
+    case .text, .path: text.isEmpty || text.unicodeScalars.contains { Suggestion.isControl($0) } ? nil : .text(text)
+    case .lines: text.isEmpty ? nil : .text(text)
+    case .file(let limit): text.hasPrefix("/") && text.utf8.count <= limit ? ValueKind.path.value(of: text) : nil
     case .secret: text.isEmpty ? nil : .secret(Secret(text))
     case .integer(let range): Self.wholeNumber(text).flatMap { range.contains($0) ? .integer($0) : nil }
     case .mode:

@@ -20,12 +20,12 @@ public struct TTYConnector: Connector {
         message: "tty://usb/… is not in this build; use a path that keeps its name, such as /dev/serial/by-id/…",
         offset: 0, suggestion: nil, beside: nil)
     }
-    self.init(TTYPort(url.path, TTYSettings(url)))
+    self.init(TTYPort(url.path, TTYSettings(url)), device: TTYDevice.at(url.path))
   }
 
-  init(_ port: TTYPort) {
+  init(_ port: TTYPort, device: TTYDevice) {
     self.port = port
-    device = TTYDevice(port.path)
+    self.device = device
   }
 
   public var node: String? { port.path }
@@ -68,14 +68,40 @@ public struct TTYConnector: Connector {
   }
 }
 
-/// The queue of one port, and who waits in it to open it.
+/// The queue of one port, and how many wait in it to open it.
 final class TTYDevice: Sendable {
   let queue: DispatchQueue
+  private let path: String
   private let attempts = Mutex(0)
   // One that may hang in the driver, given up long ago, and one behind it. More would only pile up.
   private static let mostAttempts = 2
 
-  init(_ path: String) { queue = DispatchQueue(label: "tty \(path)") }
+  private struct Entry {
+    weak var device: TTYDevice?
+  }
+  private static let devices = Mutex<[String: Entry]>([:])
+
+  /// The device at `path`. One for all connectors of that path, so that what a new configuration opens queues behind what
+  /// the old one closes, and does not find its own port in use.
+  static func at(_ path: String) -> TTYDevice {
+    devices.withLock { devices in
+      if let device = devices[path]?.device { return device }
+      let device = TTYDevice(path)
+      devices[path] = Entry(device: device)
+      return device
+    }
+  }
+
+  init(_ path: String) {
+    self.path = path
+    queue = DispatchQueue(label: "tty \(path)")
+  }
+
+  deinit {
+    Self.devices.withLock { devices in
+      if let entry = devices[path], entry.device == nil { devices[path] = nil }
+    }
+  }
 
   func admit() -> Bool {
     attempts.withLock { count in

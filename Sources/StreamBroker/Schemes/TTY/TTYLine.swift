@@ -74,6 +74,8 @@ final class TTYLine: SerialLine {
       } catch {
         return .failure(error)
       }
-    } then: { done($0) }
+    } then: {
+      done($0)
+    }
   }
 }

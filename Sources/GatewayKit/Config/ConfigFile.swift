@@ -1,0 +1,58 @@
+// config.yaml → Config, or all its problems. The one door to everything in this folder.
+
+import ByteStreams
+import Glibc
+import StreamBroker
+
+public enum ConfigFile {
+  /// Larger files are not read.
+  public static let limit = 1 << 20
+
+  /// Reads the file at `path` and what it refers to; blocks. `built` are the schemes of endpoints that can be opened.
+  public static func load(
+    path: String, environment: [String: String], built: Set<String>
+  ) throws(ConfigProblems) -> Config {
+    let bytes: [UInt8]
+    do throws(SystemError) {
+      bytes = try FileBytes.read(path, limit: limit)
+    } catch {
+      throw ConfigProblems([
+        ConfigProblem(file: path, place: nil, path: "", message: message(error), suggestion: nil)
+      ])
+    }
+    let directory = path.lastIndex(of: "/").map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
+    return try read(bytes, file: path, directory: directory, environment: environment, built: built)
+  }
+
+  /// Reads the content of a config file. `file` names it in problems; `directory` is where its `file:` paths begin.
+  public static func read(
+    _ bytes: [UInt8], file: String = "config.yaml", directory: String = ".", environment: [String: String] = [:],
+    built: Set<String>
+  ) throws(ConfigProblems) -> Config {
+    let root: YAMLNode?
+    do throws(YAMLFault) {
+      if bytes.count > limit { throw YAMLFault("larger than \(Units.text(bytes: limit))", at: .start) }
+      root = try YAMLParser.parse(bytes)
+    } catch {
+      throw ConfigProblems([
+        ConfigProblem(file: file, place: error.place, path: "", message: error.message, suggestion: nil)
+      ])
+    }
+    let empty = YAMLNode(content: .mapping([]), place: .start, weight: 1)
+    let expansion = Expansion(environment: environment, directory: directory)
+    let reader = ConfigReader(file: file, built: built, expansion: expansion)
+    return try ConfigBuilder.build(root.flatMap { $0.isNull ? nil : $0 } ?? empty, reader)
+  }
+
+  private static func message(_ error: SystemError) -> String {
+    let advice =
+      switch error.errno {
+      case ENOENT: "; name the file that is meant, as in 'baudway check /etc/baudway/config.yaml'"
+      case EACCES: "; give the user that runs baudway the right to read it"
+      case EFBIG: "; a config file has at most \(Units.text(bytes: limit))"
+      case EISDIR: "; name the file in it"
+      default: ""
+      }
+    return "cannot read it: \(error.text) (\(error.name))\(advice)"
+  }
+}

@@ -1,0 +1,251 @@
+// Tree + table → settings, with every problem on the way. Knows what keys look like, not what they are for:
+// ConfigBuilder makes routes of the settings. URLs are read in ConfigReader+URLs.swift.
+
+import StreamBroker
+
+/// A value with the places of its key and of itself.
+struct ConfigSetting {
+  let value: Value
+  let key: ConfigProblem.Place
+  let path: String
+}
+
+/// A URL of the file.
+struct ConfigURL {
+  let url: EndpointURL
+  let place: ConfigProblem.Place
+  let path: String
+}
+
+/// What was found in one mapping and in those within it: settings under dotted names, "clients.max".
+struct ConfigSection {
+  let place: ConfigProblem.Place
+  var settings: [String: ConfigSetting] = [:]
+  var urls: [String: [ConfigURL]] = [:]
+  /// Entries of mappings whose keys are names.
+  var children: [String: [(name: String, section: ConfigSection)]] = [:]
+  /// Keys that are there, whatever became of their values.
+  var present: [String: ConfigProblem.Place] = [:]
+  /// Not a mapping at all, which was reported.
+  var isBroken = false
+}
+
+struct ConfigReader {
+  let file: String
+  /// Schemes of endpoints that can be opened.
+  let built: Set<String>
+  var expansion: Expansion
+  private var problems: [ConfigProblem] = []
+  private var more = 0
+
+  init(file: String, built: Set<String>, expansion: Expansion) {
+    self.file = file
+    self.built = built
+    self.expansion = expansion
+  }
+
+  /// All that is wrong so far, or nil.
+  var fault: ConfigProblems? { problems.isEmpty ? nil : ConfigProblems(problems, more: more) }
+
+  mutating func report(
+    _ message: String, at place: ConfigProblem.Place, _ path: String, suggestion: String? = nil
+  ) {
+    if problems.count == ConfigProblems.limit {
+      more += 1
+    } else {
+      problems.append(
+        ConfigProblem(file: file, place: place, path: path, message: message, suggestion: suggestion))
+    }
+  }
+
+  mutating func read(_ root: YAMLNode) -> ConfigSection {
+    var section = ConfigSection(place: root.place)
+    readKeys(root, ConfigKeys.top, at: Spot(path: "", name: "", key: root.place), into: &section)
+    return section
+  }
+
+  // MARK: keys
+
+  /// Where in the file and in the section a value belongs.
+  struct Spot {
+    let path: String
+    /// Dotted, within the section.
+    let name: String
+    let key: ConfigProblem.Place
+    /// Something above is not in this build, which was said once.
+    var isLater = false
+
+    func below(_ word: String, key: ConfigProblem.Place, isNewSection: Bool = false) -> Spot {
+      let shown = Suggestion.plain(word)
+      return Spot(
+        path: path.isEmpty ? shown : "\(path).\(shown)",
+        name: isNewSection ? "" : name.isEmpty ? word : "\(name).\(word)",
+        key: key, isLater: isLater)
+    }
+  }
+
+  private mutating func readKeys(
+    _ node: YAMLNode, _ keys: [ConfigKey], at spot: Spot, into section: inout ConfigSection
+  ) {
+    let sample = keys.first { $0.standard != nil }.map { "\($0.name): \($0.standard!)" } ?? "\(keys[0].name): …"
+    for entry in entries(of: node, at: spot, sample: sample) {
+      guard let key = keys.first(where: { $0.name == entry.name }) else {
+        let home = ConfigKeys.home(of: entry.name, under: spot.path, isSection: spot.name.isEmpty)
+        let suggestion = home == nil ? Suggestion.nearest(to: entry.name, in: keys.map(\.name)) : nil
+        let advice = home.map { "; it belongs \($0)" } ?? ""
+        report(
+          "unknown key \(Suggestion.quote(entry.name))\(advice)", at: entry.place, spot.path, suggestion: suggestion)
+        continue
+      }
+      let below = spot.below(entry.name, key: entry.place)
+      section.present[below.name] = entry.place
+      read(entry.value, key, at: below, into: &section)
+    }
+  }
+
+  private mutating func read(_ node: YAMLNode, _ key: ConfigKey, at spot: Spot, into section: inout ConfigSection) {
+    switch key.shape {
+    case .value(let kind):
+      if let value = readValue(node, kind, key, at: spot) {
+        section.settings[spot.name] = ConfigSetting(value: value, key: spot.key, path: spot.path)
+      }
+    case .list(let kind):
+      let items = list(node)
+      let inner = items.isEmpty ? spot : later(key, at: spot)
+      for item in items { _ = readValue(item, kind, ConfigKey(key.name, kind), at: inner) }
+    case .mapping(let keys): readMapping(node, keys, key, at: spot, into: &section)
+    case .switched(let keys):
+      if case .scalar = node.content, !node.isNull {
+        _ = readValue(node, .words(["off"]), key, at: spot)
+      } else {
+        readMapping(node, keys, key, at: spot, into: &section)
+      }
+    case .mappings(let keys): for item in list(node) { readMapping(item, keys, key, at: spot, into: &section) }
+    case .named(let shape, let names): readNamed(node, shape, names, key, at: spot, into: &section)
+    case .url(let schemes, let built, let isList):
+      let inner = later(key, at: spot)
+      let known: Set<String>? =
+        switch built {
+        case .listeners: ListenerSchemes.built
+        case .endpoints: self.built
+        case .none: nil
+        }
+      let nodes = isList && !node.isNull ? list(node) : [node]
+      if nodes.isEmpty { report("needs a URL, such as \(schemes[0].example)", at: node.place, spot.path) }
+      section.urls[spot.name] = nodes.compactMap { readURL($0, schemes, built: known, at: inner) }
+    }
+  }
+
+  private mutating func readMapping(
+    _ node: YAMLNode, _ keys: [ConfigKey], _ key: ConfigKey, at spot: Spot, into section: inout ConfigSection
+  ) {
+    if node.isNull { return }  // all of its keys commented out
+    readKeys(node, keys, at: later(key, at: spot), into: &section)
+  }
+
+  private mutating func readNamed(
+    _ node: YAMLNode, _ shape: ConfigKey.Shape, _ names: ConfigKey.Names, _ key: ConfigKey, at spot: Spot,
+    into section: inout ConfigSection
+  ) {
+    if node.isNull { return }
+    let inner = later(key, at: spot)
+    var children: [(String, ConfigSection)] = []
+    for entry in entries(of: node, at: inner, sample: "name: …") {
+      if names == .routes { checkRouteName(entry.name, at: entry.place, spot.path) }
+      var child = ConfigSection(place: entry.place)
+      let below = inner.below(entry.name, key: entry.place, isNewSection: true)
+      read(entry.value, ConfigKey(entry.name, shape), at: below, into: &child)
+      if case .mapping = entry.value.content {} else { child.isBroken = !entry.value.isNull }
+      children.append((entry.name, child))
+    }
+    section.children[spot.name] = children
+  }
+
+  private mutating func checkRouteName(_ name: String, at place: ConfigProblem.Place, _ path: String) {
+    let isGood = { (letter: Character) in
+      letter.isASCII && (letter.isLowercase || letter.isNumber || "._-".contains(letter))
+    }
+    if !name.isEmpty, name.utf8.count <= 64, name.allSatisfy(isGood), name != ".", name != ".." { return }
+    let meant = String(name.lowercased().map { isGood($0) ? $0 : "-" }.prefix(64))
+    report(
+      "\(Suggestion.quote(name)) is no name of a route; expected up to 64 of a-z 0-9 . _ -", at: place, path,
+      suggestion: meant.contains { $0.isLetter } ? meant : nil)
+  }
+
+  /// Says that a section is not in this build, once for all that is in it.
+  private mutating func later(_ key: ConfigKey, at spot: Spot) -> Spot {
+    guard !spot.isLater, key.support != .built else { return spot }
+    report("not in this build", at: spot.key, spot.path)
+    var inner = spot
+    inner.isLater = true
+    return inner
+  }
+
+  // MARK: values
+
+  private mutating func readValue(_ node: YAMLNode, _ kind: ValueKind, _ key: ConfigKey, at spot: Spot) -> Value? {
+    guard case .scalar(let scalar) = node.content, !node.isNull else {
+      let sample = "\(key.name): \(key.standard ?? kind.sample)"
+      report("expected \(kind.expected), not \(node.kind); write for example '\(sample)'", at: node.place, spot.path)
+      return nil
+    }
+    do {
+      var text = try expansion.expand(scalar.text)
+      if kind.isSecret { text = try expansion.secret(text) }
+      let value = try kind.read(text)
+      if spot.isLater || key.support.grants(value.description) { return value }
+      let word = key.support == .later() ? "" : "'\(value)' is "
+      report("\(word)not in this build", at: key.support == .later() ? spot.key : node.place, spot.path)
+    } catch let fault as ValueFault {
+      report(fault.message, at: node.place, spot.path, suggestion: fault.suggestion)
+    } catch let fault as Expansion.Fault {
+      report(fault.message, at: node.place, spot.path)
+    } catch {
+      preconditionFailure("an error of no known type: \(error)")
+    }
+    return nil
+  }
+
+  /// A list's items; a single value is a list of one, and nothing a list of none.
+  private func list(_ node: YAMLNode) -> [YAMLNode] {
+    if case .sequence(let items) = node.content { return items }
+    return node.isNull ? [] : [node]
+  }
+
+  // MARK: mappings
+
+  typealias Entry = (name: String, place: ConfigProblem.Place, value: YAMLNode)
+
+  /// Each key once, with what `<<` brings in after them.
+  mutating func entries(of node: YAMLNode, at spot: Spot, sample: String) -> [Entry] {
+    guard case .mapping(let pairs) = node.content else {
+      report("expected keys and values, such as '\(sample)', not \(node.kind)", at: node.place, spot.path)
+      return []
+    }
+    var lines: [String: Int] = [:]
+    var entries: [Entry] = []
+    var merged: [YAMLNode] = []
+    for pair in pairs {
+      guard case .scalar(let scalar) = pair.key.content else {
+        report("expected a key, not \(pair.key.kind)", at: pair.key.place, spot.path)
+        continue
+      }
+      let name = scalar.text
+      if name == "<<", scalar.isPlain {
+        merged += list(pair.value)
+      } else if let line = lines[name] {
+        report("\(Suggestion.quote(name)) is said twice, first in line \(line)", at: pair.key.place, spot.path)
+      } else {
+        lines[name] = pair.key.place.line
+        entries.append((name, pair.key.place, pair.value))
+      }
+    }
+    for source in merged {
+      for entry in self.entries(of: source, at: spot, sample: sample) where lines[entry.name] == nil {
+        lines[entry.name] = entry.place.line
+        entries.append(entry)
+      }
+    }
+    return entries
+  }
+}

@@ -1,0 +1,83 @@
+// What stands for something else in a scalar: `${NAME}` and `${NAME:-default}` for the environment, and for secrets
+// `file:path`. `$${` is a plain `${`.
+
+import ByteStreams
+import StreamBroker
+
+struct Expansion {
+  let environment: [String: String]
+  /// Where `file:` paths begin: the directory of the config file.
+  let directory: String
+  /// Bytes that variables may still add: a file of references to one long variable must not fill memory.
+  private var allowance = 1 << 20
+
+  struct Fault: Error { let message: String }
+
+  init(environment: [String: String], directory: String) {
+    self.environment = environment
+    self.directory = directory
+  }
+
+  mutating func expand(_ text: String) throws(Fault) -> String {
+    var result = ""
+    var rest = text[...]
+    while let dollar = rest.firstIndex(of: "$") {
+      result += rest[..<dollar]
+      rest = rest[dollar...]
+      if rest.hasPrefix("$${") {
+        result += "${"
+        rest = rest.dropFirst(3)
+      } else if rest.hasPrefix("${") {
+        guard let close = rest.firstIndex(of: "}") else { throw Fault(message: "'${' without '}'") }
+        let value = try value(of: rest[rest.index(rest.startIndex, offsetBy: 2)..<close])
+        allowance -= value.utf8.count
+        if allowance < 0 { throw Fault(message: "environment variables add more than 1MiB") }
+        result += value
+        rest = rest[close...].dropFirst()
+      } else {
+        result += "$"
+        rest = rest.dropFirst()
+      }
+    }
+    return result + rest
+  }
+
+  private func value(of reference: Substring) throws(Fault) -> String {
+    let parts = reference.firstRange(of: ":-").map {
+      (reference[..<$0.lowerBound], String(reference[$0.upperBound...]))
+    }
+    let (name, standard) = parts ?? (reference, nil)
+    let isName =
+      name.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "_") } && !(name.first?.isNumber ?? true)
+    guard isName else {
+      throw Fault(message: "\(Suggestion.quote(String(name))) is no name of a variable; a plain '${' is written '$${'")
+    }
+    let value = environment[String(name)]
+    // As in a shell, :- stands in for an empty variable too.
+    if let standard { return value.flatMap { $0.isEmpty ? nil : $0 } ?? standard }
+    guard let value else {
+      throw Fault(message: "the environment has no \(name); set it, or say what it is otherwise: ${\(name):-default}")
+    }
+    return value
+  }
+
+  /// The text of a secret: itself, or the content of the file it names, less one line end.
+  func secret(_ text: String) throws(Fault) -> String {
+    guard text.hasPrefix("file:") else { return text }
+    let name = String(text.dropFirst("file:".count))
+    if name.isEmpty { throw Fault(message: "'file:' without a path") }
+    let path = name.hasPrefix("/") ? name : "\(directory)/\(name)"
+    let bytes: [UInt8]
+    do throws(SystemError) {
+      bytes = try FileBytes.read(path, limit: 64 << 10)
+    } catch {
+      throw Fault(message: "cannot read the secret's file \(Suggestion.quote(name)): \(error.text) (\(error.name))")
+    }
+    guard var secret = String(validating: bytes, as: UTF8.self) else {
+      throw Fault(message: "the secret's file \(Suggestion.quote(name)) is not UTF-8")
+    }
+    if secret.hasSuffix("\r\n") || secret.hasSuffix("\n") { secret.removeLast() }
+    if secret.isEmpty { throw Fault(message: "the secret's file \(Suggestion.quote(name)) is empty") }
+    return secret
+  }
+}

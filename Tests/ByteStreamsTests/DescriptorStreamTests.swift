@@ -1,0 +1,185 @@
+// Streams over real sockets and ptys: what their ends look like, and what the kernel's odd answers mean.
+
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+
+@Suite("A descriptor's stream", .timeLimit(.minutes(1)))
+struct DescriptorStreamTests {
+  @Test("says ended when the other side of a pty closed, though the kernel says EIO")
+  func ptyEnd() async throws {
+    let pty = try makePty()
+    try await onLane { lane in
+      let stream = try pty.master.stream(on: lane.poller)
+      defer { stream.close() }
+      #expect(try stream.readSome() == nil)
+      pty.letGo()
+      #expect(try stream.read() == .ended)
+    }
+  }
+
+  @Test("reads what a device said before it was pulled, and then the end")
+  func unplugged() async throws {
+    let pty = try makePty()
+    let slave = FarEnd(try pty.openSlave(), isSocket: false)
+    try pty.master.send([1, 2, 3])
+    pty.unplug()
+    try await onLane { lane in
+      let stream = try slave.stream(on: lane.poller)
+      defer { stream.close() }
+      var heard: [UInt8] = []
+      let gate = Gate()
+      let recorder = EventRecorder { _ in
+        do { while let more = try stream.readSome() { heard += more } } catch { Issue.record(error) }
+        if stream.sawEnd { gate.open() }
+      }
+      stream.delegate = recorder
+      stream.readerWaits = .readable
+      await gate.wait(on: lane)
+      #expect(heard == [1, 2, 3] || heard == [])  // Linux may throw it away, but never hangs or errs
+    }
+  }
+
+  @Test("throws a reset, and names it")
+  func reset() async throws {
+    let (near, far) = try FarEnd.tcpPair()
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller, isTCP: true)
+      defer { stream.close() }
+      let gate = Gate()
+      let recorder = EventRecorder { _ in gate.open() }
+      stream.delegate = recorder
+      stream.readerWaits = .readable
+      far.reset()
+      await gate.wait(on: lane)
+      #expect(throws: SystemError("read", ECONNRESET)) { try stream.read() }
+    }
+  }
+
+  @Test("still hears an answer after it has finished writing")
+  func halfClose() async throws {
+    let (near, far) = try FarEnd.tcpPair()
+    async let answer = onOwnThread {
+      let heard = try far.receiveToEnd()
+      try far.send(heard.reversed())
+      far.close()
+    }
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller, isTCP: true)
+      defer { stream.close() }
+      #expect(stream.canHalfClose)
+      #expect(try stream.write([1, 2, 3]) == .moved(3))
+      stream.finishWriting()
+      #expect(try await stream.readToEnd(on: lane) == [3, 2, 1])
+    }
+    try await answer
+  }
+
+  @Test("tells the end once when both sides are done and nobody reads or writes")
+  func bothEnded() async throws {
+    let (near, far) = try FarEnd.tcpPair()
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller, isTCP: true)
+      far.close()
+      _ = try await stream.readToEnd(on: lane)
+      let gate = Gate()
+      let recorder = EventRecorder { _ in gate.open() }
+      stream.delegate = recorder
+      stream.readerWaits = []
+      stream.finishWriting()
+      await gate.wait(on: lane)
+      #expect(recorder.events == [.endEncountered])
+      stream.close()
+    }
+  }
+
+  @Test("after a short write waits without asking a kernel that is full, and is told of space")
+  func shortWrite() async throws {
+    let (near, far) = try FarEnd.pair()
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller)
+      defer { stream.close() }
+      let bytes = [UInt8](repeating: 7, count: 8 << 20)
+      guard case .moved(let first) = try stream.write(bytes) else { throw SystemError("nothing taken", 0) }
+      try #require(first < bytes.count)
+      #expect(try stream.write(bytes) == .blocked(until: .writable))
+      let gate = Gate()
+      let recorder = EventRecorder { _ in gate.open() }
+      stream.delegate = recorder
+      stream.writerWaits = .writable
+      _ = try far.receive(exactly: first)
+      await gate.wait(on: lane)
+      #expect(recorder.events.first == .hasSpaceAvailable)
+      guard case .moved = try stream.write(bytes) else { throw SystemError("no space after all", 0) }
+    }
+  }
+
+  @Test("wakes a reader that waits for space and a writer that waits for bytes")
+  func crossedWishes() async throws {
+    let (near, far) = try FarEnd.pair()
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller)
+      defer { stream.close() }
+      let gate = Gate()
+      let recorder = EventRecorder { event in
+        if event == .hasBytesAvailable { stream.readerWaits = [] } else { gate.open() }
+      }
+      stream.delegate = recorder
+      stream.readerWaits = .writable
+      stream.writerWaits = .readable
+      try far.send([1])
+      await gate.wait(on: lane)
+      #expect(Set(recorder.events.map { "\($0)" }) == ["hasBytesAvailable", "hasSpaceAvailable"])
+      stream.writerWaits = []
+    }
+  }
+
+  @Test("says nothing after it was closed, not even what was on its way")
+  func closedInside() async throws {
+    let (near, far) = try FarEnd.pair()
+    try far.send([1])
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller)
+      let gate = Gate()
+      let recorder = EventRecorder { _ in
+        stream.close()
+        gate.open()
+      }
+      stream.delegate = recorder
+      stream.readerWaits = .readable
+      stream.writerWaits = .writable
+      await gate.wait(on: lane)
+      #expect(recorder.events == [.hasSpaceAvailable])
+      #expect(try stream.read() == .ended && stream.write([1]) == .ended)
+      stream.close()
+      stream.abort()
+      stream.readerWaits = []
+    }
+    far.close()
+  }
+
+  @Test("aborts so that the other side sees it broke off")
+  func abort() async throws {
+    let (near, far) = try FarEnd.tcpPair()
+    try await onLane { lane in try near.stream(on: lane.poller, isTCP: true).abort() }
+    await #expect(throws: SystemError("receive", ECONNRESET)) { try await onOwnThread { try far.receiveToEnd() } }
+  }
+
+  @Test("reports a descriptor that cannot be waited for in a turn of its own")
+  func unpollable() async throws {
+    let device = FarEnd(Descriptor(owning: open("/dev/null", O_RDWR | O_CLOEXEC)), isSocket: false)
+    try await onLane { lane in
+      let stream = try device.stream(on: lane.poller)
+      defer { stream.close() }
+      let gate = Gate()
+      let recorder = EventRecorder { _ in gate.open() }
+      stream.delegate = recorder
+      stream.readerWaits = .readable
+      #expect(recorder.events.isEmpty)
+      await gate.wait(on: lane)
+      #expect(recorder.events == [.errorOccurred(SystemError("epoll_ctl", EPERM))])
+    }
+  }
+}

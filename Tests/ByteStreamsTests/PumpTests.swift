@@ -1,0 +1,299 @@
+// One direction, against a kernel played from a list. The rules for blocked sinks, budgets and hidden bytes.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+
+@Suite("A pump", .timeLimit(.minutes(1)))
+struct PumpTests {
+  private let poller: Poller
+
+  init() throws { poller = try Poller { _ in } }
+
+  private func pump(
+    _ source: any ByteStream, _ sink: (any ByteStream)?, capacity: Int = 8
+  ) -> Pump {
+    Pump(from: source, to: sink, capacity: capacity, on: poller)
+  }
+
+  @Test("writes what it read in the same turn, and waits for more")
+  func oneTurn() throws {
+    let client = ScriptedStream(reads: [.moved(5)])
+    let device = ScriptedStream(takesAll: true)
+    let pump = pump(client, device)
+    #expect(try pump.turn() == .idle)
+    #expect(device.written == ScriptedStream.pattern(0..<5))
+    #expect(pump.moved == 5 && pump.count == 0)
+    #expect(client.readerWaits == .readable && device.writerWaits == [])
+  }
+
+  @Test("stops asking the source while the ring is full")
+  func fullRing() throws {
+    let client = ScriptedStream(reads: [.moved(4), .moved(4)])
+    let device = ScriptedStream()  // takes nothing
+    #expect(try pump(client, device, capacity: 4).turn() == .keeps)
+    #expect(client.interest == [] && client.readCalls == 1)
+    #expect(device.interest == [.writable])
+  }
+
+  @Test(
+    "waits for whatever the stream says it waits for, even a TLS read that wants to write",
+    arguments: [Readiness.readable, .writable])
+  func crossedWish(wish: Readiness) throws {
+    let client = ScriptedStream(reads: [.blocked(until: wish)])
+    let device = ScriptedStream(writes: [.blocked(until: wish)])
+    let pump = pump(client, device)
+    #expect(try pump.turn() == .idle)
+    #expect(client.interest == wish)
+    client.willRead(.moved(3))
+    #expect(try pump.turn() == .keeps)
+    #expect(device.interest == wish)
+  }
+
+  @Test("does not look again after a short read")
+  func shortRead() throws {
+    let client = ScriptedStream(reads: [.moved(5), .moved(5)])
+    _ = try pump(client, ScriptedStream(takesAll: true)).turn()
+    #expect(client.readCalls == 1)
+  }
+
+  @Test("looks again after a short read of a stream that holds bytes")
+  func hiddenBytes() throws {
+    let client = ScriptedStream(reads: [.moved(5), .moved(0), .moved(5)])
+    client.holdsBytes = true
+    let device = ScriptedStream(takesAll: true)
+    _ = try pump(client, device).turn()
+    #expect(device.written.count == 10)
+  }
+
+  @Test(
+    "lets the others have their turn when its budget is spent, and comes again for hidden bytes",
+    arguments: [false, true])
+  func budget(hides: Bool) throws {
+    let client = ScriptedStream(reads: [.moved(1000)])
+    client.holdsBytes = hides
+    let device = ScriptedStream(takesAll: true)
+    let pump = pump(client, device)
+    let recorder = EventRecorder()
+    client.delegate = recorder
+    #expect(try pump.turn() == .idle)
+    #expect(client.readCalls == 4 && device.written.count == 32)
+    #expect(client.readerWaits == .readable)
+    poller.runAgain()
+    #expect(recorder.events == (hides ? [.hasBytesAvailable] : []))
+  }
+
+  @Test("does not try a blocked sink again because the source woke it, and reads on only under half full")
+  func blockedSink() throws {
+    let client = ScriptedStream(reads: [.moved(3), .blocked(until: .readable), .moved(3), .moved(3)])
+    let device = ScriptedStream()
+    let pump = pump(client, device)
+    #expect(try pump.turn() == .keeps)
+    #expect(client.readerWaits == .readable)
+    #expect(try pump.turn() == .keeps)
+    #expect(try pump.turn() == .keeps)
+    #expect(device.writeCalls == 1)
+    #expect(pump.count == 6 && client.readerWaits == [])
+  }
+
+  @Test("reads first and waits second after making room")
+  func drainReads() throws {
+    let client = ScriptedStream(reads: [.moved(8), .ended])
+    let device = ScriptedStream()
+    let pump = pump(client, device)
+    #expect(try pump.turn() == .keeps)
+    #expect(client.interest == [])
+    device.writerWaits = []
+    device.willWrite(.moved(8))
+    #expect(try pump.drain() == .finished)
+    #expect(client.interest == [] && device.interest == [])
+  }
+
+  @Test("writes no more than it is told to, and keeps the rest")
+  func limit() throws {
+    let client = ScriptedStream(reads: [.moved(8)])
+    let device = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
+    let pump = pump(client, device)
+    _ = try pump.turn()
+    device.writerWaits = []
+    #expect(try pump.drain(limit: 3) == .keeps)
+    #expect(device.written.count == 3 && pump.count == 5)
+  }
+
+  @Test("only keeps what comes while it may not write or has nowhere to write to", arguments: [false, true])
+  func noSink(hasSink: Bool) throws {
+    let client = ScriptedStream(reads: [.moved(20)])
+    let device = ScriptedStream(takesAll: true)
+    let pump = pump(client, hasSink ? device : nil)
+    #expect(try pump.turn(mayWrite: false) == .keeps)
+    #expect(pump.count == 8 && client.interest == [])
+    pump.sink = device
+    #expect(try pump.drain() == .idle)
+    #expect(device.written == ScriptedStream.pattern(0..<20))
+  }
+
+  @Test("is finished only when all that the source said is written")
+  func finished() throws {
+    let client = ScriptedStream(reads: [.moved(5), .ended])
+    client.holdsBytes = true
+    let device = ScriptedStream(writes: [.moved(2)])
+    let pump = pump(client, device)
+    #expect(try pump.turn() == .keeps)
+    #expect(pump.sourceEnded)
+    device.willWrite(.moved(3))
+    #expect(try pump.drain() == .finished)
+    #expect(device.written == ScriptedStream.pattern(0..<5))
+  }
+
+  @Test("forgets what it keeps and says how much that was")
+  func discard() throws {
+    let client = ScriptedStream(reads: [.moved(5)])
+    let pump = pump(client, ScriptedStream())
+    _ = try pump.turn()
+    #expect(pump.discard() == 5)
+    #expect(pump.count == 0 && pump.moved == 0)
+    #expect(pump.discard() == 0)
+  }
+
+  @Test("says which side broke")
+  func faults() throws {
+    let error = SystemError("read", 104)
+    let broken = pump(ScriptedStream(reads: [.failed(error)]), ScriptedStream())
+    #expect(throws: Pump.Fault.self) { try broken.turn() }
+    do { _ = try broken.turn() } catch { #expect(error.side == .source) }
+    let deaf = pump(ScriptedStream(reads: [.moved(1)]), ScriptedStream(writes: [.ended]))
+    do {
+      _ = try deaf.turn()
+      Issue.record("no fault")
+    } catch {
+      #expect(error.side == .sink && (error.cause as? SystemError)?.name == "EPIPE")
+    }
+  }
+
+  @Test("never gives a datagram too little room", arguments: [2, 3, 5])
+  func datagrams(factor: Int) throws {
+    var random = SeededRandom()
+    let datagrams = (0..<200).map { _ in random.bytes(Int.random(in: 1...10, using: &random)) }
+    let source = DatagramStream(datagrams, largestUnit: 10)
+    let steps = (0..<4000).map { _ in
+      Bool.random(using: &random)
+        ? ScriptedStream.Step.moved(.random(in: 1...9, using: &random)) : .blocked(until: .writable)
+    }
+    let sink = ScriptedStream(writes: steps, takesAll: true)
+    let pump = pump(source, sink, capacity: 10 * factor)
+    for _ in 0..<9000 where pump.moved < datagrams.joined().count {
+      sink.writerWaits = []
+      _ = try Bool.random(using: &random) ? pump.turn() : pump.drain()
+    }
+    #expect(source.lost == 0, "\(random)")
+    #expect(sink.written == Array(datagrams.joined()), "\(random)")
+  }
+
+  @Test("loses and doubles nothing in any pattern of reads and writes", arguments: [1, 2, 3, 7, 64])
+  func randomSteps(capacity: Int) throws {
+    var random = SeededRandom()
+    func steps() -> [ScriptedStream.Step] {
+      (0..<500).map { _ in
+        switch Int.random(in: 0..<4, using: &random) {
+        case 0: .blocked(until: Bool.random(using: &random) ? .readable : .writable)
+        case 1: .moved(0)
+        default: .moved(.random(in: 1...(2 * capacity), using: &random))
+        }
+      }
+    }
+    let source = ScriptedStream(reads: steps() + [.ended])
+    let sink = ScriptedStream(writes: steps(), takesAll: true)
+    let pump = pump(source, sink, capacity: capacity)
+    var outcome = Pump.Outcome.idle
+    for _ in 0..<20_000 where outcome != .finished {
+      // Only ever called for what it waits for: if it waits for nothing while it keeps or expects bytes, it is stuck.
+      if !sink.writerWaits.isEmpty {
+        sink.writerWaits = []
+        outcome = try pump.drain()
+      } else {
+        try #require(source.readerWaits != [] || pump.moved == 0 || outcome == .idle, "\(random)")
+        outcome = try pump.turn()
+      }
+      try #require(pump.count <= capacity, "\(random)")
+    }
+    #expect(outcome == .finished, "\(random)")
+    #expect(sink.written == ScriptedStream.pattern(0..<sink.written.count), "\(random)")
+    #expect(UInt64(sink.written.count) == pump.moved)
+  }
+
+  @Test("ends with one fault and an honest count when any one step fails")
+  func failTheNthStep() throws {
+    for step in 0..<1000 {
+      let faults = Faults(failing: step)
+      let source = ScriptedStream(reads: [.moved(9), .blocked(until: .readable), .moved(30), .ended], faults: faults)
+      let sink = ScriptedStream(
+        writes: [.moved(3), .blocked(until: .writable), .moved(1)], takesAll: true, faults: faults)
+      let pump = pump(source, sink)
+      var outcome = Pump.Outcome.idle
+      do {
+        for _ in 0..<100 where outcome != .finished {
+          let hasSpace = !sink.writerWaits.isEmpty
+          sink.writerWaits = []
+          outcome = try hasSpace ? pump.drain() : pump.turn()
+        }
+        #expect(!faults.wasReached)
+      } catch {
+        #expect(faults.wasReached && error.side != .ourselves)
+      }
+      #expect(sink.written == ScriptedStream.pattern(0..<Int(pump.moved)))
+      if !faults.wasReached {
+        #expect(outcome == .finished && pump.moved == 39)
+        return
+      }
+    }
+    Issue.record("the scenario never ran to its end")
+  }
+
+  @Test("moves a MiB through the smallest rings", arguments: [1, 2, 3, 7])
+  func tinyRings(capacity: Int) throws {
+    let total = 1 << 20
+    let source = PatternSource(total)
+    let sink = PatternSink()
+    let pump = pump(source, sink, capacity: capacity)
+    while try pump.turn() != .finished {}
+    #expect(sink.taken == total && sink.isRight)
+  }
+}
+
+/// Says the running pattern and ends. Lean, for a million steps.
+private final class PatternSource: ByteStream {
+  var delegate: (any ByteStreamDelegate)?
+  var readerWaits: Readiness = []
+  var writerWaits: Readiness = []
+  private let total: Int
+  private var said = 0
+  init(_ total: Int) { self.total = total }
+
+  func read(into run: UnsafeMutableRawBufferPointer) -> Transfer {
+    guard said < total else { return .ended }
+    let count = min(run.count, total - said)
+    for place in 0..<count { run[place] = ScriptedStream.pattern(at: said + place) }
+    said += count
+    return .moved(count)
+  }
+  func write(_ run: UnsafeRawBufferPointer) -> Transfer { .ended }
+  func close() {}
+}
+
+/// Takes everything and checks it.
+private final class PatternSink: ByteStream {
+  var delegate: (any ByteStreamDelegate)?
+  var readerWaits: Readiness = []
+  var writerWaits: Readiness = []
+  private(set) var taken = 0
+  private(set) var isRight = true
+
+  func read(into run: UnsafeMutableRawBufferPointer) -> Transfer { .ended }
+  func write(_ run: UnsafeRawBufferPointer) -> Transfer {
+    for place in 0..<run.count where run[place] != ScriptedStream.pattern(at: taken + place) { isRight = false }
+    taken += run.count
+    return .moved(run.count)
+  }
+  func close() {}
+}

@@ -1,0 +1,162 @@
+// What golden files can't show: odd bytes, files and secrets, sizes, damage, and the values themselves.
+
+import Glibc
+import StreamBroker
+import Testing
+
+@testable import GatewayKit
+
+@Suite("A config file")
+struct ConfigFileTests {
+  private func read(_ text: String, environment: [String: String] = [:]) throws(ConfigProblems) -> Config {
+    try ConfigFile.read(Array(text.utf8), environment: environment, built: ["tty", "tcp", "sim"])
+  }
+
+  private func problems(_ bytes: [UInt8]) -> String {
+    do throws(ConfigProblems) {
+      _ = try ConfigFile.read(bytes, built: ["tty", "tcp", "sim"])
+      return ""
+    } catch { return error.description }
+  }
+
+  private let good = "routes: { gps: { listen: 'tcp://:4001', endpoint: 'sim://echo' } }\n"
+
+  @Test("becomes values with all defaults")
+  func values() throws {
+    let route = try #require(try read(good).routes.first)
+    #expect(route.name == "gps" && route.link == .shared)
+    #expect(route.listen.map(\.host) == [nil] && route.listen.map(\.port) == [4001])
+    #expect(route.endpoint == (try EndpointURL("sim://echo")))
+    let clients = Config.Clients(
+      max: 8, slow: .automatic, buffer: 65536, backlog: 0, keepalive: true, notices: true)
+    #expect(route.clients == clients)
+    let device = Config.Device(
+      open: .onDemand, retry: .milliseconds(250) ... .seconds(30), connectTimeout: .seconds(10), drain: .seconds(5),
+      flush: .connect)
+    #expect(route.device == device)
+    #expect(route.worstCaseMemory == 9 * 65536)
+  }
+
+  @Test("keeps the order of its routes, and gives proxies many clients")
+  func order() throws {
+    let config = try read(
+      "routes: { z: { listen: 'tcp://:1', endpoint: 'tcp://h:2' }, a: { listen: 'tcp://:3', endpoint: 'sim://echo' } }")
+    #expect(config.routes.map(\.name) == ["z", "a"])
+    #expect(config.routes.map(\.clients.max) == [1000, 8] && config.routes[0].link == .perClient)
+  }
+
+  @Test("means the same whether a default is said or not, so that a reload changes nothing")
+  func sameness() throws {
+    let long = "{ url: 'tty://any:115200/dev/x', parity: none }"
+    let short = "tty:///dev/x"
+    let configs = try [long, short].map { try read("routes: { a: { listen: 'tcp://:1', endpoint: \($0) } }") }
+    #expect(configs[0] == configs[1])
+  }
+
+  @Test("with odd bytes says which and where")
+  func bytes() {
+    #expect(problems(Array("a:\n  b\0".utf8)) == "config.yaml:2:4: control character \\0")
+    #expect(problems(Array("ä: \u{1B}".utf8)) == "config.yaml:1:4: control character \\u{1B}")
+    #expect(problems([0x61, 0x3A, 0x0A, 0x20, 0xC3, 0x28]) == "config.yaml:2:2: bytes that are not UTF-8")
+    #expect(problems([0xFF, 0xFE, 0x61, 0x00]) == "config.yaml:1:1: bytes that are not UTF-8")
+    #expect(problems(Array("a: \"x\\0y\"".utf8)) == "config.yaml:1:4: NUL in a text")
+    #expect(problems([]).hasPrefix("config.yaml:1:1: no routes"))
+    #expect(problems(Array(("\u{FEFF}" + good).utf8)) == "")
+    #expect(problems(Array(good.replacing("\n", with: "\r\n").utf8)) == "")
+  }
+
+  @Test("never puts control characters into a message")
+  func messages() {
+    let said = problems(Array("\"a\\e[31m\\nb\": 1\nroutes: { \"x\\r\": { listen: \"\\e\", \"\\n\": 1 } }".utf8))
+    #expect(said.contains("unknown key 'a\\u{1B}[31m\\nb'") && said.contains("routes.x\\r.listen: control character"))
+    #expect(!said.replacing("\n", with: "").unicodeScalars.contains { Suggestion.isControl($0) })
+  }
+
+  @Test("of more than 1 MiB is not read, and bombs go off at once")
+  func sizes() {
+    #expect(problems([UInt8](repeating: 0x23, count: (1 << 20) + 1)) == "config.yaml:1:1: larger than 1MiB")
+    let clock = ContinuousClock()
+    let spent = clock.measure {
+      #expect(problems([UInt8](repeating: UInt8(ascii: "["), count: 1 << 20)).contains("nested deeper than 32 levels"))
+      #expect(problems(Array(String(repeating: "a: {", count: 1 << 18).utf8)).contains("nested deeper than 32 levels"))
+      let keys = (0..<20000).map { "k\($0): 1\n" }.joined()
+      #expect(problems(Array(keys.utf8)).hasSuffix("\nand 19900 more"))
+    }
+    #expect(spent < .seconds(30))
+  }
+
+  @Test("that can't be read says what to do")
+  func unreadable() {
+    func said(_ path: String) -> String? {
+      do throws(ConfigProblems) {
+        _ = try ConfigFile.load(path: path, environment: [:], built: [])
+        return nil
+      } catch { return error.description }
+    }
+    #expect(
+      said("/nonexistent/c.yaml")
+        == "/nonexistent/c.yaml: cannot read it: No such file or directory (ENOENT); name the file that is meant, "
+        + "as in 'baudway check /etc/baudway/config.yaml'")
+    #expect(said("/tmp")?.hasPrefix("/tmp: cannot read it: Is a directory (EISDIR)") == true)
+    #expect(said("/dev/zero")?.hasPrefix("/dev/zero: cannot read it: File too large (EFBIG)") == true)
+  }
+
+  @Test("reads secrets from files beside it, and shows none")
+  func secrets() throws {
+    var template = Array("/tmp/config-test-XXXXXX".utf8CString)
+    let folder = try #require(mkdtemp(&template).map { String(cString: $0) })
+    defer { for name in ["/secret", "/empty", "/c.yaml", ""] { remove(folder + name) } }
+    try writeText("hunter2\n", to: folder + "/secret")
+    try writeText("\n", to: folder + "/empty")
+    try writeText(
+      "users: { a: { password: 'file:secret' }, b: { password: 'file:empty' }, c: { password: [hunter2] } }\n" + good,
+      to: folder + "/c.yaml")
+    let problems = #expect(throws: ConfigProblems.self) {
+      try ConfigFile.load(path: folder + "/c.yaml", environment: [:], built: ["sim"])
+    }
+    #expect(
+      problems?.list.map { "\($0.path): \($0.message)" } == [
+        "users: not in this build", "users.b.password: the secret's file 'empty' is empty",
+        "users.c.password: expected a secret, not a list; write for example 'password: text'",
+      ])
+  }
+
+  @Test("takes variables, but not without bound")
+  func environment() throws {
+    let text = "routes: { a: { listen: 'tcp://:${P}', endpoint: '${E:-sim://echo}' } }"
+    #expect(try read(text, environment: ["P": "7", "E": ""]).routes[0].listen[0].port == 7)
+    #expect(try read(text, environment: ["P": "7", "E": "sim://sink"]).routes[0].endpoint.host == "sink")
+    let long = ["X": String(repeating: "x", count: 100_000)]
+    let many = "proxies: [ \(Array(repeating: "'${X}'", count: 50).joined(separator: ", ")) ]\n" + good
+    let problems = #expect(throws: ConfigProblems.self) { try read(many, environment: long) }
+    #expect(problems?.list.contains { $0.message == "environment variables add more than 1MiB" } == true)
+  }
+
+  @Test("survives any damage", arguments: ConfigGoldenTests.names)
+  func damage(name: String) throws {
+    let bytes = try readBytes(#filePath.replacing("ConfigFileTests.swift", with: "Golden/\(name)"))
+    var random = SystemRandomNumberGenerator()
+    let odd = Array("{}[]:,-'\"#&*!|>%@`?<$~\n\t 0\u{0}".utf8) + [0xC3, 0xFF]
+    for _ in 0..<60 {
+      var damaged = bytes
+      for _ in 0..<Int.random(in: 1...4, using: &random) {
+        let place = damaged.indices.randomElement(using: &random) ?? 0
+        switch Int.random(in: 0..<4, using: &random) {
+        case 0: damaged.insert(odd.randomElement(using: &random)!, at: place)
+        case 1 where !damaged.isEmpty: damaged.remove(at: place)
+        case 2 where !damaged.isEmpty: damaged[place] = odd.randomElement(using: &random)!
+        default: damaged.insert(contentsOf: damaged[place...].prefix(40), at: damaged.indices.randomElement() ?? 0)
+        }
+      }
+      do throws(ConfigProblems) {
+        let config = try ConfigFile.read(damaged, built: ["tty", "tcp", "sim"])
+        #expect(throws: Never.self) { try read(config.table) }
+      } catch {
+        let text = String(decoding: damaged, as: UTF8.self)
+        #expect(
+          !error.list.isEmpty && error.list.allSatisfy { $0.place.map { $0 >= .init(line: 1, column: 1) } ?? false },
+          "\(text)")
+      }
+    }
+  }
+}

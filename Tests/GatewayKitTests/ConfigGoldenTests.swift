@@ -1,0 +1,68 @@
+// Golden configs: each file holds a config, a line `----`, and what is said about it: its problems, or the table that
+// `check` prints. With GOLDEN_UPDATE in the environment the second part is written anew, to be read and committed.
+
+import GatewayKit
+import Glibc
+import Testing
+
+@Suite("A config file")
+struct ConfigGoldenTests {
+  private static let folder = #filePath.replacing("ConfigGoldenTests.swift", with: "Golden")
+  private static let environment = ["PORT": "4001", "BAUD": "9600", "EMPTY": ""]
+
+  static var names: [String] {
+    guard let directory = opendir(folder) else { return [] }
+    defer { closedir(directory) }
+    var names: [String] = []
+    while let entry = readdir(directory) {
+      let name = withUnsafePointer(to: &entry.pointee.d_name) {
+        $0.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
+      }
+      if name.hasSuffix(".golden") { names.append(name) }
+    }
+    return names.sorted()
+  }
+
+  @Test("gets the answer that stands beside it", arguments: names)
+  func golden(name: String) throws {
+    let path = "\(Self.folder)/\(name)"
+    let content = try String(decoding: readBytes(path), as: UTF8.self)
+    let divider = try #require(content.firstRange(of: "----\n"))
+    let answer = Self.answer(to: String(content[..<divider.lowerBound]))
+    if getenv("GOLDEN_UPDATE") != nil { try writeText(content[..<divider.upperBound] + answer, to: path) }
+    #expect(answer == content[divider.upperBound...])
+    #expect(name.hasPrefix("good") == answer.hasPrefix("version: 1\n"))
+  }
+
+  @Test("that is good means the same when its table is read again", arguments: names.filter { $0.hasPrefix("good") })
+  func again(name: String) throws {
+    let content = try String(decoding: readBytes("\(Self.folder)/\(name)"), as: UTF8.self)
+    let divider = try #require(content.firstRange(of: "----\n"))
+    let config = try Self.read(String(content[..<divider.lowerBound]))
+    #expect(try Self.read(config.table) == config)
+  }
+
+  @Test("of each trap is here")
+  func complete() { #expect(Self.names.count > 20) }
+
+  private static func read(_ text: String) throws(ConfigProblems) -> Config {
+    try ConfigFile.read(Array(text.utf8), environment: environment, built: ["tty", "tcp", "sim"])
+  }
+
+  private static func answer(to text: String) -> String {
+    do throws(ConfigProblems) { return try read(text).table } catch { return "\(error)\n" }
+  }
+}
+
+func readBytes(_ path: String) throws -> [UInt8] {
+  let file = try #require(fopen(path, "r"), "\(path)")
+  defer { fclose(file) }
+  var bytes = [UInt8](repeating: 0, count: 2 << 20)
+  return Array(bytes[..<fread(&bytes, 1, bytes.count, file)])
+}
+
+func writeText(_ text: some StringProtocol, to path: String) throws {
+  let file = try #require(fopen(path, "w"), "\(path)")
+  defer { fclose(file) }
+  fputs(String(text), file)
+}

@@ -1,0 +1,196 @@
+// Nodes, links and directories that come and go in a directory of the test's own, and ptys.
+
+import ByteStreams
+import CLinux
+import Glibc
+import Testing
+
+@testable import StreamBroker
+
+@Suite("A node watch", .timeLimit(.minutes(1)), .serialized)
+struct NodeWatchTests {
+  private let lane: Lane
+  private let directory: String
+
+  init() throws {
+    lane = try Lane("test")
+    var template = Array("/tmp/node-watch-XXXXXX".utf8CString)
+    let made = template.withUnsafeMutableBufferPointer { mkdtemp($0.baseAddress!).map { String(cString: $0) } }
+    directory = try #require(made)
+  }
+
+  /// Watches `path` and yields, at each change, what `look` sees then.
+  private func watch<Seen: Sendable>(
+    _ path: String, _ look: @escaping @Sendable () -> Seen
+  ) async -> (OnLane<NodeWatch>, AsyncStream<Seen>.AsyncIterator) {
+    let (changes, feed) = AsyncStream.makeStream(of: Seen.self)
+    let watch = await lane.ask { lane, answer in
+      answer(OnLane(value: NodeWatch(path: path, on: lane.poller, changed: { feed.yield(look()) })))
+    }
+    return (watch, changes.makeAsyncIterator())
+  }
+
+  private func end(_ watch: OnLane<NodeWatch>) async {
+    await lane.ask { _, answer in
+      watch.value.cancel()
+      watch.value.cancel()
+      answer(())
+    }
+    lane.stop()
+    removeAll()
+  }
+
+  private func removeAll() {
+    for name in ["node", "link", "other", "far/deep/node", "far/deep", "far"] { remove("\(directory)/\(name)") }
+    rmdir(directory)
+  }
+
+  private func make(_ path: String) { Glibc.close(creat(path, 0o600)) }
+
+  @Test("tells of a node that appears, every time it does")
+  func appears() async throws {
+    let node = "\(directory)/node"
+    var (watch, changes) = await watch(node) { [directory] in linkTarget("\(directory)/node") }
+    for round in 1...10 {
+      #expect(symlink("/dev/null?\(round)", node) == 0 && remove(node) == 0)  // a link that leads nowhere is no news
+      let target = String(repeating: "/", count: round) + "dev/null"
+      #expect(symlink(target, node) == 0)
+      #expect(await changes.reaches(target))
+      #expect(remove(node) == 0)
+    }
+    await end(watch)
+  }
+
+  @Test("tells of a node in a directory that is not there yet, however it comes", arguments: [false, true])
+  func missingDirectories(isMoved: Bool) async throws {
+    let node = "\(directory)/far/deep/node"
+    var (watch, changes) = await watch(node) { access(node, F_OK) == 0 }
+    let place = isMoved ? "\(directory)/other" : "\(directory)/far"
+    mkdir(place, 0o700)
+    mkdir("\(place)/deep", 0o700)
+    make("\(place)/deep/node")
+    if isMoved { #expect(rename(place, "\(directory)/far") == 0) }
+    #expect(await changes.next() == true)
+    await end(watch)
+  }
+
+  @Test("follows links: to a target that appears, and to another target")
+  func links() async throws {
+    let link = "\(directory)/link"
+    #expect(symlink("far/../node", link) == 0)
+    mkdir("\(directory)/far", 0o700)
+    var (watch, changes) = await watch(link) { linkTarget(link) }
+    make("\(directory)/node")
+    #expect(await changes.next() == "far/../node")
+
+    make("\(directory)/other")
+    #expect(symlink("other", "\(directory)/far/deep") == 0)
+    #expect(rename("\(directory)/far/deep", link) == 0)
+    #expect(await changes.reaches("other"))
+    await end(watch)
+  }
+
+  @Test("tells when the permissions of a node change, and is silent about its neighbours")
+  func permissions() async throws {
+    let node = "\(directory)/node"
+    make(node)
+    var (watch, changes) = await watch(node) { mode(of: node) }
+    // Young as it is, the node may have come after the opening that failed.
+    #expect(await changes.next() == 0o600)
+    for _ in 0..<1000 {
+      make("\(directory)/other")
+      remove("\(directory)/other")
+    }
+    #expect(chmod(node, 0o660) == 0)
+    #expect(await changes.next() == 0o660)
+    await end(watch)
+  }
+
+  @Test("tells of a pty that comes back under its name")
+  func pty() async throws {
+    let path = try TTYPair().path  // and closes it: the name is free again
+    var (watch, changes) = await watch(path) { access(path, F_OK) == 0 }
+    // Other tests make ptys as well: go on until one has that name.
+    var others: [DescriptorParcel] = []
+    while others.count < 256, access(path, F_OK) != 0 {
+      let pair = try TTYPair()
+      others.append(DescriptorParcel(pair.master.duplicate()))
+    }
+    #expect(await changes.next() == true)
+    await end(watch)
+  }
+
+  @Test("finds nothing new in a node that was there long before")
+  func old() throws {
+    let inotify = Descriptor(owning: inotify_init1(Int32(IN_CLOEXEC)))
+    let survey = NodeSurvey(of: "/dev/./pts/../null", watchingWith: inotify.raw, replacing: [])
+    #expect(survey.exists && survey.error == nil)
+    #expect(!survey.changedAfter(survey.startedAt))
+    #expect(survey.names.values.contains(["null", "pts"]))
+    removeAll()
+  }
+
+  @Test("gives up links in a circle, and says why a directory can't be watched")
+  func hopeless() throws {
+    #expect(symlink("link", "\(directory)/link") == 0)
+    let inotify = Descriptor(owning: inotify_init1(Int32(IN_CLOEXEC)))
+    #expect(!NodeSurvey(of: "\(directory)/link", watchingWith: inotify.raw, replacing: []).exists)
+    let blind = NodeSurvey(of: "/dev/null", watchingWith: -1, replacing: [])
+    #expect(blind.error == SystemError("inotify_add_watch", EBADF))
+    #expect(blind.exists)
+    removeAll()
+  }
+
+  @Test("leaves no descriptor behind, wherever it is cancelled")
+  func cancelled() async throws {
+    let before = inotifyCount()
+    let path = "\(directory)/node"
+    for delay in 0..<20 {
+      let watch = await lane.ask { lane, answer in
+        answer(OnLane(value: NodeWatch(path: path, on: lane.poller, changed: {})))
+      }
+      // A few visits of the lane later each time, so that it is caught in every state.
+      for _ in 0..<delay { await lane.ask { _, answer in answer(()) } }
+      await lane.ask { _, answer in
+        watch.value.cancel()
+        answer(())
+      }
+    }
+    let deadline = monotonicNanoseconds() + 10_000_000_000
+    // They close on queues of their own.
+    while inotifyCount() > before, monotonicNanoseconds() < deadline { usleep(1000) }
+    #expect(inotifyCount() == before)
+    lane.stop()
+    removeAll()
+  }
+
+  /// Only this suite makes inotify instances, and its tests run one after the other.
+  private func inotifyCount() -> Int {
+    (0..<1024).count { linkTarget("/proc/self/fd/\($0)") == "anon_inode:inotify" }
+  }
+}
+
+extension AsyncIteratorProtocol where Element: Equatable, Failure == Never {
+  /// Whether `wanted` comes before the end, which is the test's time limit.
+  fileprivate mutating func reaches(_ wanted: Element) async -> Bool {
+    while let element = await next(isolation: #isolation) {
+      if element == wanted { return true }
+    }
+    return false
+  }
+}
+
+private func linkTarget(_ path: String) -> String? {
+  var buffer = [UInt8](repeating: 0, count: 4096)
+  let count = buffer.withUnsafeMutableBytes { readlink(path, $0.baseAddress!, $0.count) }
+  return count < 0 ? nil : String(decoding: buffer[..<count], as: UTF8.self)
+}
+
+private func mode(of path: String) -> UInt32? {
+  var status = stat()
+  return stat(path, &status) == 0 ? status.st_mode & 0o777 : nil
+}
+
+extension Descriptor {
+  fileprivate borrowing func duplicate() -> Descriptor { Descriptor(owning: fcntl(raw, F_DUPFD_CLOEXEC, 0)) }
+}

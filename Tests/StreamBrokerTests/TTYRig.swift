@@ -1,0 +1,189 @@
+// What the tests of serial ports need: a pty whose slave plays the port, a port made of recorded calls, and a way to ask
+// things that live on a lane.
+
+import ByteStreams
+import CLinux
+import Dispatch
+import Glibc
+import Synchronization
+import Testing
+
+@testable import StreamBroker
+
+/// Carries what lives on a lane from one visit of the lane to the next.
+struct OnLane<Value>: @unchecked Sendable {  // nobody touches `value` but on its lane
+  let value: Value
+}
+
+extension Lane {
+  /// Runs `body` on the lane and waits until it calls what it was given.
+  nonisolated func ask<Answer: Sendable>(
+    _ body: @escaping @Sendable (isolated Lane, @escaping @Sendable (Answer) -> Void) -> Void
+  ) async -> Answer {
+    await withCheckedContinuation { continuation in
+      post { lane in body(lane) { continuation.resume(returning: $0) } }
+    }
+  }
+}
+
+extension TTYConnector {
+  /// Opens the recorded port, on a queue of its own.
+  init(_ tty: RecordedTTY) {
+    self.init(TTYPort("/dev/ttyX", TTYSettings(), calls: tty), device: TTYDevice("/dev/ttyX"))
+  }
+
+  func opened(on lane: Lane, discardingInput: Bool = false) async -> Result<OnLane<any ByteStream>, OpenFailure> {
+    await lane.ask { lane, answer in
+      _ = open(on: lane.poller, discardingInput: discardingInput) { result in answer(result.map { OnLane(value: $0) }) }
+    }
+  }
+}
+
+/// A pty: its slave is a serial port for whoever opens `path`; the test holds the other side.
+struct TTYPair: ~Copyable {
+  let master: Descriptor
+  let path: String
+
+  init() throws {
+    var name = [CChar](repeating: 0, count: 64)
+    let raw = linux_open_pty(&name, name.count)
+    try #require(raw >= 0)
+    master = Descriptor(owning: raw)
+    path = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+  }
+
+  /// Sends `bytes` to whoever has the port.
+  func send(_ bytes: [UInt8]) { #expect(write(master.raw, bytes, bytes.count) == bytes.count) }
+
+  /// What came from the port, once `count` bytes did, or what there was within ten seconds.
+  func receive(_ count: Int) -> [UInt8] {
+    var bytes: [UInt8] = []
+    var buffer = [UInt8](repeating: 0, count: 4096)
+    var watched = pollfd(fd: master.raw, events: Int16(POLLIN), revents: 0)
+    while bytes.count < count, poll(&watched, 1, 10_000) == 1 {
+      let got = read(master.raw, &buffer, buffer.count)
+      guard got > 0 else { break }
+      bytes += buffer[..<got]
+    }
+    return bytes
+  }
+}
+
+/// A port that takes everything, or what the test lets it take, and writes down each call.
+final class RecordedTTY: TTYCalls {
+  struct State {
+    var log: [String] = []
+    var modes = linux_termios()
+    /// Which call fails, counted from 0, with which errno.
+    var failing: (call: Int, errno: Int32)?
+    /// What the driver makes of settings.
+    var takes: @Sendable (linux_termios) -> linux_termios = { $0 }
+  }
+
+  let state: Mutex<State>
+  private let node: TTYNode
+  /// The other end of the socket that plays the port: it reads 0 when the port is closed.
+  let far: Descriptor
+  private let near: DescriptorParcel
+  private let gate: Gate?
+
+  /// Where opening hangs, as in a driver.
+  final class Gate: Sendable {
+    private let arrivals = DispatchSemaphore(value: 0)
+    private let way = DispatchSemaphore(value: 0)
+
+    func pass() {
+      arrivals.signal()
+      way.wait()
+      way.signal()
+    }
+
+    /// Waits until somebody hangs.
+    func waitForFirst() {
+      arrivals.wait()
+      arrivals.signal()
+    }
+
+    func open() { way.signal() }
+  }
+
+  init(isPty: Bool = false, isCharacterDevice: Bool = true, gate: Gate? = nil) throws {
+    var ends: [Int32] = [-1, -1]
+    try #require(linux_socketpair(AF_UNIX, Int32(SOCK_STREAM.rawValue), &ends) == 0)
+    near = DescriptorParcel(Descriptor(owning: ends[0]))
+    far = Descriptor(owning: ends[1])
+    node = TTYNode(isCharacterDevice: isCharacterDevice, isPty: isPty)
+    self.gate = gate
+    var fresh = linux_termios()  // as Linux makes a tty: echo, line editing, 9600 8N1, HUPCL
+    fresh.iflag = UInt32(ICRNL | IXON)
+    fresh.oflag = UInt32(OPOST | ONLCR)
+    fresh.cflag = UInt32(CS8 | CREAD | HUPCL)
+    fresh.lflag = UInt32(ISIG | ICANON | ECHO)
+    fresh.input_rate = 9600
+    fresh.output_rate = 9600
+    fresh.min = 1
+    state = Mutex(State(modes: fresh))
+  }
+
+  var log: [String] { state.withLock { $0.log } }
+  var modes: linux_termios { state.withLock { $0.modes } }
+
+  var isClosed: Bool {
+    var byte: UInt8 = 0
+    return read(far.raw, &byte, 1) == 0
+  }
+
+  /// Waits until the port is closed, for ten seconds.
+  func closes() -> Bool {
+    var watched = pollfd(fd: far.raw, events: Int16(POLLIN), revents: 0)
+    return poll(&watched, 1, 10_000) == 1 && isClosed
+  }
+
+  private func note(_ call: String, _ details: String = "") throws(SystemError) {
+    let failure = state.withLock { state in
+      state.log.append(call + details)
+      return state.failing?.call == state.log.count - 1 ? state.failing?.errno : nil
+    }
+    if let failure { throw SystemError(call, failure) }
+  }
+
+  func identify(_ path: String) throws(SystemError) -> TTYNode {
+    try note("stat")
+    return node
+  }
+
+  func open(_ path: String) throws(SystemError) -> Descriptor {
+    gate?.pass()
+    try note("open")
+    guard let descriptor = near.take() else { throw SystemError("open", EBUSY) }
+    return descriptor
+  }
+
+  func lock(_ tty: Int32) throws(SystemError) { try note("flock") }
+  func exclude(_ tty: Int32) throws(SystemError) { try note("ioctl TIOCEXCL") }
+
+  func modes(_ tty: Int32) throws(SystemError) -> linux_termios {
+    try note("ioctl TCGETS2")
+    return modes
+  }
+
+  func setModes(_ tty: Int32, _ modes: linux_termios) throws(SystemError) {
+    try note("ioctl TCSETS2")
+    state.withLock { $0.modes = $0.takes(modes) }
+  }
+
+  func setModemBits(_ tty: Int32, _ bits: Int32, _ isOn: Bool) throws(SystemError) {
+    let names = (bits & TIOCM_DTR != 0 ? " DTR" : "") + (bits & TIOCM_RTS != 0 ? " RTS" : "")
+    try note(isOn ? "ioctl TIOCMBIS" : "ioctl TIOCMBIC", names)
+  }
+
+  func setBreak(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
+    try note(isOn ? "ioctl TIOCSBRK" : "ioctl TIOCCBRK")
+  }
+
+  func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
+    try note("ioctl TIOCSSERIAL", isOn ? " on" : " off")
+  }
+
+  func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) { try note("tcflush", " \(purge)") }
+}

@@ -1,0 +1,40 @@
+// Whether code leaves the process's descriptors as it found them. Works while other tests run beside it.
+
+import ByteStreams
+import Glibc
+import Testing
+
+/// Runs `body` and expects that every descriptor it opened is closed soon after it. Descriptors of other tests that run
+/// beside it come and go; only one that stays for 20 s counts.
+public func expectNoDescriptorLeak(
+  sourceLocation: SourceLocation = #_sourceLocation, _ body: () async throws -> Void
+) async throws {
+  try await onLane("warm-up") { _ in }  // Dispatch opens what it keeps for good
+  let before = openDescriptors()
+  try await body()
+  var suspects = openDescriptors().subtracting(before)
+  // The kernel tells nobody of a close, so this asks.
+  for _ in 0..<2000 where !suspects.isEmpty {
+    try await Task.sleep(for: .milliseconds(10))
+    suspects.formIntersection(openDescriptors())
+  }
+  #expect(suspects.isEmpty, "still open", sourceLocation: sourceLocation)
+}
+
+/// Each as "7 socket:[12345]".
+private func openDescriptors() -> Set<String> {
+  var found: Set<String> = []
+  guard let directory = opendir("/proc/self/fd") else { return found }
+  defer { closedir(directory) }
+  while let entry = readdir(directory) {
+    let name = withUnsafePointer(to: &entry.pointee.d_name) {
+      $0.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
+    }
+    guard let number = Int32(name), number != dirfd(directory) else { continue }
+    var target = [CChar](repeating: 0, count: 256)
+    let count = readlink("/proc/self/fd/\(name)", &target, target.count)
+    guard count > 0 else { continue }
+    found.insert("\(name) \(String(decoding: target[..<count].map { UInt8(bitPattern: $0) }, as: UTF8.self))")
+  }
+  return found
+}

@@ -1,0 +1,54 @@
+// A serial device in memory: the test holds the master end, the code under test opens the slave by its path.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+/// A pty pair whose slave is raw and without echo, as a serial port is.
+public struct Pty: Sendable {
+  /// The device's side: what is sent here the slave's reader gets.
+  public let master: FarEnd
+  /// "/dev/pts/7"
+  public let path: String
+  // Kept open so that the master does not hang up between the slave's users, as a serial port does not.
+  private let holder: FarEnd
+
+  /// Opens the slave: non-blocking, and never the test's controlling terminal.
+  public func openSlave() throws(SystemError) -> Descriptor {
+    let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+    guard raw >= 0 else { throw SystemError("open") }
+    return Descriptor(owning: raw)
+  }
+
+  /// Pulls the device out: whoever has the slave open sees a hang-up, and the path is gone.
+  public func unplug() {
+    holder.close()
+    master.close()
+  }
+
+  /// Lets the master see when the last user of the slave has closed it.
+  public func letGo() { holder.close() }
+
+  fileprivate init(master: consuming Descriptor, path: String) throws(SystemError) {
+    self.master = FarEnd(master, isSocket: false)
+    self.path = path
+    let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+    guard raw >= 0 else { throw SystemError("open") }
+    let slave = Descriptor(owning: raw)
+    var settings = termios()
+    guard tcgetattr(slave.raw, &settings) == 0 else { throw SystemError("tcgetattr") }
+    cfmakeraw(&settings)
+    guard tcsetattr(slave.raw, TCSANOW, &settings) == 0 else { throw SystemError("tcsetattr") }
+    holder = FarEnd(slave, isSocket: false)
+  }
+}
+
+/// Makes a pty; it is gone when the value is.
+public func makePty() throws(SystemError) -> Pty {
+  var path = [CChar](repeating: 0, count: 64)
+  let master = linux_open_pty(&path, path.count)
+  guard master >= 0 else { throw SystemError("posix_openpt") }
+  return try Pty(
+    master: Descriptor(owning: master),
+    path: String(decoding: path.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self))
+}
