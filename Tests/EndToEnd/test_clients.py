@@ -126,9 +126,8 @@ def test_the_console_answers():
 
 
 def test_a_sink_takes_everything():
-    with Gateway({"routes": {"sink": {**ECHO, "endpoint": "sim://sink"}}}) as gateway:
+    with Gateway({"routes": {"sink": {**ECHO, "endpoint": "sim://sink", "link": "per-client"}}}) as gateway:
         with gateway.connect("sink") as client:
             client.sendall(bytes(8 << 20))
-        gateway.stop()
         ended = gateway.event("session ended")
         assert (ended["up"], ended["down"], ended["dropped"]) == (8 << 20, 0, 0)

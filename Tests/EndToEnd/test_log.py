@@ -25,7 +25,7 @@ def test_a_sessions_story(text):
             assert STAMP.match(entry["time"]), entry
             assert entry["level"] in ("info", "warning", "error", "notice", "debug"), entry
         told = [(e["event"], e.get("route")) for e in gateway.entries]
-        for event in (("listening", "echo"), ("started", None), ("link open", "echo"), ("session opened", "echo"),
+        for event in (("listening", "echo"), ("started", None), ("session opened", "echo"),
                       ("session ended", "echo"), ("stopping", None), ("stopped", None)):
             assert told.count(event) == 1, (event, told)
         for entry in (opened, ended):
@@ -45,3 +45,14 @@ def test_numbers_are_numbers_in_json():
         ended = gateway.event("session ended")
         for key in ("session", "up", "down", "dropped", "seconds"):
             assert isinstance(ended[key], (int, float)), (key, ended)
+
+
+def test_a_links_story():
+    """On a shared link: opened by the first client, closed after the last."""
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        client = gateway.connect("echo")
+        round_trip(client)
+        reset(client)
+        gateway.event("link closed")
+        assert [e["event"] for e in gateway.entries if e["event"].startswith("link")] == ["link open", "link closed"]
+        assert gateway.event("link open")["endpoint"] == "sim://echo"
