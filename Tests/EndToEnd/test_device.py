@@ -3,7 +3,7 @@ import os
 import threading
 import time
 
-from kit import Deadline, Gateway, Pty, Socat, receive_until, until
+from kit import Deadline, Gateway, Pty, Socat, receive_until, reset, until
 
 # From the node's appearing to the new device's first bytes at the client; the aim is a tenth of it.
 LIMIT = 3.0
@@ -73,10 +73,11 @@ def test_on_demand_opens_with_the_first_client_and_closes_after_the_last():
         before = gateway.descriptors()
         assert not gateway.events("link open")
         for turn in range(1, 4):
-            with gateway.connect("port") as client:
-                gateway.event("link open", count=turn)
-                client.sendall(b"x")
-                assert device.read(1) == b"x"
+            client = gateway.connect("port")
+            gateway.event("link open", count=turn)
+            client.sendall(b"x")
+            assert device.read(1) == b"x"
+            reset(client)
             gateway.event("link closed", count=turn)
         until(lambda: gateway.descriptors() == before, 5, "descriptors as before")
 

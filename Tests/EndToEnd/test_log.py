@@ -2,7 +2,7 @@
 import re
 
 import pytest
-from kit import Gateway, parse_json, parse_text, round_trip
+from kit import Gateway, parse_json, parse_text, reset, round_trip
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
@@ -10,7 +10,8 @@ STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
 @pytest.mark.parametrize("text", [True, False])
 def test_a_sessions_story(text):
-    with Gateway({"routes": {"echo": ECHO}}, text=text) as gateway:
+    # A link of its own, so that the client's end is the echo's too.
+    with Gateway({"routes": {"echo": {**ECHO, "link": "per-client"}}}, text=text) as gateway:
         with gateway.connect("echo") as client:
             round_trip(client, b"payload-payload-payload")
             name = "%s:%d" % client.getsockname()
@@ -24,7 +25,7 @@ def test_a_sessions_story(text):
             assert STAMP.match(entry["time"]), entry
             assert entry["level"] in ("info", "warning", "error", "notice", "debug"), entry
         told = [(e["event"], e.get("route")) for e in gateway.entries]
-        for event in (("listening", "echo"), ("started", None), ("link open", "echo"), ("session opened", "echo"),
+        for event in (("listening", "echo"), ("started", None), ("session opened", "echo"),
                       ("session ended", "echo"), ("stopping", None), ("stopped", None)):
             assert told.count(event) == 1, (event, told)
         for entry in (opened, ended):
@@ -38,8 +39,20 @@ def test_a_sessions_story(text):
 
 def test_numbers_are_numbers_in_json():
     with Gateway({"routes": {"echo": ECHO}}) as gateway:
-        with gateway.connect("echo") as client:
-            round_trip(client)
+        client = gateway.connect("echo")
+        round_trip(client)
+        reset(client)
         ended = gateway.event("session ended")
         for key in ("session", "up", "down", "dropped", "seconds"):
             assert isinstance(ended[key], (int, float)), (key, ended)
+
+
+def test_a_links_story():
+    """On a shared link: opened by the first client, closed after the last."""
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        client = gateway.connect("echo")
+        round_trip(client)
+        reset(client)
+        gateway.event("link closed")
+        assert [e["event"] for e in gateway.entries if e["event"].startswith("link")] == ["link open", "link closed"]
+        assert gateway.event("link open")["endpoint"] == "sim://echo"
