@@ -117,7 +117,7 @@ public final class FarEnd: Sendable {
 
   /// Turns this end into a stream on a lane. Nothing of it may be waited for yet.
   public func stream(on poller: Poller, isTCP: Bool = false) throws(SystemError) -> DescriptorStream {
-    DescriptorStream(try take(), kind: isSocket ? .socket(isTCP: isTCP) : .device, on: poller)
+    DescriptorStream(try take(), kind: isTCP ? .tcp(wasDialled: false) : isSocket ? .socket : .device, on: poller)
   }
 
   /// The number, while it is ours: it may be somebody else's after `close()`.
