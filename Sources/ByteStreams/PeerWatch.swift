@@ -65,7 +65,10 @@ public final class PeerWatch {
     }
   }
 
-  func forgetAll() { suspects = [] }
+  func forgetAll() {
+    for suspect in suspects { suspect.peer.watchPlace = nil }
+    suspects = []
+  }
 
   private func schedule(_ delay: Duration) {
     timer = timers.after(delay) { [unowned self] in look() }  // both die with the lane

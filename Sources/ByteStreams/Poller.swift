@@ -27,7 +27,7 @@ public final class Poller {
   public let peers: PeerWatch
 
   private let epoll: Descriptor
-  private let queue: DispatchQueue
+  private let queue: DispatchQueue?  // nil for tests that play the lane themselves
   private let post: @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
 
   private struct Entry {
@@ -52,7 +52,7 @@ public final class Poller {
   private var away: [Int: (any Sendable) -> Void] = [:]
   private var lastAway = 0
 
-  init(queue: DispatchQueue, post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
+  init(queue: DispatchQueue? = nil, post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
     let raw = epoll_create1(Int32(EPOLL_CLOEXEC))
     guard raw >= 0 else { throw SystemError("epoll_create1") }
     epoll = Descriptor(owning: raw)
@@ -100,7 +100,7 @@ public final class Poller {
 
   // A wrong thread is a crash in tests, not a rumour; the check costs too much for a release.
   private var isOnLane: Bool {
-    dispatchPrecondition(condition: .onQueue(queue))
+    if let queue { dispatchPrecondition(condition: .onQueue(queue)) }
     return true
   }
 
