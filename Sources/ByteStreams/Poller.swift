@@ -50,11 +50,13 @@ public final class Poller {
   private var away: [Int: (any Sendable) -> Void] = [:]
   private var lastAway = 0
 
-  init(post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
+  init(
+    clock: LaneClock = .monotonic, post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
+  ) throws(SystemError) {
     let raw = epoll_create1(Int32(EPOLL_CLOEXEC))
     guard raw >= 0 else { throw SystemError("epoll_create1") }
     epoll = Descriptor(owning: raw)
-    timers = try Timers(clock: .monotonic)
+    timers = try Timers(clock: clock)
     self.post = post
     peers = PeerWatch(timers: timers)
     try add(timers.descriptor, handler: timers, for: .readable)

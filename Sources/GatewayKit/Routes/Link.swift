@@ -57,6 +57,7 @@ final class Link: HubDelegate {
     case .open: open()
     case .cancelOpening:
       cancelOpening()
+      stopWaiting()
       say(.closed)
     case .close: close()
     case .wait(let pause): wait(pause)
@@ -138,8 +139,8 @@ final class Link: HubDelegate {
   }
 
   private func close() {
-    guard let stream = hub.detach() else { return say(.closed) }
-    lingering.close(stream, otherSideFinished: hub.endpointHasEnded)
+    if let stream = hub.detach() { lingering.close(stream, otherSideFinished: hub.endpointHasEnded) }
+    hub.dropUnheard()
     say(.closed)
   }
 
@@ -155,6 +156,11 @@ final class Link: HubDelegate {
     if !settings.hub.isShared && cause == nil {
       hub.endpointHasEnded = true
       for session in hub.sessions { hub.settle(session) }
+      return
+    }
+    if hub.endpointHasEnded {
+      // It had said its last word in order; that it takes no more is its leave, not its failure.
+      hub.endpointHungUp()
       return
     }
     hub.detach()?.close()
