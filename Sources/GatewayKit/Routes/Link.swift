@@ -5,8 +5,11 @@ import ByteStreams
 import StreamBroker
 
 protocol LinkDelegate: AnyObject {
-  func link(_ link: Link, is status: LinkStatus)
+  /// `retry` is the pause before the next try, where there is one.
+  func link(_ link: Link, is status: LinkStatus, retry: Duration?)
   func link(_ link: Link, ended session: Session, _ ending: Ending)
+  /// What followed from a session's end is done: a link that nobody needs any more is closed.
+  func linkHasSettled(_ link: Link)
 }
 
 final class Link: HubDelegate {
@@ -112,7 +115,7 @@ final class Link: HubDelegate {
       say(.closed)
       hub.leaveAll(Ending(.openFailed, failure))
     } else {
-      say(.waiting(.openFailed(failure)))
+      say(.waiting(.openFailed(failure)), retry: step)
       follow(step)
     }
   }
@@ -144,10 +147,12 @@ final class Link: HubDelegate {
     say(.closed)
   }
 
-  private func say(_ status: LinkStatus) {
+  private func say(_ status: LinkStatus, retry: Device.Step = .nothing) {
     guard status != self.status else { return }
     self.status = status
-    delegate.link(self, is: status)
+    var pause: Duration?
+    if case .wait(let length) = retry { pause = length }
+    delegate.link(self, is: status, retry: pause)
   }
 
   // MARK: - What the hub tells
@@ -170,7 +175,7 @@ final class Link: HubDelegate {
       say(.closed)
       hub.leaveAll(Ending(.deviceLost, cause))
     } else {
-      say(.waiting(.lost(cause as? SystemError)))
+      say(.waiting(.lost(cause as? SystemError)), retry: step)
       follow(step)
       closeIfUnneeded()
     }
@@ -179,6 +184,7 @@ final class Link: HubDelegate {
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
     closeIfUnneeded()
+    delegate.linkHasSettled(self)
   }
 
   private func closeIfUnneeded() {
