@@ -34,7 +34,11 @@ public struct AsyncBytes: AsyncSequence {
 
   public struct Iterator: AsyncIteratorProtocol {
     fileprivate let face: AsyncFace
-    public func next() async throws -> [UInt8]? { try await face.receive() }
+
+    // With the caller's isolation: the form without it would run on the default executor, off the stream's lane.
+    public func next(isolation actor: isolated (any Actor)?) async throws(any Error) -> [UInt8]? {
+      try await face.receive()
+    }
   }
 }
 

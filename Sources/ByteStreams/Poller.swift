@@ -27,6 +27,7 @@ public final class Poller {
   public let peers: PeerWatch
 
   private let epoll: Descriptor
+  private let queue: DispatchQueue?  // nil for tests that play the lane themselves
   private let post: @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
 
   private struct Entry {
@@ -51,11 +52,12 @@ public final class Poller {
   private var away: [Int: (any Sendable) -> Void] = [:]
   private var lastAway = 0
 
-  init(post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
+  init(queue: DispatchQueue? = nil, post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
     let raw = epoll_create1(Int32(EPOLL_CLOEXEC))
     guard raw >= 0 else { throw SystemError("epoll_create1") }
     epoll = Descriptor(owning: raw)
     timers = try Timers(clock: .monotonic)
+    self.queue = queue
     self.post = post
     peers = PeerWatch(timers: timers)
     try add(timers.descriptor, handler: timers, for: .readable)
@@ -79,6 +81,7 @@ public final class Poller {
 
   /// Changes what a descriptor of the set is waited for.
   public func change(_ descriptor: Int32, to interest: Readiness) {
+    assert(isOnLane)
     let index = Int(descriptor)
     entries[index].mask = mask(of: interest)
     guard !entries[index].isChanged else { return }
@@ -93,6 +96,12 @@ public final class Poller {
     if entries[index].isInSet && !isClosing { _ = control(EPOLL_CTL_DEL, index) }
     entries[index].handler = nil
     entries[index].isInSet = false
+  }
+
+  // A wrong thread is a crash in tests, not a rumour; the check costs too much for a release.
+  private var isOnLane: Bool {
+    if let queue { dispatchPrecondition(condition: .onQueue(queue)) }
+    return true
   }
 
   private func tellChanges() {
@@ -133,7 +142,10 @@ public final class Poller {
 
   /// Calls `stream`'s delegate with `.hasBytesAvailable` in the lane's next round: for bytes that epoll is silent about,
   /// because the stream holds them or a budget was spent.
-  public func again(_ stream: any ByteStream) { again.append(stream) }
+  public func again(_ stream: any ByteStream) {
+    assert(isOnLane)
+    again.append(stream)
+  }
 
   /// Calls `handler` with no events in the lane's next round: for streams without a descriptor, which are their own kernel.
   public func nextRound(_ handler: any PollHandler) { next.append(handler) }

@@ -24,8 +24,8 @@ struct HappyEyeballsTests {
   @Test("begin the next after the delay, or at once when one failed")
   func delay() {
     var order = HappyEyeballs(addresses("::1", "::2", "::3"))
-    #expect(order.handle(.started) == [.attempt(0), .waitDelay])
-    #expect(order.handle(.delayPassed) == [.attempt(1), .waitDelay])
+    #expect(order.handle(.started) == [.waitDelay, .attempt(0)])
+    #expect(order.handle(.delayPassed) == [.waitDelay, .attempt(1)])
     #expect(order.handle(.failed(1)) == [.attempt(2)])
     #expect(order.handle(.delayPassed) == [])
     #expect(order.handle(.failed(2)) == [])

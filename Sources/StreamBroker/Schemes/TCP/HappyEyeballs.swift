@@ -62,7 +62,8 @@ struct HappyEyeballs {
     }
     underWay.insert(next)
     defer { next += 1 }
-    return next + 1 < addresses.count ? [.attempt(next), .waitDelay] : [.attempt(next)]
+    // The attempt last: it may be over at once, and what follows from that must find nothing still to be done.
+    return next + 1 < addresses.count ? [.waitDelay, .attempt(next)] : [.attempt(next)]
   }
 
   /// The first address's family first, then the other, by turns; within a family the order stays, and doubles go.

@@ -89,7 +89,7 @@ final class TCPOpening: Opening {
     let address = order.addresses[index]
     do {
       let socket = try Descriptor.socket(address.family)
-      try SocketOptions.applyStream(to: socket.raw)
+      try SocketOptions.applyStream(to: socket.raw, keepalive: false)  // set later by its stream
       let isConnected = try connect(socket.raw, to: address)
       let attempt = Attempt(socket) { [self] in settled(index) }
       attempts[index] = attempt
@@ -134,7 +134,7 @@ final class TCPOpening: Opening {
     self.done = nil
     closeAll()
     guard let descriptor = attempt.take(poller) else { return }
-    done(.success(DescriptorStream(descriptor, kind: .socket(isTCP: true), on: poller)))
+    done(.success(DescriptorStream(descriptor, kind: .tcp(wasDialled: true), on: poller)))
   }
 
   private func giveUp() {
