@@ -9,9 +9,7 @@ import Testing
 public func expectNoDescriptorLeak(
   sourceLocation: SourceLocation = #_sourceLocation, _ body: () async throws -> Void
 ) async throws {
-  // Dispatch opens what it keeps for good: its epoll set, and a timerfd with the first sleep.
-  try await onLane("warm-up") { _ in }
-  try await Task.sleep(for: .milliseconds(1))
+  try await onLane("warm-up") { _ in }  // Dispatch opens what it keeps for good
   let before = openDescriptors()
   try await body()
   var suspects = openDescriptors().subtracting(before)
