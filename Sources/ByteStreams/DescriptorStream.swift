@@ -17,8 +17,11 @@ public final class DescriptorStream: ByteStream, PollHandler {
 
   /// What the descriptor is made of, as far as reading and writing differ.
   public enum Kind: Sendable {
-    /// `.socket` of a stream type; `isTCP` has its peer watched while bytes are on their way.
-    case socket(isTCP: Bool)
+    /// A TCP connection: its peer is watched while bytes are on their way. An accepted one has what its listener was set
+    /// to; for one that was dialled keepalive is set once it has been quiet for some seconds, which saves short ones four calls.
+    case tcp(wasDialled: Bool)
+    /// Another stream socket.
+    case socket
     /// A terminal or anything else that read(2) and write(2) serve.
     case device
   }
@@ -34,7 +37,8 @@ public final class DescriptorStream: ByteStream, PollHandler {
   private var isFull = false
   // Where close(2) runs if it may block: closing a tty drains it.
   private let closeQueue: DispatchQueue?
-  var isWatched = false
+  private var needsKeepalive = false
+  var watchPlace: Int?
 
   public private(set) var serialLine: (any SerialLine)?
 
@@ -45,9 +49,12 @@ public final class DescriptorStream: ByteStream, PollHandler {
   ) {
     raw = descriptor.raw
     switch kind {
-    case .socket(let isTCP):
+    case .tcp:
       isSocket = true
-      self.isTCP = isTCP
+      isTCP = true
+    case .socket:
+      isSocket = true
+      isTCP = false
     case .device:
       isSocket = false
       isTCP = false
@@ -56,6 +63,10 @@ public final class DescriptorStream: ByteStream, PollHandler {
     self.closeQueue = closeQueue
     self.serialLine = serialLine
     self.descriptor = consume descriptor
+    if case .tcp(wasDialled: true) = kind {
+      needsKeepalive = true
+      poller.peers.add(self)
+    }
   }
 
   /// Whether it was closed; a closed stream answers `.ended`.
@@ -96,11 +107,11 @@ public final class DescriptorStream: ByteStream, PollHandler {
       // A library must not depend on the process ignoring SIGPIPE.
       let count =
         isSocket
-        ? send(raw, run.baseAddress!, run.count, Int32(MSG_NOSIGNAL))
+        ? Glibc.send(raw, run.baseAddress!, run.count, Int32(MSG_NOSIGNAL))
         : Glibc.write(raw, run.baseAddress!, run.count)
       if count >= 0 {
         isFull = count < run.count
-        if isTCP && !isWatched { poller.peers.add(self) }
+        if isTCP && watchPlace == nil { poller.peers.add(self) }
         return .moved(count)
       }
       switch errno {
@@ -166,6 +177,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
   public func close() {
     guard let descriptor = descriptor.take() else { return }
     if isInPoller { poller.remove(raw, isClosing: closeQueue == nil) }
+    poller.peers.remove(self)
     delegate = nil
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)
@@ -185,5 +197,10 @@ public final class DescriptorStream: ByteStream, PollHandler {
 extension DescriptorStream: WatchedPeer {
   var watchedDescriptor: Int32? { isClosed ? nil : raw }
   var isBlocked: Bool { writerWaits.contains(.writable) }
+  func peerIsQuiet() {
+    guard needsKeepalive else { return }
+    needsKeepalive = false
+    try? SocketOptions.applyKeepalive(to: raw)  // fails on a socket that is gone; reading it tells
+  }
   func peerIsGone() { tell(.errorOccurred(SystemError("write", ETIMEDOUT))) }
 }

@@ -25,7 +25,7 @@ public actor Lane {
     self.label = label
     let executor = try LaneExecutor(label)
     self.executor = executor
-    poller = try Poller { body in executor.post(.call(body)) }
+    poller = try Poller(queue: executor.queue) { body in executor.post(.call(body)) }
     try poller.addBell(executor.bell.raw)
     executor.queue.async { self.assumeIsolated { $0.start() } }
   }
@@ -49,6 +49,7 @@ public actor Lane {
     post { lane in
       lane.source?.cancel()
       lane.source = nil
+      lane.poller.forgetAll()
     }
   }
 

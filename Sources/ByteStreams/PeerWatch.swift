@@ -7,10 +7,12 @@ import CLinux
 protocol WatchedPeer: AnyObject {
   /// Nil once closed.
   var watchedDescriptor: Int32? { get }
-  /// Kept by the watch: whether the peer is on its list.
-  var isWatched: Bool { get set }
+  /// Kept by the watch: the peer's place on its list.
+  var watchPlace: Int? { get set }
   /// Waits for writability.
   var isBlocked: Bool { get }
+  /// Everything is acknowledged; from here on keepalive has to do it.
+  func peerIsQuiet()
   func peerIsGone()
 }
 
@@ -46,10 +48,26 @@ public final class PeerWatch {
 
   /// Looks after `peer` until everything it was sent is acknowledged.
   func add(_ peer: any WatchedPeer) {
-    guard !peer.isWatched else { return }
-    peer.isWatched = true
+    guard peer.watchPlace == nil else { return }
+    peer.watchPlace = suspects.count
     suspects.append(Suspect(peer: peer))
     if timer == nil { schedule(Self.interval) }
+  }
+
+  /// Looks no longer: the peer's stream closes.
+  func remove(_ peer: any WatchedPeer) {
+    guard let place = peer.watchPlace else { return }
+    peer.watchPlace = nil
+    let last = suspects.removeLast()
+    if place < suspects.count {
+      suspects[place] = last
+      last.peer.watchPlace = place
+    }
+  }
+
+  func forgetAll() {
+    for suspect in suspects { suspect.peer.watchPlace = nil }
+    suspects = []
   }
 
   private func schedule(_ delay: Duration) {
@@ -69,10 +87,8 @@ public final class PeerWatch {
         next += 1
       case .clear, .gone:
         let peer = suspects[next].peer
-        peer.isWatched = false
-        suspects.swapAt(next, suspects.count - 1)
-        suspects.removeLast()
-        if verdict == .gone { gone.append(peer) }
+        remove(peer)
+        if verdict == .gone { gone.append(peer) } else { peer.peerIsQuiet() }
       }
     }
     if next < suspects.count {

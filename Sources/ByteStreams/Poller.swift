@@ -27,6 +27,7 @@ public final class Poller {
   public let peers: PeerWatch
 
   private let epoll: Descriptor
+  private let queue: DispatchQueue?  // nil for tests that play the lane themselves
   private let post: @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
 
   private struct Entry {
@@ -47,16 +48,19 @@ public final class Poller {
   private var changed: [Int] = []
 
   private var again: [any ByteStream] = []
+  private var next: [any PollHandler] = []
   private var away: [Int: (any Sendable) -> Void] = [:]
   private var lastAway = 0
 
   init(
-    clock: LaneClock = .monotonic, post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
+    clock: LaneClock = .monotonic, queue: DispatchQueue? = nil,
+    post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
   ) throws(SystemError) {
     let raw = epoll_create1(Int32(EPOLL_CLOEXEC))
     guard raw >= 0 else { throw SystemError("epoll_create1") }
     epoll = Descriptor(owning: raw)
     timers = try Timers(clock: clock)
+    self.queue = queue
     self.post = post
     peers = PeerWatch(timers: timers)
     try add(timers.descriptor, handler: timers, for: .readable)
@@ -80,6 +84,7 @@ public final class Poller {
 
   /// Changes what a descriptor of the set is waited for.
   public func change(_ descriptor: Int32, to interest: Readiness) {
+    assert(isOnLane)
     let index = Int(descriptor)
     entries[index].mask = mask(of: interest)
     guard !entries[index].isChanged else { return }
@@ -94,6 +99,12 @@ public final class Poller {
     if entries[index].isInSet && !isClosing { _ = control(EPOLL_CTL_DEL, index) }
     entries[index].handler = nil
     entries[index].isInSet = false
+  }
+
+  // A wrong thread is a crash in tests, not a rumour; the check costs too much for a release.
+  private var isOnLane: Bool {
+    if let queue { dispatchPrecondition(condition: .onQueue(queue)) }
+    return true
   }
 
   private func tellChanges() {
@@ -134,16 +145,25 @@ public final class Poller {
 
   /// Calls `stream`'s delegate with `.hasBytesAvailable` in the lane's next round: for bytes that epoll is silent about,
   /// because the stream holds them or a budget was spent.
-  public func again(_ stream: any ByteStream) { again.append(stream) }
+  public func again(_ stream: any ByteStream) {
+    assert(isOnLane)
+    again.append(stream)
+  }
 
-  var hasAgain: Bool { !again.isEmpty }
+  /// Calls `handler` with no events in the lane's next round: for streams without a descriptor, which are their own kernel.
+  public func nextRound(_ handler: any PollHandler) { next.append(handler) }
+
+  var hasAgain: Bool { !again.isEmpty || !next.isEmpty }
   var descriptor: Int32 { epoll.raw }
 
   func runAgain() {
-    guard !again.isEmpty else { return }
+    guard hasAgain else { return }
     let streams = again
+    let handlers = next
     again.removeAll(keepingCapacity: true)
+    next.removeAll(keepingCapacity: true)
     for stream in streams { stream.delegate?.stream(stream, handle: .hasBytesAvailable) }
+    for handler in handlers { handler.ready([]) }
   }
 
   /// Waits for events, at most `milliseconds`, and handles them. Returns whether there were any.
@@ -178,6 +198,16 @@ public final class Poller {
     for _ in 0...entries.count / Self.mostFetched where !turn(waiting: 0) { return }
   }
 
+  /// Forgets everybody, when the lane stops. Whoever is kept here keeps the poller in turn, so none would ever go.
+  func forgetAll() {
+    again = []
+    next = []
+    away = [:]
+    peers.forgetAll()
+    timers.forgetAll()
+    for index in entries.indices { entries[index].handler = nil }
+  }
+
   // MARK: - Work elsewhere
 
   /// Runs `work`, which may block, on `queue`, and `done` with its result back on this lane. For whatever must not
@@ -185,14 +215,17 @@ public final class Poller {
   public func offload<Result: Sendable>(
     to queue: DispatchQueue, _ work: @escaping @Sendable () -> Result, then done: @escaping (Result) -> Void
   ) {
+    let answer = expect(done)
+    queue.async { answer(work()) }
+  }
+
+  /// Keeps `done` here and gives out a way to call it on this lane, from anywhere; to be used exactly once.
+  public func expect<Result: Sendable>(_ done: @escaping (Result) -> Void) -> @Sendable (Result) -> Void {
     lastAway += 1
     let number = lastAway
     away[number] = { result in if let result = result as? Result { done(result) } }
     let post = post
-    queue.async {
-      let result = work()
-      post { lane in lane.poller.comeBack(number, result) }
-    }
+    return { result in post { lane in lane.poller.comeBack(number, result) } }
   }
 
   private func comeBack(_ number: Int, _ result: any Sendable) {

@@ -88,6 +88,11 @@ public final class Timers: PollHandler {
     }
   }
 
+  func forgetAll() {
+    heap = []
+    actions = [:]
+  }
+
   /// Runs what is due. The poller calls it through the timerfd, tests after they have turned the clock.
   public func fireDue() {
     let now = now

@@ -10,9 +10,7 @@ import StreamBroker
 /// A gateway as its process holds it. Calls return at once; what they bring about is told as events.
 public final class Gateway: Sendable {
   /// Opens every endpoint of this build.
-  static let broker = Broker(Schemes.standard)
-  /// What it opens: for ConfigFile.
-  public static var schemes: Set<String> { broker.schemes }
+  public static let broker = Broker(Schemes.standard)
 
   private let core: Resident<GatewayCore>
 
@@ -107,7 +105,7 @@ final class GatewayCore {
     nextLane += 1
     let others = lanes.filter { $0 !== lane }
     let status = status
-    guard let connector = try? broker.connector(for: config.endpoint) else {
+    guard let connector = try? broker.connector(config.endpoint) else {
       preconditionFailure("the configuration lets no URL through that its connector refuses")
     }
     let route = Resident(on: lane) { lane in

@@ -38,6 +38,12 @@ public protocol Opening: AnyObject {
   func cancel()
 }
 
+/// For connectors that are done at once.
+public final class DoneAtOnce: Opening {
+  public init() {}
+  public func cancel() {}
+}
+
 /// Why a stream could not be opened.
 public struct OpenFailure: Error, Hashable, Sendable, CustomStringConvertible {
   /// What was tried, and on what: "connect 127.0.0.1:4001".

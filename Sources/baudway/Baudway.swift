@@ -21,7 +21,7 @@ struct ConfigArgument: ParsableArguments {
   /// The configuration, or all its problems on standard error and exit code 78.
   func load() throws -> Config {
     do {
-      return try ConfigFile.load(path: config, environment: environment(), built: Gateway.schemes)
+      return try ConfigFile.load(path: config, environment: environment())
     } catch {
       say("\(error)")
       throw ExitCode(EX_CONFIG)

@@ -68,7 +68,7 @@ private final class Signals {
     }
     on(SIGHUP) {
       do {
-        gateway.reload(try ConfigFile.load(path: file.config, environment: environment(), built: Gateway.schemes))
+        gateway.reload(try ConfigFile.load(path: file.config, environment: environment()))
       } catch {
         status.tell(.reloadFailed(problems: "\(error)".split(separator: "\n").map(String.init)))
       }

@@ -171,6 +171,16 @@ struct LaneTests {
     try await expectNoDescriptorLeak {
       for _ in 0..<20 { try await onLane { lane in _ = lane.poller.timers.after(.seconds(60)) {} } }
       for _ in 0..<20 { try Lane("never used").stop() }
+      // A peer that is still watched, a round and a result that are still to come.
+      try await onLane { lane in
+        let (near, far) = try FarEnd.tcpPair()
+        let stream = try near.stream(on: lane.poller, isTCP: true)
+        _ = try stream.write([1])
+        stream.close()
+        far.close()
+        lane.poller.again(stream)
+        _ = lane.poller.expect { (_: Int) in stream.close() }
+      }
     }
   }
 }

@@ -11,7 +11,9 @@ import Testing
 struct PeerWatchTests {
   private final class Peer: WatchedPeer {
     var watchedDescriptor: Int32? = 7
-    var isWatched = false
+    var watchPlace: Int?
+    var isQuiet = false
+    func peerIsQuiet() { isQuiet = true }
     var isBlocked = false
     var isGone = false
     func peerIsGone() { isGone = true }
@@ -47,7 +49,7 @@ struct PeerWatchTests {
     bench.pass(20)
     #expect(!peer.isGone)
     bench.pass(9)
-    #expect(peer.isGone && !peer.isWatched)
+    #expect(peer.isGone && peer.watchPlace == nil)
   }
 
   @Test("finds one gone that answers no window probe")
@@ -72,7 +74,7 @@ struct PeerWatchTests {
       bench.pass(14)
       bench.state.last_ack_milliseconds = 0
     }
-    #expect(!peer.isGone && peer.isWatched)
+    #expect(!peer.isGone && peer.watchPlace != nil)
   }
 
   @Test("does not take a long silence for death when nothing is on its way")
@@ -95,7 +97,7 @@ struct PeerWatchTests {
     let peer = Peer()
     bench.watch.add(peer)
     bench.pass(5)
-    #expect(!peer.isWatched && bench.asked == 1)
+    #expect(peer.watchPlace == nil && bench.asked == 1)
     bench.pass(60)
     #expect(bench.asked == 1)
     bench.watch.add(peer)
@@ -111,8 +113,8 @@ struct PeerWatchTests {
     for peer in peers { bench.watch.add(peer) }
     for peer in peers.prefix(100) { peer.watchedDescriptor = nil }
     bench.pass(10)
-    #expect(peers.count { $0.isWatched } == 900)
+    #expect(peers.count { $0.watchPlace != nil } == 900)
     bench.pass(25)
-    #expect(peers.count { $0.isGone } == 900 && peers.allSatisfy { !$0.isWatched })
+    #expect(peers.count { $0.isGone } == 900 && peers.allSatisfy { $0.watchPlace == nil })
   }
 }

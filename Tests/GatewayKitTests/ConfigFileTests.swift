@@ -9,12 +9,12 @@ import Testing
 @Suite("A config file")
 struct ConfigFileTests {
   private func read(_ text: String, environment: [String: String] = [:]) throws(ConfigProblems) -> Config {
-    try ConfigFile.read(Array(text.utf8), environment: environment, built: ["tty", "tcp", "sim"])
+    try ConfigFile.read(Array(text.utf8), environment: environment)
   }
 
   private func problems(_ bytes: [UInt8]) -> String {
     do throws(ConfigProblems) {
-      _ = try ConfigFile.read(bytes, built: ["tty", "tcp", "sim"])
+      _ = try ConfigFile.read(bytes)
       return ""
     } catch { return error.description }
   }
@@ -89,7 +89,7 @@ struct ConfigFileTests {
   func unreadable() {
     func said(_ path: String) -> String? {
       do throws(ConfigProblems) {
-        _ = try ConfigFile.load(path: path, environment: [:], built: [])
+        _ = try ConfigFile.load(path: path, environment: [:])
         return nil
       } catch { return error.description }
     }
@@ -112,7 +112,7 @@ struct ConfigFileTests {
       "users: { a: { password: 'file:secret' }, b: { password: 'file:empty' }, c: { password: [hunter2] } }\n" + good,
       to: folder + "/c.yaml")
     let problems = #expect(throws: ConfigProblems.self) {
-      try ConfigFile.load(path: folder + "/c.yaml", environment: [:], built: ["sim"])
+      try ConfigFile.load(path: folder + "/c.yaml", environment: [:])
     }
     #expect(
       problems?.list.map { "\($0.path): \($0.message)" } == [
@@ -149,7 +149,7 @@ struct ConfigFileTests {
         }
       }
       do throws(ConfigProblems) {
-        let config = try ConfigFile.read(damaged, built: ["tty", "tcp", "sim"])
+        let config = try ConfigFile.read(damaged)
         #expect(throws: Never.self) { try read(config.table) }
       } catch {
         let text = String(decoding: damaged, as: UTF8.self)

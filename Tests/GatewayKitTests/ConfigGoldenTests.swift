@@ -46,7 +46,7 @@ struct ConfigGoldenTests {
   func complete() { #expect(Self.names.count > 20) }
 
   private static func read(_ text: String) throws(ConfigProblems) -> Config {
-    try ConfigFile.read(Array(text.utf8), environment: environment, built: ["tty", "tcp", "sim"])
+    try ConfigFile.read(Array(text.utf8), environment: environment)
   }
 
   private static func answer(to text: String) -> String {

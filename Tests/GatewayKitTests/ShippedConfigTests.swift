@@ -15,7 +15,7 @@ struct ShippedConfigTests {
   }
 
   private func read(_ text: String) throws(ConfigProblems) -> Config {
-    try ConfigFile.read(Array(text.utf8), built: ["tty", "tcp", "sim"])
+    try ConfigFile.read(Array(text.utf8))
   }
 
   @Test("is safe as it is: simulated devices, and no address that others reach")

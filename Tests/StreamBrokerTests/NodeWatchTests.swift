@@ -8,7 +8,7 @@ import Testing
 @testable import StreamBroker
 
 @Suite("A node watch", .timeLimit(.minutes(1)), .serialized)
-struct NodeWatchTests {
+final class NodeWatchTests {
   private let lane: Lane
   private let directory: String
 
@@ -18,6 +18,8 @@ struct NodeWatchTests {
     let made = template.withUnsafeMutableBufferPointer { mkdtemp($0.baseAddress!).map { String(cString: $0) } }
     directory = try #require(made)
   }
+
+  deinit { lane.stop() }
 
   /// Watches `path` and yields, at each change, what `look` sees then.
   private func watch<Seen: Sendable>(

@@ -1,4 +1,4 @@
-// The test's own end of a socket or pty. Its calls block, each for at most ten seconds, so they run in `onOwnThread`;
+// The test's own end of a socket or pty. Its calls block, each for at most thirty seconds, so they run in `onOwnThread`;
 // what it opens and closes is the kernel's ordinary business and none of the engine's.
 
 import ByteStreams
@@ -10,7 +10,7 @@ public final class FarEnd: Sendable {
   private let content: Mutex<Descriptor?>
   private let raw: Int32
   private let isSocket: Bool
-  private static let patience: Int32 = 10_000  // milliseconds
+  private static let patience: Int32 = 30_000  // milliseconds
 
   public init(_ descriptor: consuming Descriptor, isSocket: Bool) {
     raw = descriptor.raw
@@ -87,6 +87,17 @@ public final class FarEnd: Sendable {
     }
   }
 
+  /// Blocks until somebody has a pty's slave open. The kernel tells nobody of that, so this asks.
+  public func waitWhileHungUp() throws {
+    let raw = try live()
+    for _ in 0..<20_000 {
+      var one = pollfd(fd: raw, events: 0, revents: 0)
+      guard poll(&one, 1, 0) > 0, Int32(one.revents) & POLLHUP != 0 else { return }
+      usleep(500)
+    }
+    throw SystemError("poll", ETIMEDOUT)
+  }
+
   public func finishWriting() { shutdown(raw, Int32(SHUT_WR)) }
 
   public func close() { content.withLock { $0 = nil } }
@@ -106,7 +117,7 @@ public final class FarEnd: Sendable {
 
   /// Turns this end into a stream on a lane. Nothing of it may be waited for yet.
   public func stream(on poller: Poller, isTCP: Bool = false) throws(SystemError) -> DescriptorStream {
-    DescriptorStream(try take(), kind: isSocket ? .socket(isTCP: isTCP) : .device, on: poller)
+    DescriptorStream(try take(), kind: isTCP ? .tcp(wasDialled: false) : isSocket ? .socket : .device, on: poller)
   }
 
   /// The number, while it is ours: it may be somebody else's after `close()`.
@@ -159,14 +170,14 @@ public final class LoopbackListener: Sendable {
     content = Mutex(socket)
   }
 
-  /// Blocks for at most ten seconds; for `onOwnThread`.
+  /// Blocks for at most thirty seconds; for `onOwnThread`.
   public func accept() throws -> FarEnd {
     while true {
       let accepted = linux_accept(raw, nil, nil)
       if accepted >= 0 { return FarEnd(Descriptor(owning: accepted), isSocket: true) }
       guard errno == EAGAIN || errno == EINTR else { throw SystemError("accept") }
       var one = pollfd(fd: raw, events: Int16(POLLIN), revents: 0)
-      guard poll(&one, 1, 10_000) != 0 else { throw SystemError("poll", ETIMEDOUT) }
+      guard poll(&one, 1, 30_000) != 0 else { throw SystemError("poll", ETIMEDOUT) }
     }
   }
 

@@ -29,6 +29,13 @@ public struct Pty: Sendable {
   /// Lets the master see when the last user of the slave has closed it.
   public func letGo() { holder.close() }
 
+  /// Plays the device's part for one user of the slave, from its opening to its close. Blocks, at most ten seconds each.
+  public func play(_ part: FarPart) throws {
+    letGo()
+    try master.waitWhileHungUp()
+    try master.play(part)
+  }
+
   fileprivate init(master: consuming Descriptor, path: String) throws(SystemError) {
     self.master = FarEnd(master, isSocket: false)
     self.path = path

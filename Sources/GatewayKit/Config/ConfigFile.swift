@@ -8,9 +8,9 @@ public enum ConfigFile {
   /// Larger files are not read.
   public static let limit = 1 << 20
 
-  /// Reads the file at `path` and what it refers to; blocks. `built` are the schemes of endpoints that can be opened.
+  /// Reads the file at `path` and what it refers to; blocks. `broker` knows which endpoints can be opened.
   public static func load(
-    path: String, environment: [String: String], built: Set<String>
+    path: String, environment: [String: String], broker: Broker = Gateway.broker
   ) throws(ConfigProblems) -> Config {
     let bytes: [UInt8]
     do throws(SystemError) {
@@ -21,13 +21,13 @@ public enum ConfigFile {
       ])
     }
     let directory = path.lastIndex(of: "/").map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
-    return try read(bytes, file: path, directory: directory, environment: environment, built: built)
+    return try read(bytes, file: path, directory: directory, environment: environment, broker: broker)
   }
 
   /// Reads the content of a config file. `file` names it in problems; `directory` is where its `file:` paths begin.
   public static func read(
     _ bytes: [UInt8], file: String = "config.yaml", directory: String = ".", environment: [String: String] = [:],
-    built: Set<String>
+    broker: Broker = Gateway.broker
   ) throws(ConfigProblems) -> Config {
     let root: YAMLNode?
     do throws(YAMLFault) {
@@ -40,7 +40,7 @@ public enum ConfigFile {
     }
     let empty = YAMLNode(content: .mapping([]), place: .start, weight: 1)
     let expansion = Expansion(environment: environment, directory: directory)
-    let reader = ConfigReader(file: file, built: built, expansion: expansion)
+    let reader = ConfigReader(file: file, broker: broker, expansion: expansion)
     return try ConfigBuilder.build(root.flatMap { $0.isNull ? nil : $0 } ?? empty, reader)
   }
 

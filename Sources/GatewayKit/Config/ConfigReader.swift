@@ -32,15 +32,15 @@ struct ConfigSection {
 
 struct ConfigReader {
   let file: String
-  /// Schemes of endpoints that can be opened.
-  let built: Set<String>
+  /// Knows which endpoints can be opened.
+  let broker: Broker
   var expansion: Expansion
   private var problems: [ConfigProblem] = []
   private var more = 0
 
-  init(file: String, built: Set<String>, expansion: Expansion) {
+  init(file: String, broker: Broker, expansion: Expansion) {
     self.file = file
-    self.built = built
+    self.broker = broker
     self.expansion = expansion
   }
 
@@ -127,12 +127,25 @@ struct ConfigReader {
       let known: Set<String>? =
         switch built {
         case .listeners: ListenerSchemes.built
-        case .endpoints: self.built
+        case .endpoints: broker.schemes
         case .none: nil
         }
       let nodes = isList && !node.isNull ? list(node) : [node]
       if nodes.isEmpty { report("needs a URL, such as \(schemes[0].example)", at: node.place, spot.path) }
-      section.urls[spot.name] = nodes.compactMap { readURL($0, schemes, built: known, at: inner) }
+      section.urls[spot.name] = nodes.compactMap { node in
+        let url = readURL(node, schemes, built: known, at: inner)
+        // What only the scheme's connector knows to be wrong.
+        if let url, built == .endpoints { reportRefusal(of: url) }
+        return url
+      }
+    }
+  }
+
+  private mutating func reportRefusal(of url: ConfigURL) {
+    do throws(URLProblem) {
+      _ = try broker.connector(url.url)
+    } catch {
+      report(error.message, at: url.place, url.path, suggestion: error.suggestion)
     }
   }
 

@@ -76,7 +76,7 @@ private final class Conversation: ByteStreamDelegate {
     _ client: consuming Descriptor, on poller: Poller, answer: @escaping (String) -> String?,
     ended: @escaping (Conversation) -> Void
   ) {
-    stream = DescriptorStream(client, kind: .socket(isTCP: false), on: poller)
+    stream = DescriptorStream(client, kind: .socket, on: poller)
     self.poller = poller
     self.answer = answer
     self.ended = ended

@@ -110,10 +110,16 @@ public enum EndpointSchemes {
   private static let sim = SchemeGrammar(
     "sim", example: "sim://nmea?rate=1", authority: .words(["echo", "nmea", "console", "flood", "sink"]),
     parameters: [
-      Parameter("rate", .integer(1...1000), standard: "1", "position fixes per second, of nmea")
+      Parameter("rate", .text, standard: "1", "position fixes per second, of nmea: 0.01 to 1000")
     ],
     sharesLink: true,
-    rules: [Rule("rate") { $0.gives("rate") && $0.host != "nmea" ? "only sim://nmea has a rate" : nil }])
+    rules: [
+      Rule("rate") { $0.gives("rate") && $0.host != "nmea" ? "only sim://nmea has a rate" : nil },
+      Rule("rate") { url in
+        let rate = url.string("rate").flatMap(Double.init) ?? 0
+        return (0.01...1000).contains(rate) ? nil : "must be a number from 0.01 to 1000"
+      },
+    ])
 
   // MARK: Bluetooth
 

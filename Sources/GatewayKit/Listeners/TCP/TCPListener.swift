@@ -36,7 +36,7 @@ final class TCPListener: Listener {
         outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
         accepted: { descriptor, address in
           context.arrived(
-            Arrival(descriptor, kind: .socket(isTCP: true), label: Arrival.Label(address: address, listener: name)))
+            Arrival(descriptor, kind: .tcp(wasDialled: false), label: Arrival.Label(address: address, listener: name)))
         })
       context.status.tell(.listening(route: context.route, listener: url, bound: name))
     } catch {

@@ -1,0 +1,28 @@
+# Builds Baudway and puts it, alone with its own config, into a small Debian image. Works with docker (BuildKit or not),
+# podman and buildah; so no heredocs and no cache mounts. Deploy/README.md says how to run it.
+FROM docker.io/library/swift:6.3-bookworm AS build
+RUN apt-get -q update \
+ && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-dev \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY Package.swift ./
+COPY Sources Sources
+# Not built, but Package.swift names its folders.
+COPY Tests Tests
+RUN swift build -c release --static-swift-stdlib -Xlinker -s --product baudway \
+ && install -D .build/release/baudway /out/usr/bin/baudway
+
+FROM docker.io/library/debian:bookworm-slim
+# 900 is the gateway's own number; 20 is dialout, the group that serial ports belong to.
+RUN apt-get -q update \
+ && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-0-2 libstdc++6 \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --system --uid 900 --gid dialout --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin baudway
+COPY --from=build /out /
+COPY Deploy/container.yaml /etc/baudway/config.yaml
+USER 900:20
+EXPOSE 4001 4002 4003
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/usr/bin/baudway", "health", "/etc/baudway/config.yaml"]
+ENTRYPOINT ["/usr/bin/baudway"]
+CMD ["serve", "/etc/baudway/config.yaml"]

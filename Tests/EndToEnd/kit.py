@@ -1,0 +1,467 @@
+"""What the end-to-end tests share: the built gateway as a process, devices at the far end of ptys, ordinary clients.
+
+Every wait has a deadline and every process is stopped by its pid. The gateway's own log is the tests' eye: `Gateway`
+reads it as JSON (or text), waits for lines of it, and checks at the end that every session ended exactly once.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import tty
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def binary() -> str:
+    """The gateway under test: $BAUDWAY, or else the newest build in this tree."""
+    if path := os.environ.get("BAUDWAY"):
+        return path
+    built = [p for p in ROOT.glob(".build/*/*/baudway") if p.is_file()]
+    if not built:
+        raise FileNotFoundError("no baudway built: run Tests/run, or name one in BAUDWAY")
+    return str(max(built, key=lambda p: p.stat().st_mtime))
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+class Deadline:
+    """A point in time that a wait must not pass."""
+
+    def __init__(self, seconds: float):
+        self.end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self.end
+
+
+def until(condition, seconds: float = 5, what: str = "", every: float = 0.005):
+    """Asks `condition` again and again until it answers something true, which is returned."""
+    deadline = Deadline(seconds)
+    while True:
+        if answer := condition():
+            return answer
+        if deadline.passed:
+            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        time.sleep(every)
+
+
+def run_all(*bodies, seconds: float = 60):
+    """Runs the bodies on threads of their own, side by side; raises the first error of any. Returns their results."""
+    results, errors = [None] * len(bodies), []
+
+    def call(index, body):
+        try:
+            results[index] = body()
+        except BaseException as error:  # noqa: B902 - handed to the caller below
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=pair, daemon=True) for pair in enumerate(bodies)]
+    for thread in threads:
+        thread.start()
+    deadline = Deadline(seconds)
+    for thread in threads:
+        while thread.is_alive() and not errors and not deadline.passed:
+            thread.join(0.05)
+    if errors:
+        raise errors[0]
+    assert not any(t.is_alive() for t in threads), f"not finished within {seconds} s"
+    return results
+
+
+# --- the gateway -----------------------------------------------------------------------------------------------------
+
+TEXT_LINE = re.compile(r"^(\S+Z) (\w+) (.*)$")
+FIELD = re.compile(r' ([a-z-]+)=("(?:[^"\\]|\\.)*"|\S*)')
+
+
+def parse_text(line: str) -> dict | None:
+    """`TIME LEVEL EVENT key=value key="value"` as a dictionary; `session 17 opened` becomes the event `session opened`."""
+    if not (match := TEXT_LINE.match(line)):
+        return None
+    stamp, level, rest = match.groups()
+    first = FIELD.search(rest)
+    words = rest[: first.start()] if first else rest
+    entry = {"time": stamp, "level": level}
+    if session := re.match(r"session (\d+) (.*)", words):
+        entry["session"], words = int(session[1]), f"session {session[2]}"
+    entry["event"] = words
+    for key, value in FIELD.findall(rest[first.start():] if first else ""):
+        entry[key] = json.loads(value) if value.startswith('"') else value
+    return entry
+
+
+def parse_json(line: str) -> dict | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def listeners(config: dict) -> int:
+    """How many addresses a configuration listens on."""
+    count = 0
+    for route in config["routes"].values():
+        count += len(route["listen"]) if isinstance(route["listen"], list) else 1
+    return count
+
+
+class Gateway:
+    """The built gateway, serving `config` (a dictionary; JSON is YAML) from a directory of its own.
+
+    As a context manager it starts, waits until it listens, and at the end stops with SIGTERM, asserting exit code 0 and
+    one ending for each session. `stopping=False` leaves all of that to the test.
+    """
+
+    def __init__(self, config, *, prefix=(), stopping=True, ready=None, text=False, stderr=subprocess.PIPE):
+        self._folder = tempfile.TemporaryDirectory(prefix="bw-", ignore_cleanup_errors=True)
+        self.folder = pathlib.Path(self._folder.name)
+        self.path = self.folder / "config.yaml"
+        self.prefix, self.stopping, self.stderr = list(prefix), stopping, stderr
+        self.entries, self.lines, self._news = [], [], threading.Condition()
+        self._parse = parse_text if text else parse_json
+        self.process = None
+        self.ready = ready
+        if isinstance(config, dict):
+            self.configure(config, text=text)
+        else:
+            shutil.copyfile(config, self.path)
+
+    def configure(self, config: dict, text=False):
+        """Writes the configuration; a running gateway takes it at SIGHUP."""
+        config = {"version": 1, "log": {"format": "text" if text else "json"}, **config}
+        self.path.write_text(json.dumps(config, indent=1))
+        self.expected = listeners(config)
+
+    # Life.
+
+    @property
+    def environment(self) -> dict:
+        # The control socket lives in the gateway's own directory, so that many gateways can run side by side.
+        return {**os.environ, "RUNTIME_DIRECTORY": str(self.folder)}
+
+    def start(self, command="serve"):
+        self.process = subprocess.Popen(
+            [*self.prefix, binary(), command, str(self.path)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=self.stderr, env=self.environment)
+        if self.stderr == subprocess.PIPE:
+            self.follow(self.process.stderr)
+        return self
+
+    def follow(self, pipe):
+        """Reads the log from `pipe` from now on."""
+        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reader.start()
+
+    def _read(self, pipe):
+        for raw in pipe:
+            line = raw.decode("utf-8", "replace").rstrip("\n")
+            with self._news:
+                self.lines.append(line)
+                if (entry := self._parse(line)) is not None:
+                    self.entries.append(entry)
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def __enter__(self):
+        self.start()
+        try:
+            count = self.expected if self.ready is None else self.ready
+            until(lambda: len(self.events("listening")) >= count or self.process.poll() is not None, 15, "listening")
+            assert self.process.poll() is None, f"ended at start: {self.lines}"
+        except BaseException:
+            self.__exit__(AssertionError, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if self.stopping and kind is None:
+                if self.process.poll() is None:
+                    self.stop()
+                self.check_sessions()
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            if kind is not None:
+                print("the gateway's log:", *self.lines[-60:], sep="\n  ")
+            self._folder.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The gateway's own process, also behind a prefix that did not exec."""
+        pid = self.process.pid
+        with contextlib.suppress(FileNotFoundError):
+            while children := pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                pid = int(children[0])
+        return pid
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def stop(self, seconds: float = 8) -> float:
+        """SIGTERM, exit code 0 within `seconds`; returns how long it took."""
+        start = time.monotonic()
+        self.signal(signal.SIGTERM)
+        assert self.wait(seconds) == 0, f"exit code {self.process.returncode}"
+        return time.monotonic() - start
+
+    def wait(self, seconds: float = 8) -> int:
+        code = self.process.wait(seconds)
+        if self.stderr == subprocess.PIPE:
+            self._reader.join(5)
+        return code
+
+    def check_sessions(self):
+        """Every session has exactly one `ended`, and one `opened` before it unless it was turned away."""
+        opened = [e["session"] for e in self.events("session opened")]
+        ended = [e["session"] for e in self.events("session ended")]
+        refused = [e["session"] for e in self.events("session ended") if e["reason"] in ("full", "denied", "shutdown")]
+        assert len(set(opened)) == len(opened), "a session opened twice"
+        assert len(set(ended)) == len(ended), "a session ended twice"
+        assert not set(opened) - set(ended), f"never ended: {sorted(set(opened) - set(ended))}"
+        assert set(ended) - set(opened) <= set(refused), f"never opened: {sorted(set(ended) - set(opened) - set(refused))}"
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def command(self, *words, seconds: float = 10) -> subprocess.CompletedProcess:
+        """Another run of the binary beside it: `health`, `check`."""
+        return subprocess.run(
+            [*self.prefix, binary(), *words], env=self.environment, capture_output=True, text=True, timeout=seconds,
+            stdin=subprocess.DEVNULL)
+
+    # Log.
+
+    def events(self, event: str, **fields) -> list[dict]:
+        with self._news:
+            return [
+                e for e in self.entries
+                if e.get("event") == event and all(str(e.get(k)) == str(v) for k, v in fields.items())
+            ]
+
+    def event(self, event: str, seconds: float = 10, count: int = 1, **fields) -> dict:
+        """Waits for the `count`th such line of the log."""
+        deadline = Deadline(seconds)
+        with self._news:
+            while True:
+                found = [
+                    e for e in self.entries
+                    if e.get("event") == event and all(str(e.get(k)) == str(v) for k, v in fields.items())
+                ]
+                if len(found) >= count:
+                    return found[count - 1]
+                assert not deadline.passed, f"no {event} {fields} ({len(found)} of {count}) in {self.lines[-20:]}"
+                self._news.wait(min(0.5, deadline.left + 0.01))
+
+    # Clients.
+
+    def address(self, route: str, index: int = 0) -> tuple[str, int]:
+        """Where the route's listener number `index` really listens."""
+        url = self.event("listening", route=route, count=index + 1)["listen"]
+        host, port = re.fullmatch(r"tcp://(.*):(\d+)", url).groups()
+        return host.strip("[]"), int(port)
+
+    def connect(self, route: str, index: int = 0, receive_buffer: int | None = None) -> socket.socket:
+        return connect(self.address(route, index), receive_buffer)
+
+
+def connect(address: tuple[str, int], receive_buffer: int | None = None) -> socket.socket:
+    """An ordinary client. A small `receive_buffer` keeps the kernel from hiding what a slow reader does not take."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    client = socket.socket(family, socket.SOCK_STREAM)
+    if receive_buffer:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    client.settimeout(20)
+    client.connect(address)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
+def reset(client: socket.socket):
+    """Closes with a reset, by a linger of 0 s. A client that closes with a FIN looks like one that only stopped sending:
+    on a quiet shared link the gateway keeps him for another 30 s."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def receive(client: socket.socket, count: int) -> bytes:
+    """Exactly `count` bytes."""
+    data = bytearray()
+    while len(data) < count:
+        piece = client.recv(min(count - len(data), 1 << 18))
+        assert piece, f"ended after {len(data)} of {count} bytes"
+        data += piece
+    return bytes(data)
+
+
+def receive_all(client: socket.socket) -> bytes:
+    """Everything until the other side ends."""
+    data = bytearray()
+    while piece := client.recv(1 << 18):
+        data += piece
+    return bytes(data)
+
+
+def receive_until(client: socket.socket, mark: bytes, seconds: float = 10) -> bytes:
+    data, deadline = bytearray(), Deadline(seconds)
+    while mark not in data:
+        assert not deadline.passed, f"no {mark!r} within {seconds} s, but {bytes(data[-200:])!r}"
+        client.settimeout(deadline.left + 0.01)
+        with contextlib.suppress(TimeoutError):
+            piece = client.recv(1 << 16)
+            assert piece, f"ended before {mark!r}"
+            data += piece
+    return bytes(data)
+
+
+def round_trip(client: socket.socket, data: bytes = b"?") -> float:
+    """Sends `data` to an echo and takes it back; returns the seconds."""
+    start = time.monotonic()
+    client.sendall(data)
+    assert receive(client, len(data)) == data
+    return time.monotonic() - start
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+class Pty:
+    """A device: `path` is for the gateway, `master` is what the test says and hears as the hardware."""
+
+    def __init__(self):
+        self.master, self.slave = os.openpty()
+        tty.setraw(self.slave)
+        self.path = os.ttyname(self.slave)
+
+    @property
+    def url(self) -> str:
+        return f"tty://{self.path}"
+
+    def write(self, data: bytes):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.master, view[:4096]):]
+
+    def read(self, count: int, seconds: float = 20) -> bytes:
+        data, deadline = bytearray(), Deadline(seconds)
+        while len(data) < count:
+            ready, _, _ = select.select([self.master], [], [], deadline.left)
+            assert ready, f"{len(data)} of {count} bytes within {seconds} s"
+            data += os.read(self.master, min(count - len(data), 1 << 16))
+        return bytes(data)
+
+    def close(self):
+        for descriptor in (self.master, self.slave):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Socat:
+    """socat with these two addresses, running until the block ends or `kill()`; `links` are waited for."""
+
+    def __init__(self, *words: str, links=()):
+        self.process = subprocess.Popen(["socat", *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.links = links
+        for link in links:
+            until(lambda link=link: os.path.islink(link) or self.process.poll() is not None, 5, f"{link} of socat")
+            assert self.process.poll() is None, self.process.stderr.read()
+
+    def kill(self):
+        """As pulling the plug: the pty is gone, and its link with it."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(5)
+        self.process.stderr.close()
+        for link in self.links:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+class Server:
+    """A TCP endpoint: `serve(connection)` runs on a thread for each connection."""
+
+    def __init__(self, serve, family=socket.AF_INET):
+        self.listener = socket.socket(family, socket.SOCK_STREAM)
+        self.listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+        self.listener.listen(128)
+        self.errors = []
+        self._serve = serve
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        host, port = self.listener.getsockname()[:2]
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _run(self, connection):
+        connection.settimeout(60)
+        try:
+            with connection:
+                self._serve(connection)
+        except Exception as error:  # noqa: B902 - looked at by the test
+            self.errors.append(error)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        # shutdown wakes the accept; close alone does not.
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        assert kind or not self.errors, self.errors
+
+
+def compiled(source: str) -> str:
+    """A small C helper from this directory, built once per run."""
+    target = pathlib.Path(tempfile.gettempdir()) / f"baudway-{os.getpid()}-{pathlib.Path(source).stem}"
+    if not target.exists():
+        here = pathlib.Path(__file__).parent
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", target, here / source], check=True)
+    return str(target)
+
+
+def free_port() -> int:
+    """A port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

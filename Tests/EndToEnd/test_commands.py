@@ -1,0 +1,39 @@
+"""The command line apart from serving: help, version, usage errors, check's table."""
+import re
+
+import pytest
+from kit import Gateway
+
+ECHO = {"listen": "tcp://127.0.0.1:4001", "endpoint": "sim://echo"}
+
+
+def command(*words):
+    return Gateway({"routes": {"echo": ECHO}}).command(*words)
+
+
+def test_version():
+    done = command("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"(baudway )?\d+\.\d+\.\d+\S*\n", done.stdout), done.stdout
+
+
+def test_help_names_the_commands():
+    done = command("--help")
+    assert done.returncode == 0
+    for word in ("serve", "check", "health"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["serve", "--nonsense"], ["check", "a", "b"]])
+def test_usage_errors(words):
+    done = command(*words)
+    assert done.returncode == 64, done  # EX_USAGE
+    assert done.stderr
+
+
+def test_check_prints_every_default():
+    gateway = Gateway({"routes": {"echo": ECHO, "port": {**ECHO, "listen": "tcp://127.0.0.1:4002", "endpoint": "tty:///dev/ttyS77"}}})
+    done = gateway.command("check", str(gateway.path))
+    assert done.returncode == 0, done.stderr
+    for word in ("echo", "sim://echo", "tcp://127.0.0.1:4001", "/dev/ttyS77", "on-demand", "hold", "250ms", "30s"):
+        assert word in done.stdout, f"{word} is not in:\n{done.stdout}"

@@ -1,0 +1,122 @@
+"""A device that goes and comes back: clients are held, the new device is theirs at once, nothing leaks."""
+import os
+import threading
+import time
+
+from kit import Deadline, Gateway, Pty, Socat, receive_until, reset, until
+
+# From the node's appearing to the new device's first bytes at the client; the aim is a tenth of it.
+LIMIT = 3.0
+
+
+def chatty(generation: int) -> str:
+    """A device that says its generation over and over."""
+    return f"SYSTEM:while echo gen-{generation}.; do sleep 0.01; done"
+
+
+def test_ten_new_devices_under_traffic(folder, figure):
+    link = f"{folder}/device"
+    route = {
+        "listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{link}", "clients": {"slow": "block"},
+        "device": {"open": "always", "absent": "hold"},
+    }
+    device = Socat(f"pty,raw,echo=0,link={link}", chatty(0), links=(link,))
+    stop = threading.Event()
+    try:
+        with Gateway({"routes": {"port": route}}) as gateway, gateway.connect("port") as one, \
+                gateway.connect("port") as two:
+            receive_until(one, b"gen-0.")
+            receive_until(two, b"gen-0.")
+
+            def talk():
+                while not stop.wait(0.005):
+                    two.sendall(b"traffic")
+
+            talker = threading.Thread(target=talk, daemon=True)
+            talker.start()
+            before, took = gateway.descriptors(), []
+            for generation in range(1, 11):
+                device.kill()
+                gateway.event("link lost", count=generation)
+                device = Socat(f"pty,raw,echo=0,link={link}", chatty(generation), links=(link,))
+                start = time.monotonic()
+                receive_until(one, b"gen-%d." % generation, LIMIT + 2)
+                took.append(time.monotonic() - start)
+                receive_until(two, b"gen-%d." % generation, LIMIT + 2)
+            figure("new device at the clients, longest of ten", 1000 * max(took), "ms", aim=300)
+            assert max(took) < LIMIT
+            stop.set()
+            talker.join()
+            assert not gateway.events("session ended")
+            until(lambda: gateway.descriptors() == before, 5, f"descriptors back to {before}")
+    finally:
+        stop.set()
+        device.kill()
+
+
+def test_a_device_that_is_not_there_yet_is_awaited_and_gets_what_was_sent(folder):
+    link = f"{folder}/late"
+    with Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{link}"}}}) as gateway, \
+            gateway.connect("port") as client, Pty() as device:
+        client.sendall(b"kept")
+        waiting = gateway.event("link waiting")
+        assert "ENOENT" in waiting["error"], waiting
+        os.symlink(device.path, link)
+        assert device.read(4) == b"kept"
+        device.write(b"hello")
+        assert receive_until(client, b"hello")
+
+
+def test_on_demand_opens_with_the_first_client_and_closes_after_the_last():
+    with Pty() as device, \
+            Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": device.url}}}) as gateway:
+        before = gateway.descriptors()
+        assert not gateway.events("link open")
+        for turn in range(1, 4):
+            client = gateway.connect("port")
+            gateway.event("link open", count=turn)
+            client.sendall(b"x")
+            assert device.read(1) == b"x"
+            reset(client)
+            gateway.event("link closed", count=turn)
+        until(lambda: gateway.descriptors() == before, 5, "descriptors as before")
+
+
+def test_what_came_before_the_link_opened_is_flushed():
+    with Pty() as device, \
+            Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": device.url}}}) as gateway:
+        device.write(b"old news")
+        with gateway.connect("port") as client:
+            gateway.event("link open")
+            device.write(b"fresh")
+            assert receive_until(client, b"fresh") == b"fresh"
+
+
+def test_flush_none_keeps_it():
+    route = {"listen": "tcp://127.0.0.1:0", "endpoint": "", "device": {"flush": "none"}}
+    with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway:
+        device.write(b"old news")
+        with gateway.connect("port") as client:
+            assert receive_until(client, b"old news")
+
+
+def test_the_backlog_comes_first():
+    route = {
+        "listen": "tcp://127.0.0.1:0", "endpoint": "", "clients": {"backlog": "4KiB"}, "device": {"open": "always"},
+    }
+    with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway:
+        gateway.event("link open")
+        device.write(b"told before anybody came. ")
+        # Nothing in the log says that the gateway has read it; a client that sees it does.
+        deadline, heard = Deadline(5), b""
+        while not heard.startswith(b"told before"):
+            assert not deadline.passed, heard
+            with gateway.connect("port") as client:
+                client.settimeout(0.2)
+                try:
+                    heard = client.recv(1000)
+                except TimeoutError:
+                    heard = b""
+        with gateway.connect("port") as client:
+            device.write(b"told after")
+            assert receive_until(client, b"told after") == b"told before anybody came. told after"

@@ -1,0 +1,159 @@
+"""What was sent before a close arrives before that close, in both directions, however slow the other side is."""
+import hashlib
+import os
+import random
+import select
+import socket
+import time
+
+import pytest
+from kit import Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all
+
+SMALL = 128 << 10
+BIG = 8 << 20
+
+
+def paced(read, size: int, rate: int, seconds: float = 30) -> bytes:
+    """Reads `size` bytes at no more than `rate` bytes a second."""
+    data, start = bytearray(), time.monotonic()
+    while len(data) < size and time.monotonic() - start < seconds:
+        due = start + len(data) / rate - time.monotonic()
+        if due > 0:
+            time.sleep(min(due, 0.1))
+            continue
+        piece = read(rate // 20)
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+def tcp_route(endpoint: str, **more) -> dict:
+    return {"listen": "tcp://127.0.0.1:0", "endpoint": endpoint, **more}
+
+
+def test_a_slow_device_gets_everything_from_a_client_that_left_at_once():
+    sent = random.Random(1).randbytes(SMALL)
+    with Pty() as device, Gateway({"routes": {"port": tcp_route(device.url)}}) as gateway:
+        with gateway.connect("port") as client:
+            client.sendall(sent)
+
+        def read(count):
+            ready, _, _ = select.select([device.master], [], [], 5)
+            return os.read(device.master, count) if ready else b""
+
+        assert paced(read, SMALL, 32_000) == sent
+        # He might still listen, for all one knows, until what the device says comes back with a reset.
+        device.write(b"anybody?")
+        ended = gateway.event("session ended")
+        assert (ended["reason"], ended["up"], ended["dropped"]) == ("client-left", SMALL, 0)
+
+
+def test_a_slow_client_gets_everything_from_an_endpoint_that_left_at_once():
+    sent = random.Random(2).randbytes(SMALL)
+    with Server(lambda connection: connection.sendall(sent)) as server, \
+            Gateway({"routes": {"proxy": tcp_route(server.url)}}) as gateway, \
+            gateway.connect("proxy", receive_buffer=4096) as client:
+        assert paced(client.recv, SMALL, 32_000) == sent
+        assert client.recv(1) == b""
+        client.close()
+        ended = gateway.event("session ended")
+        assert (ended["reason"], ended["down"]) == ("endpoint-left", SMALL)
+
+
+def test_a_slow_endpoint_gets_everything_from_a_client_that_left_at_once():
+    sent, heard = random.Random(3).randbytes(SMALL), []
+
+    def serve(connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        heard.append(paced(connection.recv, SMALL, 32_000) + connection.recv(1))
+
+    with Server(serve) as server, Gateway({"routes": {"proxy": tcp_route(server.url)}}) as gateway:
+        with gateway.connect("proxy") as client:
+            client.sendall(sent)
+        ended = gateway.event("session ended", seconds=20)
+        assert ended["up"] == SMALL
+    assert heard == [sent]
+
+
+def test_a_reply_after_the_clients_fin_arrives_whole_at_a_slow_reader():
+    reply = random.Random(4).randbytes(BIG)
+
+    def serve(connection):
+        assert receive_all(connection) == b"request"
+        connection.sendall(reply)
+
+    with Server(serve) as server, Gateway({"routes": {"proxy": tcp_route(server.url)}}) as gateway, \
+            gateway.connect("proxy", receive_buffer=16384) as client:
+        client.sendall(b"request")
+        client.shutdown(socket.SHUT_WR)
+        heard = bytearray()
+        while piece := client.recv(1 << 16):
+            heard += piece
+            time.sleep(0.003)
+        assert hashlib.sha256(heard).digest() == hashlib.sha256(reply).digest()
+        ended = gateway.event("session ended")
+        assert (ended["up"], ended["down"]) == (7, BIG)
+
+
+def test_a_stopped_client_under_block_loses_nothing_and_stays(long):
+    pause = 60 if long else 12
+    size = 16 << 20
+    sent = random.Random(5).randbytes(size)
+    route = tcp_route("", clients={"slow": "block"}, device={"flush": "none"})
+    with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway, \
+            gateway.connect("port", receive_buffer=16384) as client:
+        gateway.event("link open")
+
+        def client_hears():
+            first = receive(client, 1 << 20)
+            time.sleep(pause)
+            return first + receive(client, size - len(first))
+
+        heard, _ = run_all(client_hears, lambda: device.write(sent), seconds=pause + 40)
+        assert hashlib.sha256(heard).digest() == hashlib.sha256(sent).digest()
+        assert not gateway.events("session ended")
+        # Still there, in both directions.
+        client.sendall(b"here")
+        assert device.read(4) == b"here"
+
+
+def test_a_half_closed_client_of_a_shared_link_still_hears():
+    with Pty() as device, Gateway({"routes": {"port": tcp_route(device.url)}}) as gateway, \
+            gateway.connect("port") as client:
+        client.sendall(b"question")
+        client.shutdown(socket.SHUT_WR)
+        assert device.read(8) == b"question"
+        device.write(b"answer\n")
+        assert receive_until(client, b"answer\n")
+
+
+def test_a_half_closed_client_of_a_quiet_shared_link_is_let_go(long):
+    if not long:
+        pytest.skip("takes 30 s: only with --long")
+    with Gateway({"routes": {"echo": tcp_route("sim://echo")}}) as gateway:
+        gateway.connect("echo").close()
+        ended = gateway.event("session ended", seconds=35)
+        assert ended["reason"] == "client-left"
+        assert 29 < float(ended["seconds"]) < 33
+
+
+def test_a_refused_endpoint_ends_the_session_with_its_reason():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = "tcp://%s:%d" % taken.getsockname()
+    with Gateway({"routes": {"proxy": tcp_route(url)}}) as gateway:
+        with gateway.connect("proxy") as client:
+            assert receive_all(client) == b""
+        ended = gateway.event("session ended")
+        assert ended["reason"] == "open-failed"
+        assert "refused" in ended["error"].lower(), ended
+
+
+def test_a_client_that_resets_is_lost_and_the_others_stay():
+    with Gateway({"routes": {"echo": tcp_route("sim://echo")}}) as gateway, gateway.connect("echo") as stays:
+        leaves = connect(gateway.address("echo"))
+        gateway.event("session opened", count=2)
+        reset(leaves)
+        assert gateway.event("session ended")["reason"] == "client-lost"
+        stays.sendall(b"still here")
+        assert receive(stays, 10) == b"still here"

@@ -1,0 +1,117 @@
+"""What is stuck stays alone: a dead name server and a log nobody reads delay no other route."""
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from kit import Gateway, connect, parse_json, receive_all, round_trip, until
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+# For a byte there and back while something else is stuck; the aim is a tenth of it.
+LIMIT = 0.5
+
+
+def worst_round_trip(client, seconds: float) -> float:
+    worst, start = 0.0, time.monotonic()
+    while time.monotonic() - start < seconds:
+        worst = max(worst, round_trip(client))
+        time.sleep(0.01)
+    return worst
+
+
+def started(pipe) -> tuple[str, int]:
+    """Reads the log only until the gateway has started; where it listens. Nobody reads any more after that."""
+    text = b""
+    while b'"listening"' not in text or b'"started"' not in text:
+        piece = os.read(pipe, 65536)
+        assert piece, text
+        text += piece
+    entries = [entry for line in text.decode().splitlines() if (entry := parse_json(line))]
+    listening = next(entry for entry in entries if entry["event"] == "listening")
+    return "127.0.0.1", int(listening["listen"].rsplit(":", 1)[1])
+
+
+@pytest.mark.root
+def test_a_dead_name_server(folder, figure):
+    """Names are asked of a server that takes questions and never answers."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead:
+        dead.bind(("127.0.0.99", 53))
+        with open(f"{folder}/resolv.conf", "w") as file:
+            file.write("nameserver 127.0.0.99\n")
+        with open(f"{folder}/nsswitch.conf", "w") as file:
+            file.write("hosts: files dns\n")
+        mounts = "".join(f"mount --bind {folder}/{name} /etc/{name} && " for name in ("resolv.conf", "nsswitch.conf"))
+        prefix = ["unshare", "--mount", "sh", "-c", mounts + 'exec "$@"', "sh"]
+        lost = {"listen": "tcp://127.0.0.1:0", "endpoint": "tcp://nowhere.example:9", "device": {"connect-timeout": "3s"}}
+        with Gateway({"routes": {"echo": ECHO, "lost": lost}}, prefix=prefix) as gateway, \
+                gateway.connect("echo") as client:
+            quiet = worst_round_trip(client, 1)
+            waiting = [gateway.connect("lost") for _ in range(20)]
+            until(lambda: dead.recv(512), 5, "a question to the name server")
+            worst = worst_round_trip(client, 2)
+            figure("worst round trip beside a dead name server", 1000 * worst, "ms", aim=50, control=1000 * quiet)
+            assert worst < LIMIT
+            # Those who wait are told so in time.
+            for one in waiting:
+                assert receive_all(one) == b""
+                one.close()
+            for number in range(1, 21):
+                assert gateway.event("session ended", route="lost", count=number)["reason"] == "open-failed"
+
+
+def test_a_log_nobody_reads(figure):
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    gateway = Gateway({"routes": {"echo": ECHO}}, stderr=write)
+    gateway.start()
+    os.close(write)
+    try:
+        address = started(read)
+        with connect(address) as client:
+            quiet = worst_round_trip(client, 0.5)
+            worst = 0.0
+            for _ in range(400):
+                with connect(address) as passer_by:
+                    worst = max(worst, round_trip(passer_by))
+                worst = max(worst, round_trip(client))
+            figure("worst round trip with a stuck log", 1000 * worst, "ms", aim=50, control=1000 * quiet)
+            assert worst < LIMIT
+        # Once somebody reads again, the log goes on.
+        with os.fdopen(read, "rb") as pipe:
+            gateway.follow(pipe)
+            gateway.event("session ended", seconds=5)
+            with connect(address) as client:
+                round_trip(client)
+                gateway.event("session opened", client="%s:%d" % client.getsockname(), seconds=5)
+            gateway.signal(signal.SIGTERM)
+            assert gateway.wait(8) == 0
+            gateway._reader.join(5)
+    finally:
+        if gateway.process.poll() is None:
+            gateway.process.kill()
+            gateway.process.wait()
+
+
+def test_a_log_nobody_reads_does_not_keep_it_from_stopping():
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    gateway = Gateway({"routes": {"echo": ECHO}}, stderr=write)
+    gateway.start()
+    os.close(write)
+    try:
+        address = started(read)
+        for _ in range(100):
+            with connect(address) as client:
+                round_trip(client)
+        gateway.signal(signal.SIGTERM)
+        assert gateway.process.wait(8) == 0
+    except subprocess.TimeoutExpired:
+        pytest.fail("did not stop while its log was stuck")
+    finally:
+        os.close(read)
+        if gateway.process.poll() is None:
+            gateway.process.kill()
+            gateway.process.wait()

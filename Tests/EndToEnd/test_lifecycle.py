@@ -1,0 +1,199 @@
+"""Start, stop, reload: what signals do to a running gateway and to those it serves."""
+import os
+import signal
+import socket
+import time
+
+from kit import Deadline, Gateway, Pty, connect, free_port, receive_all, reset, round_trip, until
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+
+
+def busy_and_stuck(gateway) -> socket.socket:
+    """A client of a busy route that never reads."""
+    client = gateway.connect("flood", receive_buffer=4096)
+    gateway.event("session opened", route="flood")
+    return client
+
+
+FLOOD = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood", "clients": {"slow": "block"}}
+
+
+def test_sigterm_with_idle_clients_is_quick():
+    with Gateway({"routes": {"echo": ECHO}}, stopping=False) as gateway:
+        with gateway.connect("echo") as client:
+            round_trip(client)
+            took = gateway.stop()
+            assert receive_all(client) == b""
+        assert took < 2, took
+        assert [e["reason"] for e in gateway.events("session ended")] == ["shutdown"]
+        assert gateway.events("stopping") and gateway.events("stopped")
+
+
+def test_sigterm_delivers_what_was_sent():
+    """A device that takes its time still gets what a client sent before the end."""
+    size = 20_000
+    with Pty() as device, \
+            Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": device.url}}}, stopping=False) as gateway:
+        with gateway.connect("port") as client:
+            gateway.event("link open")
+            client.sendall(b"x" * size)
+            assert device.read(1) == b"x"
+            gateway.signal(signal.SIGTERM)
+            gateway.event("stopping")
+            assert device.read(size - 1) == b"x" * (size - 1)
+            assert gateway.wait(8) == 0
+
+
+def test_sigterm_with_a_stuck_client_ends_within_the_drain_limit(figure):
+    with Gateway({"routes": {"flood": FLOOD}}, stopping=False) as gateway:
+        client = busy_and_stuck(gateway)
+        took = gateway.stop()
+        figure("stop with a stuck client", took, "s", aim=5.5)
+        assert took < 7, took
+        gateway.check_sessions()
+        client.close()
+
+
+def test_no_new_clients_while_stopping():
+    with Gateway({"routes": {"flood": FLOOD, "echo": ECHO}}, stopping=False) as gateway:
+        client = busy_and_stuck(gateway)
+        gateway.signal(signal.SIGTERM)
+        gateway.event("stopping")
+
+        def refused():
+            try:
+                connect(gateway.address("echo")).close()
+            except ConnectionRefusedError:
+                return True
+
+        until(refused, 1, "refused while draining")
+        gateway.signal(signal.SIGTERM)
+        gateway.wait()
+        client.close()
+
+
+def test_a_second_sigterm_exits_at_once():
+    with Gateway({"routes": {"flood": FLOOD}}, stopping=False) as gateway:
+        client = busy_and_stuck(gateway)
+        gateway.signal(signal.SIGTERM)
+        gateway.event("stopping")
+        start = time.monotonic()
+        gateway.signal(signal.SIGTERM)
+        gateway.wait(3)
+        assert time.monotonic() - start < 1
+        client.close()
+
+
+def test_sighup_adds_and_removes_routes_and_leaves_the_others_alone():
+    with Gateway({"routes": {"stays": ECHO, "goes": ECHO}}) as gateway, gateway.connect("stays") as stays:
+        goes = gateway.connect("goes")
+        old = gateway.address("goes")
+        round_trip(stays)
+        round_trip(goes)
+        gateway.configure({"routes": {"stays": ECHO, "comes": ECHO}})
+        gateway.signal(signal.SIGHUP)
+        gateway.event("reloaded")
+        with gateway.connect("comes") as comes:
+            round_trip(comes)
+        round_trip(stays)
+        assert receive_all(goes) == b""
+        goes.close()
+        assert gateway.event("session ended", route="goes")["reason"] == "route-removed"
+
+        def closed():
+            with socket.socket() as probe:
+                return probe.connect_ex(old) != 0
+
+        until(closed, 2, "the removed route's address is closed")
+
+
+def test_a_broken_file_at_sighup_changes_nothing():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
+        gateway.path.write_text("version: 1\nroutes: {echo: {listne: x}}\n")
+        before = len(gateway.lines)
+        gateway.signal(signal.SIGHUP)
+        until(lambda: any("listne" in line for line in gateway.lines[before:]), 5, "the mistake in the log")
+        round_trip(client)
+        with gateway.connect("echo") as another:
+            round_trip(another)
+
+
+def test_health(folder):
+    gateway = Gateway({"routes": {"echo": ECHO}})
+    assert gateway.command("health", str(gateway.path)).returncode == 1
+    with gateway:
+        done = gateway.command("health", str(gateway.path))
+        assert done.returncode == 0, done.stderr
+        # A gateway that does not answer is not healthy, and that is found out soon.
+        gateway.signal(signal.SIGSTOP)
+        try:
+            assert gateway.command("health", str(gateway.path)).returncode == 1
+        finally:
+            gateway.signal(signal.SIGCONT)
+        assert gateway.command("health", str(gateway.path)).returncode == 0
+
+
+def test_a_busy_port_is_retried_and_taken_when_it_is_free():
+    port = free_port()
+    config = {"routes": {"echo": ECHO, "late": {**ECHO, "listen": f"tcp://127.0.0.1:{port}"}}}
+    with socket.create_server(("127.0.0.1", port), reuse_port=False) as holder:
+        with Gateway(config, ready=1) as gateway:
+            waiting = gateway.event("listener waiting", route="late")
+            assert "EADDRINUSE" in waiting["error"]
+            with gateway.connect("echo") as other:
+                round_trip(other)
+            holder.close()
+            gateway.event("listening", route="late", seconds=15)
+            with gateway.connect("late") as client:
+                round_trip(client)
+
+
+def test_it_restarts_on_the_same_port_at_once():
+    """Clients of the run before leave TIME_WAIT behind."""
+    port = free_port()
+    config = {"routes": {"echo": {**ECHO, "listen": f"tcp://127.0.0.1:{port}"}}}
+    for _ in range(2):
+        with Gateway(config) as gateway:
+            client = gateway.connect("echo")
+            round_trip(client)
+            gateway.stop()
+            client.close()
+            assert not gateway.events("listener waiting")
+
+
+def test_no_descriptor_is_left_after_many_clients():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        client = gateway.connect("echo")
+        round_trip(client)
+        reset(client)
+        gateway.event("session ended")
+        before = gateway.descriptors()
+        for turn in range(200):
+            client = gateway.connect("echo")
+            if turn % 2:
+                round_trip(client)
+            reset(client)
+        gateway.event("session ended", count=201)
+        until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
+
+
+def test_nothing_runs_while_nothing_happens(long):
+    """No thread of an idle gateway wakes up: its context switches stand still."""
+    def switches(pid):
+        total = 0
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for line in open(f"/proc/{pid}/task/{task}/status"):
+                if "ctxt_switches" in line:
+                    total += int(line.split()[1])
+        return total
+
+    with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
+        round_trip(client)
+        # Dispatch's workers go home after some seconds without work: that is not a wake-up of ours.
+        deadline, quiet, last = Deadline(20), 0, switches(gateway.pid)
+        while quiet < (10 if long else 3):
+            assert not deadline.passed, "never quiet"
+            time.sleep(1)
+            now = switches(gateway.pid)
+            quiet, last = (quiet + 1, now) if now == last else (0, now)

@@ -1,0 +1,36 @@
+"""The shipped config.yaml, unedited: what a newcomer sees first."""
+import re
+import subprocess
+
+from kit import ROOT, Gateway, until
+
+SENTENCE = re.compile(r"^\$(G[A-Z]{4}),([^*]*)\*([0-9A-F]{2})$")
+
+
+def checksum(body: str) -> int:
+    value = 0
+    for character in body.encode():
+        value ^= character
+    return value
+
+
+def test_nc_prints_valid_nmea_sentences():
+    gateway = Gateway(ROOT / "config.yaml", text=True, ready=1)
+    with gateway:
+        until(lambda: gateway.events("listening", route="gps"), 5, "gps listening")
+        host, port = gateway.address("gps")
+        assert (host, port) == ("127.0.0.1", 4001)
+        nc = subprocess.run(["timeout", "4", "nc", host, str(port)], capture_output=True, stdin=subprocess.DEVNULL)
+        lines = nc.stdout.decode("ascii").split("\r\n")
+        assert len(lines) >= 3, nc.stdout
+        # The first may have begun before nc came, the last is cut off by the time.
+        for line in lines[1:-1]:
+            match = SENTENCE.match(line)
+            assert match, line
+            assert checksum(line[1:line.index("*")]) == int(match[3], 16), line
+
+
+def test_check_likes_it():
+    done = Gateway(ROOT / "config.yaml").command("check", str(ROOT / "config.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert "gps" in done.stdout and "sim://nmea" in done.stdout

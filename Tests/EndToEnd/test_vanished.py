@@ -1,0 +1,103 @@
+"""A client that vanishes without a FIN: its place and its descriptor are free within 30 s, idle or in mid-download.
+
+Gateway and client have a network namespace each. To vanish, each side is told a wrong hardware address of the other:
+every packet is dropped from then on, both ways, without a word to anybody, as when a cable is cut behind a switch.
+"""
+import os
+import subprocess
+import time
+
+import pytest
+from kit import Gateway, run_all, until
+
+GATEWAY, CLIENT = "192.0.2.1", "192.0.2.2"  # RFC 5737, TEST-NET-1
+LIMIT = 30
+
+# Runs in the client's namespace: connects, does as it is told, prints what it got so far.
+PROGRAM = """
+import socket, sys
+s = socket.socket()
+s.connect((sys.argv[1], int(sys.argv[2])))
+print("connected", flush=True)
+if sys.argv[3] == "download":
+    total = 0
+    while True:
+        total += len(s.recv(65536))
+        if total > 1000000:
+            print("downloading", flush=True)
+            total = -1 << 60
+else:
+    s.sendall(b"?")
+    s.recv(1)
+    print("idle", flush=True)
+    s.recv(1)
+"""
+
+
+def ip(*words: str):
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts():
+    """Two namespaces with a cable between them, and how to cut it."""
+    tag = os.getpid() % 100000
+    here, there = f"bw{tag}g", f"bw{tag}c"
+    try:
+        for name in (here, there):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", here, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", there)
+        for name, address in ((here, GATEWAY), (there, CLIENT)):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
+            ip("-n", name, "link", "set", "cable", "up")
+
+        def cut():
+            for name, other in ((here, CLIENT), (there, GATEWAY)):
+                ip("-n", name, "neigh", "replace", other, "lladdr", "02:00:00:00:00:99", "dev", "cable", "nud", "permanent")
+
+        yield here, there, cut
+    finally:
+        for name in (here, there):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.mark.root
+@pytest.mark.timeout(120)
+def test_place_and_descriptor_are_free(hosts, figure):
+    """Both kinds at once, each on a route of its own, so that one wait serves for all."""
+    here, there, cut = hosts
+    config = {"routes": {
+        "idle": {"listen": f"tcp://{GATEWAY}:0", "endpoint": "sim://echo", "clients": {"max": 1}},
+        "download": {"listen": f"tcp://{GATEWAY}:0", "endpoint": "sim://flood", "clients": {"max": 1, "slow": "block"}},
+    }}
+    clients = []
+    with Gateway(config, prefix=["nsenter", f"--net=/run/netns/{here}"]) as gateway:
+        try:
+            before = gateway.descriptors()
+            for route in config["routes"]:
+                client = subprocess.Popen(
+                    ["nsenter", f"--net=/run/netns/{there}", "/usr/bin/python3", "-c", PROGRAM, GATEWAY,
+                     str(gateway.address(route)[1]), route], stdout=subprocess.PIPE, text=True)
+                clients.append(client)
+                assert client.stdout.readline() == "connected\n"
+                assert client.stdout.readline() == {"idle": "idle\n", "download": "downloading\n"}[route]
+            cut()
+            start = time.monotonic()
+
+            def gone(route):
+                def body():
+                    ended = gateway.event("session ended", route=route, seconds=LIMIT + 15)
+                    return ended, time.monotonic() - start
+                return body
+
+            for route, (ended, seconds) in zip(config["routes"], run_all(*map(gone, config["routes"]), seconds=LIMIT + 20)):
+                figure(f"vanished client, {route}", seconds, "s", aim=LIMIT)
+                assert ended["reason"] == "client-lost"
+                assert seconds < LIMIT, f"{route}: {seconds:.1f} s"
+            until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
+        finally:
+            for client in clients:
+                client.kill()
+                client.wait()
+                client.stdout.close()
