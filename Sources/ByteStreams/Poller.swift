@@ -53,7 +53,7 @@ public final class Poller {
   private var lastAway = 0
 
   init(
-    clock: LaneClock = .monotonic, queue: DispatchQueue? = nil,
+    queue: DispatchQueue? = nil, clock: LaneClock = .monotonic,
     post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
   ) throws(SystemError) {
     let raw = epoll_create1(Int32(EPOLL_CLOEXEC))

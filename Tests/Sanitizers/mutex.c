@@ -1,0 +1,30 @@
+/* Tells ThreadSanitizer what it cannot see of Swift's Mutex on Linux. A contended Mutex is taken and given up in functions
+   of libswiftSynchronization, which is not built for the sanitizer (stdlib/public/Synchronization/Mutex/LinuxImpl.swift of
+   the Swift repository: _lockSlow, _unlockSlow), so that everything a Mutex protects would be reported as a race. Loaded
+   before that library (LD_PRELOAD) by Tests/run; does nothing in programs without the sanitizer. Needs clang: the
+   functions have Swift's calling convention, with the Mutex in the context register. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+
+#define SWIFT __attribute__((swiftcall))
+#define SELF __attribute__((swift_context)) void *
+
+extern void __tsan_acquire(void *) __attribute__((weak));
+extern void __tsan_release(void *) __attribute__((weak));
+
+typedef SWIFT void (*lock_slow)(uint32_t, SELF);
+typedef SWIFT void (*unlock_slow)(SELF);
+
+SWIFT void lockSlow(uint32_t thread, SELF mutex) __asm__("$s15Synchronization12_MutexHandleV9_lockSlowyys6UInt32VF");
+SWIFT void unlockSlow(SELF mutex) __asm__("$s15Synchronization12_MutexHandleV11_unlockSlowyyF");
+
+SWIFT void lockSlow(uint32_t thread, SELF mutex) {
+  ((lock_slow)dlsym(RTLD_NEXT, "$s15Synchronization12_MutexHandleV9_lockSlowyys6UInt32VF"))(thread, mutex);
+  if (__tsan_acquire) __tsan_acquire(mutex);
+}
+
+SWIFT void unlockSlow(SELF mutex) {
+  if (__tsan_release) __tsan_release(mutex);
+  ((unlock_slow)dlsym(RTLD_NEXT, "$s15Synchronization12_MutexHandleV11_unlockSlowyyF"))(mutex);
+}
