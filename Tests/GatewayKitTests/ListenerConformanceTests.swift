@@ -80,9 +80,10 @@ struct ListenerConformanceTests {
       told.withLock { $0 = address }
       try rig.connect(address).close()
     }
-    let address = try #require(told.withLock(\.self))
-    try await onOwnThread {
-      #expect(throws: SystemError("connect", ECONNREFUSED)) { try rig.connect(address) }
+    let kept = told.withLock(\.self)
+    let address = try #require(kept)
+    await #expect(throws: SystemError("connect", ECONNREFUSED)) {
+      try await onOwnThread { try rig.connect(address).close() }
     }
   }
 }
