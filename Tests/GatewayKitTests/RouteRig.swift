@@ -36,11 +36,11 @@ final class Story: Sendable {
     }
   }
 
-  /// The address a route's listener got; the `number`th that was told. Blocks.
-  func address(of route: String = "x", _ number: Int = 0) throws -> SocketAddress {
+  /// The address a listener of `name` got; the `number`th that was told. Blocks.
+  func address(of name: String = "x", _ number: Int = 0) throws -> SocketAddress {
     try wait { events in
       let bound = events.compactMap { event in
-        if case .listening(route, _, let bound) = event { bound } else { nil }
+        if case .listening(name, _, let bound) = event { bound } else { nil }
       }
       guard bound.count > number, let port = bound[number].split(separator: ":").last.flatMap({ UInt16($0) }) else {
         return nil
