@@ -9,7 +9,8 @@ COPY Package.swift ./
 COPY Sources Sources
 # Not built, but Package.swift names its folders.
 COPY Tests Tests
-RUN swift build -c release --static-swift-stdlib -Xlinker -s --product baudway \
+COPY Deploy/release.flags Deploy/release.flags
+RUN xargs swift build <Deploy/release.flags \
  && install -D .build/release/baudway /out/usr/bin/baudway
 
 FROM docker.io/library/debian:bookworm-slim

@@ -52,11 +52,14 @@ public final class Poller {
   private var away: [Int: (any Sendable) -> Void] = [:]
   private var lastAway = 0
 
-  init(queue: DispatchQueue? = nil, post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void) throws(SystemError) {
+  init(
+    queue: DispatchQueue? = nil, clock: LaneClock = .monotonic,
+    post: @escaping @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
+  ) throws(SystemError) {
     let raw = epoll_create1(Int32(EPOLL_CLOEXEC))
     guard raw >= 0 else { throw SystemError("epoll_create1") }
     epoll = Descriptor(owning: raw)
-    timers = try Timers(clock: .monotonic)
+    timers = try Timers(clock: clock)
     self.queue = queue
     self.post = post
     peers = PeerWatch(timers: timers)

@@ -98,7 +98,7 @@ public final class Pump {
     let tookAll = count == 0 ? true : try write(limit: limit)
     // After making room it reads first and waits second: a hang-up is told once only.
     if !sourceEnded && source.readerWaits.isEmpty && wantsMore(tookAll) {
-      return try turn(mayWrite: tookAll)
+      return try turn(mayWrite: tookAll && limit == .max)  // more than `limit` would be others' turn
     }
     return settle()
   }

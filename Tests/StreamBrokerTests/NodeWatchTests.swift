@@ -8,7 +8,7 @@ import Testing
 @testable import StreamBroker
 
 @Suite("A node watch", .timeLimit(.minutes(1)), .serialized)
-final class NodeWatchTests {
+final class NodeWatchTests: Sendable {
   private let lane: Lane
   private let directory: String
 

@@ -33,11 +33,12 @@ final class ControlServer {
   }
 
   func stop() {
+    let wasBound = loop != nil
     loop?.stop()
     loop = nil
     for conversation in conversations.values { conversation.close() }
     conversations = [:]
-    if case .path(let path) = address { unlink(path) }
+    if wasBound, case .path(let path) = address { unlink(path) }  // else it is another gateway's
   }
 
   /// A socket file that nobody answers at is left over from a crash. Anything else in its place stays.

@@ -5,8 +5,11 @@ import ByteStreams
 import StreamBroker
 
 protocol LinkDelegate: AnyObject {
-  func link(_ link: Link, is status: LinkStatus)
+  /// `retry` is the pause before the next try, where there is one.
+  func link(_ link: Link, is status: LinkStatus, retry: Duration?)
   func link(_ link: Link, ended session: Session, _ ending: Ending)
+  /// What followed from a session's end is done: a link that nobody needs any more is closed.
+  func linkHasSettled(_ link: Link)
 }
 
 final class Link: HubDelegate {
@@ -57,6 +60,7 @@ final class Link: HubDelegate {
     case .open: open()
     case .cancelOpening:
       cancelOpening()
+      stopWaiting()
       say(.closed)
     case .close: close()
     case .wait(let pause): wait(pause)
@@ -111,7 +115,7 @@ final class Link: HubDelegate {
       say(.closed)
       hub.leaveAll(Ending(.openFailed, failure))
     } else {
-      say(.waiting(.openFailed(failure)))
+      say(.waiting(.openFailed(failure)), retry: step)
       follow(step)
     }
   }
@@ -138,15 +142,17 @@ final class Link: HubDelegate {
   }
 
   private func close() {
-    guard let stream = hub.detach() else { return say(.closed) }
-    lingering.close(stream, otherSideFinished: hub.endpointHasEnded)
+    if let stream = hub.detach() { lingering.close(stream, otherSideFinished: hub.endpointHasEnded) }
+    hub.dropUnheard()
     say(.closed)
   }
 
-  private func say(_ status: LinkStatus) {
+  private func say(_ status: LinkStatus, retry: Device.Step = .nothing) {
     guard status != self.status else { return }
     self.status = status
-    delegate.link(self, is: status)
+    var pause: Duration?
+    if case .wait(let length) = retry { pause = length }
+    delegate.link(self, is: status, retry: pause)
   }
 
   // MARK: - What the hub tells
@@ -157,6 +163,11 @@ final class Link: HubDelegate {
       for session in hub.sessions { hub.settle(session) }
       return
     }
+    if hub.endpointHasEnded {
+      // It had said its last word in order; that it takes no more is its leave, not its failure.
+      hub.endpointHungUp()
+      return
+    }
     hub.detach()?.close()
     let held = Duration.nanoseconds(Int64(clamping: poller.timers.now &- openedAt))
     let step = device.handle(.lost, jitter: .random(in: 0...1), heldFor: held)
@@ -164,7 +175,7 @@ final class Link: HubDelegate {
       say(.closed)
       hub.leaveAll(Ending(.deviceLost, cause))
     } else {
-      say(.waiting(.lost(cause as? SystemError)))
+      say(.waiting(.lost(cause as? SystemError)), retry: step)
       follow(step)
       closeIfUnneeded()
     }
@@ -173,6 +184,7 @@ final class Link: HubDelegate {
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
     closeIfUnneeded()
+    delegate.linkHasSettled(self)
   }
 
   private func closeIfUnneeded() {

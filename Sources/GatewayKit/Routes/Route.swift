@@ -20,6 +20,7 @@ final class Route {
   private var count = 0
   // Clients that found the route full; decided when the lanes have looked for clients that have just left.
   private var candidates: [ArrivalParcel] = []
+  private var lateCandidates: [ArrivalParcel] = []  // came while the lanes were looking: the next look is theirs
   private var answersAwaited = 0
   private var isStopping = false
 
@@ -65,7 +66,7 @@ final class Route {
   private func admit(_ arrival: consuming Arrival) {
     guard !isStopping else { return }
     if count < settings.maxClients { return place(arrival) }
-    candidates.append(ArrivalParcel(arrival))
+    lateCandidates.append(ArrivalParcel(arrival))
     if answersAwaited == 0 { lookForGhosts() }
   }
 
@@ -82,6 +83,8 @@ final class Route {
 
   /// Nobody is refused because of somebody who has just left: his end may be waiting in some lane's epoll set.
   private func lookForGhosts() {
+    candidates = lateCandidates
+    lateCandidates = []
     let me = Resident(self, on: lane)
     answersAwaited = 1 + groupsElsewhere.count
     for group in groupsElsewhere {
@@ -111,6 +114,7 @@ final class Route {
         group.refuse(arrival, Ending(isStopping ? .shutdown : .full), notice: notice)
       }
     }
+    if !lateCandidates.isEmpty { lookForGhosts() }
   }
 
   private func sessionEnded() { count -= 1 }

@@ -90,10 +90,10 @@ final class SessionGroup: LinkDelegate {
 
   // MARK: - What links tell
 
-  func link(_ link: Link, is linkStatus: LinkStatus) {
+  func link(_ link: Link, is linkStatus: LinkStatus, retry: Duration?) {
     // A client's own link comes and goes with him; his session's lines tell of it.
     guard settings.hub.isShared else { return }
-    status.tell(.link(route: settings.name, endpoint: settings.endpoint, linkStatus))
+    status.tell(.link(route: settings.name, endpoint: settings.endpoint, linkStatus, retry: retry))
   }
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
@@ -111,6 +111,8 @@ final class SessionGroup: LinkDelegate {
           nanoseconds: monotonicNanoseconds() &- session.began)))
     links.removeValue(forKey: session.number)
     sessionEnded()
-    tellIfEmpty()
   }
+
+  /// Only now: the endpoint of the last session lingers too, and is waited for.
+  func linkHasSettled(_ link: Link) { tellIfEmpty() }
 }

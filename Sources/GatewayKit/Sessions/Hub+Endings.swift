@@ -29,7 +29,7 @@ extension Hub {
       session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
     }
     if let ending = session.leaving {
-      if heardAll && session.pump.count == 0 && !session.client.holdsUnit {
+      if heardAll && session.pump.count == 0 && !holdsLastUnit(session) {
         end(session, ending)
       } else {
         watch(session, policy.drain)
@@ -37,28 +37,45 @@ extension Hub {
       return
     }
     let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
-    if endpointHasEnded && heardAll && session.takesOutput && !session.isToldEnd && !isComplete {
-      session.isToldEnd = true
-      session.client.finishWriting()
-    }
+    if endpointHasEnded && heardAll && !isComplete { tellEnd(to: session) }
     guard session.pump.sourceEnded else {
       if endpointHasEnded && heardAll { watch(session, Self.halfClosedLimit) }
       return
     }
-    guard session.pump.count == 0 else { return watch(session, policy.drain) }
+    // On a link of his own the client may be there still, waiting for an answer: his endpoint gets more time.
+    guard session.pump.count == 0 else {
+      return watch(session, policy.isShared ? policy.drain : Self.halfClosedLimit)
+    }
     if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
     guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
     if policy.isShared { return watch(session, Self.halfClosedLimit) }
     if isComplete {
+      guard !holdsLastUnit(session) else { return watch(session, Self.halfClosedLimit) }
       end(session, Ending(session.endedFirst ?? .clientLeft))
     } else {
+      stopWatching(session)  // the endpoint may take its time for an answer
       passOnEnd(of: session)
     }
   }
 
-  /// The client of a link of his own has finished: his endpoint learns of it where it can.
+  /// The client learns that no more will come, once his stream holds nothing.
+  private func tellEnd(to session: Session) {
+    guard session.takesOutput, !session.isToldEnd, !holdsLastUnit(session) else { return }
+    session.isToldEnd = true
+    session.client.finishWriting()
+  }
+
+  /// An empty ring is not an empty stream. Asks to be called when the unit is out.
+  private func holdsLastUnit(_ session: Session) -> Bool {
+    guard session.takesOutput, session.client.holdsUnit else { return false }
+    session.client.writerWaits = .writable
+    return true
+  }
+
+  /// The client of a link of his own has finished: his endpoint learns of it where it can, once it holds nothing.
   private func passOnEnd(of session: Session) {
-    guard !session.isEndPassedOn, let endpoint, !endpoint.holdsUnit else { return }
+    guard !session.isEndPassedOn, let endpoint else { return }
+    guard !endpoint.holdsUnit else { return endpoint.writerWaits = .writable }
     session.isEndPassedOn = true
     if endpoint.canHalfClose {
       endpoint.finishWriting()
@@ -70,8 +87,7 @@ extension Hub {
   func end(_ session: Session, _ ending: Ending) {
     guard !session.isOver else { return }
     session.isOver = true
-    poller.timers.cancel(session.deadline)
-    session.deadline = nil
+    stopWatching(session)
     remove(session)
     delegate.sessionIsOver(session, ending)
   }
@@ -95,10 +111,15 @@ extension Hub {
     }
   }
 
+  private func stopWatching(_ session: Session) {
+    poller.timers.cancel(session.deadline)
+    session.deadline = nil
+  }
+
   private func lostPatience(with session: Session) {
     if let ending = session.leaving {
       end(session, ending)
-    } else if session.pump.count > 0 {
+    } else if session.pump.count > 0 && policy.isShared {
       session.dropped &+= UInt64(session.pump.discard())
       settle(session)
     } else {

@@ -145,7 +145,7 @@ final class Hub: ByteStreamDelegate {
           break
         }
         reads -= 1
-        let ring = try borrow()
+        guard let ring = borrowOrEndAll() else { return }
         let room = ring.room
         switch try ring.fill({ try endpoint.read(into: $0) }) {
         case .moved(let count):
@@ -188,7 +188,7 @@ final class Hub: ByteStreamDelegate {
   }
 
   /// After its end was read, the endpoint will not listen either.
-  private func endpointHungUp() {
+  func endpointHungUp() {
     for session in sessions {
       session.pump.sink = nil
       leave(session, Ending(session.endedFirst ?? .endpointLeft))
@@ -213,6 +213,8 @@ final class Hub: ByteStreamDelegate {
       let wasOldest = session.cursor <= ring.oldest &+ UInt64(policy.backlog)
       session.take(from: ring)
       if wasOldest || !session.takesOutput { release() }
+    } else if !session.client.holdsUnit {
+      session.client.writerWaits = []  // it only waited for a unit to leave
     }
     if !session.takesOutput || session.leaving != nil || endpointHasEnded { settle(session) }
     if ring != nil { readOnIfRoom() }
@@ -249,11 +251,26 @@ final class Hub: ByteStreamDelegate {
     return ring.room >= (isPaused ? max(endpoint.largestUnit, policy.buffer / 16) : endpoint.largestUnit)
   }
 
-  private func borrow() throws(SystemError) -> RingBuffer {
+  /// Nil when there is no memory for a ring: that ends the sessions, and reading until somebody comes.
+  private func borrowOrEndAll() -> RingBuffer? {
     if let ring { return ring }
-    let ring = try poller.rings.borrow(capacity: policy.buffer + policy.backlog, at: lastHead)
-    self.ring = ring
-    return ring
+    do {
+      let ring = try poller.rings.borrow(capacity: policy.buffer + policy.backlog, at: lastHead)
+      self.ring = ring
+      return ring
+    } catch {
+      isPaused = false  // or each that leaves would make the hub try again
+      for session in sessions { end(session, Ending(.internal, error)) }
+      if let endpoint { pause(endpoint) }
+      return nil
+    }
+  }
+
+  /// The link is closed because nobody needs it: what nobody heard is of no use to those who come to another one.
+  func dropUnheard() {
+    guard let ring, sessions.isEmpty else { return }
+    ring.release(upTo: max(ring.oldest, ring.head &- min(ring.head, UInt64(policy.backlog))))
+    giveBack()
   }
 
   private func giveBack() {
@@ -288,9 +305,10 @@ final class Hub: ByteStreamDelegate {
   }
 
   private func chargeHoldUp() {
-    guard someoneWaits else { return }
+    guard someoneWaits, sessions.count > 1 else { return }
     let now = poller.timers.now
-    let length = now &- lastLook
+    // A look that comes late is our own delay, or the machine's: nobody is charged for it.
+    let length = min(now &- lastLook, 2 * SlowClock.tick.nanoseconds)
     let tooSlow = sessions.filter { $0.holdsUpOthers && $0.slow.charge(length, at: now) }
     for session in tooSlow { end(session, Ending(.tooSlow)) }
   }
@@ -311,10 +329,7 @@ final class Hub: ByteStreamDelegate {
       switch try session.pump.turn(mayWrite: waiting.isEmpty) {
       case .idle: break
       case .keeps:
-        if !session.isWaiting {
-          session.isWaiting = true
-          waiting.append(session)
-        }
+        queue(session)
         if session.pump.sourceEnded { settle(session) }
       case .finished: settle(session)
       }
@@ -346,19 +361,27 @@ final class Hub: ByteStreamDelegate {
     }
     if waiting.isEmpty {
       endpoint.writerWaits = []
+      // The end of a client that waited for a unit to leave.
+      if !policy.isShared { for session in sessions where session.pump.sourceEnded { settle(session) } }
     } else if endpoint.writerWaits.isEmpty {
       endpoint.writerWaits = .writable
     }
   }
 
+  /// Who keeps input is served when the endpoint has space.
+  private func queue(_ session: Session) {
+    guard session.pump.count > 0, !session.isWaiting else { return }
+    session.isWaiting = true
+    waiting.append(session)
+  }
+
   private func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
     switch fault.side {
-    case .source: clientFailed(session, fault.cause)
+    case .source:
+      queue(session)
+      clientFailed(session, fault.cause)
     case .sink:
-      if session.pump.count > 0 && !session.isWaiting {
-        session.isWaiting = true
-        waiting.append(session)
-      }
+      queue(session)
       endpointFailed(fault.cause)
     case .ourselves: end(session, Ending(.internal, fault.cause))
     }

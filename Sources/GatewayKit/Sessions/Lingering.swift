@@ -7,7 +7,14 @@ import ByteStreams
 /// A route's connections on this lane that are past their session. Bounded in number and time.
 final class Lingering: ByteStreamDelegate {
   private let poller: Poller
-  private var deadlines: [ObjectIdentifier: (stream: any ByteStream, timer: Timers.Token)] = [:]
+  private struct Entry {
+    let stream: any ByteStream
+    let timer: Timers.Token
+    /// There is nothing to wait for but the unit that it holds.
+    let onlyHoldsUnit: Bool
+  }
+
+  private var entries: [ObjectIdentifier: Entry] = [:]
   /// Beyond so many a connection closes at once; a hostile client gains nothing by never finishing.
   private static let most = 64
   private static let longest = Duration.seconds(2)
@@ -18,35 +25,44 @@ final class Lingering: ByteStreamDelegate {
 
   /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already.
   func close(_ stream: any ByteStream, otherSideFinished: Bool) {
-    guard !otherSideFinished, stream.canHalfClose, deadlines.count < Self.most else { return stream.close() }
-    stream.writerWaits = []
-    stream.finishWriting()
+    let isOver = otherSideFinished || !stream.canHalfClose
+    guard !isOver || stream.holdsUnit, entries.count < Self.most else { return stream.close() }
+    stream.writerWaits = stream.holdsUnit ? .writable : []
+    if !stream.holdsUnit { stream.finishWriting() }
     let timer = poller.timers.after(Self.longest) { [weak self, weak stream] in
       if let self, let stream { self.finish(stream) }
     }
-    deadlines[ObjectIdentifier(stream)] = (stream, timer)
+    entries[ObjectIdentifier(stream)] = Entry(stream: stream, timer: timer, onlyHoldsUnit: isOver)
     stream.delegate = self
-    stream.readerWaits = .readable
+    stream.readerWaits = isOver ? [] : .readable
   }
 
   /// Calls `done` when none is left, and sees to it that this is so within `limit`.
   func empty(within limit: Duration, then done: @escaping () -> Void) {
-    if deadlines.isEmpty { return done() }
+    if entries.isEmpty { return done() }
     whenEmpty = done
     poller.timers.after(limit) { [weak self] in self?.closeAll() }
   }
 
   /// Closes all of them now.
   func closeAll() {
-    for (stream, _) in deadlines.values { finish(stream) }
+    for entry in entries.values { finish(entry.stream) }
   }
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
     case .hasBytesAvailable: drop(from: stream)
     case .errorOccurred, .endEncountered: finish(stream)
-    case .openCompleted, .hasSpaceAvailable: break
+    case .hasSpaceAvailable: goOn(stream)
+    case .openCompleted: break
     }
+  }
+
+  /// The last unit may be out: the end of writing waited for it.
+  private func goOn(_ stream: any ByteStream) {
+    guard !stream.holdsUnit, let entry = entries[ObjectIdentifier(stream)] else { return }
+    stream.writerWaits = []
+    if entry.onlyHoldsUnit { finish(stream) } else { stream.finishWriting() }
   }
 
   private func drop(from stream: any ByteStream) {
@@ -63,9 +79,9 @@ final class Lingering: ByteStreamDelegate {
   }
 
   private func finish(_ stream: any ByteStream) {
-    poller.timers.cancel(deadlines.removeValue(forKey: ObjectIdentifier(stream))?.timer)
+    poller.timers.cancel(entries.removeValue(forKey: ObjectIdentifier(stream))?.timer)
     stream.close()
-    guard deadlines.isEmpty, let done = whenEmpty else { return }
+    guard entries.isEmpty, let done = whenEmpty else { return }
     whenEmpty = nil
     done()
   }

@@ -56,7 +56,7 @@ public struct LineLogHandler: LogHandler {
     var line = "\(time) \(level) \(message)"
     for (key, value) in fields where key != "session" {  // its number is in the message
       let value = "\(value)"
-      let isPlain = !value.isEmpty && value.unicodeScalars.allSatisfy { $0.value > 32 && $0 != "\"" && $0.value != 127 }
+      let isPlain = !value.isEmpty && value.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !isControl($0) }
       line += " \(key)=\(isPlain ? value : quote(value))"
     }
     return line + "\n"
@@ -76,6 +76,9 @@ public struct LineLogHandler: LogHandler {
     return line + "}\n"
   }
 
+  /// C0, DEL and C1: terminals obey the last as well.
+  private static func isControl(_ scalar: Unicode.Scalar) -> Bool { scalar.value < 32 || 127...159 ~= scalar.value }
+
   /// RFC 8259 section 7: a line stays a line whatever a device, a client or an error text puts into it.
   static func quote(_ text: String) -> String {
     var quoted = "\""
@@ -86,7 +89,7 @@ public struct LineLogHandler: LogHandler {
       case "\n": quoted += "\\n"
       case "\r": quoted += "\\r"
       case "\t": quoted += "\\t"
-      case _ where scalar.value < 32 || scalar.value == 127:
+      case _ where isControl(scalar):
         quoted += "\\u00" + (scalar.value < 16 ? "0" : "") + String(scalar.value, radix: 16)
       default: quoted.unicodeScalars.append(scalar)
       }

@@ -58,7 +58,8 @@ struct LogLine {
           ("dropped", .number(report.dropped)), ("seconds", .seconds(report.nanoseconds)),
           ("error", report.ending.cause.map { .text("\($0)") }),
         ])
-    case .link(let route, let endpoint, let status): self.init(route: route, endpoint: endpoint, status)
+    case .link(let route, let endpoint, let status, let retry):
+      self.init(route: route, endpoint: endpoint, status, retry)
     case .routeRemoved(let route): self.init(.info, "route removed", [("route", .text(route))])
     case .reloaded(let added, let removed, let changed, let routes):
       self.init(
@@ -76,8 +77,10 @@ struct LogLine {
     }
   }
 
-  private init(route: String, endpoint: String, _ status: LinkStatus) {
-    let place: [(String, Value?)] = [("route", .text(route)), ("endpoint", .text(endpoint))]
+  private init(route: String, endpoint: String, _ status: LinkStatus, _ retry: Duration?) {
+    let place: [(String, Value?)] = [
+      ("route", .text(route)), ("endpoint", .text(endpoint)), ("retry", retry.map { .seconds($0.nanoseconds) }),
+    ]
     switch status {
     case .opening, .draining: self.init(.debug, "link \(status.word)", place)
     case .open, .closed: self.init(.info, "link \(status.word)", place)
@@ -91,9 +94,9 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .controlFailed, .link(_, _, .waiting): .warning
+    case .listenerWaits, .controlFailed, .link(_, _, .waiting, _): .warning
     case .outOfDescriptors, .reloadFailed: .error
-    case .link(_, _, .opening), .link(_, _, .draining): .debug
+    case .link(_, _, .opening, _), .link(_, _, .draining, _): .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     default: .info
     }

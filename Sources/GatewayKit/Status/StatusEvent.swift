@@ -12,7 +12,8 @@ public enum StatusEvent: Sendable {
   case outOfDescriptors(route: String, listener: String, SystemError)
   case sessionOpened(route: String, number: UInt64, Arrival.Label)
   case sessionEnded(route: String, number: UInt64, Arrival.Label, SessionReport)
-  case link(route: String, endpoint: String, LinkStatus)
+  /// `retry` is the pause before the next try, where there is one.
+  case link(route: String, endpoint: String, LinkStatus, retry: Duration?)
   case routeRemoved(String)
   case reloaded(added: Int, removed: Int, changed: Int, routes: Int)
   case reloadFailed(problems: [String])

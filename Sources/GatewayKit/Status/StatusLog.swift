@@ -58,7 +58,7 @@ public final class StatusLog: Sendable {
       for (key, value) in line.fields { metadata[key] = value.metadata }
       logger.log(level: line.level, "\(line.text)", metadata: metadata)
     }
-    if dropped > 0 { logger.warning("log entries dropped", metadata: ["dropped": "\(dropped)"]) }
+    if dropped > 0 { logger.warning("log entries dropped", metadata: ["dropped": .stringConvertible(dropped)]) }
   }
 
   /// Waits until everything is written, but not for a stuck pipe.

@@ -1,0 +1,258 @@
+// When a session is over and what reaches whom before: every word of an ending that the hub decides, with its counts.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A session on a shared link", .timeLimit(.minutes(1)))
+struct SharedEndingsTests {
+  @Test("goes on hearing after its client has finished sending, until 30 s without output")
+  func halfClosed() throws {
+    let rig = try HubRig()
+    let client = ScriptedStream(reads: [.bytes([1, 2]), .ended], takesAll: true)
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(takesAll: true)
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    #expect(endpoint.written == [1, 2] && !endpoint.finishedWriting && session.isHalfClosed)
+    rig.advance(by: .seconds(29), step: .seconds(1))
+    endpoint.willRead(.moved(7))
+    rig.wakeReader(endpoint)
+    rig.advance(by: .seconds(30), step: .seconds(1))
+    #expect(rig.ending(of: session) == nil && client.written == pattern(0..<7))
+    rig.advance(by: .seconds(31), step: .seconds(1))
+    #expect(rig.ending(of: session) == .clientLeft)
+    #expect(session.up == 2 && session.down == 7 && session.dropped == 0)
+  }
+
+  @Test("has its input delivered after its client left, as long as that makes progress")
+  func drain() throws {
+    let rig = try HubRig(drain: .seconds(5))
+    let client = ScriptedStream(reads: [.moved(40), .failed(SystemError("read", 104))])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(writes: [.blocked(until: .writable)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    for _ in 0..<10 {
+      rig.advance(by: .seconds(4), step: .seconds(1))
+      #expect(rig.ending(of: session) == nil)
+      endpoint.willWrite(.moved(2))
+      rig.wakeWriter(endpoint)
+    }
+    #expect(endpoint.written.count == 20)
+    rig.advance(by: .seconds(11), step: .seconds(1))
+    #expect(rig.ending(of: session) == .clientLost)
+    #expect(session.up == 20 && session.dropped == 20)
+  }
+
+  @Test(
+    "is lost when its client's stream breaks, with the error that says how",
+    arguments: [SystemError("read", 104), SystemError("write", 110)])
+  func lost(error: SystemError) throws {
+    let rig = try HubRig()
+    let client = ScriptedStream(takesAll: true)
+    let session = rig.join(client)
+    rig.tell(client, .errorOccurred(error))
+    #expect(rig.ending(of: session) == .clientLost)
+    #expect(rig.endings[session.number]?.first?.cause as? SystemError == error)
+  }
+
+  @Test("is over when its client took no more output and has ended his input")
+  func brokenPipe() throws {
+    let rig = try HubRig()
+    let client = ScriptedStream(reads: [.ended], writes: [.failed(SystemError("write", 32))])
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.moved(9)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(rig.ending(of: session) == nil && session.dropped == 9)
+    rig.wakeReader(client)
+    #expect(rig.ending(of: session) == .clientLeft && session.down == 0 && session.dropped == 9)
+  }
+
+  @Test("is internal's fault when there is no memory for its input", arguments: [true, false])
+  func noMemory(up: Bool) throws {
+    // A ring that no machine can map; the configuration allows 16 MiB.
+    let rig = try HubRig(buffer: 1 << 56)
+    let clients = (0..<1000).map { _ in ScriptedStream(reads: [.bytes([1])], takesAll: true) }
+    let sessions = clients.map { rig.join($0) }
+    let endpoint = ScriptedStream(reads: [.bytes([1])], takesAll: true)
+    rig.hub.attach(endpoint)
+    if up {
+      for client in clients { rig.wakeReader(client) }
+    } else {
+      rig.wakeReader(endpoint)
+      #expect(endpoint.readerWaits == [] && !endpoint.isClosed)
+    }
+    #expect(sessions.allSatisfy { rig.ending(of: $0) == .internal })
+  }
+
+  @Test("hears all that was said before it is sent away, and nothing keeps it longer")
+  func leaveAll() throws {
+    let rig = try HubRig()
+    let slow = ScriptedStream(reads: [.bytes([5])], writes: [.moved(1), .blocked(until: .writable)])
+    let quick = ScriptedStream(takesAll: true)
+    let (late, early) = (rig.join(slow), rig.join(quick))
+    let endpoint = ScriptedStream(reads: [.moved(10)], writes: [.blocked(until: .writable)], takesAll: true)
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(slow)
+    rig.hub.leaveAll(Ending(.shutdown))
+    #expect(rig.ending(of: early) == .shutdown && rig.ending(of: late) == nil)
+    endpoint.willRead(.moved(10))  // output that comes after he left does not keep him
+    rig.wakeReader(endpoint)
+    slow.willWrite(.moved(9), .blocked(until: .writable))
+    rig.wakeWriter(slow)
+    #expect(rig.ending(of: late) == nil, "his input is still on its way")
+    rig.wakeWriter(endpoint)
+    #expect(rig.ending(of: late) == .shutdown && late.up == 1 && late.down == 10)
+  }
+
+  @Test("gives up what it can't get rid of when it is sent away, and counts it")
+  func stuckLeaving() throws {
+    let rig = try HubRig(drain: .seconds(5))
+    let session = rig.join(ScriptedStream())
+    let endpoint = ScriptedStream(reads: [.moved(10)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.hub.leaveAll(Ending(.routeRemoved))
+    rig.advance(by: .seconds(6), step: .seconds(1))
+    #expect(rig.ending(of: session) == .routeRemoved && session.dropped == 10)
+  }
+
+  @Test("drops kept input at once when it is sent away and there is no endpoint")
+  func leavingWithoutEndpoint() throws {
+    let rig = try HubRig()
+    let client = ScriptedStream(reads: [.moved(10)])
+    let session = rig.join(client)
+    rig.wakeReader(client)
+    rig.hub.leaveAll(Ending(.shutdown))
+    #expect(rig.ending(of: session) == .shutdown && session.dropped == 10 && session.up == 0)
+  }
+}
+
+@Suite("A session with a link of its own", .timeLimit(.minutes(1)))
+struct OwnLinkEndingsTests {
+  private func rig() throws -> HubRig {
+    let rig = try HubRig(isShared: false)
+    rig.keepsEndedEndpoint = true
+    return rig
+  }
+
+  @Test("passes the client's end on, and waits for the answer as long as it takes")
+  func clientFirst() throws {
+    let rig = try rig()
+    let client = ScriptedStream(reads: [.moved(3), .ended], takesAll: true)
+    client.holdsBytes = true
+    let session = rig.join(client)
+    // The last bytes are blocked for a while: the time limit for that must not end the wait that follows.
+    let endpoint = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    #expect(!endpoint.finishedWriting)
+    rig.advance(by: .seconds(20), step: .seconds(1))
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == pattern(0..<3) && endpoint.finishedWriting)
+    rig.advance(by: .seconds(600), step: .seconds(10))
+    #expect(rig.ending(of: session) == nil)
+    endpoint.willRead(.moved(50), .ended)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(client.written == pattern(0..<50))
+    #expect(rig.ending(of: session) == .clientLeft && session.up == 3 && session.down == 50 && session.dropped == 0)
+  }
+
+  @Test("passes the endpoint's end on after its last word, and lets the client go on sending")
+  func endpointFirst() throws {
+    let rig = try rig()
+    let client = ScriptedStream(writes: [.moved(4), .blocked(until: .writable)], takesAll: true)
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.moved(20), .ended], takesAll: true)
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(!client.finishedWriting)
+    rig.wakeWriter(client)
+    #expect(client.finishedWriting && client.written == pattern(0..<20))
+    for _ in 0..<5 {
+      rig.advance(by: .seconds(29), step: .seconds(1))
+      client.willRead(.bytes([7]))
+      rig.wakeReader(client)
+    }
+    #expect(endpoint.written.count == 5 && rig.ending(of: session) == nil)
+    client.willRead(.ended)
+    rig.wakeReader(client)
+    #expect(rig.ending(of: session) == .endpointLeft && session.up == 5 && session.down == 20)
+  }
+
+  @Test("ends when the client does nothing for 30 s after its endpoint's end")
+  func idleAfterEnd() throws {
+    let rig = try rig()
+    let client = ScriptedStream(takesAll: true)
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.ended])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.advance(by: .seconds(61), step: .seconds(1))
+    #expect(rig.ending(of: session) == .endpointLeft)
+  }
+
+  @Test("never delivers input with a hole in it: who gives up a part gives up the rest")
+  func noHole() throws {
+    let rig = try rig()
+    let client = ScriptedStream(reads: [.moved(10)], takesAll: true)
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.ended])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    rig.wakeReader(endpoint)
+    rig.advance(by: .seconds(61), step: .seconds(1))
+    #expect(rig.ending(of: session) == .endpointLeft && session.dropped == 10 && endpoint.written.isEmpty)
+  }
+
+  @Test("ends with what the endpoint said when both its directions are over")
+  func endpointHangsUp() throws {
+    let rig = try rig()
+    let client = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.moved(8), .ended])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(endpoint)
+    rig.tell(endpoint, .endEncountered)
+    #expect(rig.ending(of: session) == nil)
+    rig.wakeWriter(client)
+    #expect(client.written == pattern(0..<8) && rig.ending(of: session) == .endpointLeft)
+  }
+
+  @Test("leaves with its client where the endpoint can't be told of an end")
+  func noHalfClose() throws {
+    let rig = try rig()
+    let client = ScriptedStream(reads: [.ended], takesAll: true)
+    let session = rig.join(client)
+    let endpoint = ScriptedStream()
+    endpoint.canHalfClose = false
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    #expect(rig.ending(of: session) == .clientLeft && !endpoint.finishedWriting)
+  }
+
+  @Test("gives a blocked endpoint 30 s for the client's last bytes, then counts them as dropped")
+  func stuckEndpoint() throws {
+    let rig = try rig()
+    let client = ScriptedStream(reads: [.moved(3), .ended], takesAll: true)
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    rig.advance(by: .seconds(29), step: .seconds(1))
+    #expect(rig.ending(of: session) == nil)
+    rig.advance(by: .seconds(2), step: .seconds(1))
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 3 && !endpoint.finishedWriting)
+  }
+}

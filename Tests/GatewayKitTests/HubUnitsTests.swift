@@ -1,0 +1,117 @@
+// Streams of units (TLS records, frames), hidden bytes and datagrams at either side of a hub.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A hub with streams of units", .timeLimit(.minutes(1)))
+struct HubUnitsTests {
+  /// A unit of the framing stream on the wire.
+  private func unit(_ bytes: [UInt8]) -> [UInt8] { [UInt8(bytes.count >> 8), UInt8(bytes.count & 255)] + bytes }
+
+  @Test("doesn't tell the client of the end before his last unit is out, nor spin meanwhile")
+  func heldByClient() throws {
+    let rig = try HubRig(isShared: false)
+    rig.keepsEndedEndpoint = true
+    let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)], takesAll: true)
+    let session = rig.join(FramingStream(over: wire))
+    let endpoint = ScriptedStream(reads: [.bytes([1, 2, 3]), .ended])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(session.down == 3 && !wire.finishedWriting)
+    rig.wakeWriter(wire)
+    #expect(wire.written == unit([1, 2, 3]) && wire.finishedWriting)
+    #expect(wire.writerWaits == [], "nothing is left to write, so nothing is waited for")
+  }
+
+  @Test("waits for nothing when a blocked client's last unit is out and the ring is given back")
+  func noSpin() throws {
+    let rig = try HubRig()
+    let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)])
+    rig.join(FramingStream(over: wire))
+    let endpoint = ScriptedStream(reads: [.bytes([1, 2, 3]), .bytes([4, 5])])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)  // the first unit is taken and held …
+    wire.willWrite(.blocked(until: .writable))
+    rig.wakeReader(endpoint)  // … so the next is blocked, and the ring keeps it
+    wire.willWrite(.moved(4), .moved(1), .blocked(until: .writable))
+    rig.wakeWriter(wire)  // now it is taken and held as well: the ring goes back
+    wire.willWrite(.moved(100))
+    rig.wakeWriter(wire)
+    #expect(wire.written == unit([1, 2, 3]) + unit([4, 5]))
+    #expect(wire.writerWaits == [])
+  }
+
+  @Test("sends nobody away before his last unit is out, but not for ever")
+  func leaving() throws {
+    for isStuck in [false, true] {
+      let rig = try HubRig(drain: .seconds(5))
+      let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)])
+      let session = rig.join(FramingStream(over: wire))
+      let endpoint = ScriptedStream(reads: [.bytes([1, 2, 3])])
+      rig.hub.attach(endpoint)
+      rig.wakeReader(endpoint)
+      rig.hub.leaveAll(Ending(.shutdown))
+      #expect(rig.ending(of: session) == nil)
+      if isStuck {
+        rig.advance(by: .seconds(6), step: .seconds(1))
+      } else {
+        wire.willWrite(.moved(100))
+        rig.wakeWriter(wire)
+        #expect(wire.written == unit([1, 2, 3]))
+      }
+      #expect(rig.ending(of: session) == .shutdown)
+    }
+  }
+
+  @Test("passes a client's end on only after the endpoint's last unit is out")
+  func heldByEndpoint() throws {
+    let rig = try HubRig(isShared: false)
+    rig.keepsEndedEndpoint = true
+    let client = ScriptedStream(reads: [.bytes([1, 2]), .ended], takesAll: true)
+    client.holdsBytes = true
+    rig.join(client)
+    let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)], takesAll: true)
+    rig.hub.attach(FramingStream(over: wire))
+    rig.wakeReader(client)
+    #expect(!wire.finishedWriting)
+    rig.wakeWriter(wire)
+    #expect(wire.written == unit([1, 2]) && wire.finishedWriting && wire.writerWaits == [])
+  }
+
+  @Test("moves bytes that hide in a client or an endpoint though the descriptor is silent about them")
+  func hiddenBytes() throws {
+    let rig = try HubRig()
+    // Everything comes in one read from below; epoll would tell of it once.
+    let units = (0..<40).map { unit([UInt8($0)]) }
+    let clientWire = ScriptedStream(reads: [.bytes(Array(units.joined()))], takesAll: true)
+    let deviceWire = ScriptedStream(reads: [.bytes(Array(units.joined()))], takesAll: true)
+    let session = rig.join(FramingStream(over: clientWire))
+    rig.hub.attach(FramingStream(over: deviceWire))
+    rig.wakeReader(clientWire)
+    rig.wakeReader(deviceWire)
+    for _ in 0..<100 where rig.poller.hasAgain { rig.poller.runAgain() }
+    #expect(session.up == 40 && session.down == 40 && !rig.poller.hasAgain)
+  }
+
+  @Test("reads a datagram only with room for a whole one, however slow the client is")
+  func datagrams() throws {
+    var random = SeededRandom()
+    let rig = try HubRig(buffer: 20)
+    let datagrams = (0..<300).map { _ in random.bytes(Int.random(in: 1...10, using: &random)) }
+    let all = Array(datagrams.joined())
+    let endpoint = DatagramStream(datagrams, largestUnit: 10)
+    let client = ScriptedStream()
+    rig.join(client)
+    rig.hub.attach(endpoint)
+    for _ in 0..<100_000 where client.written.count < all.count {
+      rig.wakeReader(endpoint)
+      client.willWrite(.moved(Int.random(in: 1...7, using: &random)), .blocked(until: .writable))
+      rig.wakeWriter(client)
+    }
+    #expect(endpoint.lost == 0 && client.written == all, "\(random)")
+  }
+}

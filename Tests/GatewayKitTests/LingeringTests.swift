@@ -1,0 +1,143 @@
+// Connections past their session: the tail arrives, and nobody stays for good.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A lingering close", .timeLimit(.minutes(1)))
+struct LingeringTests {
+  private let clock = ManualClock()
+  private let poller: Poller
+  private let lingering: Lingering
+
+  init() throws {
+    poller = try Poller(clock: clock.clock) { _ in }
+    lingering = Lingering(on: poller)
+  }
+
+  private func tell(_ stream: ScriptedStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
+
+  private func pass(_ time: Duration) {
+    clock.advance(by: time)
+    poller.timers.fireDue()
+  }
+
+  @Test("finishes writing, drops what still comes, and closes at the other side's end")
+  func inOrder() {
+    let stream = ScriptedStream(reads: [.moved(100_000), .blocked(until: .readable), .ended])
+    lingering.close(stream, otherSideFinished: false)
+    #expect(stream.finishedWriting && !stream.isClosed && stream.readerWaits == .readable)
+    for _ in 0..<20 where !stream.isClosed { tell(stream, .hasBytesAvailable) }
+    #expect(stream.isClosed)
+  }
+
+  @Test("closes at once when the other side has finished, or can't be told")
+  func atOnce() {
+    let finished = ScriptedStream()
+    lingering.close(finished, otherSideFinished: true)
+    let device = ScriptedStream()
+    device.canHalfClose = false
+    lingering.close(device, otherSideFinished: false)
+    #expect(finished.isClosed && device.isClosed && !device.finishedWriting)
+  }
+
+  @Test(
+    "closes when the stream breaks",
+    arguments: [ByteStreamEvent.errorOccurred(SystemError("read", 104)), .endEncountered, .hasBytesAvailable])
+  func breaks(event: ByteStreamEvent) {
+    let stream = ScriptedStream(reads: [.failed(SystemError("read", 104))])
+    lingering.close(stream, otherSideFinished: false)
+    tell(stream, event)
+    #expect(stream.isClosed)
+  }
+
+  @Test("waits two seconds and no longer, whatever comes")
+  func longest() {
+    let stream = ScriptedStream(reads: Array(repeating: .moved(10), count: 100))
+    lingering.close(stream, otherSideFinished: false)
+    for _ in 0..<19 {
+      pass(.milliseconds(100))
+      tell(stream, .hasBytesAvailable)
+    }
+    #expect(!stream.isClosed)
+    pass(.milliseconds(101))
+    #expect(stream.isClosed)
+  }
+
+  @Test("is for 64 at a time; those beyond close at once, and places are free again")
+  func most() {
+    let streams = (0..<65).map { _ in ScriptedStream(reads: [.ended]) }
+    for stream in streams { lingering.close(stream, otherSideFinished: false) }
+    #expect(streams.count(where: \.isClosed) == 1 && streams[64].isClosed)
+    tell(streams[0], .hasBytesAvailable)
+    let late = ScriptedStream()
+    lingering.close(late, otherSideFinished: false)
+    #expect(!late.isClosed)
+    lingering.closeAll()
+    #expect(late.isClosed && streams.allSatisfy(\.isClosed))
+  }
+
+  @Test("keeps a stream until its last unit is out", arguments: [true, false])
+  func heldUnit(canHalfClose: Bool) throws {
+    let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)])
+    wire.canHalfClose = canHalfClose
+    let stream = FramingStream(over: wire)
+    _ = try stream.write([1, 2, 3])
+    lingering.close(stream, otherSideFinished: false)
+    #expect(!wire.finishedWriting && !wire.isClosed)
+    wire.willWrite(.moved(10))
+    tell(wire, .hasSpaceAvailable)
+    #expect(wire.written == [0, 3, 1, 2, 3])
+    #expect(wire.finishedWriting == canHalfClose && wire.isClosed == !canHalfClose && wire.writerWaits == [])
+    lingering.closeAll()
+  }
+
+  @Test("says when all are gone, at once if there are none", arguments: [true, false])
+  func empty(endsInTime: Bool) {
+    var isEmpty = false
+    lingering.empty(within: .seconds(1)) { isEmpty = true }
+    #expect(isEmpty)
+    isEmpty = false
+    let streams = (0..<3).map { _ in ScriptedStream(reads: [.ended]) }
+    for stream in streams { lingering.close(stream, otherSideFinished: false) }
+    lingering.empty(within: .seconds(1)) { isEmpty = true }
+    if endsInTime {
+      for stream in streams {
+        #expect(!isEmpty)
+        tell(stream, .hasBytesAvailable)
+      }
+    } else {
+      pass(.milliseconds(999))
+      #expect(!isEmpty)
+      pass(.milliseconds(2))
+    }
+    #expect(isEmpty && streams.allSatisfy(\.isClosed))
+  }
+
+  @Test("lets a reset of unread input destroy nothing of what was written")
+  func tail() throws {
+    let poller = try Poller { _ in }
+    let lingering = Lingering(on: poller)
+    let (ours, theirs) = try FarEnd.tcpPair()
+    let stream = try ours.stream(on: poller, isTCP: true)
+    try theirs.send([UInt8](repeating: 1, count: 20_000))  // nobody reads this
+    var sent = 0
+    while sent < 200_000, case .moved(let count) = try stream.write([UInt8](repeating: 7, count: 4096)) { sent += count }
+    lingering.close(stream, otherSideFinished: false)
+    var heard = 0
+    var isOpen = true
+    let limit = monotonicNanoseconds() + 2_000_000_000
+    while isOpen, monotonicNanoseconds() < limit {
+      _ = poller.turn(waiting: 0)
+      let bytes = try theirs.receive()
+      heard += bytes.count
+      isOpen = !bytes.isEmpty
+    }
+    #expect(heard == sent && !isOpen)
+    theirs.close()
+    while !stream.isClosed, monotonicNanoseconds() < limit { _ = poller.turn(waiting: 10) }
+    #expect(stream.isClosed)
+  }
+}

@@ -1,0 +1,126 @@
+// A link whose endpoint is opened by the test: a connector that asks, and answers when it is told to.
+
+import StreamBroker
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+/// Each opening waits for the test, or is answered at once by `answerAtOnce`. Lives where its link does.
+final class ScriptedConnector: Connector {
+  static let scheme = "scripted"
+  static let isShared = true
+  static let isLine = true
+
+  let node: String?
+  // Touched on the link's lane only, which the protocol can't say.
+  nonisolated(unsafe) private(set) var openings: [ScriptedOpening] = []
+  nonisolated(unsafe) var answerAtOnce: (() -> Result<any ByteStream, OpenFailure>)?
+
+  init(node: String? = nil) { self.node = node }
+  convenience init(_ url: EndpointURL) { self.init() }
+
+  func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    let opening = ScriptedOpening(discardsInput: discardingInput, done)
+    openings.append(opening)
+    if let answerAtOnce { opening.answer(answerAtOnce()) }
+    return opening
+  }
+}
+
+final class ScriptedOpening: Opening {
+  let discardsInput: Bool
+  private(set) var isCancelled = false
+  private(set) var isAnswered = false
+  private let done: (Result<any ByteStream, OpenFailure>) -> Void
+
+  init(discardsInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void) {
+    self.discardsInput = discardsInput
+    self.done = done
+  }
+
+  func answer(_ result: Result<any ByteStream, OpenFailure>) {
+    isAnswered = true
+    done(result)
+  }
+
+  func succeed(_ stream: any ByteStream) { answer(.success(stream)) }
+  func fail(_ errno: Int32 = 2) { answer(.failure(OpenFailure("open x", SystemError("open", errno)))) }
+  func cancel() { isCancelled = true }
+}
+
+/// A link on a clock turned by hand, in the test's own thread unless it is given a poller.
+final class LinkRig: LinkDelegate {
+  let clock = ManualClock()
+  let poller: Poller
+  let connector: ScriptedConnector
+  let lingering: Lingering
+  private(set) var link: Link!
+  private(set) var words: [String] = []
+  private(set) var pauses: [Duration] = []
+  private(set) var endings: [UInt64: [Ending]] = [:]
+  var onStatus: (LinkStatus) -> Void = { _ in }
+  private var lastNumber: UInt64 = 0
+
+  init(
+    isShared: Bool = true, staysOpen: Bool = false, buffer: Int = 64, dropsUnheard: Bool = true,
+    connector: ScriptedConnector = ScriptedConnector(), on poller: Poller? = nil
+  ) throws {
+    let clock = clock.clock
+    self.poller = try poller ?? Poller(clock: clock) { _ in }
+    self.connector = connector
+    lingering = Lingering(on: self.poller)
+    let settings = RouteSettings(
+      name: "x", connector: connector, endpoint: "scripted://", maxClients: 8,
+      hub: Hub.Policy(
+        isShared: isShared, buffer: buffer, backlog: 0, endsSlowClients: true, dropsUnheard: dropsUnheard,
+        drain: .seconds(5)),
+      staysOpen: staysOpen, retry: isShared ? .milliseconds(250) ... .seconds(30) : nil, connectTimeout: .seconds(10),
+      discardsInput: dropsUnheard, sendsNotices: true)
+    link = Link(settings, on: self.poller, lingering: lingering, delegate: self)
+  }
+
+  var openings: [ScriptedOpening] { connector.openings }
+
+  @discardableResult
+  func join(_ client: any ByteStream) -> Session {
+    lastNumber += 1
+    let session = Session(
+      Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client, number: lastNumber, hub: link.hub,
+      buffer: link.hub.policy.buffer, on: poller)
+    link.join(session)
+    return session
+  }
+
+  func ending(of session: Session) -> Ending.Word? {
+    guard let all = endings[session.number] else { return nil }
+    #expect(all.count == 1, "a session has one ending")
+    return all.first?.word
+  }
+
+  func tell(_ stream: any ByteStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
+  func wakeReader(_ stream: any ByteStream) { if !stream.readerWaits.isEmpty { tell(stream, .hasBytesAvailable) } }
+  func wakeWriter(_ stream: any ByteStream) { if !stream.writerWaits.isEmpty { tell(stream, .hasSpaceAvailable) } }
+
+  func pass(_ time: Duration) {
+    clock.advance(by: time)
+    poller.timers.fireDue()
+  }
+
+  func link(_ link: Link, is status: LinkStatus, retry: Duration?) {
+    words.append(status.word)
+    if let retry { pauses.append(retry) }
+    onStatus(status)
+  }
+
+  func link(_ link: Link, ended session: Session, _ ending: Ending) {
+    endings[session.number, default: []].append(ending)
+    lingering.close(session.client, otherSideFinished: true)
+  }
+
+  func linkHasSettled(_ link: Link) {}
+}

@@ -1,0 +1,158 @@
+// Who holds up others, on a clock turned by hand: the value that counts, and the hub that charges it.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A slow clock", .timeLimit(.minutes(1)))
+struct SlowClockTests {
+  private func milliseconds(_ count: UInt64) -> UInt64 { count * 1_000_000 }
+
+  // The macro can't call what changes the clock.
+  private func mustAllow(_ isTooMuch: Bool) { #expect(!isTooMuch) }
+  private func mustEnd(_ isTooMuch: Bool) { #expect(isTooMuch) }
+
+  @Test("allows one stretch of less than 40 ms")
+  func oneStretch() {
+    var clock = SlowClock()
+    mustAllow(clock.charge(milliseconds(39), at: milliseconds(100)))
+    mustEnd(clock.charge(milliseconds(1), at: milliseconds(101)))
+  }
+
+  @Test("counts a stretch anew when the hub could read on")
+  func anew() {
+    var clock = SlowClock()
+    mustAllow(clock.charge(milliseconds(39), at: milliseconds(100)))
+    clock.stretchEnded()
+    mustAllow(clock.charge(milliseconds(39), at: milliseconds(200)))
+  }
+
+  @Test("allows 150 ms in any five seconds, however they are cut", arguments: [UInt64(1), 3, 10, 30])
+  func window(length: UInt64) {
+    var clock = SlowClock()
+    var charged: UInt64 = 0
+    var now = milliseconds(1)
+    while charged + length < 150 {
+      mustAllow(clock.charge(milliseconds(length), at: now))
+      clock.stretchEnded()
+      charged += length
+      now += milliseconds(20)
+    }
+    mustEnd(clock.charge(milliseconds(length), at: now))
+  }
+
+  @Test("forgets what is longer ago than five seconds")
+  func forgets() {
+    var clock = SlowClock()
+    for second in 0..<60 as Range<UInt64> {
+      mustAllow(clock.charge(milliseconds(28), at: milliseconds(second * 1100)))
+      clock.stretchEnded()
+    }
+  }
+}
+
+@Suite("A hub with a slow client", .timeLimit(.minutes(1)))
+struct SlowClientTests {
+  /// A hub whose ring is full: `stuck` took nothing, `healthy` everything.
+  private func fullHub(
+    endsSlowClients: Bool = true
+  ) throws -> (rig: HubRig, stuck: Session, stream: ScriptedStream, healthy: Session, endpoint: ScriptedStream) {
+    let rig = try HubRig(endsSlowClients: endsSlowClients)
+    let stream = ScriptedStream()
+    let stuck = rig.join(stream)
+    let healthy = rig.join(ScriptedStream(takesAll: true))
+    let endpoint = ScriptedStream(reads: [.moved(100_000)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(endpoint.readerWaits == [] && healthy.down == 64)
+    return (rig, stuck, stream, healthy, endpoint)
+  }
+
+  @Test("ends him after 40 to 50 ms of holding up another, counts what he did not get, and reads on")
+  func ends() throws {
+    let (rig, stuck, _, healthy, endpoint) = try fullHub()
+    rig.advance(by: .milliseconds(39), step: .milliseconds(1))
+    #expect(rig.ending(of: stuck) == nil)
+    rig.advance(by: .milliseconds(11), step: .milliseconds(1))
+    #expect(rig.ending(of: stuck) == .tooSlow)
+    #expect(stuck.down == 0 && stuck.dropped == 64)
+    #expect(rig.ending(of: healthy) == nil && healthy.down > 64)
+    #expect(endpoint.readerWaits == .readable)
+  }
+
+  @Test("waits for him without end where the policy says block")
+  func blocks() throws {
+    let (rig, stuck, _, healthy, endpoint) = try fullHub(endsSlowClients: false)
+    rig.advance(by: .seconds(60), step: .milliseconds(100))
+    #expect(rig.ending(of: stuck) == nil && rig.ending(of: healthy) == nil)
+    #expect(endpoint.readerWaits == [])
+  }
+
+  @Test("ends one who trickles by the sum of what he cost the others")
+  func trickles() throws {
+    let (rig, stuck, stream, _, _) = try fullHub()
+    var steps = 0
+    while rig.ending(of: stuck) == nil, steps < 1000 {
+      steps += 1
+      rig.advance(by: .milliseconds(20))
+      stream.willWrite(.moved(8))
+      rig.wakeWriter(stream)
+    }
+    #expect(rig.ending(of: stuck) == .tooSlow)
+    #expect(6...12 ~= steps, "150 ms in stretches of 20 ms, not \(steps)")
+  }
+
+  @Test("does not charge a client for the lane's own lateness")
+  func lateLane() throws {
+    let (rig, stuck, stream, _, _) = try fullHub()
+    rig.advance(by: .milliseconds(400), step: .milliseconds(400))  // the whole process had no CPU
+    stream.willWrite(.moved(64))
+    rig.wakeWriter(stream)
+    #expect(rig.ending(of: stuck) == nil)
+  }
+
+  @Test("is plain back-pressure while all lag")
+  func allLag() throws {
+    let rig = try HubRig()
+    let sessions = (0..<3).map { _ in rig.join(ScriptedStream()) }
+    let endpoint = ScriptedStream(reads: [.moved(100_000)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.advance(by: .seconds(60), step: .milliseconds(100))
+    #expect(sessions.allSatisfy { rig.ending(of: $0) == nil } && endpoint.readerWaits == [])
+  }
+
+  @Test("ends one who was alone and blocked when somebody comes who waits for him")
+  func newcomer() throws {
+    let rig = try HubRig()
+    let stuck = rig.join(ScriptedStream())
+    let endpoint = ScriptedStream(reads: [.moved(100_000)])
+    rig.hub.attach(endpoint)
+    for _ in 0..<3 { rig.wakeReader(endpoint) }
+    // Alone he fills half the ring; with another the rest of it is read, and then the other waits.
+    let newcomer = rig.join(ScriptedStream(takesAll: true))
+    for _ in 0..<3 { rig.wakeReader(endpoint) }
+    rig.advance(by: .milliseconds(50))
+    #expect(rig.ending(of: stuck) == .tooSlow && rig.ending(of: newcomer) == nil)
+  }
+
+  @Test("spares one who is left alone in the middle of his holding up")
+  func leftAlone() throws {
+    let (rig, stuck, _, healthy, _) = try fullHub()
+    rig.advance(by: .milliseconds(35), step: .milliseconds(5))
+    rig.hub.end(healthy, Ending(.clientLeft))
+    rig.advance(by: .seconds(10))
+    #expect(rig.ending(of: stuck) == nil)
+  }
+
+  @Test("lets nobody wait for him when the device is away")
+  func absentDevice() throws {
+    let (rig, stuck, _, _, endpoint) = try fullHub()
+    rig.tell(endpoint, .errorOccurred(SystemError("read", 5)))
+    rig.hub.detach()?.close()
+    rig.advance(by: .seconds(10))
+    #expect(rig.ending(of: stuck) == nil)
+  }
+}
