@@ -75,7 +75,7 @@ struct LinkTests {
     for tries in 1...5 {
       let pause = try #require(rig.pauses.last)
       let full = Duration.milliseconds(250) * (1 << (tries - 1))
-      #expect(full * 0.75 ... full ~= pause)
+      #expect(full * 0.75...full ~= pause)
       rig.pass(pause - .nanoseconds(1))
       #expect(rig.openings.count == tries)
       rig.pass(.nanoseconds(1))
@@ -85,7 +85,8 @@ struct LinkTests {
     #expect(rig.words.suffix(2) == ["opening", "waiting"])
   }
 
-  @Test("stops trying when nobody needs it any more, in every state", arguments: ["opening", "waiting", "opening again"])
+  @Test(
+    "stops trying when nobody needs it any more, in every state", arguments: ["opening", "waiting", "opening again"])
   func unneeded(state: String) throws {
     let rig = try LinkRig()
     let client = ScriptedStream()

@@ -140,7 +140,8 @@ struct RouteTests {
 
   @Test("resets one who is too slow, and delays nobody else")
   func tooSlow() async throws {
-    try await withRoute(routeConfig("clients: { slow: disconnect, buffer: 4KiB }", endpoint: "sim://flood")) { story, _ in
+    try await withRoute(routeConfig("clients: { slow: disconnect, buffer: 4KiB }", endpoint: "sim://flood")) {
+      story, _ in
       let address = try story.address()
       let stuck = try connectTCP(address)
       let healthy = try connectTCP(address)

@@ -14,7 +14,9 @@ import Testing
 @Suite("A status log", .timeLimit(.minutes(1)))
 struct StatusLogTests {
   /// The lines that `events` become, without their time.
-  private func lines(_ format: LineLogHandler.Format, level: Logger.Level = .debug, _ events: [StatusEvent]) async throws -> [String] {
+  private func lines(_ format: LineLogHandler.Format, level: Logger.Level = .debug, _ events: [StatusEvent])
+    async throws -> [String]
+  {
     try await onOwnThread {
       let pipe = try Pipe()
       let write = try pipe.takeWriteEnd()
@@ -72,7 +74,9 @@ struct StatusLogTests {
   func text() async throws {
     let lines = try await lines(.text, Self.words.map(\.0))
     #expect(lines.map { $0.drop { $0 != " " }.dropFirst() } == Self.words.map { Substring($0.1) })
-    for line in lines { #expect(line.prefix { $0 != " " }.wholeMatch(of: /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z/) != nil) }
+    for line in lines {
+      #expect(line.prefix { $0 != " " }.wholeMatch(of: /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z/) != nil)
+    }
   }
 
   @Test("knows an event's level before it makes its line")
@@ -106,7 +110,8 @@ struct StatusLogTests {
 
   @Test("gives programs numbers as numbers")
   func numbers() async throws {
-    let line = try #require(try await lines(.json, [.sessionEnded(route: "x", number: 7, Self.label, Self.report)]).first)
+    let line = try #require(
+      try await lines(.json, [.sessionEnded(route: "x", number: 7, Self.label, Self.report)]).first)
     struct Ended: Decodable { let session, up, down, dropped: Int; let seconds: Double; let reason: String }
     let ended = try JSONDecoder().decode(Ended.self, from: Data(line.utf8))
     #expect(ended.session == 7 && ended.up == 12 && ended.down == 340 && ended.dropped == 1)
