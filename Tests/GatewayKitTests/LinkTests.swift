@@ -42,6 +42,22 @@ struct LinkTests {
     #expect(rig.link.status == .closed && endpoint.finishedWriting)
   }
 
+  @Test("gives nobody what its device said to those before, once it was closed")
+  func closedInBetween() throws {
+    let rig = try LinkRig(dropsUnheard: false)
+    let before = ScriptedStream(reads: [.failed(SystemError("read", ECONNRESET))])
+    let session = rig.join(before)
+    let endpoint = ScriptedStream(reads: [.moved(20)])
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(before)
+    #expect(rig.ending(of: session) == .clientLost && session.dropped == 20)
+    let after = ScriptedStream(takesAll: true)
+    rig.join(after)
+    rig.openings[1].succeed(ScriptedStream())
+    #expect(after.written.isEmpty)
+  }
+
   @Test("holds its clients while the device is away: what they send is kept, then not read, then delivered")
   func holds() throws {
     let rig = try LinkRig(buffer: 8)
@@ -177,8 +193,10 @@ struct LinkTests {
     mkdir(folder, 0o700)
     defer { rmdir(folder) }
     let path = folder + "/node"
+    let lane = try Lane("link")  // lives longer, as a gateway's does: what the link leaves on it would show
+    defer { lane.stop() }
     try await expectNoDescriptorLeak {
-      try await onLane { lane in
+      try await onLane(lane) { lane in
         let rig = try LinkRig(connector: ScriptedConnector(node: path), on: lane.poller)
         let client = ScriptedStream()
         rig.join(client)
