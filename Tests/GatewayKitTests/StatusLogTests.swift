@@ -144,10 +144,11 @@ struct StatusLogTests {
         let lines = text.split(separator: "\n", omittingEmptySubsequences: false)
         text = String(lines.last ?? "")
         kept += lines.dropLast().count { $0.contains("route removed") }
-        dropped += lines.dropLast().compactMap { $0.firstMatch(of: /"dropped":(\d+)/).flatMap { Int($0.1) } }.reduce(0, +)
+        dropped += lines.dropLast().compactMap { $0.firstMatch(of: /"dropped":(\d+)/).flatMap { Int($0.1) } }.reduce(
+          0, +)
       }
       _ = consume write
-      #expect(dropped > 0 && kept <= 2 * 8192 + 1)
+      #expect(dropped > 0 && kept <= 2 * 8192 + 1000)  // waiting, on their way, in the pipe
       #expect(kept + dropped == total)
     }
   }
