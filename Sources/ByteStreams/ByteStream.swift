@@ -63,6 +63,9 @@ public enum ByteStreamEvent: Equatable, Sendable {
   case hasBytesAvailable
   /// What `writerWaits` asked for is there: write on.
   case hasSpaceAvailable
+  /// The other side sends no more, or broke, while nobody read: what it said before is unread still. Told once, by streams
+  /// that can tell.
+  case lastByteIsIn
   /// The stream broke while nobody read or wrote; the error is final.
   case errorOccurred(SystemError)
   /// Both directions ended while nobody read or wrote. What was read from it before may still be kept for another stream:

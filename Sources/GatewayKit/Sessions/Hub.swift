@@ -126,7 +126,7 @@ final class Hub: ByteStreamDelegate {
     case .hasSpaceAvailable: serve()
     case .errorOccurred(let error): endpointFailed(error)
     case .endEncountered: endpointHungUp()
-    case .openCompleted: break
+    case .openCompleted, .lastByteIsIn: break
     }
   }
 
@@ -300,7 +300,7 @@ final class Hub: ByteStreamDelegate {
       guard let self else { return }
       holdUpTimer = nil
       chargeHoldUp()
-      if isPaused && holdUpTimer == nil { lookWhoHoldsUp() }
+      if isPaused, holdUpTimer == nil, let endpoint { pause(endpoint) }
     }
   }
 

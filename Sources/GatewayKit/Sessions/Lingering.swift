@@ -54,7 +54,7 @@ final class Lingering: ByteStreamDelegate {
     case .hasBytesAvailable: drop(from: stream)
     case .errorOccurred, .endEncountered: finish(stream)
     case .hasSpaceAvailable: goOn(stream)
-    case .openCompleted: break
+    case .openCompleted, .lastByteIsIn: break
     }
   }
 
