@@ -20,6 +20,8 @@ struct Serve: ParsableCommand {
   func run() throws {
     let config = try file.load()
     raiseDescriptorLimit()
+    // Whoever reads the log may go before us; no device is to lose its clients for that.
+    signal(SIGPIPE, SIG_IGN)
     let format: LineLogHandler.Format = config.log.format == .json ? .json : .text
     let level = Logger.Level(rawValue: config.log.level.rawValue) ?? .info
     let log = StatusLog(Logger(label: "baudway") { _ in LineLogHandler(format, level: level) })
