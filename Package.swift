@@ -60,7 +60,11 @@ let package = Package(
       name: "StreamBrokerTests", dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTestKit"],
       swiftSettings: strict),
     .testTarget(
-      name: "GatewayKitTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit"],
+      name: "GatewayKitTests",
+      dependencies: [
+        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit",
+        .product(name: "Logging", package: "swift-log"),
+      ],
       exclude: ["Golden"], swiftSettings: strict),
   ]
 )

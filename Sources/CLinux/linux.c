@@ -22,18 +22,31 @@ int linux_socketpair(int domain, int type, int ends[2]) {
   return socketpair(domain, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends);
 }
 
+// The way around for kernels that are none (valgrind, gVisor) and know no mremap of size zero; takes a descriptor for a moment.
+static int mirror_through_file(char *memory, size_t length) {
+  int file = memfd_create("ring", MFD_CLOEXEC);
+  if (file < 0) return -1;
+  int result = ftruncate(file, (off_t)length);
+  for (int half = 0; half < 2 && result == 0; half++) {
+    void *place = memory + half * length;
+    if (mmap(place, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) result = -1;
+  }
+  int why = errno;
+  close(file);
+  errno = why;
+  return result;
+}
+
 void *linux_map_mirrored(size_t length) {
-  void *memory = mmap(NULL, 2 * length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  char *memory = mmap(NULL, 2 * length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return NULL;
   // mremap(2): an old size of zero on a shareable mapping makes a second mapping of the same pages.
-  void *mirror = mremap(memory, 0, length, MREMAP_MAYMOVE | MREMAP_FIXED, (char *)memory + length);
-  if (mirror == MAP_FAILED) {
-    int why = errno;
-    munmap(memory, 2 * length);
-    errno = why;
-    return NULL;
-  }
-  return memory;
+  if (mremap(memory, 0, length, MREMAP_MAYMOVE | MREMAP_FIXED, memory + length) != MAP_FAILED) return memory;
+  if (errno == EINVAL && mirror_through_file(memory, length) == 0) return memory;
+  int why = errno;
+  munmap(memory, 2 * length);
+  errno = why;
+  return NULL;
 }
 
 void linux_unmap_mirrored(void *memory, size_t length) { munmap(memory, 2 * length); }

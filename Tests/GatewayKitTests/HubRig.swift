@@ -15,6 +15,7 @@ final class HubRig: HubDelegate {
   /// How often the endpoint was said to be gone, and with which error.
   private(set) var losses: [SystemError?] = []
   private var lastNumber: UInt64 = 0
+  private var clients: [any ByteStream] = []
   /// As a link does for one client: an endpoint that ended in order stays until he has gone.
   var keepsEndedEndpoint = false
 
@@ -30,10 +31,14 @@ final class HubRig: HubDelegate {
     hub = Hub(policy, on: poller, delegate: self)
   }
 
+  // An open stream and its session keep each other, as they shall.
+  deinit { for client in clients { client.close() } }
+
   /// A client joins.
   @discardableResult
   func join(_ client: any ByteStream) -> Session {
     lastNumber += 1
+    clients.append(client)
     let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1")
     let session = Session(
       label, client: client, number: lastNumber, hub: hub, buffer: hub.policy.buffer, on: poller)

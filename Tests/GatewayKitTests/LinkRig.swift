@@ -65,6 +65,7 @@ final class LinkRig: LinkDelegate {
   private(set) var endings: [UInt64: [Ending]] = [:]
   var onStatus: (LinkStatus) -> Void = { _ in }
   private var lastNumber: UInt64 = 0
+  private var clients: [any ByteStream] = []
 
   init(
     isShared: Bool = true, staysOpen: Bool = false, buffer: Int = 64, dropsUnheard: Bool = true,
@@ -84,17 +85,24 @@ final class LinkRig: LinkDelegate {
     link = Link(settings, on: self.poller, lingering: lingering, delegate: self)
   }
 
+  // An open stream and its session keep each other, as they shall.
+  deinit { for client in clients { client.close() } }
+
   var openings: [ScriptedOpening] { connector.openings }
 
   @discardableResult
   func join(_ client: any ByteStream) -> Session {
     lastNumber += 1
+    clients.append(client)
     let session = Session(
       Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client, number: lastNumber, hub: link.hub,
       buffer: link.hub.policy.buffer, on: poller)
     link.join(session)
     return session
   }
+
+  /// No opening, retry or lingering is under way.
+  var isIdle: Bool { link.status == .closed }
 
   func ending(of session: Session) -> Ending.Word? {
     guard let all = endings[session.number] else { return nil }

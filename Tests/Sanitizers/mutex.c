@@ -19,12 +19,20 @@ typedef SWIFT void (*unlock_slow)(SELF);
 SWIFT void lockSlow(uint32_t thread, SELF mutex) __asm__("$s15Synchronization12_MutexHandleV9_lockSlowyys6UInt32VF");
 SWIFT void unlockSlow(SELF mutex) __asm__("$s15Synchronization12_MutexHandleV11_unlockSlowyyF");
 
+// Looked up once, before there are threads: dlsym(3) takes the loader's lock.
+static lock_slow lockThere;
+static unlock_slow unlockThere;
+__attribute__((constructor)) static void find(void) {
+  lockThere = (lock_slow)dlsym(RTLD_NEXT, "$s15Synchronization12_MutexHandleV9_lockSlowyys6UInt32VF");
+  unlockThere = (unlock_slow)dlsym(RTLD_NEXT, "$s15Synchronization12_MutexHandleV11_unlockSlowyyF");
+}
+
 SWIFT void lockSlow(uint32_t thread, SELF mutex) {
-  ((lock_slow)dlsym(RTLD_NEXT, "$s15Synchronization12_MutexHandleV9_lockSlowyys6UInt32VF"))(thread, mutex);
+  lockThere(thread, mutex);
   if (__tsan_acquire) __tsan_acquire(mutex);
 }
 
 SWIFT void unlockSlow(SELF mutex) {
   if (__tsan_release) __tsan_release(mutex);
-  ((unlock_slow)dlsym(RTLD_NEXT, "$s15Synchronization12_MutexHandleV11_unlockSlowyyF"))(mutex);
+  unlockThere(mutex);
 }

@@ -21,7 +21,7 @@ int linux_socket(int domain, int type, int protocol);
 int linux_socketpair(int domain, int type, int ends[2]);
 
 /// Maps `length` bytes (a multiple of the page size) twice in a row, so that a ring has no seam.
-/// Needs no descriptor. NULL with errno set when it fails; release with linux_unmap_mirrored.
+/// Needs no descriptor where mremap(2) does. NULL with errno set when it fails; release with linux_unmap_mirrored.
 void *linux_map_mirrored(size_t length);
 void linux_unmap_mirrored(void *memory, size_t length);
 

@@ -1,0 +1,101 @@
+// The descriptor limit, in a process of its own that can be starved of them.
+
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("An accept loop", .timeLimit(.minutes(1)))
+struct AcceptLoopTests {
+  @Test("at the descriptor limit turns clients away with a reason, says so once, rests, and serves again")
+  func limit() async {
+    await #expect(processExitsWith: .success) {
+      let rig = try AcceptRig()
+      var limit = rlimit(rlim_cur: 128, rlim_max: 128)
+      try #require(setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0)
+      let crowd = try (0..<5).map { _ in try rig.connect() }
+      var fillers: [Int32] = []
+      while case let filler = dup(0), filler >= 0 { fillers.append(filler) }
+      rig.run(for: 50)
+      try #require(rig.accepted.isEmpty && rig.told == ["EMFILE"])
+      for client in crowd {
+        try #require(try client.receiveToEnd() == Array("baudway: out of descriptors\r\n".utf8))
+      }
+      // It rests, so that the limit costs no CPU, and then tries again without a word.
+      close(fillers.removeLast())
+      let late = try rig.connect()
+      rig.run(for: 150)
+      try #require(try late.receiveToEnd().count == 29 && rig.told.count == 1)
+      for filler in fillers { close(filler) }
+      let served = try rig.connect()
+      rig.run(for: 150)
+      try #require(rig.accepted.count == 1)
+      served.close()
+    }
+  }
+
+  @Test("closes its socket when it is stopped, also while it rests", arguments: [true, false])
+  func stops(rests: Bool) async throws {
+    try await expectNoDescriptorLeak {
+      let rig = try AcceptRig()
+      if !rests {
+        let client = try rig.connect()
+        rig.run(for: 20)
+        #expect(rig.accepted.count == 1)
+        client.close()
+      }
+      rig.loop?.stop()
+      rig.loop = nil
+      #expect(throws: SystemError.self) { try rig.connect() }
+    }
+  }
+
+  @Test("hands over one client per event and all of them in the end")
+  func all() throws {
+    let rig = try AcceptRig()
+    let clients = try (0..<100).map { _ in try rig.connect() }
+    _ = rig.poller.turn(waiting: 1000)
+    #expect(rig.accepted.count == 1)
+    rig.run(for: 50)
+    #expect(rig.accepted.count == 100)
+    #expect(rig.addresses.allSatisfy { $0?.isLoopback == true })
+    for client in clients { client.close() }
+    rig.loop?.stop()
+  }
+}
+
+/// A loop in the test's own thread.
+private final class AcceptRig {
+  let poller: Poller
+  let address: SocketAddress
+  var loop: AcceptLoop?
+  private(set) var accepted: [FarEnd] = []
+  private(set) var addresses: [SocketAddress?] = []
+  private(set) var told: [String] = []
+
+  init() throws {
+    poller = try Poller { _ in }
+    let socket = try Descriptor.socket(.ipv4)
+    guard let any = SocketAddress(numeric: "127.0.0.1", port: 0), any.withSockaddr({ bind(socket.raw, $0, $1) }) == 0,
+      listen(socket.raw, 128) == 0, let address = try SocketAddress.local(of: socket.raw)
+    else { throw SystemError("listen") }
+    self.address = address
+    loop = try AcceptLoop(
+      socket, on: poller, farewell: "baudway: out of descriptors",
+      outOfDescriptors: { [unowned self] in told.append($0.name) },
+      accepted: { [unowned self] descriptor, address in
+        accepted.append(FarEnd(descriptor, isSocket: true))
+        addresses.append(address)
+      })
+  }
+
+  func connect() throws -> FarEnd { try connectTCP(address) }
+
+  /// Plays the lane for so many milliseconds.
+  func run(for milliseconds: UInt64) {
+    let end = monotonicNanoseconds() + milliseconds * 1_000_000
+    while monotonicNanoseconds() < end { _ = poller.turn(waiting: 5) }
+  }
+}

@@ -1,0 +1,177 @@
+// A gateway in this process: start, reload and stop, told by events and seen by clients over TCP.
+
+import Dispatch
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A gateway", .timeLimit(.minutes(1)))
+struct GatewayTests {
+  private func config(_ routes: String...) throws -> Config {
+    try ConfigFile.read(Array("routes:\n\(routes.map { "  \($0)\n" }.joined())".utf8))
+  }
+
+  /// Starts a gateway, lends it to `body`, which may block, and stops it. Returns how long the stop took.
+  @discardableResult
+  private func withGateway(
+    _ config: Config, control: ControlAddress? = nil,
+    _ body: @escaping @Sendable (Gateway, Story, StatusBoard) throws -> Void
+  ) async throws -> Duration {
+    let story = Story()
+    let board = StatusBoard()
+    let sink = StatusSink(story.sink.observers + [board.observe])
+    let gateway = try Gateway(status: sink, board: board)
+    gateway.start(config, control: control)
+    let result: Result<Void, any Error>
+    do {
+      try await onOwnThread { try body(gateway, story, board) }
+      result = .success(())
+    } catch {
+      result = .failure(error)
+    }
+    let before = monotonicNanoseconds()
+    await withCheckedContinuation { over in gateway.stop { over.resume() } }
+    let length = monotonicNanoseconds() - before
+    #expect(!board.isHealthy)
+    try result.get()
+    return .nanoseconds(Int64(length))
+  }
+
+  private static let echo = "listen: 'tcp://127.0.0.1:0', endpoint: 'sim://echo'"
+
+  @Test("serves every route, is healthy then, and stops in order")
+  func serves() async throws {
+    let control = ControlAddress.abstract("baudway-gateway-\(getpid())")
+    let config = try config("a: { \(Self.echo) }", "b: { \(Self.echo) }")
+    let length = try await withGateway(config, control: control) { _, story, board in
+      for route in ["a", "b"] {
+        let client = try connectTCP(story.address(of: route))
+        try client.send([7])
+        #expect(try client.receive(exactly: 1) == [7])
+        client.close()
+      }
+      #expect(board.isHealthy)
+      let answer = try ControlClient.ask("health", at: control)
+      #expect(answer == #"{"healthy":true,"routes":2,"listeners-waiting":0}"#)
+      _ = try story.reports(atLeast: 2)
+    }
+    #expect(length < .seconds(3))
+    #expect(throws: SystemError.self) { try ControlClient.ask("health", at: control) }
+  }
+
+  @Test("says by its health when an address can't be bound")
+  func unhealthy() async throws {
+    let other = try LoopbackListener()
+    let config = try config("a: { listen: 'tcp://\(other.address)', endpoint: 'sim://echo' }")
+    try await withGateway(config) { _, story, board in
+      _ = try story.wait { events in events.contains { if case .listenerWaits = $0 { true } else { false } } ? true : nil }
+      #expect(!board.isHealthy)
+      other.close()
+      _ = try story.address(of: "a")
+      #expect(board.isHealthy)
+    }
+  }
+
+  @Test("reloads by adding, removing and replacing routes, and leaves clients and links of the others alone")
+  func reloads() async throws {
+    let before = try config(
+      "same: { \(Self.echo) }", "gone: { \(Self.echo) }", "changed: { \(Self.echo) }")
+    let after = try config(
+      "same: { \(Self.echo) }", "changed: { \(Self.echo), clients: { max: 3 } }", "new: { \(Self.echo) }")
+    try await withGateway(before) { gateway, story, _ in
+      let clients = try ["same", "gone", "changed"].map { try connectTCP(story.address(of: $0)) }
+      for client in clients {
+        try client.send([1])
+        _ = try client.receive(exactly: 1)
+      }
+      gateway.reload(after)
+      let counts = try story.wait { events in
+        events.compactMap { event in
+          if case .reloaded(let added, let removed, let changed, let routes) = event {
+            [added, removed, changed, routes]
+          } else {
+            nil
+          }
+        }.first
+      }
+      #expect(counts == [1, 1, 1, 3])
+      for client in clients[1...] { #expect(try client.receiveToEnd().isEmpty) }
+      for client in clients[1...] { client.close() }
+      #expect(try story.reports(atLeast: 2).map(\.ending.word) == [.routeRemoved, .routeRemoved])
+      for place in [("new", 0), ("changed", 1)] {
+        let client = try connectTCP(story.address(of: place.0, place.1))
+        try client.send([2])
+        #expect(try client.receive(exactly: 1) == [2])
+        client.close()
+      }
+      try clients[0].send([3])
+      #expect(try clients[0].receive(exactly: 1) == [3])
+      // Nothing of the untouched route was told: its link opened once and stayed.
+      let links = story.all.count { event in if case .link("same", _, .open, _) = event { true } else { false } }
+      #expect(links == 1)
+      clients[0].close()
+    }
+  }
+
+  @Test("takes an address over from a route that was replaced, and keeps no old client's place")
+  func sameAddress() async throws {
+    let other = try LoopbackListener()
+    let address = other.address
+    other.close()
+    func config(_ max: Int) throws -> Config {
+      try self.config("a: { listen: 'tcp://\(address)', endpoint: 'sim://echo', clients: { max: \(max) } }")
+    }
+    let second = try config(1)
+    try await withGateway(config(2)) { gateway, story, _ in
+      let old = try connectTCP(story.address(of: "a"))
+      gateway.reload(second)
+      #expect(try old.receiveToEnd().isEmpty)
+      old.close()
+      let new = try connectTCP(story.address(of: "a", 1))
+      try new.send([1])
+      #expect(try new.receive(exactly: 1) == [1])
+      new.close()
+    }
+  }
+
+  @Test("stops within five seconds though a client takes nothing")
+  func stuckClient() async throws {
+    let config = try config("a: { listen: 'tcp://127.0.0.1:0', endpoint: 'sim://flood', clients: { slow: block } }")
+    let client = Kept()
+    let length = try await withGateway(config) { _, story, _ in
+      let stuck = try connectTCP(story.address(of: "a"))
+      _ = try stuck.receive(upTo: 1)
+      client.keep(stuck)
+    }
+    #expect(length > .seconds(4) && length < .seconds(10))
+    client.close()
+  }
+
+  @Test("may be reloaded while a route is on its way out, and stopped right after")
+  func overlapping() async throws {
+    let first = try config("a: { \(Self.echo) }")
+    let second = try config("a: { \(Self.echo), clients: { max: 3 } }")
+    try await withGateway(first) { gateway, story, _ in
+      let client = try connectTCP(story.address(of: "a"))
+      for _ in 0..<10 {
+        gateway.reload(second)
+        gateway.reload(first)
+      }
+      gateway.reload(second)
+      #expect(try client.receiveToEnd().isEmpty)
+      client.close()
+    }
+  }
+}
+
+/// A client that outlives the body of its test.
+private final class Kept: Sendable {
+  private let end = DispatchQueue(label: "kept")
+  nonisolated(unsafe) private var client: FarEnd?  // touched on the queue only
+  func keep(_ client: FarEnd) { end.sync { self.client = client } }
+  func close() { end.sync { client?.close() } }
+}

@@ -1,0 +1,74 @@
+// A scenario with its first fallible call failing, then the second, until none failed: after each there is one ending
+// per session, nothing open, and an honest count.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A link whose nth step fails", .timeLimit(.minutes(1)))
+struct LinkFaultTests {
+  @Test("ends every session once, closes every stream and accounts for every byte", arguments: [true, false])
+  func everyStep(isShared: Bool) throws {
+    for step in 0..<1000 {
+      let faults = Faults(failing: step)
+      let rig = try LinkRig(isShared: isShared)
+      let clients = scenarioClients(faults, count: isShared ? 3 : 1)
+      let sessions = clients.map { rig.join($0) }
+      var endpoints: [ScriptedStream] = []
+      for _ in 0..<400 where rig.endings.count < sessions.count || !rig.isIdle {
+        answerOpenings(of: rig, faults, &endpoints, end: !isShared)
+        for stream in clients + endpoints {
+          rig.wakeWriter(stream)
+          rig.wakeReader(stream)
+        }
+        rig.poller.runAgain()
+        rig.pass(.seconds(1))
+      }
+      rig.pass(.seconds(2))  // an endpoint that takes leave
+      for session in sessions {
+        let word = rig.ending(of: session)
+        #expect(word != nil, "step \(step): a session hangs")
+        if !faults.wasReached { #expect(word == .clientLeft && session.up == 20 && session.dropped == 0) }
+      }
+      let open = (clients + endpoints).count { !$0.isClosed }
+      #expect(open == 0, "step \(step)")
+      // What the endpoint was given is what the sessions say they gave.
+      #expect(endpoints.reduce(0) { $0 + $1.written.count } == sessions.reduce(0) { $0 + Int($1.up) })
+      for (client, session) in zip(clients, sessions) { #expect(client.written.count == Int(session.down)) }
+      #expect(rig.link.status == .closed)
+      if !faults.wasReached {
+        #expect(step > 10)
+        return
+      }
+    }
+    Issue.record("the scenario never ran to its end")
+  }
+
+  private func scenarioClients(_ faults: Faults, count: Int) -> [ScriptedStream] {
+    (0..<count).map { _ in
+      ScriptedStream(
+        reads: [.moved(9), .blocked(until: .readable), .moved(11), .ended],
+        writes: [.moved(3), .blocked(until: .writable)], takesAll: true, faults: faults)
+    }
+  }
+
+  /// Opening is a fallible step too.
+  private func answerOpenings(of rig: LinkRig, _ faults: Faults, _ endpoints: inout [ScriptedStream], end: Bool) {
+    for opening in rig.openings where !opening.isAnswered && !opening.isCancelled {
+      do {
+        try faults.step("open")
+        let endpoint = ScriptedStream(
+          reads: [.moved(30), .blocked(until: .readable), .moved(30)] + (end ? [.ended] : []),
+          writes: [.moved(4), .blocked(until: .writable)], takesAll: true, faults: faults)
+        endpoints.append(endpoint)
+        opening.succeed(endpoint)
+      } catch {
+        opening.fail(EIO)
+      }
+    }
+  }
+}

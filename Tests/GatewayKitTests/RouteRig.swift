@@ -1,0 +1,111 @@
+// A route on real lanes with real TCP clients; the endpoint is a server of the test or a scripted connector's stream.
+// Clients block, so tests use them in `onOwnThread`.
+
+import Dispatch
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+/// Everything a gateway told, for tests to wait on. Any thread.
+final class Story: Sendable {
+  private let events = Mutex<[StatusEvent]>([])
+  private let news = DispatchSemaphore(value: 0)
+
+  var sink: StatusSink { StatusSink([{ [self] in observe($0) }]) }
+
+  private func observe(_ event: StatusEvent) {
+    events.withLock { $0.append(event) }
+    news.signal()
+  }
+
+  var all: [StatusEvent] { events.withLock { $0 } }
+
+  /// Waits until `find` finds what it looks for, at most ten seconds. Blocks.
+  func wait<Found>(
+    sourceLocation: SourceLocation = #_sourceLocation, _ find: ([StatusEvent]) -> Found?
+  ) throws -> Found {
+    let limit = DispatchTime.now() + .seconds(10)
+    while true {
+      if let found = find(all) { return found }
+      guard news.wait(timeout: limit) == .success else { throw SystemError("waiting for an event", ETIMEDOUT) }
+    }
+  }
+
+  /// The address a listener of `name` got; the `number`th that was told. Blocks.
+  func address(of name: String = "x", _ number: Int = 0) throws -> SocketAddress {
+    try wait { events in
+      let bound = events.compactMap { event in
+        if case .listening(name, _, let bound) = event { bound } else { nil }
+      }
+      guard bound.count > number, let port = bound[number].split(separator: ":").last.flatMap({ UInt16($0) }) else {
+        return nil
+      }
+      return SocketAddress(numeric: bound[number].contains("[") ? "::1" : "127.0.0.1", port: port)
+    }
+  }
+
+  /// Reports of ended sessions, in their order.
+  var reports: [SessionReport] {
+    all.compactMap { event in if case .sessionEnded(_, _, _, let report) = event { report } else { nil } }
+  }
+
+  func reports(atLeast count: Int) throws -> [SessionReport] {
+    try wait { [self] _ in
+      let reports = reports
+      return reports.count >= count ? reports : nil
+    }
+  }
+
+  var opened: Int {
+    all.count { event in if case .sessionOpened = event { true } else { false } }
+  }
+}
+
+/// A connected client. Blocks.
+func connectTCP(_ address: SocketAddress) throws -> FarEnd {
+  let raw = socket(address.family.domain, Int32(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue), 0)
+  guard raw >= 0 else { throw SystemError("socket") }
+  let socket = Descriptor(owning: raw)
+  guard address.withSockaddr({ connect(raw, $0, $1) }) == 0 else { throw SystemError("connect") }
+  _ = fcntl(raw, F_SETFL, O_NONBLOCK)
+  return FarEnd(socket, isSocket: true)
+}
+
+/// A configuration of one route, as the file would make it.
+func routeConfig(
+  _ text: String = "", listen: String = "tcp://127.0.0.1:0", endpoint: String, name: String = "x"
+) throws -> Config.Route {
+  let file = "routes: { \(name): { listen: '\(listen)', endpoint: '\(endpoint)'\(text.isEmpty ? "" : ", " + text) } }\n"
+  return try #require(try ConfigFile.read(Array(file.utf8), broker: Gateway.broker).routes.first)
+}
+
+/// A route on two lanes, its home and another; stopped and gone after `body`, which may block.
+func withRoute(
+  _ config: Config.Route, connector: (any Connector)? = nil,
+  _ body: @escaping @Sendable (Story, Resident<Route>) throws -> Void
+) async throws {
+  let story = Story()
+  let lanes = try (0..<2).map { try Lane("route \($0)") }
+  let connector = try connector ?? Gateway.broker.connector(config.endpoint)
+  let route = Resident(on: lanes[0]) { lane in
+    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink)
+  }
+  let result: Result<Void, any Error>
+  do {
+    try await onOwnThread { try body(story, route) }
+    result = .success(())
+  } catch {
+    result = .failure(error)
+  }
+  await withCheckedContinuation { over in
+    route.post { _, route in route.stop(Ending(.shutdown), within: .milliseconds(100)) { over.resume() } }
+  }
+  route.evict()
+  for lane in lanes { lane.stop() }
+  try result.get()
+}

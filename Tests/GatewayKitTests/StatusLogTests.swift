@@ -1,0 +1,176 @@
+// From events to lines: the words people and programs rely on, hostile strings, and a pipe that nobody reads.
+
+import Dispatch
+import FoundationEssentials
+import Glibc
+import Logging
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A status log", .timeLimit(.minutes(1)))
+struct StatusLogTests {
+  /// The lines that `events` become, without their time.
+  private func lines(_ format: LineLogHandler.Format, level: Logger.Level = .debug, _ events: [StatusEvent]) async throws -> [String] {
+    try await onOwnThread {
+      let pipe = try Pipe()
+      let write = try pipe.takeWriteEnd()
+      let raw = write.raw
+      let log = StatusLog(Logger(label: "test") { _ in LineLogHandler(format, level: level, to: raw) })
+      for event in events { log.observe(event) }
+      log.flush()
+      _ = consume write
+      return pipe.readToEnd().split(separator: "\n").map(String.init)
+    }
+  }
+
+  private static let label = Arrival.Label(
+    address: SocketAddress(numeric: "127.0.0.1", port: 51234), listener: "tcp://127.0.0.1:4001")
+  private static let report = SessionReport(
+    ending: Ending(.deviceLost, SystemError("read", EIO)), up: 12, down: 340, dropped: 1, nanoseconds: 1_234_567_890)
+
+  static let words: [(StatusEvent, String)] = [
+    (.started(routes: 3), "info started routes=3 version=\(Version.text)"),
+    (
+      .listening(route: "gps", listener: "tcp://127.0.0.1:0", bound: "tcp://127.0.0.1:4001"),
+      "info listening route=gps listen=tcp://127.0.0.1:4001"
+    ),
+    (
+      .listenerWaits(route: "x", listener: "tcp://:1", SystemError("bind", EADDRINUSE), retry: .seconds(1)),
+      #"warning listener waiting route=x listen=tcp://:1 error="bind: Address already in use (EADDRINUSE)" retry=1.000"#
+    ),
+    (
+      .sessionOpened(route: "gps", number: 17, label),
+      "info session 17 opened route=gps client=127.0.0.1:51234 listen=tcp://127.0.0.1:4001"
+    ),
+    (
+      .sessionEnded(route: "gps", number: 17, label, report),
+      #"info session 17 ended route=gps client=127.0.0.1:51234 reason=device-lost up=12 down=340 dropped=1 seconds=1.234"#
+        + #" error="read: Input/output error (EIO)""#
+    ),
+    (
+      .link(route: "gps", endpoint: "sim://nmea", .open, retry: nil), "info link open route=gps endpoint=sim://nmea"
+    ),
+    (
+      .link(
+        route: "gps", endpoint: "tty:///dev/x", .waiting(.lost(SystemError("read", EIO))), retry: .milliseconds(250)),
+      #"warning link lost route=gps endpoint=tty:///dev/x error="read: Input/output error (EIO)" retry=0.250"#
+    ),
+    (
+      .link(
+        route: "gps", endpoint: "tty:///dev/x", .waiting(.openFailed(OpenFailure("open", SystemError("open", ENOENT)))),
+        retry: .milliseconds(500)),
+      #"warning link waiting route=gps endpoint=tty:///dev/x error="open: No such file or directory (ENOENT)" retry=0.500"#
+    ),
+    (.stopping, "info stopping"), (.stopped, "info stopped"),
+  ]
+
+  @Test("says each thing in the words that are promised")
+  func text() async throws {
+    let lines = try await lines(.text, Self.words.map(\.0))
+    #expect(lines.map { $0.drop { $0 != " " }.dropFirst() } == Self.words.map { Substring($0.1) })
+    for line in lines { #expect(line.prefix { $0 != " " }.wholeMatch(of: /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z/) != nil) }
+  }
+
+  @Test("knows an event's level before it makes its line")
+  func levels() {
+    for (event, _) in Self.words { #expect(LogLine.level(of: event) == LogLine(event).level) }
+    let rest: [StatusEvent] = [
+      .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeRemoved("x"),
+      .reloaded(added: 1, removed: 1, changed: 0, routes: 1), .reloadFailed(problems: ["x"]),
+      .controlFailed(SystemError("bind", EACCES), path: "/x"),
+      .link(route: "x", endpoint: "y", .opening, retry: nil), .link(route: "x", endpoint: "y", .draining, retry: nil),
+      .sessionEnded(route: "x", number: 1, Self.label, SessionReport(ending: Ending(.internal))),
+    ]
+    for event in rest { #expect(LogLine.level(of: event) == LogLine(event).level) }
+  }
+
+  @Test("is one valid JSON object a line, whatever stands in a name or an error")
+  func json() async throws {
+    let hostile = [
+      "\"", "\\", "\n", "\r\n", "\u{0}", "\u{1b}[31m", "\u{7f}", "\u{9b}", "\u{2028}", "é", "😀", "}{", "a=b c", "",
+      "\\u0000", String(repeating: "x", count: 100_000),
+    ]
+    let lines = try await lines(
+      .json, hostile.map { .link(route: $0, endpoint: $0, .waiting(.openFailed(OpenFailure($0, nil))), retry: nil) })
+    #expect(lines.count == hostile.count)
+    for (line, text) in zip(lines, hostile) {
+      let object = try JSONDecoder().decode([String: String].self, from: Data(line.utf8))
+      #expect(object["route"] == text && object["error"] == text && object["event"] == "link waiting")
+      #expect(line.unicodeScalars.allSatisfy { $0.value >= 32 && !(127...159 ~= $0.value) })
+    }
+  }
+
+  @Test("gives programs numbers as numbers")
+  func numbers() async throws {
+    let line = try #require(try await lines(.json, [.sessionEnded(route: "x", number: 7, Self.label, Self.report)]).first)
+    struct Ended: Decodable { let session, up, down, dropped: Int; let seconds: Double; let reason: String }
+    let ended = try JSONDecoder().decode(Ended.self, from: Data(line.utf8))
+    #expect(ended.session == 7 && ended.up == 12 && ended.down == 340 && ended.dropped == 1)
+    #expect(ended.seconds == 1.234 && ended.reason == "device-lost")
+  }
+
+  @Test("stays one line as text, and gives a terminal no orders", arguments: ["a\nb", "\u{1b}[31m", "\u{9b}31m", "\r"])
+  func textInjection(text: String) async throws {
+    let lines = try await lines(.text, [.routeRemoved(text)])
+    #expect(lines.count == 1)
+    #expect(lines[0].unicodeScalars.allSatisfy { $0.value >= 32 && !(127...159 ~= $0.value) })
+  }
+
+  @Test("holds nobody up when its pipe is stuck, and counts what it could not take")
+  func stuckPipe() async throws {
+    try await onOwnThread {
+      let pipe = try Pipe()
+      let write = try pipe.takeWriteEnd()
+      let raw = write.raw
+      let log = StatusLog(Logger(label: "test") { _ in LineLogHandler(.json, level: .info, to: raw) })
+      let total = 30_000
+      let before = monotonicNanoseconds()
+      for _ in 0..<total { log.observe(.routeRemoved("some-route")) }
+      log.flush()  // gives up after a second
+      #expect(monotonicNanoseconds() - before < 10_000_000_000)
+      // Somebody reads again: what was kept comes, and the count of the rest.
+      log.observe(.stopped)
+      let parcel = DescriptorParcel(write)
+      DispatchQueue(label: "closer").async {
+        log.flush()
+        _ = parcel.take()
+      }
+      let lines = pipe.readToEnd().split(separator: "\n")
+      let kept = lines.count { $0.contains("route removed") }
+      let dropped = lines.compactMap { line in
+        line.firstMatch(of: /"dropped":(\d+)/).flatMap { Int($0.1) }
+      }.reduce(0, +)
+      #expect(dropped > 0 && kept <= 2 * 8192 + 1)
+      #expect((total...(total + 1)).contains(kept + dropped))
+    }
+  }
+}
+
+/// The pipe of pipe(2), blocking at both ends as the pipe behind standard error is.
+private final class Pipe {
+  private let reader: Descriptor
+  private let writer: DescriptorParcel
+
+  init() throws(SystemError) {
+    var ends: [Int32] = [-1, -1]
+    guard Glibc.pipe(&ends) == 0 else { throw SystemError("pipe") }
+    reader = Descriptor(owning: ends[0])
+    writer = DescriptorParcel(Descriptor(owning: ends[1]))
+  }
+
+  func takeWriteEnd() throws(SystemError) -> Descriptor {
+    guard let end = writer.take() else { throw SystemError("pipe", EBADF) }
+    return end
+  }
+
+  func readToEnd() -> String {
+    var bytes: [UInt8] = []
+    var buffer = [UInt8](repeating: 0, count: 65536)
+    while case let count = read(reader.raw, &buffer, buffer.count), count > 0 { bytes += buffer[..<count] }
+    return String(decoding: bytes, as: UTF8.self)
+  }
+}
