@@ -23,6 +23,9 @@ public protocol ByteStream: AnyObject {
   /// A unit that was taken has not left yet (a TLS record, a frame): half-close, drain and close wait for it.
   var holdsUnit: Bool { get }
 
+  /// Bytes that were taken and that the other side has not acknowledged yet, as far as the stream can tell; else 0.
+  var unacknowledged: Int { get }
+
   /// The room a read needs at least, in bytes: 1 for byte streams, the datagram's size for others.
   var largestUnit: Int { get }
 
@@ -45,6 +48,7 @@ public protocol ByteStream: AnyObject {
 extension ByteStream {
   public var holdsBytes: Bool { false }
   public var holdsUnit: Bool { false }
+  public var unacknowledged: Int { 0 }
   public var largestUnit: Int { 1 }
   public var canHalfClose: Bool { false }
   public var serialLine: (any SerialLine)? { nil }

@@ -126,6 +126,12 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
+  public var unacknowledged: Int {
+    var count: Int32 = 0
+    guard isTCP, !isClosed, ioctl(raw, UInt(TIOCOUTQ), &count) == 0 else { return 0 }  // SIOCOUTQ of tcp(7)
+    return Int(count)
+  }
+
   public var canHalfClose: Bool { isSocket }
 
   public func finishWriting() {
