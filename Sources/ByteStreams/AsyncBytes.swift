@@ -95,7 +95,7 @@ private final class AsyncFace: ByteStreamDelegate {
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .openCompleted: break
+    case .openCompleted, .lastByteIsIn: break
     case .hasBytesAvailable:
       stream.readerWaits = []
       bytesCame.tell()

@@ -23,6 +23,9 @@ public protocol ByteStream: AnyObject {
   /// A unit that was taken has not left yet (a TLS record, a frame): half-close, drain and close wait for it.
   var holdsUnit: Bool { get }
 
+  /// Bytes that were taken and that the other side has not acknowledged yet, as far as the stream can tell; else 0.
+  var unacknowledged: Int { get }
+
   /// The room a read needs at least, in bytes: 1 for byte streams, the datagram's size for others.
   var largestUnit: Int { get }
 
@@ -45,6 +48,7 @@ public protocol ByteStream: AnyObject {
 extension ByteStream {
   public var holdsBytes: Bool { false }
   public var holdsUnit: Bool { false }
+  public var unacknowledged: Int { 0 }
   public var largestUnit: Int { 1 }
   public var canHalfClose: Bool { false }
   public var serialLine: (any SerialLine)? { nil }
@@ -63,6 +67,9 @@ public enum ByteStreamEvent: Equatable, Sendable {
   case hasBytesAvailable
   /// What `writerWaits` asked for is there: write on.
   case hasSpaceAvailable
+  /// The other side sends no more, or broke, while nobody read: what it said before is unread still. Told once, by streams
+  /// that can tell.
+  case lastByteIsIn
   /// The stream broke while nobody read or wrote; the error is final.
   case errorOccurred(SystemError)
   /// Both directions ended while nobody read or wrote. What was read from it before may still be kept for another stream:

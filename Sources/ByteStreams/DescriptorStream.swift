@@ -33,6 +33,8 @@ public final class DescriptorStream: ByteStream, PollHandler {
   private var descriptor: Descriptor?
   private var isInPoller = false
   private var readEnded = false
+  // The end of what comes was read, or told of.
+  private var endIsKnown: Bool
   // The last write was short, so the kernel is full: the next try need not ask it. Until it says otherwise.
   private var isFull = false
   // Where close(2) runs if it may block: closing a tty drains it.
@@ -59,6 +61,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
       isSocket = false
       isTCP = false
     }
+    endIsKnown = !isSocket  // a tty has no end to tell of before it is read
     self.poller = poller
     self.closeQueue = closeQueue
     self.serialLine = serialLine
@@ -92,6 +95,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
 
   private func sawEnd() -> Transfer {
     readEnded = true
+    endIsKnown = true
     // Who ended before anybody had to wait isn't in the set yet, and his hang-up would go unseen.
     if !isInPoller { join() }
     return .ended
@@ -122,6 +126,12 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
+  public var unacknowledged: Int {
+    var count: Int32 = 0
+    guard isTCP, !isClosed, ioctl(raw, UInt(TIOCOUTQ), &count) == 0 else { return 0 }  // SIOCOUTQ of tcp(7)
+    return Int(count)
+  }
+
   public var canHalfClose: Bool { isSocket }
 
   public func finishWriting() {
@@ -133,7 +143,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
   private func waitsChanged() {
     guard !isClosed else { return }
     if isInPoller {
-      poller.change(raw, to: interest)
+      poller.change(raw, to: interest, noticesEnd: !endIsKnown && readerWaits.isEmpty)
     } else if !interest.isEmpty {
       join()
     }
@@ -162,6 +172,12 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
     if (readable && reader.contains(.readable)) || (writable && reader.contains(.writable)) {
       tell(.hasBytesAvailable)
+    }
+    // Who does not read because there is no room would else not learn that nobody is there any more.
+    if !endIsKnown && reader.isEmpty && (hungUp || events.contains(.lastByte)) {
+      endIsKnown = true
+      waitsChanged()
+      tell(.lastByteIsIn)
     }
     // After the other side's end, a hang-up says that it will not listen either.
     if hungUp && readEnded && reader.isEmpty && writer.isEmpty { tell(.endEncountered) }

@@ -19,6 +19,8 @@ public struct PollEvents: OptionSet, Sendable {
   public static let writable = PollEvents(rawValue: EPOLLOUT.rawValue)
   /// EPOLLHUP or EPOLLERR. It does not mean that everything was read.
   public static let hangUp = PollEvents(rawValue: EPOLLHUP.rawValue | EPOLLERR.rawValue)
+  /// EPOLLRDHUP: the other side sends no more, though what it sent may be unread.
+  public static let lastByte = PollEvents(rawValue: EPOLLRDHUP.rawValue)
 }
 
 public final class Poller {
@@ -82,11 +84,12 @@ public final class Poller {
     entries[index].isInSet = true
   }
 
-  /// Changes what a descriptor of the set is waited for.
-  public func change(_ descriptor: Int32, to interest: Readiness) {
+  /// Changes what a descriptor of the set is waited for. With `noticesEnd` also that the other side sends no more, for one
+  /// whom nobody reads now; that is level-triggered as everything is, so take it back once it was told.
+  public func change(_ descriptor: Int32, to interest: Readiness, noticesEnd: Bool = false) {
     assert(isOnLane)
     let index = Int(descriptor)
-    entries[index].mask = mask(of: interest)
+    entries[index].mask = mask(of: interest) | (noticesEnd ? EPOLLRDHUP.rawValue : 0)
     guard !entries[index].isChanged else { return }
     entries[index].isChanged = true
     changed.append(index)
@@ -183,7 +186,7 @@ public final class Poller {
   private func deliver(_ events: UInt32, to index: Int, generation: UInt32) {
     guard entries[index].generation == generation, let handler = entries[index].handler else { return }
     let events = PollEvents(rawValue: events)
-    if !events.isDisjoint(with: .hangUp), entries[index].mask == 0 {
+    if !events.isDisjoint(with: .hangUp), entries[index].mask & ~EPOLLRDHUP.rawValue == 0 {
       // epoll tells a hang-up even to those who want nothing, again and again: out of the set until somebody does.
       if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
       entries[index].isInSet = false

@@ -17,6 +17,9 @@ public protocol Connector: Sendable {
   /// to be wrong.
   init(_ url: EndpointURL) throws(URLProblem)
 
+  /// Another name of what only one can have open, the same for all URLs that lead there; nil where there is none. May block.
+  var realDevice: String? { get }
+
   /// A path whose appearing means that opening may work now; nil where there is none.
   var node: String? { get }
 
@@ -30,6 +33,7 @@ public protocol Connector: Sendable {
 
 extension Connector {
   public var node: String? { nil }
+  public var realDevice: String? { nil }
 }
 
 /// An attempt under way.

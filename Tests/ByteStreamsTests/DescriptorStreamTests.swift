@@ -95,6 +95,33 @@ struct DescriptorStreamTests {
     }
   }
 
+  @Test("tells once that the other side has finished or broke while nobody reads", arguments: [false, true])
+  func lastByte(isReset: Bool) async throws {
+    let (near, far) = try FarEnd.tcpPair()
+    try await onLane { lane in
+      let stream = try near.stream(on: lane.poller, isTCP: true)
+      defer { stream.close() }
+      let heard = Gate()
+      let told = Gate()
+      let recorder = EventRecorder { event in
+        stream.readerWaits = []
+        if event == .lastByteIsIn { told.open() } else { heard.open() }
+      }
+      stream.delegate = recorder
+      stream.readerWaits = .readable
+      try far.send([1, 2, 3])
+      await heard.wait(on: lane)  // and leaves it unread, as one does who has no room
+      if isReset { far.reset() } else { far.close() }
+      await told.wait(on: lane)
+      // Level-triggered as the set is, a second telling would come before this.
+      let later = Gate()
+      lane.poller.timers.after(.milliseconds(20)) { later.open() }
+      await later.wait(on: lane)
+      #expect(recorder.events == [.hasBytesAvailable, .lastByteIsIn])
+      #expect(try stream.readSome() == [1, 2, 3])
+    }
+  }
+
   @Test("after a short write waits without asking a kernel that is full, and is told of space")
   func shortWrite() async throws {
     let (near, far) = try FarEnd.pair()

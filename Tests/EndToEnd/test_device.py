@@ -1,5 +1,7 @@
 """A device that goes and comes back: clients are held, the new device is theirs at once, nothing leaks."""
 import os
+import select
+import socket
 import threading
 import time
 
@@ -65,6 +67,30 @@ def test_a_device_that_is_not_there_yet_is_awaited_and_gets_what_was_sent(folder
         assert device.read(4) == b"kept"
         device.write(b"hello")
         assert receive_until(client, b"hello")
+
+
+def test_clients_that_left_while_it_is_away_keep_no_places(folder):
+    """They sent more than is kept for them, so their end is not read before there is room."""
+    route = {
+        "listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{folder}/device", "clients": {"max": 2},
+        "device": {"drain": "300ms"}}
+    with Gateway({"routes": {"board": route}}) as gateway:
+        for leave in (socket.socket.close, reset):
+            client = gateway.connect("board")
+            client.setblocking(False)
+            while select.select([], [client], [], 0.3)[1]:
+                client.send(bytes(1 << 18))
+            leave(client)
+
+        def has_a_place() -> bool:
+            with gateway.connect("board") as client:
+                client.settimeout(0.5)
+                try:
+                    return b"full" not in client.recv(100)
+                except TimeoutError:
+                    return True
+
+        until(has_a_place, 10, "a place", every=0.1)
 
 
 def test_on_demand_opens_with_the_first_client_and_closes_after_the_last():

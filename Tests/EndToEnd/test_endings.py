@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from kit import Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all
+from kit import Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all, until
 
 SMALL = 128 << 10
 BIG = 8 << 20
@@ -73,6 +73,29 @@ def test_a_slow_endpoint_gets_everything_from_a_client_that_left_at_once():
             client.sendall(sent)
         ended = gateway.event("session ended", seconds=20)
         assert ended["up"] == SMALL
+    assert heard == [sent]
+
+
+def test_a_slow_endpoint_that_answers_gets_everything_from_a_client_that_left_at_once():
+    """Its answers find nobody any more; a reset for them would destroy what it has not read yet."""
+    sent, heard = random.Random(3).randbytes(SMALL), []
+
+    def serve(connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+        def read(count):
+            piece = connection.recv(count)
+            if piece:
+                connection.sendall(piece)
+            return piece
+
+        heard.append(paced(read, SMALL, 32_000))
+
+    with Server(serve) as server, Gateway({"routes": {"proxy": tcp_route(server.url)}}) as gateway:
+        with gateway.connect("proxy") as client:
+            client.sendall(sent)
+        gateway.event("session ended", seconds=20)
+        until(lambda: heard or server.errors, 20)
     assert heard == [sent]
 
 

@@ -2,9 +2,11 @@
 import os
 import signal
 import socket
+import subprocess
 import time
 
-from kit import Deadline, Gateway, Pty, connect, free_port, receive_all, reset, round_trip, until
+import pytest
+from kit import Deadline, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -132,6 +134,36 @@ def test_health(folder):
         finally:
             gateway.signal(signal.SIGCONT)
         assert gateway.command("health", str(gateway.path)).returncode == 0
+
+
+@pytest.mark.root
+def test_health_believes_no_other_user_at_an_abstract_address(folder):
+    if os.access("/run/baudway", os.W_OK):
+        pytest.skip("auto means /run/baudway here")
+    path = f"{folder}/config.yaml"
+    with open(path, "w") as file:
+        file.write("version: 1\nroutes: { echo: { listen: 'tcp://127.0.0.1:0', endpoint: 'sim://echo' } }\n")
+    other = f"""
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.bind("\\0baudway/0/{path}")
+s.listen()
+print("bound", flush=True)
+c, _ = s.accept()
+c.sendall(b'{{"healthy":true}}\\n')
+c.recv(1000)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "RUNTIME_DIRECTORY"}
+    squatter = subprocess.Popen(["/usr/bin/python3", "-c", other], user=65534, stdout=subprocess.PIPE)
+    try:
+        assert squatter.stdout.readline() == b"bound\n"
+        health = subprocess.run([binary(), "health", path], env=environment, capture_output=True, text=True, timeout=10)
+        assert (health.returncode, health.stdout) == (1, ""), health
+        assert "EACCES" in health.stderr
+    finally:
+        squatter.kill()
+        squatter.wait()
+        squatter.stdout.close()
 
 
 def test_a_busy_port_is_retried_and_taken_when_it_is_free():

@@ -1,8 +1,9 @@
 """The log: text and JSON tell the same, one line per event, never a byte of payload."""
+import os
 import re
 
 import pytest
-from kit import Gateway, parse_json, parse_text, reset, round_trip
+from kit import Gateway, connect, parse_json, parse_text, reset, round_trip
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
@@ -35,6 +36,28 @@ def test_a_sessions_story(text):
         assert (ended["reason"], int(ended["up"]), int(ended["down"]), int(ended["dropped"])) == ("client-left", 23, 23, 0)
         assert 0 <= float(ended["seconds"]) < 10
         assert not any("payload" in line for line in gateway.lines)
+
+
+def test_a_log_that_nobody_reads_any_more_ends_nothing():
+    read, write = os.pipe()
+    gateway = Gateway({"routes": {"echo": ECHO}}, stderr=write, stopping=False)
+    with open(read, "rb") as pipe:
+        gateway.start()
+        os.close(write)
+        port = None
+        for line in pipe:
+            entry = parse_json(line.decode())
+            if entry["event"] == "listening":
+                port = int(entry["listen"].rpartition(":")[2])
+                break
+    try:
+        for _ in range(3):
+            with connect(("127.0.0.1", port)) as client:
+                round_trip(client)
+                reset(client)
+        gateway.stop()
+    finally:
+        gateway.__exit__(None, None, None)
 
 
 def test_numbers_are_numbers_in_json():

@@ -53,6 +53,22 @@ struct ConfigFileTests {
     #expect(configs[0] == configs[1])
   }
 
+  @Test("knows a port by its real path, whatever links lead to it")
+  func oneDevice() throws {
+    let folder = "/tmp/baudway-\(getpid())-ports"
+    try #require(mkdir(folder, 0o700) == 0)
+    defer { rmdir(folder) }
+    for name in ["one", "two"] { try #require(symlink("/dev/null", "\(folder)/\(name)") == 0) }
+    defer { for name in ["one", "two"] { unlink("\(folder)/\(name)") } }
+    let text = """
+      routes:
+        a: { listen: 'tcp://:1', endpoint: 'tty://\(folder)/one' }
+        b: { listen: 'tcp://:2', endpoint: 'tty://\(folder)/two' }
+      """
+    let taken = "tty:///dev/null is taken by routes.a.endpoint (line 2); one device can have one route"
+    #expect(problems(Array(text.utf8)).hasSuffix(": routes.b.endpoint: \(taken)"))
+  }
+
   @Test("with odd bytes says which and where")
   func bytes() {
     #expect(problems(Array("a:\n  b\0".utf8)) == "config.yaml:2:4: control character \\0")

@@ -49,6 +49,43 @@ struct SharedEndingsTests {
     #expect(session.up == 20 && session.dropped == 20)
   }
 
+  @Test("does not wait for ever for room to read the end of a client who has left, while the endpoint is away")
+  func leftBehindAFullRing() throws {
+    let rig = try HubRig(buffer: 16, drain: .seconds(5))
+    let client = ScriptedStream(reads: [.moved(1000), .ended])
+    let session = rig.join(client)
+    rig.wakeReader(client)
+    #expect(client.readerWaits == [] && session.pump.count == 16)
+    rig.advance(by: .seconds(60), step: .seconds(1))
+    #expect(session.pump.count == 16, "he may be there still")
+    rig.tell(client, .lastByteIsIn)
+    rig.advance(by: .seconds(4), step: .seconds(1))
+    #expect(session.pump.count == 16 && !session.isHalfClosed)
+    rig.advance(by: .seconds(2), step: .seconds(1))
+    #expect(session.isHalfClosed && session.dropped == 16, "his place is free for somebody else")
+    rig.advance(by: .seconds(31), step: .seconds(1))
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 16)
+  }
+
+  @Test("has all of its input delivered after its client left, though there was no room to read it")
+  func leftBehindASlowEndpoint() throws {
+    let rig = try HubRig(buffer: 16, drain: .seconds(5))
+    let client = ScriptedStream(reads: [.moved(100), .ended])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(writes: [.blocked(until: .writable)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    rig.tell(client, .lastByteIsIn)
+    for _ in 0..<50 {
+      rig.advance(by: .seconds(4), step: .seconds(1))
+      endpoint.willWrite(.moved(2), .blocked(until: .writable))
+      rig.wakeWriter(endpoint)
+    }
+    #expect(endpoint.written == pattern(0..<100))
+    #expect(session.isHalfClosed && session.dropped == 0)
+  }
+
   @Test(
     "is lost when its client's stream breaks, with the error that says how",
     arguments: [SystemError("read", 104), SystemError("write", 110)])

@@ -68,6 +68,21 @@ struct LingeringTests {
     #expect(stream.isClosed)
   }
 
+  @Test("waits longer while its tail makes progress, and two seconds without any")
+  func slowTail() {
+    let stream = ScriptedStream()
+    stream.unacknowledged = 1000
+    lingering.close(stream, otherSideFinished: false)
+    for left in [900, 500, 1] {
+      pass(.milliseconds(1999))
+      stream.unacknowledged = left
+      pass(.milliseconds(2))
+      #expect(!stream.isClosed)
+    }
+    pass(.milliseconds(2001))
+    #expect(stream.isClosed, "nothing more was acknowledged")
+  }
+
   @Test("is for 64 at a time; those beyond close at once, and places are free again")
   func most() {
     let streams = (0..<65).map { _ in ScriptedStream(reads: [.ended]) }

@@ -27,7 +27,7 @@ public final class Relay: ByteStreamDelegate {
 
   public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .openCompleted: break
+    case .openCompleted, .lastByteIsIn: break
     case .hasBytesAvailable:
       let pump = stream === up.source ? up : down
       step(pump) { try pump.turn() }

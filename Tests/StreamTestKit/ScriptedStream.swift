@@ -24,6 +24,7 @@ public final class ScriptedStream: ByteStream {
   /// Set it to play a stream that has bytes which epoll is silent about.
   public var holdsBytes = false
   public var holdsUnit = false
+  public var unacknowledged = 0
 
   /// What was written.
   public private(set) var written: [UInt8] = []

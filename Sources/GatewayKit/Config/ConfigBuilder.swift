@@ -130,11 +130,14 @@ struct ConfigBuilder {
   }
 
   private mutating func claimDevice(_ endpoint: ConfigURL) {
-    guard let device = endpoint.url.device else { return }
-    if let other = devices[device] {
+    guard let written = endpoint.url.device else { return }
+    // Two symbolic links may lead to one port, today at least.
+    let real = (try? reader.broker.connector(endpoint.url))?.realDevice
+    let names = [written, real ?? written]
+    if let device = names.first(where: { devices[$0] != nil }), let other = devices[device] {
       reader.report("\(device) is taken by \(other); one device can have one route", at: endpoint.place, endpoint.path)
     } else {
-      devices[device] = "\(endpoint.path) (line \(endpoint.place.line))"
+      for name in names { devices[name] = "\(endpoint.path) (line \(endpoint.place.line))" }
     }
   }
 }

@@ -5,7 +5,8 @@ import CLinux
 import Glibc
 
 public enum ControlClient {
-  /// The gateway's answer to `request`, without its line end.
+  /// The gateway's answer to `request`, without its line end. EACCES when somebody else has taken an abstract address, which
+  /// any user can.
   public static func ask(_ request: String, at address: ControlAddress) throws(SystemError) -> String {
     let raw = socket(AF_UNIX, Int32(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue), 0)
     guard raw >= 0 else { throw SystemError("socket") }
@@ -15,6 +16,12 @@ public enum ControlClient {
       setsockopt(socket.raw, SOL_SOCKET, option, &limit, socklen_t(MemoryLayout<timeval>.size))
     }
     guard try address.withSockaddr({ connect(raw, $0, $1) }) == 0 else { throw SystemError("connect") }
+    if case .abstract = address {
+      var user = uid_t()
+      guard linux_peer_user(raw, &user) == 0, user == 0 || user == geteuid() else {
+        throw SystemError("connect", EACCES)
+      }
+    }
     let line = Array((request + "\n").utf8)
     guard send(socket.raw, line, line.count, Int32(MSG_NOSIGNAL)) == line.count else { throw SystemError("send") }
     var answer: [UInt8] = []

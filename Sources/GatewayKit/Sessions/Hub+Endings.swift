@@ -38,14 +38,17 @@ extension Hub {
     }
     let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
     if endpointHasEnded && heardAll && !isComplete { tellEnd(to: session) }
+    // On a link of his own the client may be there still, waiting for an answer: his endpoint gets more time.
+    let drainLimit = policy.isShared ? policy.drain : Self.halfClosedLimit
     guard session.pump.sourceEnded else {
-      if endpointHasEnded && heardAll { watch(session, Self.halfClosedLimit) }
+      if session.hasSentLastByte {
+        watch(session, drainLimit)
+      } else if endpointHasEnded && heardAll {
+        watch(session, Self.halfClosedLimit)
+      }
       return
     }
-    // On a link of his own the client may be there still, waiting for an answer: his endpoint gets more time.
-    guard session.pump.count == 0 else {
-      return watch(session, policy.isShared ? policy.drain : Self.halfClosedLimit)
-    }
+    guard session.pump.count == 0 else { return watch(session, drainLimit) }
     if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
     guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
     if policy.isShared { return watch(session, Self.halfClosedLimit) }
@@ -121,6 +124,7 @@ extension Hub {
       end(session, ending)
     } else if session.pump.count > 0 && policy.isShared {
       session.dropped &+= UInt64(session.pump.discard())
+      session.pump.endSource()  // what is unread is lost with it
       settle(session)
     } else {
       end(session, Ending(session.endedFirst ?? .clientLeft))

@@ -21,7 +21,7 @@ extension Hub {
       guard let self else { return }
       holdUpTimer = nil
       chargeHoldUp()
-      if isPaused && holdUpTimer == nil { lookWhoHoldsUp() }
+      if isPaused, holdUpTimer == nil, let endpoint { pause(endpoint) }
     }
   }
 

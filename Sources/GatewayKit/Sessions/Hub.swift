@@ -127,7 +127,7 @@ final class Hub: ByteStreamDelegate {
     case .hasSpaceAvailable: serve()
     case .errorOccurred(let error): endpointFailed(error)
     case .endEncountered: endpointHungUp()
-    case .openCompleted: break
+    case .openCompleted, .lastByteIsIn: break
     }
   }
 

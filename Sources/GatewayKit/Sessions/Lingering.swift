@@ -9,7 +9,9 @@ final class Lingering: ByteStreamDelegate {
   private let poller: Poller
   private struct Entry {
     let stream: any ByteStream
-    let timer: Timers.Token
+    var timer: Timers.Token
+    /// What the other side had not acknowledged when the timer was set.
+    var unacknowledged: Int
     /// There is nothing to wait for but the unit that it holds.
     let onlyHoldsUnit: Bool
   }
@@ -17,6 +19,7 @@ final class Lingering: ByteStreamDelegate {
   private var entries: [ObjectIdentifier: Entry] = [:]
   /// Beyond so many a connection closes at once; a hostile client gains nothing by never finishing.
   private static let most = 64
+  /// So long without progress of the tail: closing while the other side still sends destroys what it has not taken yet.
   private static let longest = Duration.seconds(2)
 
   init(on poller: Poller) { self.poller = poller }
@@ -29,12 +32,24 @@ final class Lingering: ByteStreamDelegate {
     guard !isOver || stream.holdsUnit, entries.count < Self.most else { return stream.close() }
     stream.writerWaits = stream.holdsUnit ? .writable : []
     if !stream.holdsUnit { stream.finishWriting() }
-    let timer = poller.timers.after(Self.longest) { [weak self, weak stream] in
-      if let self, let stream { self.finish(stream) }
-    }
-    entries[ObjectIdentifier(stream)] = Entry(stream: stream, timer: timer, onlyHoldsUnit: isOver)
+    entries[ObjectIdentifier(stream)] = Entry(
+      stream: stream, timer: setTimer(for: stream), unacknowledged: stream.unacknowledged, onlyHoldsUnit: isOver)
     stream.delegate = self
     stream.readerWaits = isOver ? [] : .readable
+  }
+
+  private func setTimer(for stream: any ByteStream) -> Timers.Token {
+    poller.timers.after(Self.longest) { [weak self, weak stream] in
+      if let self, let stream { self.timeIsOver(for: stream) }
+    }
+  }
+
+  private func timeIsOver(for stream: any ByteStream) {
+    guard let entry = entries[ObjectIdentifier(stream)] else { return }
+    let left = stream.unacknowledged
+    guard left > 0 && left < entry.unacknowledged else { return finish(stream) }
+    entries[ObjectIdentifier(stream)]?.unacknowledged = left
+    entries[ObjectIdentifier(stream)]?.timer = setTimer(for: stream)
   }
 
   /// Calls `done` when none is left, and sees to it that this is so within `limit`.
@@ -54,7 +69,7 @@ final class Lingering: ByteStreamDelegate {
     case .hasBytesAvailable: drop(from: stream)
     case .errorOccurred, .endEncountered: finish(stream)
     case .hasSpaceAvailable: goOn(stream)
-    case .openCompleted: break
+    case .openCompleted, .lastByteIsIn: break
     }
   }
 

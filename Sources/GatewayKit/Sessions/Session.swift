@@ -27,6 +27,8 @@ final class Session: ByteStreamDelegate {
   // Up.
   /// The end of his input has reached his endpoint.
   var isEndPassedOn = false
+  /// He sends no more, or is gone, though there was no room yet to read all of it.
+  private(set) var hasSentLastByte = false
   /// The error that ended his input, if it was not in order.
   var inputError: (any Error)?
   /// Bytes of either direction that were given up, by policy or at an end that left no other choice.
@@ -72,6 +74,9 @@ final class Session: ByteStreamDelegate {
     case .hasSpaceAvailable: hub.giveOutput(to: self)
     case .errorOccurred(let error): hub.clientFailed(self, error)
     case .endEncountered: hub.clientFailed(self, nil)
+    case .lastByteIsIn:
+      hasSentLastByte = true
+      hub.settle(self)
     case .openCompleted: break
     }
   }

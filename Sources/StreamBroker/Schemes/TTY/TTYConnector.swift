@@ -30,11 +30,11 @@ public struct TTYConnector: Connector {
 
   public var node: String? { port.path }
 
-  /// The path without symbolic links, as far as it exists: two routes with the same one have the same port. May block.
-  public func realPath() -> String {
-    guard let resolved = realpath(port.path, nil) else { return port.path }
+  /// The path without symbolic links. Nil while there is no such port.
+  public var realDevice: String? {
+    guard let resolved = realpath(port.path, nil) else { return nil }
     defer { free(resolved) }
-    return String(cString: resolved)
+    return "tty://" + String(cString: resolved)
   }
 
   public func open(
