@@ -22,7 +22,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     case tcp(wasDialled: Bool)
     /// Another stream socket.
     case socket
-    /// A terminal or anything else that read(2) and write(2) serve.
+    /// A terminal or another device. Not a pipe: writing to one that nobody reads raises SIGPIPE.
     case device
   }
 

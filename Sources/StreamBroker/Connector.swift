@@ -7,9 +7,6 @@ public protocol Connector: Sendable {
   /// First part of the URL: "tty".
   static var scheme: String { get }
 
-  /// Whether many clients naturally share one open stream (a device), or each gets his own (a server).
-  static var isShared: Bool { get }
-
   /// Whether what comes out of it before somebody listens is stale (serial and Bluetooth links) and may be discarded.
   static var isLine: Bool { get }
 

@@ -11,9 +11,15 @@ struct Health: ParsableCommand {
   @OptionGroup var file: ConfigArgument
 
   func run() throws {
-    let config = try file.load()
-    guard let address = ControlAddress(config.control.socket, configPath: file.config, environment: environment())
-    else {
+    // A file that was broken since says nothing against the gateway, which goes on with what it read before.
+    let socket: Config.Control.Socket
+    do {
+      socket = try ConfigFile.load(path: file.config, environment: environment()).control.socket
+    } catch {
+      say("\(error)")
+      socket = .automatic
+    }
+    guard let address = ControlAddress(socket, configPath: file.config, environment: environment()) else {
       say("baudway: the configuration turns the control socket off (control.socket)")
       throw ExitCode(1)
     }

@@ -11,7 +11,6 @@ import Testing
 /// Each opening waits for the test, or is answered at once by `answerAtOnce`. Lives where its link does.
 final class ScriptedConnector: Connector {
   static let scheme = "scripted"
-  static let isShared = true
   static let isLine = true
 
   let node: String?

@@ -5,7 +5,6 @@ import ByteStreams
 
 public struct SimConnector: Connector {
   public static let scheme = "sim"
-  public static let isShared = true
   public static let isLine = false
 
   private let kind: Kind

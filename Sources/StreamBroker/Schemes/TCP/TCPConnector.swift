@@ -6,7 +6,6 @@ import Glibc
 
 public struct TCPConnector: Connector {
   public static let scheme = "tcp"
-  public static let isShared = false
   public static let isLine = false
 
   private let host: String

@@ -8,7 +8,6 @@ import Synchronization
 
 public struct TTYConnector: Connector {
   public static let scheme = "tty"
-  public static let isShared = true
   public static let isLine = true
 
   private let port: TTYPort
