@@ -12,7 +12,8 @@ struct Health: ParsableCommand {
 
   func run() throws {
     let config = try file.load()
-    guard let address = ControlAddress(config.control.socket, configPath: file.config, environment: environment()) else {
+    guard let address = ControlAddress(config.control.socket, configPath: file.config, environment: environment())
+    else {
       say("baudway: the configuration turns the control socket off (control.socket)")
       throw ExitCode(1)
     }

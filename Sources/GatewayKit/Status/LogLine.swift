@@ -48,7 +48,10 @@ struct LogLine {
     case .sessionOpened(let route, let number, let label):
       self.init(
         .info, "session opened", text: "session \(number) opened",
-        [("session", .number(number)), ("route", .text(route)), ("client", label.client), ("listen", .text(label.listener))])
+        [
+          ("session", .number(number)), ("route", .text(route)), ("client", label.client),
+          ("listen", .text(label.listener)),
+        ])
     case .sessionEnded(let route, let number, let label, let report):
       self.init(
         report.ending.word == .internal ? .error : .info, "session ended", text: "session \(number) ended",

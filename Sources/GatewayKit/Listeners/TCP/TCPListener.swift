@@ -59,7 +59,7 @@ final class TCPListener: Listener {
     guard let host else {
       do {
         return try bind(.any(.ipv6, port: port), forBoth: true)
-      } catch where error.errno == EAFNOSUPPORT {  // a kernel without IPv6
+      } catch  where error.errno == EAFNOSUPPORT {  // a kernel without IPv6
         return try bind(.any(.ipv4, port: port))
       }
     }
