@@ -11,7 +11,7 @@ struct Serve: ParsableCommand {
   static let configuration = CommandConfiguration(
     abstract: "Runs the gateway in the foreground.",
     discussion: """
-      Logs to standard error. SIGHUP reads the configuration again; SIGTERM or SIGINT ends in order, at most five \
+      Logs to standard error. SIGHUP reads the routes of the configuration again; SIGTERM or SIGINT ends in order, at most five \
       seconds later, and a second one at once.
       """)
 
@@ -19,6 +19,7 @@ struct Serve: ParsableCommand {
 
   func run() throws {
     let config = try file.load()
+    signal(SIGPIPE, SIG_IGN)  // a log that nobody reads any more must end no session
     raiseDescriptorLimit()
     // Whoever reads the log may go before us; no device is to lose its clients for that.
     signal(SIGPIPE, SIG_IGN)

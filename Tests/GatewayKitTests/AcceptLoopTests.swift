@@ -12,6 +12,9 @@ struct AcceptLoopTests {
   @Test("at the descriptor limit turns clients away with a reason, says so once, rests, and serves again")
   func limit() async {
     await #expect(processExitsWith: .success) {
+      // Dispatch opens a timerfd for each clock with the first sleep by it, and traps if it can't.
+      try await Task.sleep(for: .milliseconds(1), clock: .continuous)
+      try await Task.sleep(for: .milliseconds(1), clock: .suspending)
       let rig = try AcceptRig()
       var limit = rlimit(rlim_cur: 128, rlim_max: 128)
       try #require(setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0)

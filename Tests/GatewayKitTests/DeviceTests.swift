@@ -90,7 +90,11 @@ struct DeviceTests {
       if case .wait(let pause) = device.handle(.failed, jitter: 0) { pauses.append(pause) }
       _ = device.handle(.retryIsDue)
     }
-    #expect(pauses.prefix(8) == [.milliseconds(250), .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8), .seconds(16), .seconds(30)])
+    #expect(
+      pauses.prefix(8) == [
+        .milliseconds(250), .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8), .seconds(16),
+        .seconds(30),
+      ])
     #expect(pauses.count == 100 && pauses.last == .seconds(30))
   }
 

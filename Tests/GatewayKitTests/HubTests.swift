@@ -180,7 +180,9 @@ struct HubTests {
   func turns() throws {
     let rig = try HubRig(buffer: 65536)
     let clients = (0..<3).map { number in
-      ScriptedStream(reads: [.bytes(.init(repeating: UInt8(number), count: 10_000)), .bytes(.init(repeating: UInt8(number), count: 10_000))])
+      ScriptedStream(reads: [
+        .bytes(.init(repeating: UInt8(number), count: 10_000)), .bytes(.init(repeating: UInt8(number), count: 10_000)),
+      ])
     }
     for client in clients { rig.join(client) }
     let endpoint = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)

@@ -17,7 +17,9 @@ struct LingeringTests {
     lingering = Lingering(on: poller)
   }
 
-  private func tell(_ stream: ScriptedStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
+  private func tell(_ stream: ScriptedStream, _ event: ByteStreamEvent) {
+    stream.delegate?.stream(stream, handle: event)
+  }
 
   private func pass(_ time: Duration) {
     clock.advance(by: time)
@@ -139,7 +141,9 @@ struct LingeringTests {
     let stream = try ours.stream(on: poller, isTCP: true)
     try theirs.send([UInt8](repeating: 1, count: 20_000))  // nobody reads this
     var sent = 0
-    while sent < 200_000, case .moved(let count) = try stream.write([UInt8](repeating: 7, count: 4096)) { sent += count }
+    while sent < 200_000, case .moved(let count) = try stream.write([UInt8](repeating: 7, count: 4096)) {
+      sent += count
+    }
     lingering.close(stream, otherSideFinished: false)
     var heard = 0
     var isOpen = true

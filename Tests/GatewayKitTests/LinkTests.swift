@@ -42,6 +42,23 @@ struct LinkTests {
     #expect(rig.link.status == .closed && endpoint.finishedWriting)
   }
 
+  @Test("gives nobody what its device said to those before, once it was closed")
+  func closedInBetween() throws {
+    let rig = try LinkRig(dropsUnheard: false)
+    let before = ScriptedStream(reads: [.ended])
+    let session = rig.join(before)
+    let endpoint = ScriptedStream(reads: [.moved(20)])
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(before)
+    rig.pass(.seconds(31))  // he took none of it
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 20)
+    let after = ScriptedStream(takesAll: true)
+    rig.join(after)
+    rig.openings[1].succeed(ScriptedStream())
+    #expect(after.written.isEmpty)
+  }
+
   @Test("holds its clients while the device is away: what they send is kept, then not read, then delivered")
   func holds() throws {
     let rig = try LinkRig(buffer: 8)
@@ -75,7 +92,7 @@ struct LinkTests {
     for tries in 1...5 {
       let pause = try #require(rig.pauses.last)
       let full = Duration.milliseconds(250) * (1 << (tries - 1))
-      #expect(full * 0.75 ... full ~= pause)
+      #expect(full * 0.75...full ~= pause)
       rig.pass(pause - .nanoseconds(1))
       #expect(rig.openings.count == tries)
       rig.pass(.nanoseconds(1))
@@ -85,7 +102,8 @@ struct LinkTests {
     #expect(rig.words.suffix(2) == ["opening", "waiting"])
   }
 
-  @Test("stops trying when nobody needs it any more, in every state", arguments: ["opening", "waiting", "opening again"])
+  @Test(
+    "stops trying when nobody needs it any more, in every state", arguments: ["opening", "waiting", "opening again"])
   func unneeded(state: String) throws {
     let rig = try LinkRig()
     let client = ScriptedStream()
@@ -176,8 +194,10 @@ struct LinkTests {
     mkdir(folder, 0o700)
     defer { rmdir(folder) }
     let path = folder + "/node"
+    let lane = try Lane("link")  // lives longer, as a gateway's does: what the link leaves on it would show
+    defer { lane.stop() }
     try await expectNoDescriptorLeak {
-      try await onLane { lane in
+      try await onLane(lane) { lane in
         let rig = try LinkRig(connector: ScriptedConnector(node: path), on: lane.poller)
         let client = ScriptedStream()
         rig.join(client)

@@ -23,7 +23,8 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
 
   static let rigs = [
     tcp("tcp on IPv4", "tcp://127.0.0.1:0", "127.0.0.1"), tcp("tcp on IPv6", "tcp://[::1]:0", "::1"),
-    tcp("tcp on all addresses", "tcp://*:0", "127.0.0.1"), tcp("tcp by the name localhost", "tcp://localhost:0", "127.0.0.1"),
+    tcp("tcp on all addresses", "tcp://*:0", "127.0.0.1"),
+    tcp("tcp by the name localhost", "tcp://localhost:0", "127.0.0.1"),
   ]
 
   private static func tcp(_ name: String, _ freeURL: String, _ host: String) -> ListenerRig {
@@ -54,7 +55,9 @@ struct ListenerConformanceTests {
     }
   }
 
-  @Test("waits for an address that somebody holds, says so once, and serves as soon as it is free", arguments: ListenerRig.rigs)
+  @Test(
+    "waits for an address that somebody holds, says so once, and serves as soon as it is free",
+    arguments: ListenerRig.rigs)
   func occupied(rig: ListenerRig) async throws {
     let (other, taken) = try rig.occupy()
     try await withRoute(routeConfig(listen: rig.url(taken), endpoint: "sim://echo")) { story, _ in

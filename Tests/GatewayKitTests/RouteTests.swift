@@ -48,7 +48,7 @@ struct RouteTests {
         let client = try connectTCP(address)
         try client.send([UInt8(round)])
         #expect(try client.receive(exactly: 1) == [UInt8(round)])
-        if reset { client.reset() } else { client.close() }
+        try leave(client, byReset: reset)
       }
       let words = try story.reports(atLeast: 99).map(\.ending.word)
       #expect(!words.contains(.full) && words.allSatisfy { $0 == (reset ? .clientLost : .clientLeft) })
@@ -66,9 +66,9 @@ struct RouteTests {
         let client = try connectTCP(address)
         let endpoint = try server.accept()
         try endpoint.send([UInt8(round)])
-        endpoint.close()
+        try leave(endpoint, byReset: false)
         #expect(try client.receiveToEnd() == [UInt8(round)])
-        client.close()
+        try leave(client, byReset: false)
       }
       let words = try story.reports(atLeast: 100).map(\.ending.word)
       #expect(words.allSatisfy { $0 == .endpointLeft })
@@ -140,7 +140,8 @@ struct RouteTests {
 
   @Test("resets one who is too slow, and delays nobody else")
   func tooSlow() async throws {
-    try await withRoute(routeConfig("clients: { slow: disconnect, buffer: 4KiB }", endpoint: "sim://flood")) { story, _ in
+    try await withRoute(routeConfig("clients: { slow: disconnect, buffer: 4KiB }", endpoint: "sim://flood")) {
+      story, _ in
       let address = try story.address()
       let stuck = try connectTCP(address)
       let healthy = try connectTCP(address)
@@ -202,5 +203,20 @@ struct RouteTests {
       }
       server.close()
     }
+  }
+}
+
+/// Ends a TCP connection now. close(2) alone would not while another test is starting a process, which has copies of all
+/// descriptors until it runs its program.
+private func leave(_ end: FarEnd, byReset: Bool) throws {
+  let descriptor = try end.take()
+  if byReset {
+    var nobody = sockaddr()
+    nobody.sa_family = sa_family_t(AF_UNSPEC)  // connect(2): dissolves the association, by RST
+    guard connect(descriptor.raw, &nobody, socklen_t(MemoryLayout<sockaddr>.size)) == 0 else {
+      throw SystemError("connect")
+    }
+  } else {
+    shutdown(descriptor.raw, Int32(SHUT_WR))
   }
 }

@@ -1,6 +1,7 @@
 // Where the bytes of one link meet: the endpoint's output goes into one ring in which every client has a cursor, and
 // the clients' input goes to the endpoint in turns. A link of one client is a hub with one client. Knows nothing of
-// opening, retrying or accepting; the link that owns it does. How sessions end stands in Hub+Endings.swift.
+// opening, retrying or accepting; the link that owns it does. How sessions end stands in Hub+Endings.swift, what
+// becomes of slow clients in Hub+SlowClients.swift.
 
 import ByteStreams
 
@@ -37,10 +38,10 @@ final class Hub: ByteStreamDelegate {
   private var ring: RingBuffer?
   private var lastHead: UInt64 = 0  // head of the ring when it was given back
   var head: UInt64 { ring?.head ?? lastHead }
-  private var isPaused = false  // the ring is too full to read on
-  private var holdUpTimer: Timers.Token?
-  private var lastLook: UInt64 = 0
-  private var someoneWaits = false
+  var isPaused = false  // the ring is too full to read on
+  var holdUpTimer: Timers.Token?
+  var lastLook: UInt64 = 0
+  var someoneWaits = false
 
   // Up. Those with kept input, in the order they were blocked.
   private var waiting: [Session] = []
@@ -278,47 +279,6 @@ final class Hub: ByteStreamDelegate {
     lastHead = ring.head
     poller.rings.giveBack(ring)
     self.ring = nil
-  }
-
-  // MARK: - Clients that hold up others
-
-  private func pause(_ endpoint: any ByteStream) {
-    endpoint.readerWaits = []
-    isPaused = true
-    guard policy.endsSlowClients, sessions.count > 1, holdUpTimer == nil else { return }
-    lookWhoHoldsUp()
-  }
-
-  /// Time counts only while one client has everything and waits, and only against those who fill the ring.
-  private func lookWhoHoldsUp() {
-    lastLook = poller.timers.now
-    someoneWaits = sessions.contains { $0.takesOutput && $0.cursor == head }
-    for session in sessions {
-      session.holdsUpOthers = session.takesOutput && head &- session.cursor > UInt64(policy.buffer / 2)
-    }
-    holdUpTimer = poller.timers.after(SlowClock.tick) { [weak self] in
-      guard let self else { return }
-      holdUpTimer = nil
-      chargeHoldUp()
-      if isPaused, holdUpTimer == nil, let endpoint { pause(endpoint) }
-    }
-  }
-
-  private func chargeHoldUp() {
-    guard someoneWaits, sessions.count > 1 else { return }
-    let now = poller.timers.now
-    // A look that comes late is our own delay, or the machine's: nobody is charged for it.
-    let length = min(now &- lastLook, 2 * SlowClock.tick.nanoseconds)
-    let tooSlow = sessions.filter { $0.holdsUpOthers && $0.slow.charge(length, at: now) }
-    for session in tooSlow { end(session, Ending(.tooSlow)) }
-  }
-
-  private func endHoldUp() {
-    guard holdUpTimer != nil else { return }
-    poller.timers.cancel(holdUpTimer)
-    holdUpTimer = nil
-    chargeHoldUp()
-    for session in sessions { session.slow.stretchEnded() }
   }
 
   // MARK: - Up: clients to endpoint
