@@ -14,7 +14,8 @@ import Synchronization
 /// ```
 extension ByteStream {
   /// What comes, in chunks as they come, until the stream ends. Throws what breaks the stream, and `CancellationError`.
-  /// Takes the stream's delegate for good. One loop at a time.
+  /// Takes the stream's delegate for good. One loop at a time; to close the stream under it, cancel its task, since a closed
+  /// stream tells nobody anything.
   public var bytes: AsyncBytes { AsyncBytes(AsyncFace.of(self)) }
 
   /// Sends everything; returns when the stream has taken it. Throws what breaks the stream, and `CancellationError`, after

@@ -82,7 +82,9 @@ final class GatewayCore {
       try control?.start()
     } catch {
       if !isRetry { status.tell(.controlFailed(error, path: address.description)) }
-      controlRetry = poller.timers.after(.seconds(1)) { [unowned self] in startControl(at: address, isRetry: true) }
+      controlRetry = poller.timers.after(.seconds(1)) { [weak self] in
+        self?.startControl(at: address, isRetry: true)
+      }
     }
   }
 
@@ -117,7 +119,7 @@ final class GatewayCore {
   private func stop(_ name: String, _ word: Ending.Word) {
     guard let old = running.removeValue(forKey: name) else { return }
     leaving.insert(name)
-    let back = Resident(CallBack { [unowned self] in hasStopped(name, old.route) }, on: home)
+    let back = Resident(CallBack { [weak self] in self?.hasStopped(name, old.route) }, on: home)
     let limit = Self.drainLimit
     old.route.post { _, route in
       route.stop(Ending(word), within: limit) { back.post { _, back in back.call() } }

@@ -54,7 +54,8 @@ private final class Stops: Sendable {
   let count = Atomic<Int>(0)
 }
 
-/// What the process does on signals. Handlers run on the main queue; the gateway works on its lanes.
+/// What the process does on signals. Handlers run on the main queue; the gateway works on its lanes. Reading the
+/// configuration may block (a pipe, a network's file system) and has a queue of its own: ending must not wait for it.
 private final class Signals {
   private var sources: [any DispatchSourceSignal] = []
 
@@ -69,7 +70,7 @@ private final class Signals {
         }
       }
     }
-    on(SIGHUP) {
+    on(SIGHUP, DispatchQueue(label: "baudway.reload")) {
       do {
         gateway.reload(try ConfigFile.load(path: file.config, environment: environment()))
       } catch {
@@ -78,8 +79,8 @@ private final class Signals {
     }
   }
 
-  private func on(_ number: Int32, _ handler: @escaping @Sendable () -> Void) {
-    let source = DispatchSource.makeSignalSource(signal: number, queue: .main)
+  private func on(_ number: Int32, _ queue: DispatchQueue = .main, _ handler: @escaping @Sendable () -> Void) {
+    let source = DispatchSource.makeSignalSource(signal: number, queue: queue)
     source.setEventHandler(handler: DispatchWorkItem(block: handler))
     source.activate()
     sources.append(source)

@@ -121,6 +121,25 @@ def test_a_broken_file_at_sighup_changes_nothing():
             round_trip(another)
 
 
+def test_a_file_that_hangs_at_sighup_does_not_keep_it_from_stopping():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        gateway.path.unlink()
+        os.mkfifo(gateway.path)
+        gateway.signal(signal.SIGHUP)
+
+        def opened():
+            try:
+                return os.open(gateway.path, os.O_WRONLY | os.O_NONBLOCK) + 1
+            except OSError:  # nobody reads it yet
+                return None
+
+        pipe = until(opened, 5, "the gateway reads the file") - 1
+        try:
+            assert gateway.stop(3) < 3
+        finally:
+            os.close(pipe)
+
+
 def test_health(folder):
     gateway = Gateway({"routes": {"echo": ECHO}})
     assert gateway.command("health", str(gateway.path)).returncode == 1

@@ -27,6 +27,7 @@ final class ControlServer {
     guard try address.withSockaddr({ bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
     if case .path(let path) = address { chmod(path, 0o660) }
     guard listen(raw, 16) == 0 else { throw SystemError("listen") }
+    // Unowned: loop and conversations are its own, and `stop` ends them before it goes.
     loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }) { [unowned self] client, _ in
       greet(client)
     }

@@ -38,7 +38,7 @@ final class Route {
     let context = ListenerContext(
       route: settings.name, poller: poller, status: status, sendsNotices: settings.sendsNotices,
       keepsAlive: config.clients.keepalive
-    ) { [unowned self] arrival in
+    ) { [unowned self] arrival in  // its own listeners, which stop before it goes
       admit(arrival)
     }
     listeners = config.listen.map { Listeners.make($0, context) }
