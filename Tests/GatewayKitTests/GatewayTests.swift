@@ -23,7 +23,7 @@ struct GatewayTests {
   ) async throws -> Duration {
     let story = Story()
     let board = StatusBoard()
-    let sink = StatusSink(story.sink.observers + [board.observe])
+    let sink = StatusSink([board.observe] + story.sink.observers)  // whoever waits for the story finds the board right
     let gateway = try Gateway(status: sink, board: board)
     gateway.start(config, control: control)
     let result: Result<Void, any Error>
@@ -129,6 +129,8 @@ struct GatewayTests {
     let second = try config(1)
     try await withGateway(config(2)) { gateway, story, _ in
       let old = try connectTCP(story.address(of: "a"))
+      try old.send([1])
+      _ = try old.receive(exactly: 1)  // he is in; one still in the kernel's queue would be reset
       gateway.reload(second)
       #expect(try old.receiveToEnd().isEmpty)
       old.close()
