@@ -111,17 +111,27 @@ public final class Poller {
   }
 
   private func tellChanges() {
+    var failed: [Int] = []
     for index in changed {
       entries[index].isChanged = false
       let entry = entries[index]
       guard entry.handler != nil else { continue }
-      if !entry.isInSet {
-        if entry.mask != 0 { entries[index].isInSet = control(EPOLL_CTL_ADD, index) }
-      } else if entry.mask != entry.applied {
-        _ = control(EPOLL_CTL_MOD, index)
+      if entry.isInSet {
+        guard entry.mask == entry.applied || control(EPOLL_CTL_MOD, index) else {
+          failed.append(index)
+          continue
+        }
+      } else if entry.mask != 0 {
+        entries[index].isInSet = control(EPOLL_CTL_ADD, index)
+        if !entries[index].isInSet { failed.append(index) }
       }
     }
     changed.removeAll(keepingCapacity: true)
+    // The kernel is out of memory: tried again before each wait.
+    for index in failed {
+      entries[index].isChanged = true
+      changed.append(index)
+    }
   }
 
   /// Puts a descriptor into the set for edges only; nobody is told. It just ends a wait.
@@ -139,9 +149,10 @@ public final class Poller {
   private func control(_ operation: Int32, _ index: Int) -> Bool {
     var event = epoll_event()
     event.events = entries[index].mask
-    entries[index].applied = entries[index].mask
     event.data.u64 = UInt64(entries[index].generation) << 32 | UInt64(index)
-    return epoll_ctl(epoll.raw, operation, Int32(index), &event) == 0
+    guard epoll_ctl(epoll.raw, operation, Int32(index), &event) == 0 else { return false }
+    entries[index].applied = event.events
+    return true
   }
 
   // MARK: - Turns

@@ -52,6 +52,7 @@ final class GatewayCore {
   private var leaving: Set<String> = []
   private var whenStopped: (() -> Void)?
   private var nextLane = 0
+  private var atStart: Config?
   private var control: ControlServer?
   private var controlRetry: Timers.Token?
   private var isStopping = false
@@ -72,6 +73,7 @@ final class GatewayCore {
       control = ControlServer(address, on: poller) { [board] request in request == "health" ? board.health : nil }
       startControl(at: address)
     }
+    atStart = config
     wanted = Dictionary(uniqueKeysWithValues: config.routes.map { ($0.name, $0) })
     for route in config.routes { startIfWanted(route.name) }
     status.tell(.started(routes: config.routes.count))
@@ -90,6 +92,10 @@ final class GatewayCore {
 
   func reload(_ config: Config) {
     guard !isStopping else { return }
+    var stuck: [String] = []
+    if let atStart, config.log != atStart.log { stuck.append("log") }
+    if let atStart, config.control != atStart.control { stuck.append("control") }
+    if !stuck.isEmpty { status.tell(.takesRestart(keys: stuck)) }
     let before = wanted
     wanted = Dictionary(uniqueKeysWithValues: config.routes.map { ($0.name, $0) })
     for (name, route) in running where wanted[name] != route.config { stop(name, .routeRemoved) }
@@ -129,7 +135,7 @@ final class GatewayCore {
   private func hasStopped(_ name: String, _ route: Resident<Route>) {
     leaving.remove(name)
     route.evict()
-    status.tell(.routeRemoved(name))
+    status.tell(.routeStopped(name))
     startIfWanted(name)
     if leaving.isEmpty { whenStopped?() }
   }

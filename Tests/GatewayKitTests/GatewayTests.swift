@@ -81,15 +81,17 @@ struct GatewayTests {
   func reloads() async throws {
     let before = try config(
       "same: { \(Self.echo) }", "gone: { \(Self.echo) }", "changed: { \(Self.echo) }")
-    let after = try config(
+    var after = try config(
       "same: { \(Self.echo) }", "changed: { \(Self.echo), clients: { max: 3 } }", "new: { \(Self.echo) }")
+    after.log.format = .json
+    let reloaded = after
     try await withGateway(before) { gateway, story, _ in
       let clients = try ["same", "gone", "changed"].map { try connectTCP(story.address(of: $0)) }
       for client in clients {
         try client.send([1])
         _ = try client.receive(exactly: 1)
       }
-      gateway.reload(after)
+      gateway.reload(reloaded)
       let counts = try story.wait { events in
         events.compactMap { event in
           if case .reloaded(let added, let removed, let changed, let routes) = event {
@@ -100,6 +102,8 @@ struct GatewayTests {
         }.first
       }
       #expect(counts == [1, 1, 1, 3])
+      let stuck = story.all.compactMap { if case .takesRestart(let keys) = $0 { keys } else { nil } }
+      #expect(stuck == [["log"]])
       for client in clients[1...] { #expect(try client.receiveToEnd().isEmpty) }
       for client in clients[1...] { client.close() }
       #expect(try story.reports(atLeast: 2).map(\.ending.word) == [.routeRemoved, .routeRemoved])

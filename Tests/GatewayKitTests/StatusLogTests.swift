@@ -82,9 +82,9 @@ struct StatusLogTests {
   func levels() {
     for (event, _) in Self.words { #expect(LogLine.level(of: event) == LogLine(event).level) }
     let rest: [StatusEvent] = [
-      .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeRemoved("x"),
+      .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeStopped("x"),
       .reloaded(added: 1, removed: 1, changed: 0, routes: 1), .reloadFailed(problems: ["x"]),
-      .controlFailed(SystemError("bind", EACCES), path: "/x"),
+      .controlFailed(SystemError("bind", EACCES), path: "/x"), .takesRestart(keys: ["log"]),
       .link(route: "x", endpoint: "y", .opening, retry: nil), .link(route: "x", endpoint: "y", .draining, retry: nil),
       .sessionEnded(route: "x", number: 1, Self.label, SessionReport(ending: Ending(.internal))),
     ]
@@ -119,7 +119,7 @@ struct StatusLogTests {
 
   @Test("stays one line as text, and gives a terminal no orders", arguments: ["a\nb", "\u{1b}[31m", "\u{9b}31m", "\r"])
   func textInjection(text: String) async throws {
-    let lines = try await lines(.text, [.routeRemoved(text)])
+    let lines = try await lines(.text, [.routeStopped(text)])
     #expect(lines.count == 1)
     #expect(lines[0].unicodeScalars.allSatisfy { $0.value >= 32 && !(127...159 ~= $0.value) })
   }
@@ -133,7 +133,7 @@ struct StatusLogTests {
       let log = StatusLog(Logger(label: "test") { _ in LineLogHandler(.json, level: .info, to: raw) })
       let total = 30_000
       let before = monotonicNanoseconds()
-      for _ in 0..<total { log.observe(.routeRemoved("some-route")) }
+      for _ in 0..<total { log.observe(.routeStopped("some-route")) }
       log.flush()  // gives up after a second
       #expect(monotonicNanoseconds() - before < 10_000_000_000)
       // Somebody reads: what was kept comes, and the count of the rest.
@@ -143,7 +143,7 @@ struct StatusLogTests {
         text += more
         let lines = text.split(separator: "\n", omittingEmptySubsequences: false)
         text = String(lines.last ?? "")
-        kept += lines.dropLast().count { $0.contains("route removed") }
+        kept += lines.dropLast().count { $0.contains("route stopped") }
         dropped += lines.dropLast().compactMap { $0.firstMatch(of: /"dropped":(\d+)/).flatMap { Int($0.1) } }.reduce(
           0, +)
       }

@@ -63,7 +63,7 @@ struct LogLine {
         ])
     case .link(let route, let endpoint, let status, let retry):
       self.init(route: route, endpoint: endpoint, status, retry)
-    case .routeRemoved(let route): self.init(.info, "route removed", [("route", .text(route))])
+    case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
     case .reloaded(let added, let removed, let changed, let routes):
       self.init(
         .info, "reloaded",
@@ -73,6 +73,8 @@ struct LogLine {
         ])
     case .reloadFailed(let problems):
       self.init(.error, "reload failed", [("error", .text(problems.joined(separator: " | ")))])
+    case .takesRestart(let keys):
+      self.init(.warning, "change takes a restart", [("keys", .text(keys.joined(separator: ",")))])
     case .controlFailed(let error, let path):
       self.init(.warning, "control socket failed", [("path", .text(path)), ("error", .text(error.description))])
     case .stopping: self.init(.info, "stopping")
@@ -97,7 +99,7 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .controlFailed, .link(_, _, .waiting, _): .warning
+    case .listenerWaits, .controlFailed, .takesRestart, .link(_, _, .waiting, _): .warning
     case .outOfDescriptors, .reloadFailed: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _): .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info

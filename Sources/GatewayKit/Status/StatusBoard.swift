@@ -21,7 +21,7 @@ public final class StatusBoard: Sendable {
         picture.isRunning = true
       case .listenerWaits(let route, let listener, _, _): picture.waiting[route, default: []].insert(listener)
       case .listening(let route, let listener, _): picture.waiting[route]?.remove(listener)
-      case .routeRemoved(let route): picture.waiting[route] = nil
+      case .routeStopped(let route): picture.waiting[route] = nil
       case .reloaded(_, _, _, let routes): picture.routes = routes
       case .stopping: picture.isRunning = false
       default: break

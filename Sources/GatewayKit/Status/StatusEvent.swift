@@ -14,9 +14,11 @@ public enum StatusEvent: Sendable {
   case sessionEnded(route: String, number: UInt64, Arrival.Label, SessionReport)
   /// `retry` is the pause before the next try, where there is one.
   case link(route: String, endpoint: String, LinkStatus, retry: Duration?)
-  case routeRemoved(String)
+  case routeStopped(String)
   case reloaded(added: Int, removed: Int, changed: Int, routes: Int)
   case reloadFailed(problems: [String])
+  /// Keys of the configuration that were changed, but are read at the start only.
+  case takesRestart(keys: [String])
   case controlFailed(SystemError, path: String)
   case stopping
   case stopped
