@@ -55,20 +55,28 @@ struct LingeringTests {
     #expect(stream.isClosed)
   }
 
-  @Test("waits two seconds and no longer, whatever comes")
+  @Test("waits for two seconds of silence, and half a minute whatever comes")
   func longest() {
+    let silent = ScriptedStream()
+    lingering.close(silent, otherSideFinished: false)
+    pass(.milliseconds(1999))
+    #expect(!silent.isClosed)
+    pass(.milliseconds(2))
+    #expect(silent.isClosed)
+
     let stream = ScriptedStream(reads: Array(repeating: .moved(10), count: 100))
     lingering.close(stream, otherSideFinished: false)
-    for _ in 0..<19 {
-      pass(.milliseconds(100))
+    for _ in 0..<29 {
       tell(stream, .hasBytesAvailable)
+      pass(.milliseconds(1000))
     }
     #expect(!stream.isClosed)
-    pass(.milliseconds(101))
+    tell(stream, .hasBytesAvailable)
+    pass(.milliseconds(2001))
     #expect(stream.isClosed)
   }
 
-  @Test("waits longer while its tail makes progress, and two seconds without any")
+  @Test("waits longer while its tail makes progress, half a minute without any, and no more once it is out")
   func slowTail() {
     let stream = ScriptedStream()
     stream.unacknowledged = 1000
@@ -79,8 +87,17 @@ struct LingeringTests {
       pass(.milliseconds(2))
       #expect(!stream.isClosed)
     }
+    for _ in 0..<14 { pass(.milliseconds(2001)) }
+    #expect(!stream.isClosed, "a slow reader acknowledges in large steps")
     pass(.milliseconds(2001))
     #expect(stream.isClosed, "nothing more was acknowledged")
+
+    let taken = ScriptedStream()
+    taken.unacknowledged = 1
+    lingering.close(taken, otherSideFinished: false)
+    taken.unacknowledged = 0
+    pass(.milliseconds(2001))
+    #expect(taken.isClosed)
   }
 
   @Test("is for 64 at a time; those beyond close at once, and places are free again")

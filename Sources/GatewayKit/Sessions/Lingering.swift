@@ -12,6 +12,10 @@ final class Lingering: ByteStreamDelegate {
     var timer: Timers.Token
     /// What the other side had not acknowledged when the timer was set.
     var unacknowledged: Int
+    /// How long that has not become less.
+    var stalledFor = Duration.zero
+    /// Whether bytes came from it since the timer was set.
+    var isHeard = false
     /// There is nothing to wait for but the unit that it holds.
     let onlyHoldsUnit: Bool
   }
@@ -19,8 +23,11 @@ final class Lingering: ByteStreamDelegate {
   private var entries: [ObjectIdentifier: Entry] = [:]
   /// Beyond so many a connection closes at once; a hostile client gains nothing by never finishing.
   private static let most = 64
-  /// So long without progress of the tail: closing while the other side still sends destroys what it has not taken yet.
+  /// It closes when so long nothing came, and nothing of ours is on its way.
   private static let longest = Duration.seconds(2)
+  /// Or when our tail has made no progress for so long, whatever comes. One that reads slowly acknowledges in large steps,
+  /// seconds apart, and one that answers while it reads would take a reset for an answer that nobody wants.
+  private static let longestStall = Duration.seconds(30)
 
   init(on poller: Poller) { self.poller = poller }
 
@@ -45,11 +52,14 @@ final class Lingering: ByteStreamDelegate {
   }
 
   private func timeIsOver(for stream: any ByteStream) {
-    guard let entry = entries[ObjectIdentifier(stream)] else { return }
+    guard var entry = entries[ObjectIdentifier(stream)] else { return }
     let left = stream.unacknowledged
-    guard left > 0 && left < entry.unacknowledged else { return finish(stream) }
-    entries[ObjectIdentifier(stream)]?.unacknowledged = left
-    entries[ObjectIdentifier(stream)]?.timer = setTimer(for: stream)
+    entry.stalledFor = left < entry.unacknowledged ? .zero : entry.stalledFor + Self.longest
+    guard left > 0 || entry.isHeard, entry.stalledFor < Self.longestStall else { return finish(stream) }
+    entry.unacknowledged = left
+    entry.isHeard = false
+    entry.timer = setTimer(for: stream)
+    entries[ObjectIdentifier(stream)] = entry
   }
 
   /// Calls `done` when none is left, and sees to it that this is so within `limit`.
@@ -84,7 +94,9 @@ final class Lingering: ByteStreamDelegate {
     do {
       let transfer = try withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { try stream.read(into: $0) }
       switch transfer {
-      case .moved: if stream.holdsBytes { poller.again(stream) }
+      case .moved:
+        entries[ObjectIdentifier(stream)]?.isHeard = true
+        if stream.holdsBytes { poller.again(stream) }
       case .blocked(let wish): stream.readerWaits = wish
       case .ended: finish(stream)
       }
