@@ -5,14 +5,18 @@ import Glibc
 
 public enum SocketOptions {
   /// How many unsent bytes the kernel may keep before a socket counts as full. Without it a slow client hides 4 MiB, and
-  /// what is to be done about him comes minutes late; a fixed send buffer would cost 30 % of the speed.
+  /// what is to be done about him comes minutes late; a fixed send buffer would cost 30 % of the speed. It wakes the sender
+  /// more often, so sockets that nobody else waits for go without.
   public static let notSentLowWater: Int32 = 128 * 1024
 
   /// Sets what carries bytes. On a listener it is inherited by all it accepts (tcp(7)), so that a client costs no call.
   /// Throws what setsockopt(2) says; that is a mistake of ours, or the socket's end.
-  public static func applyStream(to descriptor: Int32, keepalive: Bool = true) throws(SystemError) {
+  /// `limitsUnsent` is for clients who may hold up each other: `notSentLowWater`.
+  public static func applyStream(
+    to descriptor: Int32, keepalive: Bool, limitsUnsent: Bool
+  ) throws(SystemError) {
     try set(descriptor, Int32(IPPROTO_TCP), TCP_NODELAY, 1)  // a byte leaves at once
-    try set(descriptor, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT, notSentLowWater)
+    if limitsUnsent { try set(descriptor, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT, notSentLowWater) }
     if keepalive { try applyKeepalive(to: descriptor) }
   }
 

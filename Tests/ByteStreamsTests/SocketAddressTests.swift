@@ -39,7 +39,7 @@ struct SocketAddressTests {
     let wanted = try #require(SocketAddress(numeric: host, port: 0))
     let listener = try Descriptor.socket(wanted.family)
     #expect(wanted.withSockaddr { bind(listener.raw, $0, $1) } == 0 && listen(listener.raw, 1) == 0)
-    try SocketOptions.applyStream(to: listener.raw)
+    try SocketOptions.applyStream(to: listener.raw, keepalive: true, limitsUnsent: true)
     let address = try #require(try SocketAddress.local(of: listener.raw))
     let client = try Descriptor.socket(address.family)
     _ = address.withSockaddr { connect(client.raw, $0, $1) }

@@ -16,6 +16,8 @@ struct ListenerContext {
   let poller: Poller
   let status: StatusSink
   let sendsNotices: Bool
+  /// Whether clients share a link, and so may hold up each other.
+  let isShared: Bool
   /// Whether the kernel looks after idle clients.
   let keepsAlive: Bool
   let arrived: (consuming Arrival) -> Void

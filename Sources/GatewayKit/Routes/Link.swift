@@ -76,11 +76,6 @@ final class Link: HubDelegate {
     attempt += 1
     let attempt = attempt
     say(.opening)
-    deadline = poller.timers.after(settings.connectTimeout) { [weak self] in
-      guard let self, self.attempt == attempt else { return }
-      cancelOpening()
-      failed(OpenFailure("open \(settings.endpoint)", nil, advice: "no answer within \(settings.connectTimeout)"))
-    }
     let opening = settings.connector.open(on: poller, discardingInput: settings.discardsInput) { [weak self] result in
       guard let self, self.attempt == attempt else { return }
       poller.timers.cancel(deadline)
@@ -90,7 +85,13 @@ final class Link: HubDelegate {
       case .failure(let failure): failed(failure)
       }
     }
-    if self.attempt == attempt && status == .opening { self.opening = opening }
+    guard self.attempt == attempt, status == .opening else { return }  // it was over at once
+    self.opening = opening
+    deadline = poller.timers.after(settings.connectTimeout) { [weak self] in
+      guard let self, self.attempt == attempt else { return }
+      cancelOpening()
+      failed(OpenFailure("open \(settings.endpoint)", nil, advice: "no answer within \(settings.connectTimeout)"))
+    }
   }
 
   private func cancelOpening() {

@@ -37,7 +37,7 @@ final class Route {
     if !settings.hub.isShared { spread(over: others) }
     let context = ListenerContext(
       route: settings.name, poller: poller, status: status, sendsNotices: settings.sendsNotices,
-      keepsAlive: config.clients.keepalive
+      isShared: settings.hub.isShared, keepsAlive: config.clients.keepalive
     ) { [unowned self] arrival in  // its own listeners, which stop before it goes
       admit(arrival)
     }

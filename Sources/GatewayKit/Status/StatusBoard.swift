@@ -14,6 +14,10 @@ public final class StatusBoard: Sendable {
   public init() {}
 
   public func observe(_ event: StatusEvent) {
+    switch event {
+    case .sessionOpened, .sessionEnded, .link: return  // the many; lanes need not meet at the lock for them
+    default: break
+    }
     picture.withLock { picture in
       switch event {
       case .started(let routes):

@@ -76,7 +76,7 @@ final class TCPListener: Listener {
       try SocketOptions.set(socket.raw, Int32(IPPROTO_IPV6), IPV6_V6ONLY, forBoth ? 0 : 1)
     }
     // Inherited by all that are accepted.
-    try SocketOptions.applyStream(to: socket.raw, keepalive: context.keepsAlive)
+    try SocketOptions.applyStream(to: socket.raw, keepalive: context.keepsAlive, limitsUnsent: context.isShared)
     guard address.withSockaddr({ Glibc.bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
     guard listen(socket.raw, Self.queue) == 0 else { throw SystemError("listen") }
     return socket

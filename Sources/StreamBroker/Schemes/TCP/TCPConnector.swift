@@ -88,11 +88,12 @@ final class TCPOpening: Opening {
     let address = order.addresses[index]
     do {
       let socket = try Descriptor.socket(address.family)
-      try SocketOptions.applyStream(to: socket.raw, keepalive: false)  // set later by its stream
+      // Keepalive is set later, by its stream.
+      try SocketOptions.applyStream(to: socket.raw, keepalive: false, limitsUnsent: false)
       let isConnected = try connect(socket.raw, to: address)
       let attempt = Attempt(socket) { [self] in settled(index) }
       attempts[index] = attempt
-      if isConnected { return settled(index) }
+      if isConnected { return settled(index, isConnected: true) }
       // Only now: a socket that has not begun to connect counts as hung up.
       try poller.add(attempt.raw, handler: attempt, for: .writable)
       attempt.isInPoller = true
@@ -113,9 +114,9 @@ final class TCPOpening: Opening {
     return false
   }
 
-  private func settled(_ index: Int) {
+  private func settled(_ index: Int, isConnected: Bool = false) {
     guard let attempt = attempts[index] else { return }
-    if let error = attempt.error(order.addresses[index]) {
+    if let error = attempt.error(order.addresses[index], isConnected: isConnected) {
       failed(index, error)
     } else {
       handle(.connected(index))
@@ -178,8 +179,8 @@ private final class Attempt: PollHandler {
   func ready(_ events: PollEvents) { settled() }
 
   /// What went wrong, now that it is decided.
-  func error(_ address: SocketAddress) -> SystemError? {
-    if let error = SocketOptions.takeError(of: raw, "connect") { return error }
+  func error(_ address: SocketAddress, isConnected: Bool) -> SystemError? {
+    if !isConnected, let error = SocketOptions.takeError(of: raw, "connect") { return error }
     // Nobody listens, and the kernel chose the very port it was to connect to: TCP then talks to itself.
     if (try? SocketAddress.local(of: raw)) == address { return SystemError("connect", ECONNREFUSED) }
     return nil
