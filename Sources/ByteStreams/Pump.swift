@@ -38,9 +38,9 @@ public final class Pump {
   private let poller: Poller
   private var ring: RingBuffer?
 
-  // Reads per turn: with one, bulk costs 10 % more CPU and twice the context switches; more than four gain nothing
-  // and make the others on the lane wait.
-  private static let budget = 4
+  /// Reads per turn for a ring of so many bytes: some 256 KiB. With less, bulk costs up to a half more CPU; more makes the
+  /// others on the lane wait. Few large reads are cheaper than many small ones (ARCHITECTURE.md, decisions).
+  public static func budget(capacity: Int) -> Int { max(1, min(4, (256 << 10) / capacity)) }
 
   public init(from source: any ByteStream, to sink: (any ByteStream)?, capacity: Int, on poller: Poller) {
     self.source = source
@@ -58,7 +58,7 @@ public final class Pump {
     // A turn that the source woke does not try a blocked sink again.
     var canWrite = mayWrite && sink != nil && !sinkIsBlocked
     if canWrite && count > 0 { canWrite = try write(limit: .max) }
-    var reads = Self.budget
+    var reads = Self.budget(capacity: capacity)
     reading: while !sourceEnded {
       guard wantsMore(canWrite) else {
         source.readerWaits = []

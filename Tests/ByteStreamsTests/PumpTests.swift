@@ -84,6 +84,11 @@ struct PumpTests {
     #expect(recorder.events == (hides ? [.hasBytesAvailable] : []))
   }
 
+  @Test("reads about as many bytes a turn whatever the ring's size", arguments: [(7, 4), (64 << 10, 4), (256 << 10, 1), (16 << 20, 1)])
+  func budgetBySize(capacity: Int, reads: Int) {
+    #expect(Pump.budget(capacity: capacity) == reads)
+  }
+
   @Test("does not try a blocked sink again because the source woke it, and reads on only under half full")
   func blockedSink() throws {
     let client = ScriptedStream(reads: [.moved(3), .blocked(until: .readable), .moved(3), .moved(3)])

@@ -81,7 +81,8 @@ struct ConfigBuilder {
   private func clients(_ settings: Settings, _ link: Config.Link) -> Config.Clients {
     Config.Clients(
       max: settings.integer("clients.max") ?? Config.Clients.standardMax(link), slow: settings.word("clients.slow"),
-      buffer: settings.integer("clients.buffer")!, backlog: link == .shared ? settings.integer("clients.backlog")! : 0,
+      buffer: settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link),
+      backlog: link == .shared ? settings.integer("clients.backlog")! : 0,
       keepalive: settings.flag("clients.keepalive"), notices: settings.flag("clients.notices"))
   }
 
@@ -145,4 +146,6 @@ struct ConfigBuilder {
 extension Config.Clients {
   /// What `clients.max` is when nothing is said: a shared device is for a few, a proxy for many.
   static func standardMax(_ link: Config.Link) -> Int { link == .shared ? 8 : 1000 }
+  /// Shared, it bounds how far behind a client may be; alone, reads of up to 256 KiB make a plain proxy faster.
+  static func standardBuffer(_ link: Config.Link) -> Int { link == .shared ? 64 << 10 : 256 << 10 }
 }

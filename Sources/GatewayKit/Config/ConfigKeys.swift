@@ -138,7 +138,7 @@ enum ConfigKeys {
       ConfigKey(
         "slow", .words(["auto", "block", "disconnect", "drop-oldest"]), "auto",
         support: .later(except: ["auto", "block", "disconnect"])),
-      ConfigKey("buffer", .size(4096...16 << 20), "64KiB"),
+      ConfigKey("buffer", .size(4096...16 << 20)),  // the default depends on the link, too
       ConfigKey("backlog", .size(0...16 << 20), "0", sharedOnly: true),
       ConfigKey(
         "idle-timeout", .either(.words(["off"]), .duration(pause)), "off", support: .later(except: ["off"])),

@@ -51,8 +51,7 @@ final class Hub: ByteStreamDelegate {
   // A write to the endpoint failed; it is gone as soon as it has been read to its end.
   private var writeFailure: (any Error)?
 
-  // Reads per turn, and writers served per turn: more only makes the others on the lane wait.
-  private static let readBudget = 4
+  // Writers served per turn: more only makes the others on the lane wait.
   private static let serviceBudget = 64
   private static let service = 4096  // bytes a writer may put out before the next one's turn
 
@@ -133,7 +132,7 @@ final class Hub: ByteStreamDelegate {
 
   private func readOutput() {
     guard let endpoint else { return }
-    var reads = Self.readBudget
+    var reads = Pump.budget(capacity: policy.buffer)
     do {
       reading: while true {
         guard wantsMore(endpoint) else {
