@@ -84,7 +84,9 @@ struct PumpTests {
     #expect(recorder.events == (hides ? [.hasBytesAvailable] : []))
   }
 
-  @Test("reads about as many bytes a turn whatever the ring's size", arguments: [(7, 4), (64 << 10, 4), (256 << 10, 1), (16 << 20, 1)])
+  @Test(
+    "reads about as many bytes a turn whatever the ring's size",
+    arguments: [(7, 4), (64 << 10, 4), (256 << 10, 1), (16 << 20, 1)])
   func budgetBySize(capacity: Int, reads: Int) {
     #expect(Pump.budget(capacity: capacity) == reads)
   }
