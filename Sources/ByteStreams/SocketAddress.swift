@@ -95,6 +95,16 @@ public struct SocketAddress: Hashable, Sendable {
     return address.family == .ipv4 ? address.low >> 24 == 127 : address.high == 0 && address.low == 1
   }
 
+  /// Whether the first `bits` bits are the same. Addresses of two families share none.
+  func shares(_ bits: Int, with other: SocketAddress) -> Bool {
+    guard family == other.family else { return false }
+    // IPv4 stands in the low 32 bits.
+    let before = family == .ipv4 ? 96 : 0
+    let kept = { (number: UInt64, bits: Int) in bits <= 0 ? 0 : bits >= 64 ? number : number >> UInt64(64 - bits) }
+    return kept(high, before + bits) == kept(other.high, before + bits)
+      && kept(low, before + bits - 64) == kept(other.low, before + bits - 64)
+  }
+
   // MARK: - For system calls
 
   /// Lends the address as bind(2) and connect(2) want it; `body` must not keep the pointer.

@@ -28,11 +28,13 @@ struct ConfigFileTests {
     #expect(route.listen.map(\.host) == [nil] && route.listen.map(\.port) == [4001])
     #expect(route.endpoint == (try EndpointURL("sim://echo")))
     let clients = Config.Clients(
-      max: 8, slow: .automatic, buffer: 65536, backlog: 0, keepalive: true, notices: true)
+      max: 8, whenFull: .refuse, writers: .all, takeover: .refuse, slow: .automatic, buffer: 65536, backlog: 0,
+      idleTimeout: nil, keepalive: true, notices: true, allow: nil, deny: [], banner: nil)
     #expect(route.clients == clients)
     let device = Config.Device(
-      open: .onDemand, retry: .milliseconds(250) ... .seconds(30), connectTimeout: .seconds(10), drain: .seconds(5),
-      flush: .connect)
+      open: .onDemand, linger: .zero, absent: .hold, retry: .milliseconds(250) ... .seconds(30),
+      connectTimeout: .seconds(10), drain: .seconds(5), flush: .connect, onOpen: [], onClose: [])
+    #expect(route.packets == nil)
     #expect(route.device == device)
     #expect(route.worstCaseMemory == 9 * 65536)
   }

@@ -66,9 +66,10 @@ struct ConfigBuilder {
     claimDevice(endpoint)
     let link = self.link(settings, endpoint.url)
     checkLink(link, settings, endpoint.url)
+    checkClients(settings, link)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,
-      clients: clients(settings, link), device: device(settings, link))
+      clients: clients(settings, link), device: device(settings, link), packets: packets(settings))
   }
 
   private func link(_ settings: Settings, _ endpoint: EndpointURL) -> Config.Link {
@@ -79,11 +80,18 @@ struct ConfigBuilder {
   }
 
   private func clients(_ settings: Settings, _ link: Config.Link) -> Config.Clients {
-    Config.Clients(
-      max: settings.integer("clients.max") ?? Config.Clients.standardMax(link), slow: settings.word("clients.slow"),
+    let shared = link == .shared ? settings : settings.withoutShared
+    let writers: Config.Clients.Writers = shared.word("clients.writers")
+    return Config.Clients(
+      max: settings.integer("clients.max") ?? Config.Clients.standardMax(link),
+      whenFull: settings.word("clients.when-full"), writers: writers,
+      takeover: writers == .one ? Config.Clients.Takeover(shared.text("clients.takeover")) : .refuse,
+      slow: settings.word("clients.slow"),
       buffer: settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link),
-      backlog: link == .shared ? settings.integer("clients.backlog")! : 0,
-      keepalive: settings.flag("clients.keepalive"), notices: settings.flag("clients.notices"))
+      backlog: shared.integer("clients.backlog")!, idleTimeout: settings.durationUnlessOff("clients.idle-timeout"),
+      keepalive: settings.flag("clients.keepalive"), notices: settings.flag("clients.notices"),
+      allow: settings.networks("clients.allow"), deny: settings.networks("clients.deny") ?? [],
+      banner: settings.value("clients.banner")?.description)
   }
 
   /// On per-client links only the time-outs mean something; the rest stays at its defaults, and nothing is flushed.
@@ -92,12 +100,52 @@ struct ConfigBuilder {
     // What is kept for newcomers must not be thrown away before they come.
     let keepsOutput = link == .perClient || settings.integer("clients.backlog")! > 0
     return Config.Device(
-      open: shared.word("device.open"), retry: shared.durations("device.retry"),
+      open: shared.word("device.open"), linger: shared.duration("device.linger"), absent: shared.word("device.absent"),
+      retry: shared.durations("device.retry"),
       connectTimeout: settings.duration("device.connect-timeout"), drain: settings.duration("device.drain"),
-      flush: keepsOutput ? .none : shared.word("device.flush"))
+      flush: keepsOutput && settings.own["device.flush"] == nil ? .none : shared.word("device.flush"),
+      onOpen: shared.bytes("device.on-open"), onClose: shared.bytes("device.on-close"))
+  }
+
+  private func packets(_ settings: Settings) -> Config.Packets? {
+    // The route's own keys win over its own silence, and its own "off" over inherited keys.
+    let names = ["packets.idle", "packets.max", "packets.delimiter"]
+    let isOwn = names.contains { settings.own[$0] != nil }
+    if !isOwn, settings.own["packets"] != nil || settings.inherited["packets"] != nil { return nil }
+    guard names.contains(where: { settings.given($0) != nil }) else { return nil }
+    return Config.Packets(
+      idle: settings.durationUnlessOff("packets.idle"), max: settings.integer("packets.max"),
+      delimiter: settings.given("packets.delimiter") == nil ? nil : settings.bytes("packets.delimiter"))
   }
 
   // MARK: what only several values can get wrong
+
+  private mutating func checkClients(_ settings: Settings, _ link: Config.Link) {
+    if link == .shared, let takeover = settings.own["clients.takeover"], takeover.value != .text("refuse"),
+      settings.text("clients.writers") != "one"
+    {
+      reader.report("means something with 'writers: one' only", at: takeover.key, takeover.path)
+    }
+    if let allow = settings.own["clients.allow"], allow.value == .list([]) {
+      reader.report("lets nobody in; write 0.0.0.0/0 and ::/0 for everybody", at: allow.key, allow.path)
+    }
+    let buffer = settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link)
+    if let most = settings.integer("packets.max"), most > buffer, let setting = settings.given("packets.max") {
+      reader.report(
+        "no packet may be larger than 'clients.buffer' (\(Units.text(bytes: buffer)))", at: setting.key, setting.path)
+    }
+    if let banner = settings.own["clients.banner"] {
+      let names = banner.value.description.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
+        .compactMap {
+          $0.contains("}") ? String($0.prefix { $0 != "}" }) : nil
+        }
+      for name in names where !Config.Clients.bannerNames.contains(name) {
+        reader.report(
+          "a banner knows no {\(Suggestion.plain(name))}; it knows {route}, {endpoint} and {client}", at: banner.key,
+          banner.path, suggestion: Suggestion.nearest(to: name, in: Config.Clients.bannerNames).map { "{\($0)}" })
+      }
+    }
+  }
 
   private mutating func checkLink(_ link: Config.Link, _ settings: Settings, _ endpoint: EndpointURL) {
     if link == .perClient {
@@ -107,10 +155,13 @@ struct ConfigBuilder {
       if endpoint.grammar.isExclusive, let word = settings.own["link"] {
         reader.report("\(endpoint.scheme) has one link at a time, so it can't be per client", at: word.key, word.path)
       }
-    } else if let flush = settings.own["device.flush"], flush.value == .text("connect"),
+    } else if let flush = settings.own["device.flush"],
+      [.text("connect"), .text("both")].contains(flush.value),
       settings.integer("clients.backlog")! > 0
     {
-      reader.report("'connect' would throw away what 'clients.backlog' keeps; say none", at: flush.key, flush.path)
+      reader.report(
+        "'\(flush.value)' would throw away what 'clients.backlog' keeps; say none or disconnect", at: flush.key,
+        flush.path)
     }
   }
 
@@ -143,7 +194,21 @@ struct ConfigBuilder {
   }
 }
 
+extension Config.Clients.Takeover {
+  /// Of the text that its kind has let through: "refuse", "newest", "idle:30s".
+  init(_ text: String) {
+    if text == "newest" {
+      self = .newest
+    } else if let pause = Units.duration(String(text.dropFirst("idle:".count))), text.hasPrefix("idle:") {
+      self = .idle(pause)
+    } else {
+      self = .refuse
+    }
+  }
+}
+
 extension Config.Clients {
+  static let bannerNames = ["route", "endpoint", "client"]
   /// What `clients.max` is when nothing is said: a shared device is for a few, a proxy for many.
   static func standardMax(_ link: Config.Link) -> Int { link == .shared ? 8 : 1000 }
   /// Shared, it bounds how far behind a client may be; alone, reads of up to 256 KiB make a plain proxy faster.

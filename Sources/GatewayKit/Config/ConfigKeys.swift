@@ -114,7 +114,7 @@ enum ConfigKeys {
       .switched([
         ConfigKey("idle", .duration(.milliseconds(1) ... .seconds(60))), ConfigKey("max", .size(1...64 << 10)),
         ConfigKey("delimiter", .escapes),
-      ]), "off", support: .later(except: ["off"])),
+      ]), "off"),
     ConfigKey(
       "capture",
       .switched([
@@ -128,42 +128,32 @@ enum ConfigKeys {
     .mapping([
       // The default depends on the link: see Config.standardMax.
       ConfigKey("max", .integer(1...100_000)),
-      ConfigKey(
-        "when-full", .words(["refuse", "replace-oldest", "queue"]), "refuse", support: .later(except: ["refuse"])),
-      ConfigKey(
-        "writers", .words(["all", "one", "none"]), "all", support: .later(except: ["all"]), sharedOnly: true),
+      ConfigKey("when-full", .words(Config.Clients.WhenFull.allCases.map(\.rawValue)), "refuse"),
+      ConfigKey("writers", .words(Config.Clients.Writers.allCases.map(\.rawValue)), "all", sharedOnly: true),
       ConfigKey(
         "takeover", .either(.words(["refuse", "newest"]), .prefixed("idle", .duration(pause))), "refuse",
-        support: .later(except: ["refuse"]), sharedOnly: true),
-      ConfigKey(
-        "slow", .words(["auto", "block", "disconnect", "drop-oldest"]), "auto",
-        support: .later(except: ["auto", "block", "disconnect"])),
+        sharedOnly: true),
+      ConfigKey("slow", .words(Config.Clients.Slow.allCases.map(\.rawValue)), "auto"),
       ConfigKey("buffer", .size(4096...16 << 20)),  // the default depends on the link, too
       ConfigKey("backlog", .size(0...16 << 20), "0", sharedOnly: true),
-      ConfigKey(
-        "idle-timeout", .either(.words(["off"]), .duration(pause)), "off", support: .later(except: ["off"])),
+      ConfigKey("idle-timeout", .either(.words(["off"]), .duration(pause)), "off"),
       ConfigKey("keepalive", .flag, "yes"),
       ConfigKey("notices", .flag, "yes"),
-      ConfigKey("allow", .list(.network), support: .later()), ConfigKey("deny", .list(.network), support: .later()),
-      ConfigKey("users", .list(.text), support: .later()), ConfigKey("banner", .lines, support: .later()),
+      ConfigKey("allow", .list(.network)), ConfigKey("deny", .list(.network)),
+      ConfigKey("users", .list(.text), support: .later()), ConfigKey("banner", .lines),
     ]))
 
   private static let device = ConfigKey(
     "device",
     .mapping([
       ConfigKey("open", .words(Config.Device.Open.allCases.map(\.rawValue)), "on-demand", sharedOnly: true),
-      ConfigKey(
-        "linger", .duration(.zero ... .seconds(86400)), "0s", support: .later(except: ["0s"]), sharedOnly: true),
+      ConfigKey("linger", .duration(.zero ... .seconds(86400)), "0s", sharedOnly: true),
       ConfigKey("retry", .durations(pause), "250ms..30s", sharedOnly: true),
-      ConfigKey(
-        "absent", .words(["hold", "discard", "close"]), "hold", support: .later(except: ["hold"]), sharedOnly: true),
+      ConfigKey("absent", .words(Config.Device.Absent.allCases.map(\.rawValue)), "hold", sharedOnly: true),
       ConfigKey("connect-timeout", .duration(pause), "10s"),
       ConfigKey("drain", .duration(.zero ... .seconds(3600)), "5s"),
-      ConfigKey(
-        "flush", .words(["connect", "none", "disconnect", "both"]), "connect",
-        support: .later(except: ["connect", "none"]), sharedOnly: true),
-      ConfigKey("on-open", .escapes, support: .later(), sharedOnly: true),
-      ConfigKey("on-close", .escapes, support: .later(), sharedOnly: true),
+      ConfigKey("flush", .words(Config.Device.Flush.allCases.map(\.rawValue)), "connect", sharedOnly: true),
+      ConfigKey("on-open", .escapes, sharedOnly: true), ConfigKey("on-close", .escapes, sharedOnly: true),
       ConfigKey(
         "reset", .words(["off", "esp32", "esp8266", "avr", "stm32"]), "off", support: .later(except: ["off"]),
         sharedOnly: true),

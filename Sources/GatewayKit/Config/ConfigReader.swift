@@ -112,11 +112,14 @@ struct ConfigReader {
     case .list(let kind):
       let items = list(node)
       let inner = items.isEmpty ? spot : later(key, at: spot)
-      for item in items { _ = readValue(item, kind, ConfigKey(key.name, kind), at: inner) }
+      let values = items.compactMap { readValue($0, kind, ConfigKey(key.name, kind), at: inner) }
+      section.settings[spot.name] = ConfigSetting(value: .list(values), key: spot.key, path: spot.path)
     case .mapping(let keys): readMapping(node, keys, key, at: spot, into: &section)
     case .switched(let keys):
       if case .scalar = node.content, !node.isNull {
-        _ = readValue(node, .words(["off"]), key, at: spot)
+        if let off = readValue(node, .words(["off"]), key, at: spot) {
+          section.settings[spot.name] = ConfigSetting(value: off, key: spot.key, path: spot.path)
+        }
       } else {
         readMapping(node, keys, key, at: spot, into: &section)
       }

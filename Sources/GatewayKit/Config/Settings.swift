@@ -1,6 +1,7 @@
 // The settings of a route (or of the top of the file): its own word, else the inherited one, else the table's default.
 // Asking for a name that the table lacks is our own mistake.
 
+import ByteStreams
 import StreamBroker
 
 struct Settings {
@@ -40,6 +41,24 @@ struct Settings {
     case .integer(let number)?, .size(let number)?: number
     default: nil
     }
+  }
+
+  /// Nil when it is the word `off`, or not given.
+  func durationUnlessOff(_ name: String) -> Duration? {
+    guard case .duration(let duration)? = value(name) else { return nil }
+    return duration
+  }
+
+  /// The bytes of a text with escapes; none when it is not given.
+  func bytes(_ name: String) -> [UInt8] {
+    guard case .text(let text)? = value(name) else { return [] }
+    return Escapes.bytes(of: text) ?? []  // its kind has let no bad one through
+  }
+
+  /// Nil when the list is not given.
+  func networks(_ name: String) -> [Network]? {
+    guard case .list(let values)? = value(name) else { return nil }
+    return values.compactMap { Network($0.description) }
   }
 
   func flag(_ name: String) -> Bool {

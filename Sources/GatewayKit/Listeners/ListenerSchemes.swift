@@ -42,8 +42,7 @@ public enum ListenerSchemes {
   }
 
   private static let role = Parameter(
-    "role", .words(["writer", "monitor"]), standard: "writer", support: .later(except: ["writer"]),
-    "the most its clients may do")
+    "role", .words(["writer", "monitor"]), standard: "writer", "the most its clients may do")
   private static let proxy = Parameter(
     "proxy-protocol", .words(["off", "required"]), standard: "off", support: .later(except: ["off"]),
     "read a PROXY header from the networks under 'proxies'")

@@ -23,7 +23,7 @@ extension RouteSettings {
   /// The configuration has been checked: every scheme in it is built, and its connector has accepted the URL.
   init(_ route: Config.Route, connector: any Connector) {
     let isShared = route.link == .shared
-    let flushes = route.device.flush == .connect
+    let flushes = route.device.flush.atConnect
     name = route.name
     self.connector = connector
     endpoint = route.endpoint.description

@@ -1,7 +1,7 @@
 // The kinds of value a URL parameter or a config key may have: how each is read, checked, shown and explained.
 // The tables of schemes and of config keys name these; nobody else turns text into a setting.
 
-import Glibc
+import ByteStreams
 
 /// A value that was read and checked.
 public enum Value: Hashable, Sendable {
@@ -12,6 +12,8 @@ public enum Value: Hashable, Sendable {
   case flag(Bool)
   case duration(Duration)
   case durations(ClosedRange<Duration>)
+  /// Of a key that takes several.
+  case list([Value])
 }
 
 extension Value: CustomStringConvertible {
@@ -25,6 +27,7 @@ extension Value: CustomStringConvertible {
     case .flag(let isSet): isSet ? "yes" : "no"
     case .duration(let duration): Units.text(duration)
     case .durations(let range): "\(Units.text(range.lowerBound))..\(Units.text(range.upperBound))"
+    case .list(let values): values.map(\.description).joined(separator: ", ")
     }
   }
 }
@@ -139,8 +142,8 @@ public indirect enum ValueKind: Hashable, Sendable {
     case .flag: Self.flags[text.lowercased()].map { .flag($0) }
     case .words(let words): words.contains(text) ? .text(text) : nil
     case .uuid: BluetoothNames.uuid(text).map { .text($0) }
-    case .network: Self.isNetwork(text) ? .text(text) : nil
-    case .escapes: Self.hasGoodEscapes(text) ? .text(text) : nil
+    case .network: Network(text) == nil ? nil : .text(text)
+    case .escapes: Escapes.bytes(of: text)?.isEmpty ?? true ? nil : .text(text)
     case .prefixed(let word, let kind):
       text.hasPrefix(word + ":")
         ? kind.value(of: String(text.dropFirst(word.count + 1))).map { .text("\(word):\($0)") } : nil
@@ -177,28 +180,5 @@ public indirect enum ValueKind: Hashable, Sendable {
       range.contains(high)
     else { return nil }
     return .durations(low...high)
-  }
-
-  private static func isNetwork(_ text: String) -> Bool {
-    let parts = text.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false)
-    var bytes = in6_addr()
-    let address = String(parts[0])
-    let isIPv4 = inet_pton(AF_INET, address, &bytes) == 1
-    guard isIPv4 || inet_pton(AF_INET6, address, &bytes) == 1 else { return false }
-    return parts.count == 1 || wholeNumber(String(parts[1])).map { $0 <= (isIPv4 ? 32 : 128) } ?? false
-  }
-
-  private static func hasGoodEscapes(_ text: String) -> Bool {
-    var rest = text[...]
-    while let backslash = rest.firstIndex(of: "\\") {
-      rest = rest[backslash...].dropFirst()
-      guard let letter = rest.popFirst() else { return false }
-      if letter == "x" {
-        guard BluetoothNames.isHex(rest.prefix(2), count: 2) else { return false }
-      } else if !"rnt\\".contains(letter) {
-        return false
-      }
-    }
-    return true
   }
 }
