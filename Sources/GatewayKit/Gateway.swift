@@ -13,6 +13,7 @@ public final class Gateway: Sendable {
   public static let broker = Broker(Schemes.standard)
 
   private let core: Resident<GatewayCore>
+  private let lanes: [Lane]
 
   /// Throws when the process is out of descriptors before it began.
   public init(status: StatusSink, board: StatusBoard) throws(SystemError) {
@@ -20,6 +21,7 @@ public final class Gateway: Sendable {
     var lanes: [Lane] = []
     for number in 0..<cores { lanes.append(try Lane("baudway.lane-\(number)")) }
     let all = lanes
+    self.lanes = all
     core = Resident(on: all[0]) { lane in GatewayCore(all, home: lane, status: status, board: board) }
   }
 
@@ -29,6 +31,14 @@ public final class Gateway: Sendable {
 
   /// Starts routes that are new, removes those that are gone, replaces those that have changed, and touches no other.
   public func reload(_ config: Config) { core.post { _, core in core.reload(config) } }
+
+  /// Calls `answered` once every lane has come round to its inbox, one after the other. A lane that hangs never does.
+  public func ping(then answered: @escaping @Sendable () -> Void) { Self.ping(lanes[...], answered) }
+
+  static func ping(_ lanes: ArraySlice<Lane>, _ answered: @escaping @Sendable () -> Void) {
+    guard let lane = lanes.first else { return answered() }
+    lane.post { _ in ping(lanes.dropFirst(), answered) }
+  }
 
   /// Accepts no more, lets sessions drain for at most five seconds, then calls `done` on a lane.
   public func stop(then done: @escaping @Sendable () -> Void) { core.post { _, core in core.stop(then: done) } }

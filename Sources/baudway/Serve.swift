@@ -27,7 +27,8 @@ struct Serve: ParsableCommand {
     let level = Logger.Level(rawValue: config.log.level.rawValue) ?? .info
     let log = StatusLog(Logger(label: "baudway") { _ in LineLogHandler(format, level: level) })
     let board = StatusBoard()
-    let status = StatusSink([log.observe, board.observe])
+    let manager = serviceManager(of: config)
+    let status = StatusSink([log.observe, board.observe] + (manager.map { [$0.observe] } ?? []))
     let gateway: Gateway
     do {
       gateway = try Gateway(status: status, board: board)
@@ -38,7 +39,20 @@ struct Serve: ParsableCommand {
     let signals = Signals(gateway, file: file, status: status, log: log)
     gateway.start(
       config, control: ControlAddress(config.control.socket, configPath: file.config, environment: environment()))
+    manager?.watch(gateway)
     withExtendedLifetime(signals) { dispatchMain() }
+  }
+
+  /// What tells systemd how we are, where it wants to know.
+  private func serviceManager(of config: Config) -> ServiceManager? {
+    let environment = environment()
+    let manager = ServiceManager(environment: environment, config: config)
+    if manager == nil, let address = environment["NOTIFY_SOCKET"] {
+      say("baudway: NOTIFY_SOCKET is no address of a socket, so nobody is notified: \(address)")
+    }
+    // Not for the programs that endpoints may run: they would speak in our name.
+    for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] { unsetenv(name) }
+    return manager
   }
 
   /// As many clients as the system allows us: the soft limit is for programs that use select(2).
@@ -71,6 +85,7 @@ private final class Signals {
       }
     }
     on(SIGHUP, DispatchQueue(label: "baudway.reload")) {
+      status.tell(.reloading)
       do {
         gateway.reload(try ConfigFile.load(path: file.config, environment: environment()))
       } catch {

@@ -243,6 +243,24 @@ class Gateway:
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def falls_asleep(self, seconds: int):
+        """Asserts that soon no thread of it wakes up for so long: its context switches stand still."""
+        # Dispatch's workers go home after some seconds without work: that is not a wake-up of ours.
+        deadline, quiet, last = Deadline(20), 0, self._switches()
+        while quiet < seconds:
+            assert not deadline.passed, "never quiet"
+            time.sleep(1)
+            now = self._switches()
+            quiet, last = (quiet + 1, now) if now == last else (0, now)
+
+    def _switches(self) -> int:
+        total = 0
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            for line in open(f"/proc/{self.pid}/task/{task}/status"):
+                if "ctxt_switches" in line:
+                    total += int(line.split()[1])
+        return total
+
     def command(self, *words, seconds: float = 10) -> subprocess.CompletedProcess:
         """Another run of the binary beside it: `health`, `check`."""
         return subprocess.run(

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from kit import Deadline, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
+from kit import Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -231,20 +231,6 @@ def test_no_descriptor_is_left_after_many_clients():
 
 def test_nothing_runs_while_nothing_happens(long):
     """No thread of an idle gateway wakes up: its context switches stand still."""
-    def switches(pid):
-        total = 0
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for line in open(f"/proc/{pid}/task/{task}/status"):
-                if "ctxt_switches" in line:
-                    total += int(line.split()[1])
-        return total
-
     with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
         round_trip(client)
-        # Dispatch's workers go home after some seconds without work: that is not a wake-up of ours.
-        deadline, quiet, last = Deadline(20), 0, switches(gateway.pid)
-        while quiet < (10 if long else 3):
-            assert not deadline.passed, "never quiet"
-            time.sleep(1)
-            now = switches(gateway.pid)
-            quiet, last = (quiet + 1, now) if now == last else (0, now)
+        gateway.falls_asleep(10 if long else 3)

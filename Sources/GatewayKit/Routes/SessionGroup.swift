@@ -108,7 +108,7 @@ final class SessionGroup: LinkDelegate {
         route: settings.name, number: session.number, session.arrival,
         SessionReport(
           ending: ending, up: session.up, down: session.down, dropped: session.dropped,
-          nanoseconds: monotonicNanoseconds() &- session.began)))
+          nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true)))
     links.removeValue(forKey: session.number)
     sessionEnded()
   }

@@ -64,6 +64,7 @@ struct LogLine {
     case .link(let route, let endpoint, let status, let retry):
       self.init(route: route, endpoint: endpoint, status, retry)
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
+    case .reloading: self.init(.debug, "reloading")
     case .reloaded(let added, let removed, let changed, let routes):
       self.init(
         .info, "reloaded",
@@ -101,7 +102,7 @@ struct LogLine {
     switch status {
     case .listenerWaits, .controlFailed, .takesRestart, .link(_, _, .waiting, _): .warning
     case .outOfDescriptors, .reloadFailed: .error
-    case .link(_, _, .opening, _), .link(_, _, .draining, _): .debug
+    case .reloading, .link(_, _, .opening, _), .link(_, _, .draining, _): .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     default: .info
     }

@@ -15,6 +15,8 @@ public enum StatusEvent: Sendable {
   /// `retry` is the pause before the next try, where there is one.
   case link(route: String, endpoint: String, LinkStatus, retry: Duration?)
   case routeStopped(String)
+  /// The configuration is about to be read again; `reloaded` or `reloadFailed` follows.
+  case reloading
   case reloaded(added: Int, removed: Int, changed: Int, routes: Int)
   case reloadFailed(problems: [String])
   /// Keys of the configuration that were changed, but are read at the start only.
@@ -33,13 +35,19 @@ public struct SessionReport: Sendable {
   /// Bytes of either that were given up.
   public let dropped: UInt64
   public let nanoseconds: UInt64
+  /// False for a client who was turned away: no `sessionOpened` went before.
+  public let wasOpened: Bool
 
-  init(ending: Ending, up: UInt64 = 0, down: UInt64 = 0, dropped: UInt64 = 0, nanoseconds: UInt64 = 0) {
+  init(
+    ending: Ending, up: UInt64 = 0, down: UInt64 = 0, dropped: UInt64 = 0, nanoseconds: UInt64 = 0,
+    wasOpened: Bool = false
+  ) {
     self.ending = ending
     self.up = up
     self.down = down
     self.dropped = dropped
     self.nanoseconds = nanoseconds
+    self.wasOpened = wasOpened
   }
 }
 

@@ -1,0 +1,51 @@
+// The socket at which systemd, or whoever plays it, listens for news of a service: sd_notify(3) without its library. A
+// message is one datagram of lines NAME=value.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+struct NotifySocket: ~Copyable, Sendable {
+  private let socket: Descriptor
+  private let path: [UInt8]
+
+  enum Outcome {
+    case sent
+    /// Its queue is full; later there may be room.
+    case full
+    /// Nobody listens there any more.
+    case failed
+  }
+
+  /// `address` as NOTIFY_SOCKET has it: an absolute path, or `@` and a name of the abstract namespace. Nil for anything else.
+  init?(_ address: String) {
+    var path = Array(address.utf8)
+    guard path.count > 1, path.count < MemoryLayout.size(ofValue: sockaddr_un().sun_path) else { return nil }
+    switch path[0] {
+    case UInt8(ascii: "/"): break
+    case UInt8(ascii: "@"): path[0] = 0  // unix(7)
+    default: return nil
+    }
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_DGRAM.rawValue), 0)
+    guard raw >= 0 else { return nil }
+    socket = Descriptor(owning: raw)
+    self.path = path
+  }
+
+  /// Sends without waiting. Not connected, so that a manager that comes back under the same name is found.
+  func send(_ message: String) -> Outcome {
+    var address = sockaddr_un()
+    address.sun_family = sa_family_t(AF_UNIX)
+    withUnsafeMutableBytes(of: &address.sun_path) { $0.copyBytes(from: path) }
+    let length = socklen_t(MemoryLayout<sockaddr_un>.offset(of: \.sun_path)! + path.count)
+    let raw = socket.raw
+    let bytes = Array(message.utf8)
+    let count = withUnsafePointer(to: &address) {
+      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+        sendto(raw, bytes, bytes.count, Int32(MSG_DONTWAIT | MSG_NOSIGNAL), $0, length)
+      }
+    }
+    if count >= 0 { return .sent }
+    return [EAGAIN, ENOBUFS, EINTR].contains(errno) ? .full : .failed
+  }
+}

@@ -1,0 +1,247 @@
+// What systemd hears of a gateway, with a datagram socket in its place.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A service manager", .timeLimit(.minutes(1)))
+struct ServiceManagerTests {
+  private static let config = try! ConfigFile.read(
+    Array("routes: { a: { listen: [ 'tcp://127.0.0.1:0', 'tcp://[::1]:0' ], endpoint: 'sim://echo' } }".utf8))
+  private static let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:0")
+
+  private static func manager(_ systemd: Systemd, _ more: [String: String] = [:]) throws -> ServiceManager {
+    try #require(ServiceManager(environment: more.merging(["NOTIFY_SOCKET": systemd.address]) { $1 }, config: config))
+  }
+
+  private static func opened(_ number: UInt64) -> StatusEvent { .sessionOpened(route: "a", number: number, label) }
+
+  private static func ended(_ number: UInt64, _ word: Ending.Word = .clientLeft, wasOpened: Bool = true) -> StatusEvent
+  {
+    .sessionEnded(route: "a", number: number, label, SessionReport(ending: Ending(word), wasOpened: wasOpened))
+  }
+
+  private static func start(_ manager: ServiceManager) {
+    manager.observe(.started(routes: 1))
+    for listener in config.routes[0].listen {
+      manager.observe(.listening(route: "a", listener: listener.url.description, bound: "tcp://127.0.0.1:1"))
+    }
+  }
+
+  @Test("is told that all is ready when every listener has its first answer, and not before", arguments: [false, true])
+  func ready(isAbstract: Bool) async throws {
+    try await onOwnThread {
+      let systemd = try Systemd(isAbstract: isAbstract)
+      let manager = try Self.manager(systemd)
+      manager.observe(.started(routes: 1))
+      manager.observe(.listening(route: "a", listener: "tcp://127.0.0.1:0", bound: "tcp://127.0.0.1:1"))
+      manager.observe(.listening(route: "other", listener: "tcp://[::1]:0", bound: "tcp://127.0.0.1:1"))
+      #expect(systemd.next(within: 100) == nil)
+      manager.observe(
+        .listenerWaits(
+          route: "a", listener: "tcp://[::1]:0", SystemError("bind", EADDRNOTAVAIL), retry: .seconds(1)))
+      #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients")
+      // It is said once.
+      manager.observe(.listening(route: "a", listener: "tcp://[::1]:0", bound: "tcp://127.0.0.1:1"))
+      #expect(systemd.next(within: 100) == nil)
+    }
+  }
+
+  @Test("hears of the same phases in the same order as the log")
+  func phases() async throws {
+    try await onOwnThread {
+      let systemd = try Systemd()
+      let manager = try Self.manager(systemd)
+      manager.observe(.reloading)  // too early: it is starting
+      Self.start(manager)
+      #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients")
+      let before = monotonicNanoseconds() / 1000
+      manager.observe(.reloading)
+      let lines = systemd.next()?.split(separator: "\n") ?? []
+      #expect(lines.first == "RELOADING=1")
+      let stamp = try #require(lines.dropFirst().first?.wholeMatch(of: /MONOTONIC_USEC=(\d+)/)?.1)
+      #expect((before...monotonicNanoseconds() / 1000).contains(try #require(UInt64(stamp))))
+      manager.observe(.reloadFailed(problems: ["x"]))
+      #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients, the last reload failed (see the log)")
+      manager.observe(.reloading)
+      _ = systemd.next()
+      manager.observe(.reloaded(added: 2, removed: 0, changed: 0, routes: 3))
+      #expect(systemd.next() == "READY=1\nSTATUS=3 routes, 0 clients")
+      manager.observe(.stopping)
+      #expect(systemd.next() == "STOPPING=1\nSTATUS=stopping, 3 routes, 0 clients")
+    }
+  }
+
+  @Test("has a line that counts clients who came in, and devices that are away")
+  func line() async throws {
+    try await onOwnThread {
+      let systemd = try Systemd()
+      let manager = try Self.manager(systemd)
+      Self.start(manager)
+      _ = systemd.next()
+      manager.observe(Self.opened(1))
+      #expect(systemd.next() == "STATUS=1 route, 1 client")
+      manager.observe(Self.ended(2, .full, wasOpened: false))
+      manager.observe(Self.opened(3))
+      manager.observe(.link(route: "a", endpoint: "x", .waiting(.lost(nil)), retry: nil))
+      manager.observe(.link(route: "a", endpoint: "x", .opening, retry: nil))
+      #expect(systemd.next() == "STATUS=1 route, 2 clients, 1 device away")
+      manager.observe(.link(route: "a", endpoint: "x", .open, retry: nil))
+      manager.observe(Self.ended(1))
+      #expect(systemd.next() == "STATUS=1 route, 1 client")
+      manager.observe(.link(route: "a", endpoint: "x", .waiting(.lost(nil)), retry: nil))
+      manager.observe(.routeStopped("a"))
+      manager.observe(Self.ended(3))
+      #expect(systemd.next() == "STATUS=1 route, 0 clients")
+    }
+  }
+
+  @Test("gets one line a second however many clients come and go, the last one right, and none when nothing changed")
+  func pace() async throws {
+    try await onOwnThread {
+      let systemd = try Systemd()
+      let manager = try Self.manager(systemd)
+      Self.start(manager)
+      _ = systemd.next()
+      let start = monotonicNanoseconds()
+      var number: UInt64 = 0
+      while monotonicNanoseconds() - start < 1_500_000_000 {
+        number += 1
+        manager.observe(Self.opened(number))
+        manager.observe(Self.ended(number))
+        usleep(100)
+      }
+      manager.observe(Self.opened(number + 1))
+      var lines: [String] = []
+      while let line = systemd.next(within: 2500) { lines.append(line) }
+      #expect(lines.count <= 4 && lines.last == "STATUS=1 route, 1 client", "\(lines)")
+      manager.observe(Self.opened(number + 2))
+      manager.observe(Self.ended(number + 2))
+      // At once, or not at all: what was and is no more need not be told.
+      while let line = systemd.next(within: 1500) { lines.append(line) }
+      #expect(lines.last == "STATUS=1 route, 1 client", "\(lines)")
+    }
+  }
+
+  @Test("hears of a change of phase in the end, though its queue is full when it happens")
+  func fullQueue() async throws {
+    try await onOwnThread {
+      let systemd = try Systemd()
+      let manager = try Self.manager(systemd)
+      let stuffing = try systemd.stuff()
+      Self.start(manager)
+      manager.observe(.reloading)
+      manager.observe(.reloaded(added: 0, removed: 0, changed: 0, routes: 1))
+      for _ in 0..<stuffing { _ = systemd.next() }
+      #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients")
+    }
+  }
+
+  // MARK: the watchdog
+
+  @Test("hears that all is well at half the interval, and not while a lane hangs")
+  func watchdog() async throws {
+    let lanes = try (0..<2).map { try Lane("watched \($0)") }
+    defer { for lane in lanes { lane.stop() } }
+    try await onOwnThread {
+      let systemd = try Systemd()
+      let manager = try Self.manager(systemd, ["WATCHDOG_USEC": "400000", "WATCHDOG_PID": "\(getpid())"])
+      manager.watch { answered in Gateway.ping(lanes[...], answered) }
+      #expect(systemd.next() == "WATCHDOG=1")
+      let start = monotonicNanoseconds()
+      for _ in 0..<4 { #expect(systemd.next() == "WATCHDOG=1") }
+      // Four halves, and the time that Dispatch may take to join timers.
+      #expect((700_000_000...2_000_000_000).contains(monotonicNanoseconds() - start))
+      for lane in lanes {
+        let hangs = Hang()
+        lane.post { _ in hangs.wait() }
+        while systemd.next(within: 300) != nil {}
+        #expect(systemd.next(within: 600) == nil)
+        hangs.end()
+        #expect(systemd.next() == "WATCHDOG=1")
+      }
+    }
+  }
+
+  @Test(
+    "is told nothing of lanes when it does not ask us",
+    arguments: [
+      [:], ["WATCHDOG_USEC": "0"], ["WATCHDOG_USEC": "-1"], ["WATCHDOG_USEC": "soon"],
+      ["WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"],
+    ])
+  func noWatchdog(environment: [String: String]) throws {
+    let manager = try Self.manager(Systemd(), environment)
+    #expect(manager.watchdog == nil)
+    manager.watch { _ in Issue.record("pings") }
+  }
+
+  @Test("may ask for an interval that is no use, and gets the nearest that is")
+  func oddIntervals() throws {
+    #expect(try Self.manager(Systemd(), ["WATCHDOG_USEC": "1"]).watchdog == .milliseconds(100))
+    #expect(try Self.manager(Systemd(), ["WATCHDOG_USEC": "\(UInt64.max)"]).watchdog == .seconds(86400))
+  }
+
+  @Test(
+    "does not exist without an address that a socket can have",
+    arguments: [nil, "", "@", "/", "relative", "vsock:2:1234", "/" + String(repeating: "x", count: 107)])
+  func noAddress(address: String?) {
+    let environment = address.map { ["NOTIFY_SOCKET": $0] } ?? [:]
+    #expect(ServiceManager(environment: environment, config: Self.config) == nil)
+  }
+
+  @Test("may go away, and the gateway does not mind")
+  func gone() throws {
+    let manager: ServiceManager
+    do { manager = try Self.manager(Systemd()) }
+    Self.start(manager)
+    manager.observe(.stopping)
+  }
+}
+
+/// The other end: receives what is sent to it. Its calls block.
+private final class Systemd: Sendable {
+  let address: String
+  private let socket: Descriptor
+  private static let count = Atomic<Int>(0)
+
+  init(isAbstract: Bool = false) throws {
+    let number = Self.count.add(1, ordering: .relaxed).newValue
+    let name = "baudway-notify-\(getpid())-\(number)"
+    address = isAbstract ? "@\(name)" : "/tmp/\(name)"
+    socket = Descriptor(owning: Glibc.socket(AF_UNIX, Int32(SOCK_DGRAM.rawValue | SOCK_CLOEXEC.rawValue), 0))
+    let control = isAbstract ? ControlAddress.abstract(name) : .path(address)
+    let raw = socket.raw
+    guard try control.withSockaddr({ bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+  }
+
+  deinit { if address.hasPrefix("/") { unlink(address) } }
+
+  /// The next message, or nil when none comes.
+  func next(within milliseconds: Int32 = 10_000) -> String? {
+    var one = pollfd(fd: socket.raw, events: Int16(POLLIN), revents: 0)
+    guard poll(&one, 1, milliseconds) == 1 else { return nil }
+    var bytes = [UInt8](repeating: 0, count: 4096)
+    let count = recv(socket.raw, &bytes, bytes.count, 0)
+    return count < 0 ? nil : String(decoding: bytes[..<count], as: UTF8.self)
+  }
+
+  /// Fills the queue. Returns with how many.
+  func stuff() throws -> Int {
+    guard let sender = NotifySocket(address) else { throw SystemError("socket", EINVAL) }
+    var count = 0
+    while case .sent = sender.send("X") { count += 1 }
+    return count
+  }
+}
+
+/// Blocks a lane until it is told to go on.
+private final class Hang: Sendable {
+  private let isOver = Atomic<Bool>(false)
+  func wait() { while !isOver.load(ordering: .acquiring) { usleep(5000) } }
+  func end() { isOver.store(true, ordering: .releasing) }
+}
