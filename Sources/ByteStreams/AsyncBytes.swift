@@ -14,12 +14,11 @@ import Synchronization
 /// ```
 extension ByteStream {
   /// What comes, in chunks as they come, until the stream ends. Throws what breaks the stream, and `CancellationError`.
-  /// Takes the stream's delegate for good. One loop at a time; to close the stream under it, cancel its task, since a closed
-  /// stream tells nobody anything.
+  /// Takes the stream's delegate for good. One loop at a time; it ends when somebody else closes the stream.
   public var bytes: AsyncBytes { AsyncBytes(AsyncFace.of(self)) }
 
-  /// Sends everything; returns when the stream has taken it. Throws what breaks the stream, and `CancellationError`, after
-  /// which part of it may have left. Takes the stream's delegate for good. One at a time.
+  /// Sends everything; returns when the stream has taken it. Throws what breaks the stream (EPIPE when somebody closes it), and
+  /// `CancellationError`, after which part of it may have left. Takes the stream's delegate for good. One at a time.
   public func send(_ bytes: [UInt8]) async throws { try await AsyncFace.of(self).send(bytes) }
 }
 
@@ -105,12 +104,17 @@ private final class AsyncFace: ByteStreamDelegate {
       spaceCame.tell()
     case .errorOccurred(let error):
       self.error = error
-      bytesCame.tell()
-      spaceCame.tell()
-    case .endEncountered:
-      bytesCame.tell()
-      spaceCame.tell()
+      wakeAll()
+    case .endEncountered: wakeAll()
     }
+  }
+
+  /// Who waits tries once more, and meets the end.
+  func streamWasClosed(_ stream: any ByteStream) { wakeAll() }
+
+  private func wakeAll() {
+    bytesCame.tell()
+    spaceCame.tell()
   }
 }
 

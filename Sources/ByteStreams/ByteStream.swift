@@ -35,7 +35,7 @@ public protocol ByteStream: AnyObject {
   /// Says that no more will be written. Call it when nothing is held any more.
   func finishWriting()
 
-  /// Ends the stream in order; no event comes afterwards. Safe to call twice.
+  /// Ends the stream in order; no event comes afterwards. Safe to call twice. Lets go of the delegate by `dismissDelegate()`.
   func close()
 
   /// Ends the stream so that the other side sees it broke off: a socket is reset. Safe to call twice.
@@ -54,6 +54,13 @@ extension ByteStream {
   public var serialLine: (any SerialLine)? { nil }
   public func finishWriting() {}
   public func abort() { close() }
+
+  /// For a stream that closes: its delegate is its delegate no longer, and learns of it.
+  public func dismissDelegate() {
+    let dismissed = delegate
+    delegate = nil
+    dismissed?.streamWasClosed(self)
+  }
 
   /// What the stream is waited for altogether.
   public var interest: Readiness { readerWaits.union(writerWaits) }
@@ -79,4 +86,10 @@ public enum ByteStreamEvent: Equatable, Sendable {
 
 public protocol ByteStreamDelegate: AnyObject {
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent)
+  /// Somebody on this side closed it: no event comes any more. For those who wait for one; who closed it knows.
+  func streamWasClosed(_ stream: any ByteStream)
+}
+
+extension ByteStreamDelegate {
+  public func streamWasClosed(_ stream: any ByteStream) {}
 }

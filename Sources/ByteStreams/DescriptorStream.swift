@@ -194,7 +194,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     guard let descriptor = descriptor.take() else { return }
     if isInPoller { poller.remove(raw, isClosing: closeQueue == nil) }
     poller.peers.remove(self)
-    delegate = nil
+    dismissDelegate()
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)
       closeQueue.async { _ = parcel.take() }

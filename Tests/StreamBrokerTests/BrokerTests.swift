@@ -1,6 +1,7 @@
 // From a URL to a stream, and the async face of it.
 
 import ByteStreams
+import Glibc
 import StreamTestKit
 import Testing
 
@@ -67,5 +68,27 @@ struct BrokerTests {
     task.cancel()
     await #expect(throws: CancellationError.self) { try await task.value }
     #expect(try await onOwnThread { try far.receiveToEnd() } == [])
+  }
+
+  @Test(
+    "ends a loop, and lets a send fail, when somebody else closes the stream they wait for", arguments: [true, false])
+  func closedUnderIt(isLoop: Bool) async throws {
+    let (near, far) = try FarEnd.pair()
+    let chunks = try await onLane { lane in
+      let stream = try near.stream(on: lane.poller)
+      lane.poller.timers.after(.milliseconds(20)) { stream.close() }
+      var chunks = 0
+      if isLoop {
+        for try await _ in stream.bytes { chunks += 1 }
+      } else {
+        // Nobody reads at the far end, so it waits for space.
+        await #expect(throws: SystemError("write", EPIPE)) {
+          try await stream.send([UInt8](repeating: 0, count: 64 << 20))
+        }
+      }
+      return chunks
+    }
+    #expect(chunks == 0)
+    far.close()
   }
 }

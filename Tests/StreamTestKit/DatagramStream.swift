@@ -30,5 +30,5 @@ public final class DatagramStream: ByteStream {
 
   public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer { .moved(min(run.count, largestUnit)) }
 
-  public func close() { delegate = nil }
+  public func close() { dismissDelegate() }
 }

@@ -148,12 +148,12 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
   // MARK: - The end
 
   public func close() {
-    delegate = nil
+    dismissDelegate()
     below.close()
   }
 
   public func abort() {
-    delegate = nil
+    dismissDelegate()
     below.abort()
   }
 }

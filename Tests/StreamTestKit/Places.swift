@@ -61,4 +61,7 @@ public final class EventRecorder: ByteStreamDelegate {
     events.append(event)
     onEvent?(event)
   }
+
+  public private(set) var closings = 0
+  public func streamWasClosed(_ stream: any ByteStream) { closings += 1 }
 }

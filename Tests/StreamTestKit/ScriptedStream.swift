@@ -110,7 +110,7 @@ public final class ScriptedStream: ByteStream {
 
   public func close() {
     isClosed = true
-    delegate = nil
+    dismissDelegate()
   }
 
   private func note(_ old: Readiness, _ new: Readiness) { if old != new { interestChanges += 1 } }

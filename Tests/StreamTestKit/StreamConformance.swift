@@ -165,7 +165,7 @@ public struct StreamConformance: Sendable {
     }
   }
 
-  /// A closed stream answers ended, says nothing more and may be closed again.
+  /// A closed stream answers ended, says nothing more but that, and may be closed again.
   private func closing() async throws {
     guard let url = try rig.farEnd(.echo) else { return }
     try await opened(url) { stream, lane in
@@ -182,8 +182,9 @@ public struct StreamConformance: Sendable {
       let gate = Gate()
       lane.poller.timers.after(.milliseconds(20)) { gate.open() }
       await gate.wait(on: lane)
-      #expect(recorder.events.isEmpty)
+      #expect(recorder.events.isEmpty && recorder.closings == 1)
       stream.abort()
+      #expect(recorder.closings == 1)
     }
   }
 

@@ -78,7 +78,7 @@ public final class SimStream: ByteStream, PollHandler {
 
   public func close() {
     isClosed = true
-    delegate = nil
+    dismissDelegate()
     poller.timers.cancel(timer)
   }
 
