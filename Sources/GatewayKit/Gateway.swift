@@ -62,7 +62,7 @@ final class GatewayCore {
   private var leaving: Set<String> = []
   private var whenStopped: (() -> Void)?
   private var nextLane = 0
-  private var atStart: Config?
+  private var config: Config?
   private var control: ControlServer?
   private var controlRetry: Timers.Token?
   private var isStopping = false
@@ -83,7 +83,7 @@ final class GatewayCore {
       control = ControlServer(address, on: poller) { [board] request in request == "health" ? board.health : nil }
       startControl(at: address)
     }
-    atStart = config
+    self.config = config
     wanted = Dictionary(uniqueKeysWithValues: config.routes.map { ($0.name, $0) })
     for route in config.routes { startIfWanted(route.name) }
     status.tell(.started(routes: config.routes.count))
@@ -100,20 +100,17 @@ final class GatewayCore {
     }
   }
 
-  func reload(_ config: Config) {
+  func reload(_ new: Config) {
     guard !isStopping else { return }
-    var stuck: [String] = []
-    if let atStart, config.log != atStart.log { stuck.append("log") }
-    if let atStart, config.control != atStart.control { stuck.append("control") }
+    guard let before = config else { return }
+    let plan = ReloadPlan(from: before, to: new)
+    config = new
+    let stuck = plan.report.settings.filter { $0.hasPrefix("control.") }
     if !stuck.isEmpty { status.tell(.takesRestart(keys: stuck)) }
-    let before = wanted
-    wanted = Dictionary(uniqueKeysWithValues: config.routes.map { ($0.name, $0) })
+    wanted = Dictionary(uniqueKeysWithValues: new.routes.map { ($0.name, $0) })
     for (name, route) in running where wanted[name] != route.config { stop(name, .routeRemoved) }
-    for route in config.routes { startIfWanted(route.name) }
-    status.tell(
-      .reloaded(
-        added: wanted.keys.filter { before[$0] == nil }.count, removed: before.keys.filter { wanted[$0] == nil }.count,
-        changed: wanted.filter { before[$0.key] != nil && before[$0.key] != $0.value }.count, routes: wanted.count))
+    for route in new.routes { startIfWanted(route.name) }
+    status.tell(.reloaded(plan.report))
   }
 
   /// One that is on its way out under the same name goes first: it has the same addresses and the same device.

@@ -4,7 +4,6 @@ import ArgumentParser
 import Dispatch
 import GatewayKit
 import Glibc
-import Logging
 import Synchronization
 
 struct Serve: ParsableCommand {
@@ -19,13 +18,10 @@ struct Serve: ParsableCommand {
 
   func run() throws {
     let config = try file.load()
-    signal(SIGPIPE, SIG_IGN)  // a log that nobody reads any more must end no session
     raiseDescriptorLimit()
     // Whoever reads the log may go before us; no device is to lose its clients for that.
     signal(SIGPIPE, SIG_IGN)
-    let format: LineLogHandler.Format = config.log.format == .json ? .json : .text
-    let level = Logger.Level(rawValue: config.log.level.rawValue) ?? .info
-    let log = StatusLog(Logger(label: "baudway") { _ in LineLogHandler(format, level: level) })
+    let log = StatusLog(config.log)
     let board = StatusBoard()
     let manager = serviceManager(of: config)
     let status = StatusSink([log.observe, board.observe] + (manager.map { [$0.observe] } ?? []))

@@ -92,18 +92,14 @@ struct GatewayTests {
         _ = try client.receive(exactly: 1)
       }
       gateway.reload(reloaded)
-      let counts = try story.wait { events in
+      let report = try story.wait { events in
         events.compactMap { event in
-          if case .reloaded(let added, let removed, let changed, let routes) = event {
-            [added, removed, changed, routes]
-          } else {
-            nil
-          }
+          if case .reloaded(let report) = event { report } else { nil }
         }.first
       }
-      #expect(counts == [1, 1, 1, 3])
-      let stuck = story.all.compactMap { if case .takesRestart(let keys) = $0 { keys } else { nil } }
-      #expect(stuck == [["log"]])
+      #expect(report.added == ["new"] && report.removed == ["gone"] && report.untouched == 1)
+      #expect(report.changed == [.init(route: "changed", keys: ["clients.max"])])
+      #expect(report.settings == ["log.format"] && report.log == reloaded.log)
       for client in clients[1...] { #expect(try client.receiveToEnd().isEmpty) }
       for client in clients[1...] { client.close() }
       #expect(try story.reports(atLeast: 2).map(\.ending.word) == [.routeRemoved, .routeRemoved])

@@ -70,7 +70,7 @@ struct ServiceManagerTests {
       #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients, the last reload failed (see the log)")
       manager.observe(.reloading)
       _ = systemd.next()
-      manager.observe(.reloaded(added: 2, removed: 0, changed: 0, routes: 3))
+      manager.observe(.reloaded(ReloadReport(added: ["b", "c"], untouched: 1)))
       #expect(systemd.next() == "READY=1\nSTATUS=3 routes, 0 clients")
       manager.observe(.stopping)
       #expect(systemd.next() == "STOPPING=1\nSTATUS=stopping, 3 routes, 0 clients")
@@ -136,7 +136,7 @@ struct ServiceManagerTests {
       let stuffing = try systemd.stuff()
       Self.start(manager)
       manager.observe(.reloading)
-      manager.observe(.reloaded(added: 0, removed: 0, changed: 0, routes: 1))
+      manager.observe(.reloaded(ReloadReport(untouched: 1)))
       for _ in 0..<stuffing { _ = systemd.next() }
       #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients")
     }

@@ -13,18 +13,26 @@ import Testing
 @Suite("A status log", .timeLimit(.minutes(1)))
 struct StatusLogTests {
   /// The lines that `events` become, without their time.
-  private func lines(_ format: LineLogHandler.Format, level: Logger.Level = .debug, _ events: [StatusEvent])
+  private func lines(_ format: Config.Log.Format, level: Config.Log.Level = .debug, _ events: [StatusEvent])
     async throws -> [String]
   {
     try await onOwnThread {
       let pipe = try Pipe()
       let write = try pipe.takeWriteEnd()
       let raw = write.raw
-      let log = StatusLog(Logger(label: "test") { _ in LineLogHandler(format, level: level, to: raw) })
+      let log = Self.log(format, level: level, to: raw)
       for event in events { log.observe(event) }
       log.flush()
       _ = consume write
       return pipe.readToEnd().split(separator: "\n").map(String.init)
+    }
+  }
+
+  private static func log(_ format: Config.Log.Format, level: Config.Log.Level, to descriptor: Int32) -> StatusLog {
+    StatusLog(Config.Log(level: level, format: format)) { settings in
+      Logger(label: "test") { _ in
+        LineLogHandler(settings.format == .json ? .json : .text, level: Logger.Level(settings.level), to: descriptor)
+      }
     }
   }
 
@@ -66,6 +74,23 @@ struct StatusLogTests {
         retry: .milliseconds(500)),
       #"warning link waiting route=gps endpoint=tty:///dev/x error="open: No such file or directory (ENOENT)" retry=0.500"#
     ),
+    (
+      .listenerClosed(route: "gps", listener: "tcp://127.0.0.1:0", bound: "tcp://127.0.0.1:4001"),
+      "info listener closed route=gps listen=tcp://127.0.0.1:4001"
+    ),
+    (.writerChanged(route: "gps", from: 17, to: 18), "info writer changed route=gps from=17 to=18"),
+    (.writerChanged(route: "gps", from: nil, to: 18), "info writer changed route=gps to=18"),
+    (
+      .dropped(route: "gps", number: 17, bytes: 512, total: 2048),
+      "warning session 17 drops route=gps dropped=512 total=2048"
+    ),
+    (
+      .reloaded(
+        ReloadReport(
+          added: ["new"], removed: ["gone"], changed: [.init(route: "gps", keys: ["listen", "clients.max"])],
+          untouched: 3, settings: ["log.level"])),
+      #"info reloaded added=1 changed=1 removed=1 routes=5 changes="+new -gone gps(listen,clients.max) log.level""#
+    ),
     (.stopping, "info stopping"), (.stopped, "info stopped"),
   ]
 
@@ -78,13 +103,30 @@ struct StatusLogTests {
     }
   }
 
+  @Test("takes on level and format of a new configuration, between what was told before and after")
+  func changed() async throws {
+    let quiet = ReloadReport(log: Config.Log(level: .error, format: .json))
+    let loud = ReloadReport(log: Config.Log(level: .debug, format: .text))
+    let lines = try await lines(
+      .text, level: .info,
+      [.stopped, .reloaded(quiet), .stopped, .reloadFailed(problems: ["x"]), .reloaded(loud), .reloading])
+    try #require(lines.count == 4)
+    #expect(lines[0].hasSuffix("Z info stopped"))
+    #expect(lines[1].hasPrefix("{") && lines[1].contains(#""level":"error","event":"reload failed""#))
+    #expect(lines[2].contains("Z info reloaded") && lines[3].hasSuffix("Z debug reloading"))
+  }
+
   @Test("knows an event's level before it makes its line")
   func levels() {
     for (event, _) in Self.words { #expect(LogLine.level(of: event) == LogLine(event).level) }
     let rest: [StatusEvent] = [
       .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeStopped("x"),
-      .reloaded(added: 1, removed: 1, changed: 0, routes: 1), .reloadFailed(problems: ["x"]),
+      .reloaded(ReloadReport()), .reloading, .routeConfigured(route: "x", listeners: []),
+      .reloadFailed(problems: ["x"]),
       .controlFailed(SystemError("bind", EACCES), path: "/x"), .takesRestart(keys: ["log"]),
+      .listenerClosed(route: "x", listener: "y", bound: nil), .writerChanged(route: "x", from: 1, to: nil),
+      .dropped(route: "x", number: 1, bytes: 2, total: 3),
+      .watchFailed(SystemError("inotify_init1", EMFILE), path: "/x"),
       .link(route: "x", endpoint: "y", .opening, retry: nil), .link(route: "x", endpoint: "y", .draining, retry: nil),
       .sessionEnded(route: "x", number: 1, Self.label, SessionReport(ending: Ending(.internal))),
     ]
@@ -130,7 +172,7 @@ struct StatusLogTests {
       let pipe = try Pipe()
       let write = try pipe.takeWriteEnd()
       let raw = write.raw
-      let log = StatusLog(Logger(label: "test") { _ in LineLogHandler(.json, level: .info, to: raw) })
+      let log = Self.log(.json, level: .info, to: raw)
       let total = 30_000
       let before = monotonicNanoseconds()
       for _ in 0..<total { log.observe(.routeStopped("some-route")) }

@@ -42,7 +42,7 @@ public struct LineLogHandler: LogHandler {
 
   // Who and where first, what it came to last; words that are not here stand in between, by the alphabet.
   private static let first = ["session", "route", "client", "listen", "endpoint", "reason", "up", "down", "dropped"]
-  private static let last = ["seconds", "error", "advice", "retry"]
+  private static let last = ["seconds", "changes", "error", "advice", "retry"]
 
   private static func rank(_ key: String) -> String {
     if let place = first.firstIndex(of: key) { return "0\(place)" }

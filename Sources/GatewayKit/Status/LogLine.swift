@@ -31,6 +31,8 @@ struct LogLine {
       self.init(.info, "started", [("routes", .number(UInt64(routes))), ("version", .text(Version.text))])
     case .listening(let route, _, let bound):
       self.init(.info, "listening", [("route", .text(route)), ("listen", .text(bound))])
+    case .listenerClosed(let route, let listener, let bound):
+      self.init(.info, "listener closed", [("route", .text(route)), ("listen", .text(bound ?? listener))])
     case .listenerWaits(let route, let listener, let error, let retry):
       self.init(
         .warning, "listener waiting",
@@ -64,23 +66,46 @@ struct LogLine {
     case .link(let route, let endpoint, let status, let retry):
       self.init(route: route, endpoint: endpoint, status, retry)
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
-    case .reloading: self.init(.debug, "reloading")
-    case .reloaded(let added, let removed, let changed, let routes):
+    case .routeConfigured(let route, let listeners):
+      self.init(.debug, "route configured", [("route", .text(route)), ("listeners", .number(UInt64(listeners.count)))])
+    case .writerChanged(let route, let from, let to):
       self.init(
-        .info, "reloaded",
-        [
-          ("added", .number(UInt64(added))), ("removed", .number(UInt64(removed))),
-          ("changed", .number(UInt64(changed))), ("routes", .number(UInt64(routes))),
-        ])
+        .info, "writer changed",
+        [("route", .text(route)), ("from", from.map { .number($0) }), ("to", to.map { .number($0) })])
+    case .dropped(let route, let number, let bytes, let total):
+      self.init(
+        .warning, "session drops", text: "session \(number) drops",
+        [("session", .number(number)), ("route", .text(route)), ("dropped", .number(bytes)), ("total", .number(total))])
+    case .reloading: self.init(.debug, "reloading")
+    case .reloaded(let report): self.init(report)
     case .reloadFailed(let problems):
       self.init(.error, "reload failed", [("error", .text(problems.joined(separator: " | ")))])
     case .takesRestart(let keys):
       self.init(.warning, "change takes a restart", [("keys", .text(keys.joined(separator: ",")))])
+    case .watchFailed(let error, let path):
+      self.init(
+        .warning, "configuration not watched", [("path", .text(path)), ("error", .text(error.description))])
     case .controlFailed(let error, let path):
       self.init(.warning, "control socket failed", [("path", .text(path)), ("error", .text(error.description))])
     case .stopping: self.init(.info, "stopping")
     case .stopped: self.init(.info, "stopped")
     }
+  }
+
+  // A reload may change thousands of routes; the line names so many and counts all.
+  private static let mostNamed = 20
+
+  private init(_ report: ReloadReport) {
+    var changes = report.added.map { "+\($0)" } + report.removed.map { "-\($0)" }
+    changes += report.changed.map { "\($0.route)(\($0.keys.joined(separator: ",")))" } + report.settings
+    if changes.count > Self.mostNamed { changes = changes.prefix(Self.mostNamed) + ["…"] }
+    self.init(
+      .info, "reloaded",
+      [
+        ("added", .number(UInt64(report.added.count))), ("removed", .number(UInt64(report.removed.count))),
+        ("changed", .number(UInt64(report.changed.count))), ("routes", .number(UInt64(report.routes))),
+        ("changes", changes.isEmpty ? nil : .text(changes.joined(separator: " "))),
+      ])
   }
 
   private init(route: String, endpoint: String, _ status: LinkStatus, _ retry: Duration?) {
@@ -100,9 +125,9 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .controlFailed, .takesRestart, .link(_, _, .waiting, _): .warning
+    case .listenerWaits, .controlFailed, .watchFailed, .takesRestart, .dropped, .link(_, _, .waiting, _): .warning
     case .outOfDescriptors, .reloadFailed: .error
-    case .reloading, .link(_, _, .opening, _), .link(_, _, .draining, _): .debug
+    case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .reloading: .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     default: .info
     }

@@ -82,8 +82,8 @@ public final class ServiceManager: Sendable {
       picture.away.remove(route)
     case .reloading where picture.phase == .ready:
       enter(.reloading, "RELOADING=1\nMONOTONIC_USEC=\(monotonicNanoseconds() / 1000)", in: &picture)
-    case .reloaded(_, _, _, let routes):
-      picture.routes = routes
+    case .reloaded(let report):
+      picture.routes = report.routes
       picture.lastReloadFailed = false
       if picture.phase == .reloading { enter(.ready, "READY=1", in: &picture) }
     case .reloadFailed:

@@ -15,7 +15,8 @@ public final class StatusBoard: Sendable {
 
   public func observe(_ event: StatusEvent) {
     switch event {
-    case .sessionOpened, .sessionEnded, .link: return  // the many; lanes need not meet at the lock for them
+    // The many: lanes need not meet at the lock for them.
+    case .sessionOpened, .sessionEnded, .link, .writerChanged, .dropped: return
     default: break
     }
     picture.withLock { picture in
@@ -26,7 +27,7 @@ public final class StatusBoard: Sendable {
       case .listenerWaits(let route, let listener, _, _): picture.waiting[route, default: []].insert(listener)
       case .listening(let route, let listener, _): picture.waiting[route]?.remove(listener)
       case .routeStopped(let route): picture.waiting[route] = nil
-      case .reloaded(_, _, _, let routes): picture.routes = routes
+      case .reloaded(let report): picture.routes = report.routes
       case .stopping: picture.isRunning = false
       default: break
       }

@@ -1,26 +1,37 @@
-// What happens in the gateway, as typed values made where it happens. One observer face for all who listen: the log
-// today, metrics and event streams by adding a listener. Never a byte of payload.
+// What happens in the gateway, as typed values made where it happens; never a byte of payload. StatusSink is the one
+// observer face: the log, the board, and whatever door comes later (server-sent events, metrics) only listen to it.
 
 import ByteStreams
 import StreamBroker
 
 public enum StatusEvent: Sendable {
   case started(routes: Int)
+  /// A route is about to start, or goes on with other settings; `listeners` are its addresses as the configuration says
+  /// them. What it tells of each follows.
+  case routeConfigured(route: String, listeners: [String])
   /// `listener` is what the configuration says, `bound` the address it got.
   case listening(route: String, listener: String, bound: String)
   case listenerWaits(route: String, listener: String, SystemError, retry: Duration)
+  /// It accepts no more; `bound` is nil when it never did.
+  case listenerClosed(route: String, listener: String, bound: String?)
   case outOfDescriptors(route: String, listener: String, SystemError)
   case sessionOpened(route: String, number: UInt64, Arrival.Label)
   case sessionEnded(route: String, number: UInt64, Arrival.Label, SessionReport)
+  /// The pen of a route with one writer has gone from one session to another; nil is nobody.
+  case writerChanged(route: String, from: UInt64?, to: UInt64?)
+  /// A session that goes on has lost `bytes` since this was last told of it, at most once a second; `total` since it began.
+  case dropped(route: String, number: UInt64, bytes: UInt64, total: UInt64)
   /// `retry` is the pause before the next try, where there is one.
   case link(route: String, endpoint: String, LinkStatus, retry: Duration?)
   case routeStopped(String)
   /// The configuration is about to be read again; `reloaded` or `reloadFailed` follows.
   case reloading
-  case reloaded(added: Int, removed: Int, changed: Int, routes: Int)
+  case reloaded(ReloadReport)
   case reloadFailed(problems: [String])
   /// Keys of the configuration that were changed, but are read at the start only.
   case takesRestart(keys: [String])
+  /// Changes of the file are not seen; a signal or a command still reloads it.
+  case watchFailed(SystemError, path: String)
   case controlFailed(SystemError, path: String)
   case stopping
   case stopped
@@ -51,15 +62,24 @@ public struct SessionReport: Sendable {
   }
 }
 
-/// Where events go, from any lane. `observe` must be quick and must not block.
-public struct StatusSink: Sendable {
-  let observers: [@Sendable (StatusEvent) -> Void]
-
-  public init(_ observers: [@Sendable (StatusEvent) -> Void]) { self.observers = observers }
-
-  public func tell(_ event: @autoclosure () -> StatusEvent) {
-    guard !observers.isEmpty else { return }
-    let event = event()
-    for observe in observers { observe(event) }
+/// What a reload changed.
+public struct ReloadReport: Hashable, Sendable {
+  /// A route that stays, under its name, and the keys that are different now: "clients.max", "endpoint.baud".
+  public struct Change: Hashable, Sendable {
+    public let route: String
+    public let keys: [String]
   }
+
+  public var added: [String] = []
+  public var removed: [String] = []
+  public var changed: [Change] = []
+  /// Routes that nothing was done to.
+  public var untouched = 0
+  /// Keys beside the routes that are different now: "log.level", "control.socket".
+  public var settings: [String] = []
+  /// What is logged from now on, if that is different.
+  public var log: Config.Log?
+
+  public var routes: Int { added.count + changed.count + untouched }
+  public var isEmpty: Bool { added.isEmpty && removed.isEmpty && changed.isEmpty && settings.isEmpty }
 }

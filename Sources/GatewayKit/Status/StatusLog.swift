@@ -19,20 +19,41 @@ public final class StatusLog: Sendable {
     var isScheduled = false
   }
 
-  private let logger: Logger
+  nonisolated(unsafe) private var logger: Logger  // touched on the queue only
+  private let level: Atomic<Int>  // what is told, so that nobody has to ask the queue
+  private let make: @Sendable (Config.Log) -> Logger
   private let queue = DispatchQueue(label: "baudway.log")
   private let waiting = Mutex(Waiting())
   private static let most = 8192  // events, some 200 bytes each
 
-  public init(_ logger: Logger) { self.logger = logger }
+  /// Logs as `settings` say, and as those of a later configuration do once it is in force. `make` makes the logger of them.
+  public init(_ settings: Config.Log, make: @escaping @Sendable (Config.Log) -> Logger = StatusLog.toStandardError) {
+    logger = make(settings)
+    level = Atomic(Self.rank(Logger.Level(settings.level)))
+    self.make = make
+  }
+
+  /// The program's log: lines to standard error.
+  public static func toStandardError(_ settings: Config.Log) -> Logger {
+    Logger(label: "baudway") { _ in
+      LineLogHandler(settings.format == .json ? .json : .text, level: Logger.Level(settings.level))
+    }
+  }
+
+  private static func rank(_ level: Logger.Level) -> Int { Logger.Level.allCases.firstIndex(of: level)! }
 
   /// Takes an event without waiting, from any thread.
   public func observe(_ event: StatusEvent) {
-    guard LogLine.level(of: event) >= logger.logLevel else { return }
+    var changesLog = false
+    if case .reloaded(let report) = event, let settings = report.log {
+      changesLog = true
+      level.store(Self.rank(Logger.Level(settings.level)), ordering: .relaxed)
+    }
+    guard Self.rank(LogLine.level(of: event)) >= level.load(ordering: .relaxed) || changesLog else { return }
     var time = timespec()
     clock_gettime(CLOCK_REALTIME, &time)
     let mustSchedule = waiting.withLock { waiting in
-      guard waiting.entries.count < Self.most else {
+      guard waiting.entries.count < Self.most || changesLog else {
         waiting.dropped += 1
         return false
       }
@@ -53,6 +74,7 @@ public final class StatusLog: Sendable {
       return (waiting.entries, waiting.dropped)
     }
     for entry in entries {
+      if case .reloaded(let report) = entry.event, let settings = report.log { logger = make(settings) }
       let line = LogLine(entry.event)
       var metadata: Logger.Metadata = ["time": "\(LogTime.text(entry.time))", "event": "\(line.event)"]
       for (key, value) in line.fields { metadata[key] = value.metadata }
@@ -67,6 +89,11 @@ public final class StatusLog: Sendable {
     queue.async { done.signal() }
     _ = done.wait(timeout: .now() + .seconds(1))
   }
+}
+
+extension Logger.Level {
+  /// Both have swift-log's words.
+  init(_ level: Config.Log.Level) { self = Self(rawValue: level.rawValue)! }
 }
 
 extension LogLine.Value {
