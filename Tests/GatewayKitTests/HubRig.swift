@@ -21,12 +21,12 @@ final class HubRig: HubDelegate {
 
   /// With `isRealTime` deadlines follow the machine's clock.
   init(
-    isShared: Bool = true, buffer: Int = 64, backlog: Int = 0, endsSlowClients: Bool = true,
+    isShared: Bool = true, buffer: Int = 64, backlog: Int = 0, slow: Config.Clients.Slow = .automatic,
     dropsUnheard: Bool = true, drain: Duration = .seconds(5), isRealTime: Bool = false
   ) throws {
     poller = try Poller(clock: isRealTime ? .monotonic : clock.clock) { _ in }
     let policy = Hub.Policy(
-      isShared: isShared, buffer: buffer, backlog: backlog, endsSlowClients: endsSlowClients,
+      isShared: isShared, buffer: buffer, backlog: backlog, slow: slow,
       dropsUnheard: dropsUnheard, drain: drain)
     hub = Hub(policy, on: poller, delegate: self)
   }

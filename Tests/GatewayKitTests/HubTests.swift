@@ -85,9 +85,9 @@ struct HubTests {
     #expect(newcomer.written == pattern(0..<5))
   }
 
-  @Test("lets a client who is alone hold up the endpoint, for as long as he likes", arguments: [true, false])
-  func alone(endsSlowClients: Bool) throws {
-    let rig = try HubRig(endsSlowClients: endsSlowClients)
+  @Test("lets a client who is alone hold up the endpoint, for as long as he likes", arguments: [Config.Clients.Slow.automatic, .block])
+  func alone(slow: Config.Clients.Slow) throws {
+    let rig = try HubRig(slow: slow)
     let client = ScriptedStream()
     let session = rig.join(client)
     let endpoint = ScriptedStream(reads: [.moved(1000)])

@@ -77,7 +77,7 @@ final class LinkRig: LinkDelegate {
     let settings = RouteSettings(
       name: "x", connector: connector, endpoint: "scripted://", maxClients: 8,
       hub: Hub.Policy(
-        isShared: isShared, buffer: buffer, backlog: 0, endsSlowClients: true, dropsUnheard: dropsUnheard,
+        isShared: isShared, buffer: buffer, backlog: 0, slow: .automatic, dropsUnheard: dropsUnheard,
         drain: .seconds(5)),
       staysOpen: staysOpen, retry: isShared ? .milliseconds(250) ... .seconds(30) : nil, connectTimeout: .seconds(10),
       discardsInput: dropsUnheard, sendsNotices: true)

@@ -57,9 +57,9 @@ struct SlowClockTests {
 struct SlowClientTests {
   /// A hub whose ring is full: `stuck` took nothing, `healthy` everything.
   private func fullHub(
-    endsSlowClients: Bool = true
+    slow: Config.Clients.Slow = .automatic
   ) throws -> (rig: HubRig, stuck: Session, stream: ScriptedStream, healthy: Session, endpoint: ScriptedStream) {
-    let rig = try HubRig(endsSlowClients: endsSlowClients)
+    let rig = try HubRig(slow: slow)
     let stream = ScriptedStream()
     let stuck = rig.join(stream)
     let healthy = rig.join(ScriptedStream(takesAll: true))
@@ -84,7 +84,7 @@ struct SlowClientTests {
 
   @Test("waits for him without end where the policy says block")
   func blocks() throws {
-    let (rig, stuck, _, healthy, endpoint) = try fullHub(endsSlowClients: false)
+    let (rig, stuck, _, healthy, endpoint) = try fullHub(slow: .block)
     rig.advance(by: .seconds(60), step: .milliseconds(100))
     #expect(rig.ending(of: stuck) == nil && rig.ending(of: healthy) == nil)
     #expect(endpoint.readerWaits == [])

@@ -16,7 +16,7 @@ struct TinyRingTests {
 
   private static func run(_ buffer: Int, _ count: Int) throws {
     var random = SeededRandom()
-    let rig = try HubRig(buffer: buffer, endsSlowClients: false)
+    let rig = try HubRig(buffer: buffer, slow: .block)
     let total = (1 << 20) / (count * count)  // each client hears it, so that all cases take the same time
     let share = total / 4
     let clients = (0..<count).map { number in

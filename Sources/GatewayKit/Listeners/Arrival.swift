@@ -10,6 +10,8 @@ public struct Arrival: ~Copyable, Sendable {
     public let address: SocketAddress?
     /// The listener's URL.
     public let listener: String
+    /// The most he may do, as the listener's URL says.
+    public internal(set) var role = Config.Listen.Role.writer
   }
 
   let label: Label

@@ -31,8 +31,7 @@ extension RouteSettings {
     let isLine = type(of: connector).isLine
     hub = Hub.Policy(
       isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
-      endsSlowClients: route.clients.slow != .block,
-      dropsUnheard: isLine && flushes, drain: route.device.drain)
+      slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain)
     staysOpen = isShared && route.device.open == .always
     retry = isShared ? route.device.retry : nil
     connectTimeout = route.device.connectTimeout

@@ -6,7 +6,7 @@ extension Hub {
   func pause(_ endpoint: any ByteStream) {
     endpoint.readerWaits = []
     isPaused = true
-    guard policy.endsSlowClients, sessions.count > 1, holdUpTimer == nil else { return }
+    guard policy.slow != .block, sessions.count > 1, holdUpTimer == nil else { return }
     lookWhoHoldsUp()
   }
 
