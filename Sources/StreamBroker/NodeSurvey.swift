@@ -81,7 +81,8 @@ struct NodeSurvey: Sendable {
     path.split(separator: "/").reversed().map(String.init).filter { $0 != "." }
   }
 
-  private static func target(of link: String) -> String? {
+  /// Where a symbolic link leads, as it is written; nil when it is none.
+  static func target(of link: String) -> String? {
     withUnsafeTemporaryAllocation(of: CChar.self, capacity: Int(PATH_MAX)) { buffer in
       let count = readlink(link, buffer.baseAddress!, buffer.count - 1)
       guard count > 0 else { return nil }

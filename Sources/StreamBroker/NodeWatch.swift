@@ -13,7 +13,9 @@ public final class NodeWatch: PollHandler {
   private let changed: () -> Void
   private let failed: (SystemError) -> Void
   // Looking up names can block (automounts, network file systems), and closing takes the kernel a while: not for the lane.
-  private let queue: DispatchQueue
+  // One queue for all paths under one directory of the root: /dev and /run never hang, and a dead /mnt holds up no other.
+  private let shared: DeviceQueue
+  private var queue: DispatchQueue { shared.queue }
 
   private var inotify: Inotify?
   private var names: [Int32: Set<String>] = [:]  // by watch descriptor: what matters in that directory
@@ -37,7 +39,7 @@ public final class NodeWatch: PollHandler {
     self.poller = poller
     self.changed = changed
     self.failed = failed
-    queue = DispatchQueue(label: "watch \(path)")
+    shared = DeviceQueue.of("watch /\(path.split(separator: "/").first ?? "")")
     poller.offload(to: queue) {
       Inotify.open()
     } then: { [self] result in
@@ -122,38 +124,5 @@ public final class NodeWatch: PollHandler {
     }
     guard let name else { return true }  // the directory itself
     return known.contains { strcmp($0, name) == 0 }
-  }
-}
-
-/// An inotify instance, owned by a watch: its lane reads, its queue adds and closes.
-private struct Inotify: Sendable {
-  let raw: Int32
-  private let parcel: DescriptorParcel
-
-  static func open() -> Result<Inotify, SystemError> {
-    let raw = inotify_init1(Int32(IN_NONBLOCK | IN_CLOEXEC))
-    guard raw >= 0 else { return .failure(SystemError("inotify_init1")) }
-    return .success(Inotify(raw: raw, parcel: DescriptorParcel(Descriptor(owning: raw))))
-  }
-
-  /// Closes behind what is under way on `queue`.
-  func close(on queue: DispatchQueue) {
-    queue.async { [parcel] in _ = parcel.take() }
-  }
-
-  /// Reads what fits until an event (watch, mask, name) `matters`. Whether one did; those behind it are dropped.
-  func read(until matters: (Int32, UInt32, UnsafePointer<CChar>?) -> Bool) -> Bool {
-    withUnsafeTemporaryAllocation(byteCount: 16384, alignment: MemoryLayout<inotify_event>.alignment) { buffer in
-      let count = Glibc.read(raw, buffer.baseAddress!, buffer.count)
-      var place = 0
-      while place < count {
-        let event = buffer.load(fromByteOffset: place, as: inotify_event.self)
-        let start = buffer.baseAddress! + place + MemoryLayout<inotify_event>.size
-        let name = event.len > 0 ? UnsafePointer(start.assumingMemoryBound(to: CChar.self)) : nil
-        if matters(event.wd, event.mask, name) { return true }
-        place += MemoryLayout<inotify_event>.size + Int(event.len)
-      }
-      return false
-    }
   }
 }

@@ -29,7 +29,7 @@ extension Lane {
 extension TTYConnector {
   /// Opens the recorded port, on a queue of its own.
   init(_ tty: RecordedTTY) {
-    self.init(TTYPort("/dev/ttyX", TTYSettings(), calls: tty), device: TTYDevice("/dev/ttyX"))
+    self.init(TTYPort("/dev/ttyX", TTYSettings(), calls: tty), device: DeviceQueue("/dev/ttyX"))
   }
 
   func opened(on lane: Lane, discardingInput: Bool = false) async -> Result<OnLane<any ByteStream>, OpenFailure> {

@@ -11,7 +11,7 @@ public struct TTYConnector: Connector {
   public static let isLine = true
 
   private let port: TTYPort
-  private let device: TTYDevice
+  private let device: DeviceQueue
 
   public init(_ url: EndpointURL) throws(URLProblem) {
     if url.host == "usb" {
@@ -19,10 +19,10 @@ public struct TTYConnector: Connector {
         message: "tty://usb/… is not in this build; use a path that keeps its name, such as /dev/serial/by-id/…",
         offset: 0, suggestion: nil, beside: nil)
     }
-    self.init(TTYPort(url.path, TTYSettings(url)), device: TTYDevice.at(url.path))
+    self.init(TTYPort(url.path, TTYSettings(url)), device: DeviceQueue.of("tty \(url.path)"))
   }
 
-  init(_ port: TTYPort, device: TTYDevice) {
+  init(_ port: TTYPort, device: DeviceQueue) {
     self.port = port
     self.device = device
   }
@@ -65,52 +65,6 @@ public struct TTYConnector: Connector {
     }
     return opening
   }
-}
-
-/// The queue of one port, and how many wait in it to open it.
-final class TTYDevice: Sendable {
-  let queue: DispatchQueue
-  private let path: String
-  private let attempts = Mutex(0)
-  // One that may hang in the driver, given up long ago, and one behind it. More would only pile up.
-  private static let mostAttempts = 2
-
-  private struct Entry {
-    weak var device: TTYDevice?
-  }
-  private static let devices = Mutex<[String: Entry]>([:])
-
-  /// The device at `path`. One for all connectors of that path, so that what a new configuration opens queues behind what
-  /// the old one closes, and does not find its own port in use.
-  static func at(_ path: String) -> TTYDevice {
-    devices.withLock { devices in
-      if let device = devices[path]?.device { return device }
-      let device = TTYDevice(path)
-      devices[path] = Entry(device: device)
-      return device
-    }
-  }
-
-  init(_ path: String) {
-    self.path = path
-    queue = DispatchQueue(label: "tty \(path)")
-  }
-
-  deinit {
-    Self.devices.withLock { devices in
-      if let entry = devices[path], entry.device == nil { devices[path] = nil }
-    }
-  }
-
-  func admit() -> Bool {
-    attempts.withLock { count in
-      guard count < Self.mostAttempts else { return false }
-      count += 1
-      return true
-    }
-  }
-
-  func leave() { attempts.withLock { $0 -= 1 } }
 }
 
 /// An attempt. Asked from the port's queue as well, whether it still matters.

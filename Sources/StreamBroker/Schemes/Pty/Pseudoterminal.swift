@@ -1,0 +1,90 @@
+// Makes a pseudo-terminal that plays a serial port for programs of this machine, and the symbolic link by which they find
+// it. The endpoint `pty://` and the listener of that name use it. Everything here may block: for a queue, never for a lane.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+public struct Pseudoterminal: Sendable {
+  /// Our side, non-blocking. When it closes, the programs see a hang-up, and the kernel throws away what they have not read.
+  public let master: DescriptorParcel
+  /// The programs' side, open from the start. While somebody has it open, the master sees no hang-up.
+  public let slave: DescriptorParcel
+  /// "/dev/pts/7"
+  public let path: String
+
+  /// Raw, without echo, with `line` as what programs find, and theirs by `ownership`: all of it before anybody can know
+  /// the path.
+  public static func make(_ line: LineSettings, _ ownership: NodeOwnership) throws(OpenFailure) -> Pseudoterminal {
+    var name = [CChar](repeating: 0, count: 64)
+    let raw = linux_open_pty(&name, name.count)
+    guard raw >= 0 else {
+      let error = SystemError("posix_openpt")
+      let advice = error.errno == ENOSPC ? "no more ptys; raise kernel.pty.max" : nil
+      throw OpenFailure("open /dev/ptmx", error, advice: advice)
+    }
+    let master = DescriptorParcel(Descriptor(owning: raw))
+    let path = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+    let slave: DescriptorParcel
+    do throws(SystemError) {
+      slave = DescriptorParcel(try openSlave(path, line))
+    } catch {
+      throw OpenFailure("\(error.call) \(path)", error)
+    }
+    try ownership.apply(to: path)
+    return Pseudoterminal(master: master, slave: slave, path: path)
+  }
+
+  private static func openSlave(_ path: String, _ line: LineSettings) throws(SystemError) -> Descriptor {
+    let calls = SystemTTYCalls()
+    let slave = try calls.open(path)
+    let now = try calls.modes(slave.raw)
+    guard let modes = line.modes(from: now, hangUpOnClose: false) else { throw SystemError("ioctl TCSETS2", EINVAL) }
+    try calls.setModes(slave.raw, modes)
+    return slave
+  }
+}
+
+/// The symbolic link to a pty.
+public struct PtyName: Sendable {
+  public let path: String
+  /// "/dev/pts/7"
+  public let target: String
+
+  /// Makes the link. One that a gateway before us has left, which leads to a pty or to nothing, is replaced; anything
+  /// else under that name is not ours to touch.
+  public static func place(_ path: String, leadingTo target: String) throws(OpenFailure) -> PtyName {
+    var status = stat()
+    if lstat(path, &status) == 0 {
+      guard isStale(path, status) else {
+        throw OpenFailure(
+          "symlink \(path)", SystemError("symlink", EEXIST),
+          advice: "something else has this name, and only links to ptys are replaced; remove it, or name another place")
+      }
+      _ = unlink(path)
+    }
+    guard symlink(target, path) == 0 else {
+      let error = SystemError("symlink")
+      throw OpenFailure("symlink \(path)", error, advice: advice(error))
+    }
+    return PtyName(path: path, target: target)
+  }
+
+  /// Removes it, unless somebody else has put his own in its place.
+  public func remove() {
+    if NodeSurvey.target(of: path) == target { unlink(path) }
+  }
+
+  private static func isStale(_ path: String, _ status: stat) -> Bool {
+    guard status.st_mode & S_IFMT == S_IFLNK else { return false }
+    return NodeSurvey.target(of: path)?.hasPrefix("/dev/pts/") ?? false || (access(path, F_OK) != 0 && errno == ENOENT)
+  }
+
+  private static func advice(_ error: SystemError) -> String? {
+    switch error.errno {
+    case ENOENT: "its folder has to be there"
+    case EACCES, EPERM, EROFS: "the folder has to be writable for the gateway's user"
+    default: nil
+    }
+  }
+}

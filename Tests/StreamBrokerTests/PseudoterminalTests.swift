@@ -1,0 +1,77 @@
+// The pty that we make for programs, its symbolic link, and whom it belongs to.
+
+import ByteStreams
+import CLinux
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamBroker
+
+@Suite("A pseudo-terminal of ours")
+struct PseudoterminalTests {
+  @Test("is raw, without echo, at the line's rate and of the mode asked for, before anybody can find it")
+  func fresh() throws {
+    let line = LineSettings(bitsPerSecond: 250_000)
+    let pty = try Pseudoterminal.make(line, NodeOwnership(mode: 0o640))
+    let slave = Descriptor(owning: open(pty.path, O_RDWR | O_NOCTTY))
+    var modes = linux_termios()
+    #expect(linux_tcgets2(slave.raw, &modes) == 0)
+    #expect(modes.lflag == 0 && modes.oflag == 0 && modes.iflag == 0 && modes.min == 1)
+    #expect(modes.output_rate == 250_000)
+    var status = stat()
+    #expect(stat(pty.path, &status) == 0 && status.st_mode & 0o7777 == 0o640)
+  }
+
+  @Test("belongs to whom the URL says, by name or number")
+  func ownership() throws {
+    #expect(try NodeOwnership.user("root") == 0 && NodeOwnership.group("root") == 0)
+    #expect(try NodeOwnership.user("4711") == 4711 && NodeOwnership.group("4711") == 4711)
+    let failure = #expect(throws: OpenFailure.self) { try NodeOwnership(owner: "nobody.here").apply(to: "/dev/null") }
+    #expect(failure?.description == "look up user nobody.here: there is none of this name here")
+    guard geteuid() == 0 else { return }  // only root may give nodes away
+    let pty = try Pseudoterminal.make(LineSettings(), NodeOwnership(owner: "4711", group: "nogroup"))
+    var status = stat()
+    #expect(stat(pty.path, &status) == 0 && status.st_uid == 4711)
+    #expect(try status.st_gid == NodeOwnership.group("nogroup"))
+  }
+
+  @Test("has a link in place of one that leads to another pty, or to nothing", arguments: ["/dev/pts/99", "/nowhere"])
+  func staleLink(target: String) throws {
+    let folder = try TemporaryFolder()
+    #expect(symlink(target, folder / "modem") == 0)
+    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
+    #expect(NodeSurvey.target(of: folder / "modem") == "/dev/pts/7")
+    name.remove()
+    #expect(NodeSurvey.target(of: folder / "modem") == nil)
+  }
+
+  @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file"])
+  func others(kind: String) throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "modem"
+    switch kind {
+    case "file": Glibc.close(creat(path, 0o600))
+    case "folder": mkdir(path, 0o700)
+    default: #expect(symlink("/etc/passwd", path) == 0)
+    }
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/7") }
+    #expect(failure?.cause?.errno == EEXIST)
+    #expect(access(path, F_OK) == 0)
+  }
+
+  @Test("leaves a link that somebody else has put in the place of its own")
+  func foreignLink() throws {
+    let folder = try TemporaryFolder()
+    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8")
+    name.remove()
+    #expect(NodeSurvey.target(of: folder / "modem") == "/dev/pts/8")
+  }
+
+  @Test("says what is missing when the link can't be made")
+  func noFolder() throws {
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.place("/nowhere/modem", leadingTo: "/dev/pts/7") }
+    #expect(failure?.description.contains("its folder has to be there") == true)
+  }
+}
