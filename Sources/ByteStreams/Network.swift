@@ -20,8 +20,10 @@ public struct Network: Hashable, Sendable {
       else { return nil }
       prefix = number
     }
-    self.address = address
-    self.prefix = prefix
+    // ::ffff:10.0.0.0/104 are IPv4 addresses, and clients from there are told as such.
+    let isMapped = address.family == .ipv6 && address.unmapped.family == .ipv4 && prefix >= 96
+    self.address = isMapped ? address.unmapped : address
+    self.prefix = isMapped ? prefix - 96 : prefix
   }
 
   /// Whether `other` lies in it. An IPv4 address in an IPv6 socket's form counts as IPv4.

@@ -16,6 +16,8 @@ struct NetworkTests {
       ("fe80::/10", "febf::1", true), ("fe80::/10", "fec0::1", false), ("::/0", "2001:db8::1", true),
       ("2001:db8::/65", "2001:db8::8000:0:0:1", false), ("2001:db8::/65", "2001:db8::7fff:0:0:1", true),
       ("::1", "::1", true), ("10.0.0.0/8", "::ffff:10.0.0.1", true),
+      ("::ffff:10.0.0.0/104", "10.1.2.3", true), ("::ffff:10.0.0.0/104", "11.0.0.1", false),
+      ("::ffff:10.0.0.1", "10.0.0.1", true),
     ])
   func holds(network: String, host: String, isIn: Bool) throws {
     #expect(try #require(Network(network)).contains(address(host)) == isIn)

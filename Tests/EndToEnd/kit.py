@@ -234,7 +234,8 @@ class Gateway:
         """Every session has exactly one `ended`, and one `opened` before it unless it was turned away."""
         opened = [e["session"] for e in self.events("session opened")]
         ended = [e["session"] for e in self.events("session ended")]
-        refused = [e["session"] for e in self.events("session ended") if e["reason"] in ("full", "denied", "shutdown")]
+        words = ("full", "queue-left", "denied", "shutdown", "route-removed")
+        refused = [e["session"] for e in self.events("session ended") if e["reason"] in words]
         assert len(set(opened)) == len(opened), "a session opened twice"
         assert len(set(ended)) == len(ended), "a session ended twice"
         assert not set(opened) - set(ended), f"never ended: {sorted(set(opened) - set(ended))}"

@@ -61,9 +61,42 @@ final class Story: Sendable {
     }
   }
 
-  var opened: Int {
-    all.count { event in if case .sessionOpened = event { true } else { false } }
+  var opened: Int { labels.count }
+
+  /// Of sessions that were opened, in their order.
+  var labels: [Arrival.Label] {
+    all.compactMap { event in if case .sessionOpened(_, _, let label) = event { label } else { nil } }
   }
+
+  /// Numbers of sessions that were opened, in their order.
+  func sessions(atLeast count: Int) throws -> [UInt64] {
+    try wait { events in
+      let numbers = events.compactMap { event in
+        if case .sessionOpened(_, let number, _) = event { number } else { nil }
+      }
+      return numbers.count >= count ? numbers : nil
+    }
+  }
+
+  var links: [LinkStatus] {
+    all.compactMap { event in if case .link(_, _, let status, _) = event { status } else { nil } }
+  }
+}
+
+/// Runs `body` on the route's lane and waits for its answer. Blocks.
+@discardableResult
+func ask<Answer: Sendable>(_ route: Resident<Route>, _ body: @escaping @Sendable (Route) -> Answer) throws -> Answer {
+  let answer = Mutex<Answer?>(nil)
+  let done = DispatchSemaphore(value: 0)
+  route.post { _, route in
+    let given = body(route)
+    answer.withLock { $0 = given }
+    done.signal()
+  }
+  guard done.wait(timeout: .now() + .seconds(10)) == .success, let answer = answer.withLock(\.self) else {
+    throw SystemError("waiting for a lane", ETIMEDOUT)
+  }
+  return answer
 }
 
 /// A connected client. Blocks.

@@ -56,6 +56,11 @@ struct StatusLogTests {
       "info session 17 opened route=gps client=127.0.0.1:51234 listen=tcp://127.0.0.1:4001"
     ),
     (
+      .sessionOpened(
+        route: "gps", number: 18, Arrival.Label(address: nil, listener: "tcp://127.0.0.1:4001", role: .monitor)),
+      "info session 18 opened route=gps listen=tcp://127.0.0.1:4001 role=monitor"
+    ),
+    (
       .sessionEnded(route: "gps", number: 17, label, report),
       #"info session 17 ended route=gps client=127.0.0.1:51234 reason=device-lost up=12 down=340 dropped=1 seconds=1.234"#
         + #" error="read: Input/output error (EIO)""#

@@ -9,10 +9,11 @@ final class AcceptLoop: PollHandler {
   private let socket: Descriptor
   private let poller: Poller
   private let accepted: (consuming Descriptor, SocketAddress?) -> Void
-  /// Told once until a client is accepted again.
+  /// Told once until it has been well for some seconds: at the limit each client who leaves makes room for one more.
   private let outOfDescriptors: (SystemError) -> Void
-  private let farewell: String?
-  private var isOutOfDescriptors = false
+  private let farewell: () -> String?
+  private var lastShortage: UInt64?
+  private static let wellAgainAfter: UInt64 = 5_000_000_000
   private var pause: Timers.Token?
   private var isStopped = false
 
@@ -21,10 +22,11 @@ final class AcceptLoop: PollHandler {
   private var spare: Descriptor?
   private static let pauseLength = Duration.milliseconds(100)
   private static let mostTurnedAway = 64  // per pause
+  private static let mostAtStop = 8192  // the kernel's queue twice over: others may connect meanwhile
 
   /// Takes over a listening socket. `farewell` is what clients beyond the descriptor limit are told.
   init(
-    _ socket: consuming Descriptor, on poller: Poller, farewell: String?,
+    _ socket: consuming Descriptor, on poller: Poller, farewell: @autoclosure @escaping () -> String?,
     outOfDescriptors: @escaping (SystemError) -> Void,
     accepted: @escaping (consuming Descriptor, SocketAddress?) -> Void
   ) throws(SystemError) {
@@ -38,25 +40,35 @@ final class AcceptLoop: PollHandler {
     try poller.add(raw, handler: self, for: .readable)
   }
 
+  /// Closing the socket resets whoever still waits in it for accept(2), so they are handed over first.
   func stop() {
     guard !isStopped else { return }
+    for _ in 0..<Self.mostAtStop where !acceptOne() { break }
     isStopped = true
     poller.timers.cancel(pause)
     poller.remove(socket.raw)
   }
 
+  /// Lends out the socket, to change what clients inherit from it.
+  func withSocket(_ body: (Int32) -> Void) { body(socket.raw) }
+
   /// One client per event: a second accept(2) would mostly find nobody, and epoll comes back at once if it would not.
-  func ready(_ events: PollEvents) {
+  func ready(_ events: PollEvents) { _ = acceptOne() }
+
+  /// Whether it is worth to try again.
+  private func acceptOne() -> Bool {
     do {
       var address: SocketAddress?
       let descriptor = try accept(&address)
-      isOutOfDescriptors = false
       accepted(descriptor, address)
+      return true
     } catch {
       switch error.errno {
-      case EAGAIN, EINTR, ECONNABORTED: break
-      case EMFILE, ENFILE, ENOBUFS, ENOMEM: rest(error)
-      default: break  // accept(2): errors of the network below are the client's; the next one may be well
+      case EAGAIN: return false
+      case EMFILE, ENFILE, ENOBUFS, ENOMEM:
+        rest(error)
+        return false
+      default: return true  // accept(2): errors of the network below are the client's; the next one may be well
       }
     }
   }
@@ -75,8 +87,9 @@ final class AcceptLoop: PollHandler {
   }
 
   private func rest(_ error: SystemError) {
-    if !isOutOfDescriptors { outOfDescriptors(error) }
-    isOutOfDescriptors = true
+    let now = poller.timers.now
+    if lastShortage.map({ now &- $0 > Self.wellAgainAfter }) ?? true { outOfDescriptors(error) }
+    lastShortage = now
     turnAway()
     poller.change(socket.raw, to: [])
     pause = poller.timers.after(Self.pauseLength) { [weak self] in
@@ -90,7 +103,7 @@ final class AcceptLoop: PollHandler {
       spare = nil
       var address: SocketAddress?
       guard let descriptor = try? accept(&address) else { break }
-      if let farewell {
+      if let farewell = farewell() {
         _ = (farewell + "\r\n").withCString { send(descriptor.raw, $0, strlen($0), Int32(MSG_NOSIGNAL)) }
       }
     }

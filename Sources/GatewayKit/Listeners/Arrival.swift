@@ -12,9 +12,11 @@ public struct Arrival: ~Copyable, Sendable {
     public let listener: String
     /// The most he may do, as the listener's URL says.
     public internal(set) var role = Config.Listen.Role.writer
+    /// Which of the route's listeners let him in; the same across reloads.
+    var door = 0
   }
 
-  let label: Label
+  var label: Label
   let descriptor: Descriptor
   let kind: DescriptorStream.Kind
 

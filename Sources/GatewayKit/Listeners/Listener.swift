@@ -6,19 +6,50 @@ import ByteStreams
 protocol Listener: AnyObject {
   /// Binds and accepts, and keeps trying while the address can't be bound.
   func start()
-  /// Accepts no more. What has arrived is not touched.
+  /// Hands over whoever has connected already, lets go of the address and accepts no more.
   func stop()
+  /// The context has other values now, and the address stays. For what was set on a socket; the rest is read when it is used.
+  func contextChanged()
 }
 
-/// What a listener needs of its route.
-struct ListenerContext {
+extension Listener {
+  func contextChanged() {}
+}
+
+/// What a listener needs of its route. Reload changes it under a listener that stays bound.
+final class ListenerContext {
   let route: String
   let poller: Poller
   let status: StatusSink
-  let sendsNotices: Bool
   /// Whether clients share a link, and so may hold up each other.
   let isShared: Bool
+  /// Of the route's listeners, this one's number; never used twice.
+  let door: Int
+  var sendsNotices: Bool
   /// Whether the kernel looks after idle clients.
-  let keepsAlive: Bool
-  let arrived: (consuming Arrival) -> Void
+  var keepsAlive: Bool
+  var role: Config.Listen.Role
+  private let admit: (consuming Arrival) -> Void
+
+  init(
+    route: String, poller: Poller, status: StatusSink, isShared: Bool, door: Int, sendsNotices: Bool, keepsAlive: Bool,
+    role: Config.Listen.Role, admit: @escaping (consuming Arrival) -> Void
+  ) {
+    self.route = route
+    self.poller = poller
+    self.status = status
+    self.isShared = isShared
+    self.door = door
+    self.sendsNotices = sendsNotices
+    self.keepsAlive = keepsAlive
+    self.role = role
+    self.admit = admit
+  }
+
+  /// A client is here. Whether he gets in is the route's matter.
+  func arrived(_ arrival: consuming Arrival) {
+    arrival.label.role = role
+    arrival.label.door = door
+    admit(arrival)
+  }
 }

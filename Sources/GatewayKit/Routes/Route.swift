@@ -1,48 +1,60 @@
-// A named entry of the configuration at work: its listeners, who gets in, and the lanes its sessions live on. Lives on
-// its home lane, where it accepts; a shared link and all its clients stay there, per-client sessions spread over all.
+// A named entry of the configuration at work: its listeners, the lanes its sessions live on, and what a reload changes of
+// it. Lives on its home lane, where it accepts; a shared link and all its clients stay there, per-client sessions spread
+// over all. Who gets in is decided in Route+Admission.swift.
 
 import ByteStreams
 import StreamBroker
+import Synchronization
+
+/// Numbers sessions, for log and status.
+private let lastSession = Atomic<UInt64>(0)
 
 final class Route {
-  private let settings: RouteSettings
-  private let poller: Poller
+  private(set) var settings: RouteSettings
+  private(set) var clients: Config.Clients
+  let poller: Poller
+  let lane: Lane
   private let status: StatusSink
-  private let lane: Lane
 
-  private var listeners: [any Listener] = []
-  private let group: SessionGroup
-  private var groupsElsewhere: [Resident<SessionGroup>] = []
+  private struct Door {
+    var listen: Config.Listen
+    let context: ListenerContext
+    let listener: any Listener
+  }
+  private var doors: [Door] = []
+  private var lastDoor = 0
+
+  let group: SessionGroup
+  private(set) var groupsElsewhere: [Resident<SessionGroup>] = []
   // Per-client sessions go to home lane and the others in turns; random places would leave some clients half the speed.
   private var nextGroup = 0
+  /// Which group has each session, by its number: 0 is the one at home. A session counts until its last byte is out.
+  private(set) var present: [UInt64: Int] = [:]
 
-  /// Sessions on all lanes; a session counts until its last byte is out.
-  private var count = 0
   // Clients that found the route full; decided when the lanes have looked for clients that have just left.
-  private var candidates: [ArrivalParcel] = []
-  private var lateCandidates: [ArrivalParcel] = []  // came while the lanes were looking: the next look is theirs
-  private var answersAwaited = 0
-  private var isStopping = false
+  var candidates: [ArrivalParcel] = []
+  var lateCandidates: [ArrivalParcel] = []  // came while the lanes were looking: the next look is theirs
+  var answersAwaited = 0
+  /// Why nobody gets in any more.
+  private(set) var stopping: Ending?
 
   /// Makes a route on `lane`, its home. `others` are the lanes that sessions with links of their own may spread to.
   init(_ config: Config.Route, connector: any Connector, on lane: isolated Lane, others: [Lane], status: StatusSink) {
-    let settings = RouteSettings(config, connector: connector)
-    self.settings = settings
+    settings = RouteSettings(config, connector: connector)
+    clients = config.clients
     self.lane = lane
     self.status = status
     poller = lane.poller
     let endings = Endings()
-    group = SessionGroup(settings, on: poller, status: status) { endings.route?.sessionEnded() }
+    group = SessionGroup(settings, on: poller, status: status) { endings.route?.sessionEnded($0) }
     endings.route = self
     if !settings.hub.isShared { spread(over: others) }
-    let context = ListenerContext(
-      route: settings.name, poller: poller, status: status, sendsNotices: settings.sendsNotices,
-      isShared: settings.hub.isShared, keepsAlive: config.clients.keepalive
-    ) { [unowned self] arrival in  // its own listeners, which stop before it goes
-      admit(arrival)
-    }
-    listeners = config.listen.map { Listeners.make($0, context) }
-    for listener in listeners { listener.start() }
+    tellConfigured(config)
+    for listen in config.listen { open(listen) }
+  }
+
+  private func tellConfigured(_ config: Config.Route) {
+    status.tell(.routeConfigured(route: config.name, listeners: config.listen.map(\.url.description)))
   }
 
   // The group is made before the route is whole, and calls it later.
@@ -56,77 +68,124 @@ final class Route {
     let home = Resident(self, on: lane)
     groupsElsewhere = lanes.map { lane in
       Resident(on: lane) { lane in
-        SessionGroup(settings, on: lane.poller, status: status) { home.post { _, route in route.sessionEnded() } }
+        SessionGroup(settings, on: lane.poller, status: status) { number in
+          home.post { _, route in route.sessionEnded(number) }
+        }
       }
     }
   }
 
-  // MARK: - Clients
+  // MARK: - Sessions
 
-  private func admit(_ arrival: consuming Arrival) {
-    guard !isStopping else { return }
-    if count < settings.maxClients { return place(arrival) }
-    lateCandidates.append(ArrivalParcel(arrival))
-    if answersAwaited == 0 { lookForGhosts() }
-  }
-
-  private func place(_ arrival: consuming Arrival) {
-    count += 1
+  func place(_ arrival: consuming Arrival) {
+    let number = lastSession.add(1, ordering: .relaxed).newValue
     let turn = nextGroup
     nextGroup = turn == groupsElsewhere.count ? 0 : turn + 1
-    if turn == 0 { return group.take(arrival) }
+    present[number] = turn
+    if turn == 0 { return group.take(arrival, number) }
     let parcel = ArrivalParcel(arrival)
     groupsElsewhere[turn - 1].post { _, group in
-      if let arrival = parcel.take() { group.take(arrival) }
+      if let arrival = parcel.take() { group.take(arrival, number) }
     }
   }
 
-  /// Nobody is refused because of somebody who has just left: his end may be waiting in some lane's epoll set.
-  private func lookForGhosts() {
-    candidates = lateCandidates
-    lateCandidates = []
-    let me = Resident(self, on: lane)
-    answersAwaited = 1 + groupsElsewhere.count
-    for group in groupsElsewhere {
-      group.post { lane, _ in
-        lane.poller.sweep()
-        me.post { _, route in route.laneHasLooked() }
+  /// Turns a client away, with a line that says why.
+  func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
+    let number = lastSession.add(1, ordering: .relaxed).newValue
+    let notice = notice(ending.word, to: arrival.label)
+    group.refuse(arrival, number, ending, notice: notice)
+  }
+
+  private func sessionEnded(_ number: UInt64) { present[number] = nil }
+
+  private func end(_ number: UInt64, _ ending: Ending) {
+    guard let turn = present[number] else { return }
+    if turn == 0 { return group.end(number, ending) }
+    groupsElsewhere[turn - 1].post { _, group in group.end(number, ending) }
+  }
+
+  /// Ends the session of that number, or with nil all of them, with `kicked`. How many there were.
+  @discardableResult
+  func kick(_ number: UInt64?) -> Int {
+    let numbers = number.map { present[$0] == nil ? [] : [$0] } ?? Array(present.keys)
+    for number in numbers { end(number, Ending(.kicked)) }
+    return numbers.count
+  }
+
+  private func everyGroup(_ body: @escaping @Sendable (SessionGroup) -> Void) {
+    body(group)
+    for group in groupsElsewhere { group.post { _, group in body(group) } }
+  }
+
+  // MARK: - Listeners
+
+  private func open(_ listen: Config.Listen) {
+    lastDoor += 1
+    let context = ListenerContext(
+      route: settings.name, poller: poller, status: status, isShared: settings.hub.isShared, door: lastDoor,
+      sendsNotices: clients.notices, keepsAlive: clients.keepalive, role: listen.role
+    ) { [unowned self] arrival in  // its own listeners, which stop before it goes
+      admit(arrival)
+    }
+    let door = Door(listen: listen, context: context, listener: Listeners.make(listen, context))
+    doors.append(door)
+    door.listener.start()
+  }
+
+  // MARK: - Reload
+
+  /// Follows a changed configuration of the same name and kind of link. Who is here stays, but for those whom it forbids; a
+  /// listener that is still named keeps its address, and one that is not hands over who has connected already.
+  func update(_ config: Config.Route, connector: any Connector) {
+    guard stopping == nil else { return }
+    precondition(config.name == settings.name && (config.link == .shared) == settings.hub.isShared)
+    let settings = RouteSettings(config, connector: connector)
+    let clients = config.clients
+    self.settings = settings
+    self.clients = clients
+    tellConfigured(config)
+    let narrowed = updateDoors(config.listen)
+    everyGroup { group in
+      group.update(settings)
+      group.endForbidden { clients.admits($0.address) && !($0.role == .writer && narrowed.contains($0.door)) }
+    }
+  }
+
+  /// The doors that writers came in by and that are for monitors now.
+  private func updateDoors(_ wanted: [Config.Listen]) -> Set<Int> {
+    var old = doors
+    doors = []
+    var new: [Config.Listen] = []
+    var narrowed: Set<Int> = []
+    for listen in wanted {
+      guard let index = old.firstIndex(where: { $0.listen.isAtSamePlace(as: listen) }) else {
+        new.append(listen)
+        continue
       }
+      var door = old.remove(at: index)
+      if door.context.role == .writer && listen.role == .monitor { narrowed.insert(door.context.door) }
+      door.listen = listen
+      door.context.role = listen.role
+      door.context.sendsNotices = clients.notices
+      door.context.keepsAlive = clients.keepalive
+      door.listener.contextChanged()
+      doors.append(door)
     }
-    me.post { lane, route in
-      lane.poller.sweep()
-      route.laneHasLooked()
-    }
+    // They first: a new one may want the same port.
+    for door in old { door.listener.stop() }
+    for listen in new { open(listen) }
+    return narrowed
   }
-
-  private func laneHasLooked() {
-    answersAwaited -= 1
-    guard answersAwaited == 0 else { return }
-    let waiting = candidates
-    candidates = []
-    for parcel in waiting {
-      guard let arrival = parcel.take() else { continue }
-      if count >= settings.maxClients { group.freePlaceOfHalfClosed() }
-      if count < settings.maxClients && !isStopping {
-        place(arrival)
-      } else {
-        let notice = "baudway: \(settings.name) is full (\(count) of \(settings.maxClients) clients)"
-        group.refuse(arrival, Ending(isStopping ? .shutdown : .full), notice: notice)
-      }
-    }
-    if !lateCandidates.isEmpty { lookForGhosts() }
-  }
-
-  private func sessionEnded() { count -= 1 }
 
   // MARK: - The end
 
   /// Accepts no more, and ends every session after what is kept for it, at the latest when `limit` is over. `done` is
   /// called on the home lane when nothing is left.
   func stop(_ ending: Ending, within limit: Duration, then done: @escaping () -> Void) {
-    isStopping = true
-    for listener in listeners { listener.stop() }
-    listeners = []
+    stopping = ending
+    for door in doors { door.listener.stop() }
+    doors = []
+    refuseCandidates(ending)
     var left = 1 + groupsElsewhere.count
     let oneIsDone = { [self] in
       left -= 1
@@ -141,5 +200,13 @@ final class Route {
         lane.poller.timers.after(limit) { group.cutOff(ending) }
       }
     }
+  }
+}
+
+extension Config.Listen {
+  /// Whether a listener for `other` can stay where it is: all that differs is what its clients may do.
+  func isAtSamePlace(as other: Config.Listen) -> Bool {
+    let settings = { (listen: Config.Listen) in listen.url.settingsInForce.filter { $0.name != "role" } }
+    return url.place == other.url.place && settings(self) == settings(other)
   }
 }

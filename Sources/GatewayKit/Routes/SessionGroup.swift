@@ -3,26 +3,22 @@
 
 import ByteStreams
 import StreamBroker
-import Synchronization
-
-/// Numbers sessions, for log and status.
-private let lastSession = Atomic<UInt64>(0)
 
 final class SessionGroup: LinkDelegate {
-  private let settings: RouteSettings
+  private var settings: RouteSettings
   private let poller: Poller
   private let status: StatusSink
   private let lingering: Lingering
   // Shared: one. Per client: each keyed by its session.
   private var sharedLink: Link?
   private var links: [UInt64: Link] = [:]
-  /// Told on this lane.
-  private let sessionEnded: () -> Void
+  /// Told on this lane, with the session's number.
+  private let sessionEnded: (UInt64) -> Void
   private var whenEmpty: (() -> Void)?
   // At the end of a route, clients get so long to take leave; one who stays would only see a reset then.
   private static let lastLinger = Duration.seconds(1)
 
-  init(_ settings: RouteSettings, on poller: Poller, status: StatusSink, sessionEnded: @escaping () -> Void) {
+  init(_ settings: RouteSettings, on poller: Poller, status: StatusSink, sessionEnded: @escaping (UInt64) -> Void) {
     self.settings = settings
     self.poller = poller
     self.status = status
@@ -35,9 +31,8 @@ final class SessionGroup: LinkDelegate {
     }
   }
 
-  /// Begins a session with the client.
-  func take(_ arrival: consuming Arrival) {
-    let number = lastSession.add(1, ordering: .relaxed).newValue
+  /// Begins session `number` with the client.
+  func take(_ arrival: consuming Arrival, _ number: UInt64) {
     let label = arrival.label
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
@@ -48,16 +43,29 @@ final class SessionGroup: LinkDelegate {
   }
 
   /// Turns a client away with a line that says why.
-  func refuse(_ arrival: consuming Arrival, _ ending: Ending, notice: String) {
+  func refuse(_ arrival: consuming Arrival, _ number: UInt64, _ ending: Ending, notice: String) {
     let label = arrival.label
-    let stream = arrival.stream(on: poller)
-    if settings.sendsNotices {
-      let line = notice + "\r\n"
-      _ = line.utf8.withContiguousStorageIfAvailable { try? stream.write(UnsafeRawBufferPointer($0)) }
-    }
+    let client = arrival.stream(on: poller)
+    let text = settings.sendsNotices ? Array((notice + "\r\n").utf8) : []
+    let stream = PrefacedStream.send(text, through: client)
+    // Lingering bears with so many; the others close at once, and what lies unread then would turn their FIN into a reset.
+    let dropped = Self.dropUnread(of: client)
     lingering.close(stream, otherSideFinished: false)
-    let number = lastSession.add(1, ordering: .relaxed).newValue
-    status.tell(.sessionEnded(route: settings.name, number: number, label, SessionReport(ending: ending)))
+    status.tell(
+      .sessionEnded(route: settings.name, number: number, label, SessionReport(ending: ending, dropped: dropped)))
+  }
+
+  /// Reads what the client has sent so far, and says how much it was.
+  private static func dropUnread(of client: any ByteStream) -> UInt64 {
+    var dropped: UInt64 = 0
+    withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { scratch in
+      for _ in 0..<64 {
+        guard case .moved(let count)? = try? client.read(into: scratch) else { return }
+        dropped += UInt64(count)
+        if count < scratch.count { return }
+      }
+    }
+    return dropped
   }
 
   /// Clients of a shared link that have finished sending, and whose input is delivered, give up their place to
@@ -66,6 +74,25 @@ final class SessionGroup: LinkDelegate {
     guard let hub = sharedLink?.hub, let gone = hub.sessions.first(where: \.isHalfClosed) else { return }
     hub.end(gone, Ending(.clientLeft))
   }
+
+  // MARK: - Ending sessions
+
+  var sessions: [Session] { sharedLink?.hub.sessions ?? links.values.flatMap(\.hub.sessions) }
+
+  /// Ends one now. What is kept of it is dropped and counted; what its socket has taken still arrives.
+  func end(_ number: UInt64, _ ending: Ending) {
+    let hub = sharedLink?.hub ?? links[number]?.hub
+    guard let hub, let session = hub.sessions.first(where: { $0.number == number }) else { return }
+    hub.end(session, ending)
+  }
+
+  /// Ends those whom a new configuration does not let in any more.
+  func endForbidden(unless isAdmitted: (Arrival.Label) -> Bool) {
+    for session in sessions where !isAdmitted(session.arrival) { session.hub.end(session, Ending(.denied)) }
+  }
+
+  /// From here on new values hold; links that are open keep what they were made with.
+  func update(_ settings: RouteSettings) { self.settings = settings }
 
   /// Ends all sessions, each after what is kept for it, and closes the links; calls `done` when nothing is left.
   func stop(_ ending: Ending, then done: @escaping () -> Void) {
@@ -77,8 +104,7 @@ final class SessionGroup: LinkDelegate {
 
   /// Closes at once whatever is left after `stop`.
   func cutOff(_ ending: Ending) {
-    let hubs = [sharedLink].compactMap(\.self).map(\.hub) + links.values.map(\.hub)
-    for hub in hubs { for session in hub.sessions { hub.end(session, ending) } }
+    for session in sessions { session.hub.end(session, ending) }
     lingering.closeAll()
   }
 
@@ -110,7 +136,7 @@ final class SessionGroup: LinkDelegate {
           ending: ending, up: session.up, down: session.down, dropped: session.dropped,
           nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true)))
     links.removeValue(forKey: session.number)
-    sessionEnded()
+    sessionEnded(session.number)
   }
 
   /// Only now: the endpoint of the last session lingers too, and is waited for.

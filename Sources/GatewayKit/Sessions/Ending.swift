@@ -8,6 +8,9 @@ public struct Ending: Sendable {
     case openFailed = "open-failed"
     case deviceLost = "device-lost"
     case full
+    case queueLeft = "queue-left"
+    case denied
+    case replaced, kicked, idle
     case tooSlow = "too-slow"
     case routeRemoved = "route-removed"
     case shutdown
@@ -15,10 +18,10 @@ public struct Ending: Sendable {
 
     public var fault: Fault {
       switch self {
-      case .clientLeft, .endpointLeft, .full: .nobody
-      case .clientLost: .client
+      case .clientLeft, .endpointLeft, .full, .queueLeft: .nobody
+      case .clientLost, .denied: .client
       case .openFailed, .deviceLost: .endpoint
-      case .tooSlow: .policy
+      case .replaced, .kicked, .idle, .tooSlow: .policy
       case .routeRemoved, .shutdown, .internal: .ourselves
       }
     }

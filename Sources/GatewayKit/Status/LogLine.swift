@@ -52,7 +52,7 @@ struct LogLine {
         .info, "session opened", text: "session \(number) opened",
         [
           ("session", .number(number)), ("route", .text(route)), ("client", label.client),
-          ("listen", .text(label.listener)),
+          ("listen", .text(label.listener)), ("role", label.role == .writer ? nil : .text(label.role.rawValue)),
         ])
     case .sessionEnded(let route, let number, let label, let report):
       self.init(

@@ -11,6 +11,7 @@ final class TCPListener: Listener {
   private let url: String
   private let context: ListenerContext
   private var loop: AcceptLoop?
+  private var bound: String?
   private var retryTimer: Timers.Token?
   private var lastError: SystemError?
 
@@ -28,8 +29,8 @@ final class TCPListener: Listener {
   func start() {
     do {
       let socket = try bind()
-      let bound = try SocketAddress.local(of: socket.raw) ?? .any(.ipv6, port: port)
-      let name = host == nil ? "tcp://*:\(bound.port)" : "tcp://\(bound)"
+      let address = try SocketAddress.local(of: socket.raw) ?? .any(.ipv6, port: port)
+      let name = host == nil ? "tcp://*:\(address.port)" : "tcp://\(address)"
       let context = context
       loop = try AcceptLoop(
         socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
@@ -38,6 +39,7 @@ final class TCPListener: Listener {
           context.arrived(
             Arrival(descriptor, kind: .tcp(wasDialled: false), label: Arrival.Label(address: address, listener: name)))
         })
+      bound = name
       context.status.tell(.listening(route: context.route, listener: url, bound: name))
     } catch {
       // An address that is not there yet, or a port somebody still holds: wait for it, and say so once.
@@ -49,10 +51,22 @@ final class TCPListener: Listener {
     }
   }
 
+  func contextChanged() {
+    // Inherited by those who come from now on. It can't fail on a socket that is bound.
+    loop?.withSocket { [context] socket in
+      if context.keepsAlive {
+        try? SocketOptions.applyKeepalive(to: socket)
+      } else {
+        try? SocketOptions.set(socket, SOL_SOCKET, SO_KEEPALIVE, 0)
+      }
+    }
+  }
+
   func stop() {
     context.poller.timers.cancel(retryTimer)
     loop?.stop()
     loop = nil
+    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: bound))
   }
 
   private func bind() throws(SystemError) -> Descriptor {

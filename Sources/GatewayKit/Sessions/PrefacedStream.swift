@@ -1,0 +1,85 @@
+// A client's stream while text of ours, a banner or the rest of a notice, is still to go out before anything else. It stands in
+// front of the stream like any layer that holds a unit, so hubs, endings and lingering closes wait for the text as they do for
+// a TLS record. Made only for a client whose socket did not take the text at once, which is hardly ever.
+
+import ByteStreams
+
+final class PrefacedStream: ByteStream, ByteStreamDelegate {
+  var delegate: (any ByteStreamDelegate)?
+
+  var readerWaits: Readiness {
+    get { stream.readerWaits }
+    set { stream.readerWaits = newValue }
+  }
+  var writerWaits: Readiness = [] { didSet { if writerWaits != oldValue { askForSpace() } } }
+
+  private let stream: any ByteStream
+  private var text: ArraySlice<UInt8>
+
+  /// Writes `text` to the client behind `stream`. Returns the stream to go on with, which keeps the order if he has not taken
+  /// all of it: `stream` itself, or one in front of it.
+  static func send(_ text: [UInt8], through stream: any ByteStream) -> any ByteStream {
+    let left = write(text[...], to: stream)
+    return left.isEmpty ? stream : PrefacedStream(stream, left)
+  }
+
+  private init(_ stream: any ByteStream, _ text: ArraySlice<UInt8>) {
+    self.stream = stream
+    self.text = text
+    stream.delegate = self
+    askForSpace()
+  }
+
+  /// What is left of the text. Nothing when the stream broke: whoever reads from it learns that.
+  private static func write(_ text: ArraySlice<UInt8>, to stream: any ByteStream) -> ArraySlice<UInt8> {
+    var text = text
+    while !text.isEmpty {
+      switch text.withUnsafeBytes({ try? stream.write($0) }) {
+      case .moved(let count): text = text.dropFirst(count)
+      case .blocked: return text
+      case .ended, nil: return []
+      }
+    }
+    return []
+  }
+
+  private func askForSpace() { stream.writerWaits = text.isEmpty ? writerWaits : .writable }
+
+  // MARK: - A stream
+
+  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { try stream.read(into: run) }
+
+  func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    text.isEmpty ? try stream.write(run) : .blocked(until: .writable)
+  }
+
+  var holdsBytes: Bool { stream.holdsBytes }
+  var holdsUnit: Bool { !text.isEmpty || stream.holdsUnit }
+  var unacknowledged: Int { text.count + stream.unacknowledged }
+  var largestUnit: Int { stream.largestUnit }
+  var canHalfClose: Bool { stream.canHalfClose }
+  var serialLine: (any SerialLine)? { stream.serialLine }
+  func finishWriting() { stream.finishWriting() }
+
+  func close() {
+    stream.close()
+    dismissDelegate()
+  }
+
+  func abort() {
+    stream.abort()
+    dismissDelegate()
+  }
+
+  // MARK: - What the stream tells
+
+  func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+    guard event == .hasSpaceAvailable, !text.isEmpty else {
+      delegate?.stream(self, handle: event)
+      return
+    }
+    text = Self.write(text, to: stream)
+    askForSpace()
+    if text.isEmpty && !writerWaits.isEmpty { delegate?.stream(self, handle: event) }
+  }
+}
