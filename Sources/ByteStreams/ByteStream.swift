@@ -26,6 +26,10 @@ public protocol ByteStream: AnyObject {
   /// Bytes that were taken and that the other side has not acknowledged yet, as far as the stream can tell; else 0.
   var unacknowledged: Int { get }
 
+  /// Bytes that were taken, that the other side has not read, and that `close()` would destroy; 0 is sure only when it is said
+  /// twice, some milliseconds apart. Nil where the kernel delivers them all the same. Costs calls: for the end of a stream.
+  var unread: Int? { get }
+
   /// The room a read needs at least, in bytes: 1 for byte streams, the datagram's size for others.
   var largestUnit: Int { get }
 
@@ -49,6 +53,7 @@ extension ByteStream {
   public var holdsBytes: Bool { false }
   public var holdsUnit: Bool { false }
   public var unacknowledged: Int { 0 }
+  public var unread: Int? { nil }
   public var largestUnit: Int { 1 }
   public var canHalfClose: Bool { false }
   public var serialLine: (any SerialLine)? { nil }

@@ -24,6 +24,8 @@ public final class DescriptorStream: ByteStream, PollHandler {
     case socket
     /// A terminal or another device. Not a pipe: writing to one that nobody reads raises SIGPIPE.
     case device
+    /// The master of a pseudo-terminal: a device that hangs up for a while when the last user of its slave goes.
+    case ptyMaster
   }
 
   let raw: Int32
@@ -57,11 +59,11 @@ public final class DescriptorStream: ByteStream, PollHandler {
     case .socket:
       isSocket = true
       isTCP = false
-    case .device:
+    case .device, .ptyMaster:
       isSocket = false
       isTCP = false
     }
-    endIsKnown = !isSocket  // a tty has no end to tell of before it is read
+    endIsKnown = if case .device = kind { true } else { false }  // a tty has no end to tell of before it is read
     self.poller = poller
     self.closeQueue = closeQueue
     self.serialLine = serialLine

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <netinet/in.h>
@@ -82,10 +83,26 @@ int linux_open_pty(char *path, size_t capacity) {
   return -1;
 }
 
-int linux_peer_user(int fd, uid_t *user) {
+int linux_open_peer(int master) {
+  int flags = O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC;
+  int slave = ioctl(master, TIOCGPTPEER, flags);
+  char path[64];
+  // Where the kernel is none (gVisor), by its name.
+  if (slave < 0 && (errno == ENOTTY || errno == EINVAL) && ptsname_r(master, path, sizeof path) == 0)
+    slave = open(path, flags);
+  return slave;
+}
+
+int linux_peer_process(int fd, pid_t *process, uid_t *user) {
   struct ucred peer;
   socklen_t length = sizeof peer;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) return -1;
+  *process = peer.pid;
   *user = peer.uid;
   return 0;
+}
+
+int linux_peer_user(int fd, uid_t *user) {
+  pid_t process;
+  return linux_peer_process(fd, &process, user);
 }

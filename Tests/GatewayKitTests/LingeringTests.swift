@@ -76,6 +76,44 @@ struct LingeringTests {
     #expect(stream.isClosed)
   }
 
+  @Test("waits until a user has read what closing would destroy, and half a minute for one who does not read")
+  func unread() {
+    let reader = ScriptedStream()
+    reader.canHalfClose = false
+    reader.unread = 0  // the first time it may be untrue
+    lingering.close(reader, otherSideFinished: false)
+    reader.unread = 4000
+    for left in stride(from: 4000, to: 0, by: -10) {
+      reader.unread = left
+      pass(.milliseconds(500))
+      #expect(!reader.isClosed)
+    }
+    reader.unread = 0
+    pass(.milliseconds(320))
+    #expect(!reader.isClosed)
+    pass(.milliseconds(20))
+    #expect(reader.isClosed)
+
+    let stuck = ScriptedStream()
+    stuck.unread = 1
+    lingering.close(stuck, otherSideFinished: true)
+    for _ in 0..<1450 { pass(.milliseconds(20)) }
+    #expect(!stuck.isClosed)
+    for _ in 0..<100 { pass(.milliseconds(20)) }
+    #expect(stuck.isClosed)
+  }
+
+  @Test("drops what a user says who is to read the rest, and closes as soon as he has gone")
+  func readerLeaves() {
+    let stream = ScriptedStream(reads: [.moved(10), .ended])
+    stream.unread = 100
+    lingering.close(stream, otherSideFinished: false)
+    tell(stream, .hasBytesAvailable)
+    #expect(!stream.isClosed && stream.readerWaits == .readable)
+    tell(stream, .hasBytesAvailable)
+    #expect(stream.isClosed)
+  }
+
   @Test("waits longer while its tail makes progress, half a minute without any, and no more once it is out")
   func slowTail() {
     let stream = ScriptedStream()

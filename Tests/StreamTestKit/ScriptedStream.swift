@@ -25,6 +25,7 @@ public final class ScriptedStream: ByteStream {
   public var holdsBytes = false
   public var holdsUnit = false
   public var unacknowledged = 0
+  public var unread: Int?
 
   /// What was written.
   public private(set) var written: [UInt8] = []

@@ -41,9 +41,13 @@ int linux_tcp_state(int fd, struct linux_tcp_state *state);
 
 /// Who is at the other end of a connected unix socket (SO_PEERCRED of unix(7)).
 int linux_peer_user(int fd, uid_t *user);
+int linux_peer_process(int fd, pid_t *process, uid_t *user);
 
 /// A pty pair: the master non-blocking and close-on-exec, its slave unlocked; the slave's path goes to `path`.
 int linux_open_pty(char *path, size_t capacity);
+/// TIOCGPTPEER of ioctl_tty(2): opens the slave of a master, non-blocking, close-on-exec and never as the controlling terminal.
+/// Whoever the slave belongs to, unless somebody has it alone (EBUSY).
+int linux_open_peer(int master);
 
 /// struct termios2 of ioctl_tty(2), as far as a serial line needs it.
 struct linux_termios {

@@ -36,6 +36,7 @@ final class Lingering: ByteStreamDelegate {
   /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already.
   func close(_ stream: any ByteStream, otherSideFinished: Bool) {
     let isOver = otherSideFinished || !stream.canHalfClose
+    if let unread = stream.unread, entries.count < Self.most { return awaitReader(of: stream, unread) }
     guard !isOver || stream.holdsUnit, entries.count < Self.most else { return stream.close() }
     stream.writerWaits = stream.holdsUnit ? .writable : []
     if !stream.holdsUnit { stream.finishWriting() }
@@ -59,6 +60,37 @@ final class Lingering: ByteStreamDelegate {
     entry.unacknowledged = left
     entry.isHeard = false
     entry.timer = setTimer(for: stream)
+    entries[ObjectIdentifier(stream)] = entry
+  }
+
+  // MARK: - Where a close destroys what is unread
+
+  // The shortest pause before a look, and the longest: nobody is told when the other side has read something.
+  private static let look = Duration.milliseconds(20)
+  private static let longestLook = Duration.milliseconds(320)
+
+  private func awaitReader(of stream: any ByteStream, _ unread: Int) {
+    entries[ObjectIdentifier(stream)] = Entry(
+      stream: stream, timer: look(at: stream, in: Self.look), unacknowledged: max(1, unread), onlyHoldsUnit: true)
+    stream.delegate = self
+    stream.writerWaits = []
+    stream.readerWaits = .readable  // tells when he leaves; what he says is dropped
+  }
+
+  private func look(at stream: any ByteStream, in pause: Duration) -> Timers.Token {
+    poller.timers.after(pause) { [weak self, weak stream] in
+      if let self, let stream { look(at: stream, after: pause) }
+    }
+  }
+
+  private func look(at stream: any ByteStream, after pause: Duration) {
+    guard var entry = entries[ObjectIdentifier(stream)] else { return }
+    let left = stream.unread ?? 0
+    entry.stalledFor = left < entry.unacknowledged ? .zero : entry.stalledFor + pause
+    // Only nothing twice is nothing: the first time, bytes may be on their way from one of the kernel's buffers to the next.
+    guard left > 0 || entry.unacknowledged > 0, entry.stalledFor < Self.longestStall else { return finish(stream) }
+    entry.unacknowledged = left
+    entry.timer = look(at: stream, in: left == 0 ? Self.look : min(pause * 2, Self.longestLook))
     entries[ObjectIdentifier(stream)] = entry
   }
 

@@ -56,6 +56,7 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
   var holdsBytes: Bool { stream.holdsBytes }
   var holdsUnit: Bool { !text.isEmpty || stream.holdsUnit }
   var unacknowledged: Int { text.count + stream.unacknowledged }
+  var unread: Int? { stream.unread.map { text.count + $0 } }
   var largestUnit: Int { stream.largestUnit }
   var canHalfClose: Bool { stream.canHalfClose }
   var serialLine: (any SerialLine)? { stream.serialLine }
