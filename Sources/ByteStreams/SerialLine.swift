@@ -42,5 +42,7 @@ public protocol SerialLine: AnyObject {
   func set(_ line: ModemOutput, _ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void)
   /// Begins or ends a break (TIOCSBRK, TIOCCBRK).
   func setBreak(_ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void)
+  /// How many bytes that were taken have not left yet, as far as the driver tells (TIOCOUTQ).
+  func unsent(_ done: @escaping (Result<Int, SystemError>) -> Void)
   func purge(_ what: Purge, _ done: @escaping (Result<Void, SystemError>) -> Void)
 }

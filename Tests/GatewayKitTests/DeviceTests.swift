@@ -21,6 +21,7 @@ struct DeviceTests {
   private static let opening: [Device.Event] = [.wanted]
   private static let open: [Device.Event] = [.wanted, .opened]
   private static let waiting: [Device.Event] = [.wanted, .failed]
+  private static let draining: [Device.Event] = [.wanted, .opened, .unwanted]
 
   static let rows: [Row] = [
     Row(before: [], event: .wanted, step: .open, state: .opening),
@@ -30,15 +31,23 @@ struct DeviceTests {
     Row(before: [], event: .lost, step: .nothing, state: .closed),
     Row(before: [], event: .retryIsDue, step: .nothing, state: .closed),
     Row(before: [], event: .nodeAppeared, step: .nothing, state: .closed),
+    Row(before: [], event: .changed, step: .nothing, state: .closed),
+    Row(before: [], event: .drained, step: .nothing, state: .closed),
     Row(before: opening, event: .wanted, step: .nothing, state: .opening),
     Row(before: opening, event: .unwanted, step: .cancelOpening, state: .closed),
+    Row(before: opening, event: .dismissed, step: .cancelOpening, state: .closed),
+    Row(before: opening, event: .changed, step: .open, state: .opening),
     Row(before: opening, event: .opened, step: .nothing, state: .open),
     Row(before: opening, event: .failed, step: .wait(first), state: .waiting),
     Row(before: opening, event: .lost, step: .nothing, state: .opening),
     Row(before: opening, event: .retryIsDue, step: .nothing, state: .opening),
     Row(before: opening, event: .nodeAppeared, step: .nothing, state: .opening),
     Row(before: open, event: .wanted, step: .nothing, state: .open),
-    Row(before: open, event: .unwanted, step: .close, state: .closed),
+    Row(before: open, event: .unwanted, step: .drain, state: .draining),
+    Row(before: open, event: .dismissed, step: .drain, state: .draining),
+    Row(before: open, event: .changed, step: .drain, state: .draining),
+    Row(before: open, event: .drained, step: .nothing, state: .open),
+    Row(before: open, event: .lingerIsOver, step: .nothing, state: .open),
     Row(before: open, event: .opened, step: .nothing, state: .open),
     Row(before: open, event: .failed, step: .nothing, state: .open),
     Row(before: open, event: .lost, step: .wait(first), state: .waiting),
@@ -46,11 +55,24 @@ struct DeviceTests {
     Row(before: open, event: .nodeAppeared, step: .nothing, state: .open),
     Row(before: waiting, event: .wanted, step: .nothing, state: .waiting),
     Row(before: waiting, event: .unwanted, step: .stopWaiting, state: .closed),
+    Row(before: waiting, event: .dismissed, step: .stopWaiting, state: .closed),
+    Row(before: waiting, event: .changed, step: .open, state: .opening),
     Row(before: waiting, event: .opened, step: .nothing, state: .waiting),
     Row(before: waiting, event: .failed, step: .nothing, state: .waiting),
     Row(before: waiting, event: .lost, step: .nothing, state: .waiting),
     Row(before: waiting, event: .retryIsDue, step: .open, state: .opening),
     Row(before: waiting, event: .nodeAppeared, step: .open, state: .opening),
+    Row(before: draining, event: .wanted, step: .nothing, state: .draining),
+    Row(before: draining, event: .unwanted, step: .nothing, state: .draining),
+    Row(before: draining, event: .lost, step: .nothing, state: .draining),
+    Row(before: draining, event: .nodeAppeared, step: .nothing, state: .draining),
+    Row(before: draining, event: .drained, step: .close, state: .closed),
+    // Who comes meanwhile gets it opened behind the last words, if he is there still.
+    Row(before: draining + [.wanted], event: .drained, step: .open, state: .opening),
+    Row(before: draining + [.wanted, .unwanted], event: .drained, step: .close, state: .closed),
+    Row(before: draining + [.wanted, .dismissed], event: .drained, step: .close, state: .closed),
+    Row(before: open + [.changed], event: .drained, step: .open, state: .opening),
+    Row(before: open + [.changed, .unwanted], event: .drained, step: .close, state: .closed),
     // Told while opening was under way: the next try comes soon, however many failed before.
     Row(
       before: waiting + [.retryIsDue, .failed, .retryIsDue, .nodeAppeared], event: .failed, step: .wait(first),
@@ -64,15 +86,62 @@ struct DeviceTests {
 
   @Test("answers each event in each state", arguments: rows)
   func table(row: Row) {
-    var device = Device(retry: Self.retry)
+    var device = Device(Device.Policy(retry: Self.retry))
     for event in row.before { _ = device.handle(event, jitter: 0) }
     let step = device.handle(row.event, jitter: 0)
     #expect(step == row.step && device.state == row.state)
   }
 
+  static let lingeringRows: [Row] = [
+    Row(before: open, event: .unwanted, step: .linger(.seconds(7)), state: .lingering),
+    Row(before: open, event: .dismissed, step: .drain, state: .draining),
+    Row(before: draining, event: .wanted, step: .stopLingering, state: .open),
+    Row(before: draining, event: .unwanted, step: .nothing, state: .lingering),
+    Row(before: draining, event: .lingerIsOver, step: .drain, state: .draining),
+    Row(before: draining, event: .dismissed, step: .drain, state: .draining),
+    Row(before: draining, event: .changed, step: .drain, state: .draining),
+    Row(before: draining + [.changed], event: .drained, step: .close, state: .closed),
+    Row(before: draining, event: .lost, step: .wait(first), state: .waiting),
+    Row(before: draining + [.wanted], event: .lingerIsOver, step: .nothing, state: .open),
+    Row(before: waiting, event: .unwanted, step: .stopWaiting, state: .closed),
+  ]
+
+  @Test("that lingers stays open for a while after it was needed", arguments: lingeringRows)
+  func lingering(row: Row) {
+    var device = Device(Device.Policy(retry: Self.retry, linger: .seconds(7)))
+    for event in row.before { _ = device.handle(event, jitter: 0) }
+    #expect(device.handle(row.event, jitter: 0) == row.step && device.state == row.state)
+  }
+
+  @Test("that sends its clients away is tried for each newcomer, though not more often than its shortest pause")
+  func newcomers() {
+    var device = Device(Device.Policy(retry: Self.retry, endsClients: true))
+    #expect(device.handle(.wanted, restedFor: .zero) == .open)
+    #expect(device.handle(.failed, jitter: 0) == .wait(Self.first))
+    // Open always: the alarm is set.
+    #expect(device.handle(.wanted, restedFor: .milliseconds(50)) == .wait(.milliseconds(200)))
+    #expect(device.handle(.wanted, restedFor: .milliseconds(250)) == .open)
+    #expect(device.handle(.failed, jitter: 0) == .wait(Self.first * 2))
+    // On demand: nobody was left.
+    #expect(device.handle(.unwanted) == .stopWaiting)
+    #expect(device.handle(.wanted, restedFor: .milliseconds(100)) == .wait(.milliseconds(150)))
+    #expect(device.handle(.retryIsDue) == .open && device.handle(.opened) == .nothing)
+    // It is there: who comes after a good end need not wait.
+    #expect(device.handle(.unwanted) == .drain && device.handle(.drained) == .close)
+    #expect(device.handle(.wanted, restedFor: .zero) == .open)
+  }
+
+  @Test("makes no newcomer wait for more than a second, however long its pauses are")
+  func longPauses() {
+    var device = Device(Device.Policy(retry: .seconds(60) ... .seconds(60), endsClients: true))
+    _ = device.handle(.wanted)
+    _ = device.handle(.failed)
+    #expect(device.handle(.wanted, restedFor: .milliseconds(400)) == .wait(.milliseconds(600)))
+  }
+
   @Test("is tried once without a retry, and may be wanted again", arguments: [Device.Event.failed, .lost])
   func once(end: Device.Event) {
-    var device = Device(retry: nil)
+    var device = Device(Device.Policy(retry: nil))
     for _ in 0..<2 {
       var steps = [device.handle(.wanted)]
       if end == .lost { steps.append(device.handle(.opened)) }
@@ -83,7 +152,7 @@ struct DeviceTests {
 
   @Test("pauses twice as long after each failure, at most as long as it is told to")
   func backOff() {
-    var device = Device(retry: Self.retry)
+    var device = Device(Device.Policy(retry: Self.retry))
     _ = device.handle(.wanted)
     var pauses: [Duration] = []
     for _ in 0..<100 {
@@ -100,7 +169,7 @@ struct DeviceTests {
 
   @Test("takes a quarter of the pause off at most, and adds nothing", arguments: [0.0, 0.3, 1.0])
   func jitter(jitter: Double) {
-    var device = Device(retry: .seconds(4) ... .seconds(4))
+    var device = Device(Device.Policy(retry: .seconds(4) ... .seconds(4)))
     _ = device.handle(.wanted)
     guard case .wait(let pause) = device.handle(.failed, jitter: jitter) else {
       Issue.record("no pause")
@@ -113,7 +182,7 @@ struct DeviceTests {
   @Test("keeps pausing longer for a link that breaks soon after it opened, not for one that held")
   func flapping() {
     for (held, expected) in [(Duration.seconds(1), Duration.seconds(1)), (.seconds(5), .milliseconds(250))] {
-      var device = Device(retry: Self.retry)
+      var device = Device(Device.Policy(retry: Self.retry))
       _ = device.handle(.wanted)
       var step = Device.Step.nothing
       for _ in 0..<3 {
@@ -125,24 +194,35 @@ struct DeviceTests {
     }
   }
 
-  @Test("comes through any order of events without a step that doesn't fit its state")
-  func anyOrder() {
+  @Test("comes through any order of events without a step that doesn't fit its state", arguments: [true, false])
+  func anyOrder(endsClients: Bool) {
     var random = SeededRandom()
-    let events: [Device.Event] = [.wanted, .unwanted, .opened, .failed, .lost, .retryIsDue, .nodeAppeared]
-    var device = Device(retry: Self.retry)
+    let events: [Device.Event] = [
+      .wanted, .unwanted, .dismissed, .lingerIsOver, .drained, .opened, .failed, .lost, .changed, .retryIsDue,
+      .nodeAppeared,
+    ]
+    var device = Device(Device.Policy(retry: Self.retry, linger: .seconds(1), endsClients: endsClients))
     for _ in 0..<100_000 {
       let before = device.state
       let event = events.randomElement(using: &random)!
-      switch device.handle(event, jitter: .random(in: 0...1, using: &random)) {
-      case .open: #expect(device.state == .opening && before != .opening && before != .open, "\(random)")
-      case .cancelOpening: #expect(before == .opening && device.state == .closed, "\(random)")
-      case .close: #expect(before == .open && device.state == .closed, "\(random)")
-      case .stopWaiting: #expect(before == .waiting && device.state == .closed, "\(random)")
-      case .wait(let pause):
-        #expect(device.state == .waiting && pause >= .milliseconds(187) && pause <= .seconds(30), "\(random)")
-      case .giveUp: Issue.record("there is a retry")
-      case .nothing: break
-      }
+      let rested = Duration.milliseconds(Int.random(in: 0...300, using: &random))
+      let step = device.handle(event, jitter: .random(in: 0...1, using: &random), restedFor: rested)
+      #expect(isSound(step, from: before, to: device.state), "\(event) in \(before) gave \(step): \(random)")
+    }
+  }
+
+  private func isSound(_ step: Device.Step, from before: Device.State, to after: Device.State) -> Bool {
+    switch step {
+    case .open: after == .opening && ![.open, .lingering].contains(before)
+    case .cancelOpening: before == .opening && after == .closed
+    case .linger: before == .open && after == .lingering
+    case .stopLingering: before == .lingering && after == .open
+    case .drain: [.open, .lingering].contains(before) && after == .draining
+    case .close: before == .draining && after == .closed
+    case .stopWaiting: before == .waiting && after == .closed
+    case .wait(let pause): after == .waiting && pause > .zero && pause <= .seconds(30)
+    case .giveUp: false  // there is a retry
+    case .nothing: before == after || (before == .opening && after == .open)
     }
   }
 }

@@ -62,26 +62,40 @@ final class LinkRig: LinkDelegate {
   private(set) var words: [String] = []
   private(set) var pauses: [Duration] = []
   private(set) var endings: [UInt64: [Ending]] = [:]
+  private(set) var dropped: UInt64 = 0
   var onStatus: (LinkStatus) -> Void = { _ in }
   private var lastNumber: UInt64 = 0
   private var clients: [any ByteStream] = []
+  private let isShared: Bool
+  private let buffer: Int
 
   init(
-    isShared: Bool = true, staysOpen: Bool = false, buffer: Int = 64, dropsUnheard: Bool = true,
-    connector: ScriptedConnector = ScriptedConnector(), on poller: Poller? = nil
+    isShared: Bool = true, buffer: Int = 64, connector: ScriptedConnector = ScriptedConnector(),
+    on poller: Poller? = nil, _ change: (inout Config.Device) -> Void = { _ in }
   ) throws {
     let clock = clock.clock
     self.poller = try poller ?? Poller(clock: clock) { _ in }
     self.connector = connector
+    self.isShared = isShared
+    self.buffer = buffer
     lingering = Lingering(on: self.poller)
-    let settings = RouteSettings(
-      name: "x", connector: connector, endpoint: "scripted://", maxClients: 8,
+    link = Link(try settings(change), on: self.poller, lingering: lingering, delegate: self)
+  }
+
+  /// The standard settings but for `change`, of the endpoint `url`.
+  func settings(
+    of url: String = "tty:///dev/x", connector: ScriptedConnector? = nil, _ change: (inout Config.Device) -> Void
+  ) throws -> RouteSettings {
+    var device = Config.Device(
+      open: .onDemand, linger: .zero, absent: .hold, retry: .milliseconds(250) ... .seconds(30),
+      connectTimeout: .seconds(10), drain: .seconds(5), flush: .connect, onOpen: [], onClose: [])
+    change(&device)
+    return RouteSettings(
+      name: "x", connector: connector ?? self.connector, url: try EndpointURL(url), maxClients: 8,
       hub: Hub.Policy(
-        isShared: isShared, buffer: buffer, backlog: 0, slow: .automatic, dropsUnheard: dropsUnheard,
-        drain: .seconds(5)),
-      staysOpen: staysOpen, retry: isShared ? .milliseconds(250) ... .seconds(30) : nil, connectTimeout: .seconds(10),
-      discardsInput: dropsUnheard, sendsNotices: true)
-    link = Link(settings, on: self.poller, lingering: lingering, delegate: self)
+        isShared: isShared, buffer: buffer, backlog: 0, slow: .automatic, dropsUnheard: device.flush.atConnect,
+        drain: device.drain),
+      device: device, discardsInput: device.flush.atConnect, sendsNotices: true)
   }
 
   // An open stream and its session keep each other, as they shall.
@@ -128,6 +142,8 @@ final class LinkRig: LinkDelegate {
     endings[session.number, default: []].append(ending)
     lingering.close(session.client, otherSideFinished: true)
   }
+
+  func link(_ link: Link, dropped count: UInt64) { dropped += count }
 
   func linkHasSettled(_ link: Link) {}
 }

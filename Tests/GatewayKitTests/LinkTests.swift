@@ -29,7 +29,10 @@ struct LinkTests {
 
   @Test("that is to be open always opens without clients and stays when they leave")
   func always() throws {
-    let rig = try LinkRig(staysOpen: true, dropsUnheard: false)
+    let rig = try LinkRig { device in
+      device.open = .always
+      device.flush = .none
+    }
     rig.link.start()
     #expect(rig.openings.count == 1 && !rig.openings[0].discardsInput)
     let endpoint = ScriptedStream(takesAll: true)
@@ -44,7 +47,7 @@ struct LinkTests {
 
   @Test("gives nobody what its device said to those before, once it was closed")
   func closedInBetween() throws {
-    let rig = try LinkRig(dropsUnheard: false)
+    let rig = try LinkRig { $0.flush = .none }
     let before = ScriptedStream(reads: [.ended])
     let session = rig.join(before)
     let endpoint = ScriptedStream(reads: [.moved(20)])

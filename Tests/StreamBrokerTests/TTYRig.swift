@@ -76,6 +76,8 @@ final class RecordedTTY: TTYCalls {
     var modes = linux_termios()
     /// Which call fails, counted from 0, with which errno.
     var failing: (call: Int, errno: Int32)?
+    /// What it says is not sent yet.
+    var unsent = 0
     /// What the driver makes of settings.
     var takes: @Sendable (linux_termios) -> linux_termios = { $0 }
   }
@@ -183,6 +185,11 @@ final class RecordedTTY: TTYCalls {
 
   func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
     try note("ioctl TIOCSSERIAL", isOn ? " on" : " off")
+  }
+
+  func unsent(_ tty: Int32) throws(SystemError) -> Int {
+    try note("ioctl TIOCOUTQ")
+    return state.withLock { $0.unsent }
   }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) { try note("tcflush", " \(purge)") }

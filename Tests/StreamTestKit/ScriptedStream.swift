@@ -26,6 +26,7 @@ public final class ScriptedStream: ByteStream {
   public var holdsUnit = false
   public var unacknowledged = 0
   public var unread: Int?
+  public var serialLine: (any SerialLine)?
 
   /// What was written.
   public private(set) var written: [UInt8] = []

@@ -2,17 +2,34 @@
 // socket and no clock.
 
 /// ```
-/// closed → opening → open → opening …          a step is what the owner does next
-///            ↓  ↑      ↓
-///           waiting ←──┘ (failed, lost)
+/// closed → opening → open ⇄ lingering        a step is what the owner does next
+///   ↑        ↓  ↑     ↓  ↘    ↓
+///   │       waiting ←─┘   draining           (failed, lost)   (unwanted)
+///   └───────────┴─────────────┘
 /// ```
 struct Device {
+  struct Policy: Equatable {
+    /// The shortest and the longest pause between two tries; nil = a single try.
+    var retry: ClosedRange<Duration>?
+    /// How long it stays open when nobody needs it any more.
+    var linger = Duration.zero
+    /// Who waits is sent away when it can't be opened, so each who comes gets a try of his own.
+    var endsClients = false
+  }
+
   enum Event: Equatable {
     /// Somebody needs the link: a client came, or it is to be open always.
     case wanted
-    /// Nobody needs it any more, and what was sent to it is out.
+    /// Nobody needs it any more, and what was sent to it is taken.
     case unwanted
+    /// The same, and nobody will come back for it.
+    case dismissed
+    case lingerIsOver
+    /// The last words are out.
+    case drained
     case opened, failed, lost
+    /// The configuration names another endpoint, or the open one does not take its new settings.
+    case changed
     case retryIsDue
     /// Its node is there, or has changed: waiting longer is pointless.
     case nodeAppeared
@@ -21,6 +38,11 @@ struct Device {
   enum Step: Equatable {
     case open
     case cancelOpening
+    /// Close it unless somebody needs it within so long.
+    case linger(Duration)
+    case stopLingering
+    /// Say the last words, and tell when they are out.
+    case drain
     case close
     /// Try again after so long; an alarm that is set already is replaced.
     case wait(Duration)
@@ -30,61 +52,105 @@ struct Device {
     case nothing
   }
 
-  enum State: Equatable { case closed, opening, open, waiting }
+  enum State: Equatable { case closed, opening, open, lingering, draining, waiting }
 
   private(set) var state = State.closed
-  /// The shortest and the longest pause between two tries; nil = a single try.
-  let retry: ClosedRange<Duration>?
+  var policy: Policy
   private var failures = 0
   // Told while opening was under way, so that attempt may have come too early.
   private var nodeHasAppeared = false
+  // Somebody needs it behind the last words of the old one.
+  private var opensAgain = false
   // A link that opens and breaks at once must not be tried in a circle: only one that held for this long counts as good.
   static let goodAfter = Duration.seconds(5)
+  // Between tries that newcomers ask for, at most: they would else make the pace.
+  static let longestRest = Duration.seconds(1)
 
-  init(retry: ClosedRange<Duration>?) { self.retry = retry }
+  init(_ policy: Policy) { self.policy = policy }
 
-  /// `jitter` from 0 to 1 spreads the tries of many links; `heldFor` is how long a link that is lost was open.
-  mutating func handle(_ event: Event, jitter: Double = 0.5, heldFor: Duration = .zero) -> Step {
+  /// `jitter` from 0 to 1 spreads the tries of many links; `heldFor` is how long a link that is lost was open, and
+  /// `restedFor` how long ago the last try failed.
+  mutating func handle(
+    _ event: Event, jitter: Double = 0.5, heldFor: Duration = .zero, restedFor: Duration = longestRest
+  ) -> Step {
     switch (state, event) {
-    case (.closed, .wanted), (.waiting, .retryIsDue):
-      state = .opening
-      nodeHasAppeared = false
-      return .open
-    case (.waiting, .nodeAppeared):
-      state = .opening
-      nodeHasAppeared = false
+    case (.closed, .wanted): return tryForNewcomer(restedFor)
+    case (.waiting, .wanted): return policy.endsClients ? tryForNewcomer(restedFor) : .nothing
+    case (.waiting, .retryIsDue): return open()
+    case (.waiting, .nodeAppeared), (.waiting, .changed), (.opening, .changed):
       failures = 0
-      return .open
+      return open()
     case (.opening, .nodeAppeared):
       nodeHasAppeared = true
       return .nothing
     case (.opening, .opened):
       state = .open
       return .nothing
-    case (.opening, .failed):
-      return pause(jitter)
-    case (.open, .lost):
+    case (.opening, .failed): return pause(jitter)
+    case (.open, .lost), (.lingering, .lost):
       if heldFor >= Self.goodAfter { failures = 0 }
       return pause(jitter)
-    case (.opening, .unwanted):
-      state = .closed
-      failures = 0
-      return .cancelOpening
-    case (.waiting, .unwanted):
-      state = .closed
-      failures = 0
-      return .stopWaiting
-    case (.open, .unwanted):
-      state = .closed
-      failures = 0
-      return .close
-    default:
-      return .nothing  // late news about a step that is behind us
+    case (.opening, .unwanted), (.opening, .dismissed): return close(.cancelOpening)
+    case (.waiting, .unwanted), (.waiting, .dismissed): return close(.stopWaiting)
+    default: return handleParting(event)
     }
   }
 
+  /// What happens around the end of a link that is open.
+  private mutating func handleParting(_ event: Event) -> Step {
+    switch (state, event) {
+    case (.open, .unwanted) where policy.linger > .zero:
+      state = .lingering
+      return .linger(policy.linger)
+    case (.lingering, .wanted):
+      state = .open
+      return .stopLingering
+    case (.open, .unwanted), (.open, .dismissed), (.lingering, .dismissed), (.lingering, .lingerIsOver),
+      (.lingering, .changed):
+      return drain(thenOpen: false)
+    case (.open, .changed): return drain(thenOpen: true)
+    case (.draining, .wanted):
+      opensAgain = true
+      return .nothing
+    case (.draining, .unwanted), (.draining, .dismissed):
+      opensAgain = false
+      return .nothing
+    case (.draining, .drained):
+      failures = 0
+      return opensAgain ? open() : close(.close)
+    default: return .nothing  // late news about a step that is behind us
+    }
+  }
+
+  private mutating func open() -> Step {
+    state = .opening
+    nodeHasAppeared = false
+    return .open
+  }
+
+  private mutating func drain(thenOpen: Bool) -> Step {
+    state = .draining
+    opensAgain = thenOpen
+    return .drain
+  }
+
+  private mutating func close(_ step: Step) -> Step {
+    state = .closed
+    // Where newcomers ask for tries, one who came and went must not make the next one forget how long ago the last was.
+    if !policy.endsClients || step == .close { failures = 0 }
+    return step
+  }
+
+  /// Nobody is sent away without a try; but not more tries than pauses of the shortest kind allow.
+  private mutating func tryForNewcomer(_ rested: Duration) -> Step {
+    let rest = min(policy.retry?.lowerBound ?? .zero, Self.longestRest)
+    guard policy.endsClients, failures > 0, rested < rest else { return open() }
+    state = .waiting
+    return .wait(rest - rested)
+  }
+
   private mutating func pause(_ jitter: Double) -> Step {
-    guard let retry else {
+    guard let retry = policy.retry else {
       state = .closed
       return .giveUp
     }

@@ -1,5 +1,6 @@
 // The open stream to an endpoint, shared by all clients of a route or one per client, with the hub that moves its bytes.
-// Does what `Device` decides: opens, waits, tries again, closes.
+// Does what `Device` decides: opens, waits, tries again, closes. What its clients meet while it is away stands in
+// Link+Absence.swift, what a reload changes in Link+Update.swift.
 
 import ByteStreams
 import StreamBroker
@@ -8,23 +9,33 @@ protocol LinkDelegate: AnyObject {
   /// `retry` is the pause before the next try, where there is one.
   func link(_ link: Link, is status: LinkStatus, retry: Duration?)
   func link(_ link: Link, ended session: Session, _ ending: Ending)
+  /// Bytes were thrown away that are in no session's account.
+  func link(_ link: Link, dropped count: UInt64)
   /// What followed from a session's end is done: a link that nobody needs any more is closed.
   func linkHasSettled(_ link: Link)
 }
 
 final class Link: HubDelegate {
-  private let settings: RouteSettings
-  private let poller: Poller
-  private let lingering: Lingering
-  private unowned let delegate: any LinkDelegate  // the group of sessions, which owns the link
+  var settings: RouteSettings
+  let poller: Poller
+  let lingering: Lingering
+  unowned let delegate: any LinkDelegate  // the group of sessions, which owns the link
   private(set) lazy var hub = Hub(settings.hub, on: poller, delegate: self)
 
-  private var device: Device
+  var device: Device
   private var opening: (any Opening)?
   private var deadline: Timers.Token?
   private var retryTimer: Timers.Token?
+  private var lingerTimer: Timers.Token?
   private var watch: NodeWatch?
-  private var openedAt: UInt64 = 0
+  private var farewell: Farewell?
+  /// When it was opened, and when it could not be, or was lost.
+  var openedAt: UInt64 = 0
+  var failedAt: UInt64 = 0
+  /// Until then clients stay although it can't be opened: the configuration has just changed.
+  var heldUntil: UInt64 = 0
+  /// What the endpoint that is left hears last, where that is not what the settings say now.
+  var oldLastWords: [UInt8]?
   // Each attempt has a number, so that the answer of one that was given up means nothing.
   private var attempt = 0
   private var isStopping = false
@@ -35,7 +46,7 @@ final class Link: HubDelegate {
     self.poller = poller
     self.lingering = lingering
     self.delegate = delegate
-    device = Device(retry: settings.retry)
+    device = Device(settings.devicePolicy)
   }
 
   /// For a link that is to be open without clients.
@@ -43,7 +54,7 @@ final class Link: HubDelegate {
 
   func join(_ session: Session) {
     hub.join(session)
-    follow(device.handle(.wanted))
+    follow(device.handle(.wanted, restedFor: elapsed(since: failedAt)))
   }
 
   /// Sends all clients away, each after what is kept for him, and closes. The delegate hears of each.
@@ -53,16 +64,46 @@ final class Link: HubDelegate {
     closeIfUnneeded()
   }
 
+  /// Ends at once what is left after `stop`.
+  func cutOff(_ ending: Ending) {
+    for session in hub.sessions { hub.end(session, ending) }
+    farewell?.cutOff()
+  }
+
+  func sessionIsOver(_ session: Session, _ ending: Ending) {
+    delegate.link(self, ended: session, ending)
+    closeIfUnneeded()
+    delegate.linkHasSettled(self)
+  }
+
+  func closeIfUnneeded() {
+    if !isNeeded { follow(device.handle(isStopping ? .dismissed : .unwanted)) }
+  }
+
+  private var isNeeded: Bool {
+    if settings.staysOpen && !isStopping { return true }
+    switch device.state {
+    // Those who are on their way out may have left something for the device still.
+    case .open, .lingering: return !hub.sessions.isEmpty
+    default: return hub.sessions.contains { $0.leaving == nil }
+    }
+  }
+
+  func elapsed(since time: UInt64) -> Duration { .nanoseconds(Int64(clamping: poller.timers.now &- time)) }
+
   // MARK: - What the device decides
 
-  private func follow(_ step: Device.Step) {
+  func follow(_ step: Device.Step) {
     switch step {
     case .open: open()
     case .cancelOpening:
       cancelOpening()
       stopWaiting()
       say(.closed)
-    case .close: close()
+    case .linger(let time): linger(time)
+    case .stopLingering: stopLingering()
+    case .drain: drain()
+    case .close: say(.closed)
     case .wait(let pause): wait(pause)
     case .stopWaiting:
       stopWaiting()
@@ -72,8 +113,8 @@ final class Link: HubDelegate {
   }
 
   private func open() {
+    cancelOpening()
     stopWaiting()
-    attempt += 1
     let attempt = attempt
     say(.opening)
     let opening = settings.connector.open(on: poller, discardingInput: settings.discardsInput) { [weak self] result in
@@ -103,25 +144,14 @@ final class Link: HubDelegate {
 
   private func opened(_ stream: any ByteStream) {
     openedAt = poller.timers.now
-    watch?.cancel()
-    watch = nil
+    stopWatching()
     say(.open)
     follow(device.handle(.opened))
     hub.attach(stream)
   }
 
-  private func failed(_ failure: OpenFailure) {
-    let step = device.handle(.failed, jitter: .random(in: 0...1))
-    if step == .giveUp {
-      say(.closed)
-      hub.leaveAll(Ending(.openFailed, failure))
-    } else {
-      say(.waiting(.openFailed(failure)), retry: step)
-      follow(step)
-    }
-  }
-
   private func wait(_ pause: Duration) {
+    poller.timers.cancel(retryTimer)
     retryTimer = poller.timers.after(pause) { [weak self] in
       guard let self else { return }
       follow(device.handle(.retryIsDue))
@@ -136,59 +166,56 @@ final class Link: HubDelegate {
   private func stopWaiting() {
     poller.timers.cancel(retryTimer)
     retryTimer = nil
-    if device.state == .closed {
-      watch?.cancel()
-      watch = nil
+    if device.state == .closed { stopWatching() }
+  }
+
+  func stopWatching() {
+    watch?.cancel()
+    watch = nil
+  }
+
+  // MARK: - Parting
+
+  private func linger(_ time: Duration) {
+    lingerTimer = poller.timers.after(time) { [weak self] in
+      guard let self else { return }
+      follow(device.handle(.lingerIsOver))
     }
   }
 
-  private func close() {
-    if let stream = hub.detach() { lingering.close(stream, otherSideFinished: hub.endpointHasEnded) }
-    hub.dropUnheard()
-    say(.closed)
+  func stopLingering() {
+    poller.timers.cancel(lingerTimer)
+    lingerTimer = nil
   }
 
-  private func say(_ status: LinkStatus, retry: Device.Step = .nothing) {
+  /// Closes behind the last words.
+  private func drain() {
+    stopLingering()
+    hub.dropUnheard()
+    guard let stream = hub.detach() else { return follow(device.handle(.drained)) }
+    let words = oldLastWords ?? settings.device.onClose
+    guard Farewell.isNeeded(for: stream, words) else { return part(from: stream) }
+    say(.draining)
+    farewell = Farewell(to: stream, saying: words, patience: settings.device.drain, on: poller) { [weak self] unsent in
+      guard let self else { return stream.close() }
+      farewell = nil
+      if unsent > 0 { delegate.link(self, dropped: UInt64(unsent)) }
+      part(from: stream)
+    }
+    farewell?.start()
+  }
+
+  private func part(from stream: any ByteStream) {
+    lingering.close(stream, otherSideFinished: hub.endpointHasEnded)
+    follow(device.handle(.drained))
+    delegate.linkHasSettled(self)
+  }
+
+  func say(_ status: LinkStatus, retry: Device.Step = .nothing) {
     guard status != self.status else { return }
     self.status = status
     var pause: Duration?
     if case .wait(let length) = retry { pause = length }
     delegate.link(self, is: status, retry: pause)
-  }
-
-  // MARK: - What the hub tells
-
-  func endpointIsGone(_ cause: (any Error)?) {
-    if !settings.hub.isShared && cause == nil {
-      hub.endpointHasEnded = true
-      for session in hub.sessions { hub.settle(session) }
-      return
-    }
-    if hub.endpointHasEnded {
-      // It had said its last word in order; that it takes no more is its leave, not its failure.
-      hub.endpointHungUp()
-      return
-    }
-    hub.detach()?.close()
-    let held = Duration.nanoseconds(Int64(clamping: poller.timers.now &- openedAt))
-    let step = device.handle(.lost, jitter: .random(in: 0...1), heldFor: held)
-    if step == .giveUp {
-      say(.closed)
-      hub.leaveAll(Ending(.deviceLost, cause))
-    } else {
-      say(.waiting(.lost(cause as? SystemError)), retry: step)
-      follow(step)
-      closeIfUnneeded()
-    }
-  }
-
-  func sessionIsOver(_ session: Session, _ ending: Ending) {
-    delegate.link(self, ended: session, ending)
-    closeIfUnneeded()
-    delegate.linkHasSettled(self)
-  }
-
-  private func closeIfUnneeded() {
-    if hub.sessions.isEmpty && (!settings.staysOpen || isStopping) { follow(device.handle(.unwanted)) }
   }
 }

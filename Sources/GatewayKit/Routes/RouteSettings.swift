@@ -1,4 +1,5 @@
-// What a route is told to do, as values that any lane may read. Made from the configuration once, when the route starts.
+// What a route is told to do, as values that any lane may read. Made from the configuration when the route starts and at
+// each reload that changes it.
 
 import ByteStreams
 import StreamBroker
@@ -7,16 +8,25 @@ struct RouteSettings: Sendable {
   let name: String
   /// Opens the endpoint.
   let connector: any Connector
-  /// The endpoint for log and status, secrets masked.
-  let endpoint: String
+  let url: EndpointURL
   let maxClients: Int
   let hub: Hub.Policy
-  let staysOpen: Bool
-  /// Pauses between tries to open a shared link; nil on links of one client, which are tried once.
-  let retry: ClosedRange<Duration>?
-  let connectTimeout: Duration
+  /// When the link is opened, what becomes of clients while it can't be, how it is closed.
+  let device: Config.Device
   let discardsInput: Bool
   let sendsNotices: Bool
+
+  /// The endpoint for log and status, secrets masked.
+  var endpoint: String { url.description }
+  /// Without clients too.
+  var staysOpen: Bool { hub.isShared && device.open == .always }
+  var connectTimeout: Duration { device.connectTimeout }
+
+  var devicePolicy: Device.Policy {
+    // A link of one client is tried once.
+    Device.Policy(
+      retry: hub.isShared ? device.retry : nil, linger: device.linger, endsClients: device.absent == .close)
+  }
 }
 
 extension RouteSettings {
@@ -26,15 +36,13 @@ extension RouteSettings {
     let flushes = route.device.flush.atConnect
     name = route.name
     self.connector = connector
-    endpoint = route.endpoint.description
+    url = route.endpoint
     maxClients = route.clients.max
     let isLine = type(of: connector).isLine
     hub = Hub.Policy(
       isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
       slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain)
-    staysOpen = isShared && route.device.open == .always
-    retry = isShared ? route.device.retry : nil
-    connectTimeout = route.device.connectTimeout
+    device = route.device
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices
   }

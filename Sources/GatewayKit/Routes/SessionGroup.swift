@@ -91,8 +91,12 @@ final class SessionGroup: LinkDelegate {
     for session in sessions where !isAdmitted(session.arrival) { session.hub.end(session, Ending(.denied)) }
   }
 
-  /// From here on new values hold; links that are open keep what they were made with.
-  func update(_ settings: RouteSettings) { self.settings = settings }
+  /// From here on new values hold. A client with a link of his own keeps what that was made with: the other side of a
+  /// proxy is not to be exchanged under him.
+  func update(_ settings: RouteSettings) {
+    self.settings = settings
+    sharedLink?.update(settings)
+  }
 
   /// Ends all sessions, each after what is kept for it, and closes the links; calls `done` when nothing is left.
   func stop(_ ending: Ending, then done: @escaping () -> Void) {
@@ -104,12 +108,14 @@ final class SessionGroup: LinkDelegate {
 
   /// Closes at once whatever is left after `stop`.
   func cutOff(_ ending: Ending) {
-    for session in sessions { session.hub.end(session, ending) }
+    sharedLink?.cutOff(ending)
+    for link in Array(links.values) { link.cutOff(ending) }
     lingering.closeAll()
   }
 
   private func tellIfEmpty() {
-    guard let done = whenEmpty, links.isEmpty, sharedLink?.hub.sessions.isEmpty ?? true else { return }
+    guard let done = whenEmpty, links.isEmpty else { return }
+    if let sharedLink, !sharedLink.hub.sessions.isEmpty || sharedLink.status != .closed { return }
     whenEmpty = nil
     lingering.empty(within: Self.lastLinger, then: done)
   }
@@ -137,6 +143,10 @@ final class SessionGroup: LinkDelegate {
           nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true)))
     links.removeValue(forKey: session.number)
     sessionEnded(session.number)
+  }
+
+  func link(_ link: Link, dropped count: UInt64) {
+    status.tell(.linkDropped(route: settings.name, endpoint: settings.endpoint, bytes: count))
   }
 
   /// Only now: the endpoint of the last session lingers too, and is waited for.

@@ -40,8 +40,10 @@ extension Hub {
         }
       } catch {
         pumpFailed(session, error)
-        guard endpoint === self.endpoint, writeFailure == nil else { return }
+        guard writeFailure == nil else { return }
       }
+      // The last one who ends may close the link; the endpoint is somebody else's then.
+      guard endpoint === self.endpoint else { return }
     }
     if waiting.isEmpty {
       endpoint.writerWaits = []

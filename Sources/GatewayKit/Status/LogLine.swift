@@ -65,6 +65,10 @@ struct LogLine {
         ])
     case .link(let route, let endpoint, let status, let retry):
       self.init(route: route, endpoint: endpoint, status, retry)
+    case .linkDropped(let route, let endpoint, let bytes):
+      self.init(
+        .warning, "link drops",
+        [("route", .text(route)), ("endpoint", .text(endpoint)), ("dropped", .number(bytes))])
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
     case .routeConfigured(let route, let listeners):
       self.init(.debug, "route configured", [("route", .text(route)), ("listeners", .number(UInt64(listeners.count)))])
@@ -125,7 +129,9 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .controlFailed, .watchFailed, .takesRestart, .dropped, .link(_, _, .waiting, _): .warning
+    case .listenerWaits, .controlFailed, .watchFailed, .takesRestart, .dropped, .linkDropped,
+      .link(_, _, .waiting, _):
+      .warning
     case .outOfDescriptors, .reloadFailed: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .reloading: .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info

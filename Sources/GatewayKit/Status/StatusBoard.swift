@@ -16,7 +16,7 @@ public final class StatusBoard: Sendable {
   public func observe(_ event: StatusEvent) {
     switch event {
     // The many: lanes need not meet at the lock for them.
-    case .sessionOpened, .sessionEnded, .link, .writerChanged, .dropped: return
+    case .sessionOpened, .sessionEnded, .link, .writerChanged, .dropped, .linkDropped: return
     default: break
     }
     picture.withLock { picture in

@@ -24,6 +24,8 @@ protocol TTYCalls: Sendable {
   func setBreak(_ tty: Int32, _ isOn: Bool) throws(SystemError)
   /// ASYNC_LOW_LATENCY by TIOCSSERIAL.
   func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError)
+  /// TIOCOUTQ.
+  func unsent(_ tty: Int32) throws(SystemError) -> Int
   /// tcflush(3).
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError)
 }
@@ -81,6 +83,12 @@ struct SystemTTYCalls: TTYCalls {
 
   func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
     try check("ioctl TIOCSSERIAL", linux_set_low_latency(tty, isOn ? 1 : 0))
+  }
+
+  func unsent(_ tty: Int32) throws(SystemError) -> Int {
+    var count: Int32 = 0
+    try check("ioctl TIOCOUTQ", ioctl(tty, UInt(TIOCOUTQ), &count))
+    return Int(count)
   }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) {

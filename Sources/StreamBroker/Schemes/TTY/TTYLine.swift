@@ -52,6 +52,10 @@ final class TTYLine: SerialLine {
     run({ port, tty throws(SystemError) in try port.calls.setBreak(tty, isOn) }, done)
   }
 
+  func unsent(_ done: @escaping (Result<Int, SystemError>) -> Void) {
+    run({ port, tty throws(SystemError) in try port.calls.unsent(tty) }, done)
+  }
+
   func purge(_ what: Purge, _ done: @escaping (Result<Void, SystemError>) -> Void) {
     run({ port, tty throws(SystemError) in try port.calls.flush(tty, what) }, done)
   }

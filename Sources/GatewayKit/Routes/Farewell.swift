@@ -1,0 +1,129 @@
+// The last words to an endpoint that is closed in order: what it was told before goes out first, then `device.on-close`, then
+// the port's own queue. Bounded by `device.drain` without progress. The link waits for it, for until then it opens no other.
+
+import ByteStreams
+
+final class Farewell: ByteStreamDelegate {
+  private let stream: any ByteStream
+  private let poller: Poller
+  private var words: ArraySlice<UInt8>
+  private let patience: Duration
+  private var deadline: Timers.Token?
+  // What the port still had to send when it was last asked.
+  private var unsent: Int?
+  private var done: ((Int) -> Void)?
+  // A queue of some KiB empties in tenths of a second; asking costs a call on the port's own queue.
+  private static let interval = Duration.milliseconds(20)
+
+  /// Whether there is anything to wait for; a unit that the stream holds is the business of whoever closes it.
+  static func isNeeded(for stream: any ByteStream, _ words: [UInt8]) -> Bool {
+    !words.isEmpty || stream.serialLine != nil
+  }
+
+  /// `done` is called once, maybe at once, with how many bytes the port did not get rid of. The stream is its caller's again.
+  init(
+    to stream: any ByteStream, saying words: [UInt8], patience: Duration, on poller: Poller,
+    then done: @escaping (Int) -> Void
+  ) {
+    self.stream = stream
+    self.words = words[...]
+    self.patience = patience
+    self.poller = poller
+    self.done = done
+  }
+
+  func start() {
+    stream.delegate = self
+    stream.readerWaits = .readable  // what it says is of no use any more, but unread it may keep it from listening
+    waitOnce()
+    // What the line was asked to do before, such as to throw away what it was sent, comes first.
+    guard let line = stream.serialLine else { return speak() }
+    line.unsent { [weak self] _ in self?.speak() }
+  }
+
+  /// Time is up: what can go at once still goes.
+  func cutOff() {
+    speak()
+    finish()
+  }
+
+  func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+    switch event {
+    case .hasBytesAvailable: drop()
+    case .hasSpaceAvailable: speak()
+    case .errorOccurred, .endEncountered: finish()
+    case .openCompleted, .lastByteIsIn: break
+    }
+  }
+
+  // MARK: - Steps
+
+  private func speak() {
+    guard done != nil else { return }
+    do {
+      while !words.isEmpty {
+        switch try words.withUnsafeBytes({ try stream.write($0) }) {
+        case .moved(let count):
+          words = words.dropFirst(count)
+          waitOnce()
+        case .blocked(let wish): return stream.writerWaits = wish
+        case .ended: return finish()
+        }
+      }
+    } catch {
+      return finish()
+    }
+    guard !stream.holdsUnit else { return stream.writerWaits = .writable }
+    stream.writerWaits = []
+    if unsent == nil { waitForLine() }
+  }
+
+  private func waitForLine() {
+    guard done != nil else { return }
+    guard let line = stream.serialLine else { return finish() }
+    line.unsent { [weak self] answer in
+      guard let self else { return }
+      guard case .success(let count) = answer else { return finish() }
+      if count < unsent ?? .max { waitOnce() }
+      unsent = count
+      guard count > 0 else { return finish() }
+      poller.timers.after(Self.interval) { [weak self] in self?.waitForLine() }
+    }
+  }
+
+  private func drop() {
+    do {
+      switch try withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1, { try stream.read(into: $0) }) {
+      case .moved: if stream.holdsBytes { poller.again(stream) }
+      case .blocked(let wish): stream.readerWaits = wish
+      case .ended: finish()
+      }
+    } catch {
+      finish()
+    }
+  }
+
+  // MARK: - Patience
+
+  /// Something has moved: the wait begins anew.
+  private func waitOnce() {
+    poller.timers.cancel(deadline)
+    deadline = poller.timers.after(patience) { [weak self] in self?.lostPatience() }
+  }
+
+  private func lostPatience() {
+    // Closing would wait for what is unsent, and the next opening behind it: the kernel's patience is 30 s.
+    if let unsent, unsent > 0 { stream.serialLine?.purge(.output) { _ in } }
+    finish()
+  }
+
+  private func finish() {
+    guard let done else { return }
+    self.done = nil
+    poller.timers.cancel(deadline)
+    stream.delegate = nil
+    stream.readerWaits = []
+    stream.writerWaits = []
+    done(unsent ?? 0)
+  }
+}

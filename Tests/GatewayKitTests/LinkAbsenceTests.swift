@@ -1,0 +1,112 @@
+// What clients meet while the device is away: they and what they send are held, or what they send is dropped, or they are
+// sent away with the reason. What it said before it went reaches them first in each case.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A link whose device is away", .timeLimit(.minutes(1)))
+struct LinkAbsenceTests {
+  static let absences: [Config.Device.Absent] = [.hold, .discard, .close]
+
+  @Test("gives its clients everything the device said before it went, slow ones too", arguments: absences)
+  func lastOutput(absent: Config.Device.Absent) throws {
+    let rig = try LinkRig { $0.absent = absent }
+    let quick = ScriptedStream(takesAll: true)
+    let slow = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)], takesAll: true)
+    let sessions = [rig.join(quick), rig.join(slow)]
+    let endpoint = ScriptedStream(reads: [.moved(30), .failed(SystemError("read", EIO))])
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(quick.written == pattern(0..<30) && slow.written == pattern(0..<3))
+    #expect(rig.link.status.word == (absent == .close ? "closed" : "waiting"))
+    #expect(rig.ending(of: sessions[0]) == (absent == .close ? .deviceLost : nil))
+    rig.wakeWriter(slow)
+    #expect(slow.written == pattern(0..<30))
+    #expect(rig.ending(of: sessions[1]) == (absent == .close ? .deviceLost : nil))
+    for session in sessions { #expect(session.down == 30 && session.dropped == 0) }
+  }
+
+  @Test("sends them away where that is asked for, says why, and stops trying", arguments: [true, false])
+  func close(isLost: Bool) throws {
+    let rig = try LinkRig { $0.absent = .close }
+    let client = ScriptedStream(reads: [.moved(5)])
+    let session = rig.join(client)
+    if isLost {
+      let endpoint = ScriptedStream(reads: [.failed(SystemError("read", EIO))])
+      rig.openings[0].succeed(endpoint)
+      rig.wakeReader(client)
+      rig.wakeReader(endpoint)
+      #expect(rig.endings[session.number]?.first?.cause as? SystemError == SystemError("read", EIO))
+    } else {
+      rig.wakeReader(client)
+      rig.openings[0].fail(ENOENT)
+      #expect((rig.endings[session.number]?.first?.cause as? OpenFailure)?.cause?.name == "ENOENT")
+    }
+    #expect(rig.ending(of: session) == (isLost ? .deviceLost : .openFailed) && session.dropped == 5)
+    #expect(rig.words.suffix(2) == ["waiting", "closed"] && rig.pauses.isEmpty)
+    rig.pass(.seconds(60))
+    #expect(rig.openings.count == 1)
+  }
+
+  @Test("says that it hung up when the device went without an error")
+  func hungUp() throws {
+    let rig = try LinkRig { $0.absent = .close }
+    let session = rig.join(ScriptedStream())
+    let endpoint = ScriptedStream(reads: [.ended])
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(endpoint)
+    let cause = try #require(rig.endings[session.number]?.first?.cause)
+    #expect("\(cause)" == "tty:///dev/x hung up; was it unplugged?")
+  }
+
+  @Test("goes on trying without clients where it is to be open always")
+  func closeAlways() throws {
+    let rig = try LinkRig { device in
+      device.absent = .close
+      device.open = .always
+    }
+    rig.link.start()
+    let session = rig.join(ScriptedStream())
+    rig.openings[0].fail()
+    #expect(rig.ending(of: session) == .openFailed && rig.pauses.count == 1)
+    rig.pass(.seconds(1))
+    #expect(rig.openings.count == 2)
+    rig.openings[1].succeed(ScriptedStream(takesAll: true))
+    let next = rig.join(ScriptedStream())
+    #expect(rig.ending(of: next) == nil && rig.link.status == .open)
+  }
+
+  @Test("refuses no newcomer without a try, and makes no more tries than its pauses allow", arguments: [true, false])
+  func newcomers(staysOpen: Bool) throws {
+    let rig = try LinkRig { device in
+      device.absent = .close
+      device.retry = .milliseconds(400) ... .seconds(30)
+      if staysOpen { device.open = .always }
+    }
+    if staysOpen { rig.link.start() }
+    let first = rig.join(ScriptedStream())
+    rig.openings[0].fail()
+    for round in 1...3 {  // each comes 100 ms after the last try, and some others with him
+      rig.pass(.milliseconds(100))
+      let crowd = (0..<3).map { _ in rig.join(ScriptedStream()) }
+      #expect(rig.openings.count == round && crowd.allSatisfy { rig.ending(of: $0) == nil })
+      rig.pass(.milliseconds(300))
+      #expect(rig.openings.count == round + 1)
+      rig.openings[round].fail()
+      #expect(crowd.allSatisfy { rig.ending(of: $0) == .openFailed })
+    }
+    rig.pass(.seconds(1))
+    let tries = rig.openings.count
+    if staysOpen, !rig.openings[tries - 1].isAnswered { rig.openings[tries - 1].fail() }
+    rig.pass(.milliseconds(400))
+    let last = rig.join(ScriptedStream())
+    rig.openings[rig.openings.count - 1].succeed(ScriptedStream())
+    #expect(rig.ending(of: last) == nil && rig.ending(of: first) == .openFailed && rig.link.status == .open)
+  }
+}

@@ -1,0 +1,132 @@
+// What a reload does to a link at work.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A link whose settings change", .timeLimit(.minutes(1)))
+struct LinkUpdateTests {
+  @Test(
+    "opens another endpoint and holds its clients, whatever happens to those of a device that is away",
+    arguments: LinkAbsenceTests.absences)
+  func otherEndpoint(absent: Config.Device.Absent) throws {
+    let rig = try LinkRig { device in
+      device.absent = absent
+      device.onClose = [7]
+    }
+    let client = ScriptedStream(takesAll: true)
+    let session = rig.join(client)
+    let old = ScriptedStream(takesAll: true)
+    old.canHalfClose = false
+    rig.openings[0].succeed(old)
+    let other = ScriptedConnector()
+    rig.link.update(try rig.settings(of: "tty:///dev/y", connector: other) { $0.absent = absent })
+    #expect(old.written == [7] && old.isClosed && other.openings.count == 1)
+    client.willRead(.bytes([1, 2]))
+    rig.wakeReader(client)
+    other.openings[0].fail()  // what was closed a moment ago may be in the way still
+    #expect(rig.ending(of: session) == nil)
+    rig.pass(.seconds(1))
+    let new = ScriptedStream(takesAll: true)
+    other.openings[1].succeed(new)
+    #expect(new.written == [1, 2] && rig.ending(of: session) == nil && session.dropped == 0)
+    #expect(rig.openings.count == 1 && rig.link.status == .open)
+  }
+
+  @Test("holds them no longer than an opening may take where clients are sent away")
+  func otherEndpointIsNotThere() throws {
+    let rig = try LinkRig { $0.absent = .close }
+    let session = rig.join(ScriptedStream())
+    rig.openings[0].succeed(ScriptedStream())
+    let other = ScriptedConnector()
+    rig.link.update(try rig.settings(of: "tty:///dev/y", connector: other) { $0.absent = .close })
+    for _ in 0..<20 where rig.ending(of: session) == nil {
+      other.openings.last?.fail()
+      rig.pass(.seconds(1))
+    }
+    #expect(rig.ending(of: session) == .openFailed)
+    #expect(other.openings.count >= 4)
+  }
+
+  @Test("leaves another endpoint alone as long as nobody needs it", arguments: ["closed", "lingering"])
+  func unneeded(state: String) throws {
+    let rig = try LinkRig { $0.linger = .seconds(5) }
+    if state == "lingering" {
+      let client = ScriptedStream()
+      rig.join(client)
+      rig.openings[0].succeed(ScriptedStream())
+      rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    }
+    let other = ScriptedConnector()
+    rig.link.update(try rig.settings(of: "tty:///dev/y", connector: other) { _ in })
+    #expect(other.openings.isEmpty && rig.link.status == .closed)
+    rig.join(ScriptedStream())
+    #expect(other.openings.count == 1)
+  }
+
+  @Test("turns to another endpoint at once while it tries the old one", arguments: ["opening", "waiting"])
+  func stillTrying(state: String) throws {
+    let rig = try LinkRig()
+    rig.join(ScriptedStream())
+    if state == "waiting" { rig.openings[0].fail() }
+    let other = ScriptedConnector()
+    rig.link.update(try rig.settings(of: "tty:///dev/y", connector: other) { _ in })
+    #expect(rig.openings[0].isCancelled == (state == "opening") && other.openings.count == 1)
+    rig.pass(.seconds(9))
+    #expect(rig.openings.count == 1)
+    other.openings[0].succeed(ScriptedStream())
+    #expect(rig.link.status == .open)
+  }
+
+  @Test("touches nothing when the endpoint is the same, however it is written")
+  func sameEndpoint() throws {
+    let rig = try LinkRig()
+    rig.join(ScriptedStream())
+    let endpoint = ScriptedStream()
+    rig.openings[0].succeed(endpoint)
+    rig.link.update(try rig.settings(of: "tty:///dev/x?baud=115200") { _ in })
+    #expect(!endpoint.isClosed && rig.words == ["opening", "open"])
+  }
+
+  @Test("opens at once when it is to be open always, and closes when it need not be any more")
+  func always() throws {
+    let rig = try LinkRig()
+    rig.link.update(try rig.settings { $0.open = .always })
+    #expect(rig.openings.count == 1)
+    let endpoint = ScriptedStream()
+    endpoint.canHalfClose = false
+    rig.openings[0].succeed(endpoint)
+    rig.link.update(try rig.settings { $0.linger = .seconds(3) })
+    rig.pass(.seconds(2))
+    #expect(!endpoint.isClosed)
+    rig.pass(.seconds(1))
+    #expect(endpoint.isClosed && rig.link.status == .closed)
+  }
+
+  @Test("follows new policies from the next decision on")
+  func policies() throws {
+    let rig = try LinkRig()
+    let session = rig.join(ScriptedStream())
+    rig.openings[0].fail()
+    let first = try #require(rig.pauses.last)
+    rig.link.update(
+      try rig.settings { device in
+        device.retry = .seconds(8) ... .seconds(8)
+        device.connectTimeout = .seconds(2)
+      })
+    rig.pass(first)
+    #expect(rig.openings.count == 2, "the alarm that was set stays")
+    rig.pass(.seconds(2))
+    #expect(rig.openings[1].isCancelled)
+    #expect(try #require(rig.pauses.last) >= .seconds(6))
+    #expect(rig.ending(of: session) == nil)
+    rig.link.update(try rig.settings { $0.absent = .close })
+    rig.pass(.seconds(8))
+    rig.openings[2].fail()
+    #expect(rig.ending(of: session) == .openFailed)
+  }
+}
