@@ -24,11 +24,13 @@ public final class Pump {
   public let source: any ByteStream
   /// Where the bytes go. Nil while there is none: what comes is kept up to `capacity`, then reading stops.
   public var sink: (any ByteStream)?
-  /// The most it may keep, in bytes.
-  public let capacity: Int
+  /// The most it may keep, in bytes. Another value holds for the next ring; one that is in use stays until it is empty.
+  public var capacity: Int
 
   /// Bytes written so far.
   public private(set) var moved: UInt64 = 0
+  /// Bytes read by `skim`.
+  public private(set) var skimmed: UInt64 = 0
   public private(set) var sourceEnded = false
   /// The sink's last answer was that it takes no more now. `drain` finds out anew.
   public private(set) var sinkIsBlocked = false
@@ -70,7 +72,7 @@ public final class Pump {
         break
       }
       reads -= 1
-      let room = capacity - count
+      let room = self.room
       switch try read() {
       case .moved(let count):
         if canWrite { canWrite = try write(limit: .max) }
@@ -103,6 +105,35 @@ public final class Pump {
     return settle()
   }
 
+  /// Reads what the source has at hand and forgets it; what is kept from before stays. For a source whose bytes nobody wants
+  /// and whose end matters. Costs a warm ring for the turn.
+  public func skim() throws(Fault) {
+    guard !sourceEnded else { return }
+    let ring: RingBuffer
+    do { ring = try poller.rings.borrow(capacity: capacity) } catch { throw Fault(side: .ourselves, cause: error) }
+    defer { poller.rings.giveBack(ring) }
+    for _ in 0..<Self.budget(capacity: capacity) {
+      switch try read(into: ring) {
+      case .moved(let count):
+        ring.release(upTo: ring.head)
+        skimmed &+= UInt64(count)
+        guard count == 0 || count == ring.capacity || source.holdsBytes else {
+          source.readerWaits = .readable
+          return
+        }
+      case .blocked(let wish):
+        source.readerWaits = wish
+        return
+      case .ended:
+        source.readerWaits = []
+        sourceEnded = true
+        return
+      }
+    }
+    source.readerWaits = .readable
+    if source.holdsBytes { poller.again(source) }
+  }
+
   /// No more will come: the source broke. What it said before is still written.
   public func endSource() {
     source.readerWaits = []
@@ -120,7 +151,7 @@ public final class Pump {
   /// Behind a blocked sink only while the ring is under half full, or each freed 4 KiB would cost a read.
   private func wantsMore(_ canWrite: Bool) -> Bool {
     guard let ring, !ring.isEmpty else { return true }
-    return canWrite || sink == nil ? ring.room >= source.largestUnit : ring.count <= capacity / 2
+    return canWrite || sink == nil ? ring.room >= source.largestUnit : ring.count <= ring.capacity / 2
   }
 
   private func settle() -> Outcome {
@@ -133,21 +164,21 @@ public final class Pump {
 
   // MARK: - One step
 
+  private var room: Int { ring?.room ?? capacity }
+
   private func read() throws(Fault) -> Transfer {
-    do {
-      let ring = try self.ring ?? poller.rings.borrow(capacity: capacity)
-      self.ring = ring
-      do {
-        let source = source
-        return try ring.fill { try source.read(into: $0) }
-      } catch {
-        throw Fault(side: .source, cause: error)
-      }
-    } catch let fault as Fault {
-      throw fault
-    } catch {
+    let ring: RingBuffer
+    do { ring = try self.ring ?? poller.rings.borrow(capacity: capacity) } catch {
       throw Fault(side: .ourselves, cause: error)
     }
+    self.ring = ring
+    return try read(into: ring)
+  }
+
+  @inline(__always)
+  private func read(into ring: RingBuffer) throws(Fault) -> Transfer {
+    let source = source
+    do { return try ring.fill { try source.read(into: $0) } } catch { throw Fault(side: .source, cause: error) }
   }
 
   /// Whether the sink took everything it was offered and may be offered more.

@@ -14,6 +14,10 @@ final class HubRig: HubDelegate {
   private(set) var endings: [UInt64: [Ending]] = [:]
   /// How often the endpoint was said to be gone, and with which error.
   private(set) var losses: [SystemError?] = []
+  /// Who got the pen, in turn; nil is nobody.
+  private(set) var writers: [UInt64?] = []
+  /// What was told of drops, by session.
+  private(set) var drops: [UInt64: [UInt64]] = [:]
   private var lastNumber: UInt64 = 0
   private var clients: [any ByteStream] = []
   /// As a link does for one client: an endpoint that ended in order stays until he has gone.
@@ -22,12 +26,13 @@ final class HubRig: HubDelegate {
   /// With `isRealTime` deadlines follow the machine's clock.
   init(
     isShared: Bool = true, buffer: Int = 64, backlog: Int = 0, slow: Config.Clients.Slow = .automatic,
-    dropsUnheard: Bool = true, drain: Duration = .seconds(5), isRealTime: Bool = false
+    dropsUnheard: Bool = true, drain: Duration = .seconds(5), writers: Config.Clients.Writers = .all,
+    takeover: Config.Clients.Takeover = .refuse, packets: Config.Packets? = nil, isRealTime: Bool = false
   ) throws {
     poller = try Poller(clock: isRealTime ? .monotonic : clock.clock) { _ in }
     let policy = Hub.Policy(
       isShared: isShared, buffer: buffer, backlog: backlog, slow: slow,
-      dropsUnheard: dropsUnheard, drain: drain)
+      dropsUnheard: dropsUnheard, drain: drain, writers: writers, takeover: takeover, packets: packets)
     hub = Hub(policy, on: poller, delegate: self)
   }
 
@@ -36,10 +41,10 @@ final class HubRig: HubDelegate {
 
   /// A client joins.
   @discardableResult
-  func join(_ client: any ByteStream) -> Session {
+  func join(_ client: any ByteStream, role: Config.Listen.Role = .writer) -> Session {
     lastNumber += 1
     clients.append(client)
-    let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1")
+    let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
     let session = Session(
       label, client: client, number: lastNumber, hub: hub, buffer: hub.policy.buffer, on: poller)
     hub.join(session)
@@ -98,6 +103,13 @@ final class HubRig: HubDelegate {
       hub.detach()?.close()
     }
   }
+
+  func writerChanged(from old: Session?, to new: Session?) {
+    #expect(old?.number == writers.last ?? nil, "the pen comes from the one who had it")
+    writers.append(new?.number)
+  }
+
+  func sessionDrops(_ session: Session, bytes: UInt64) { drops[session.number, default: []].append(bytes) }
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     endings[session.number, default: []].append(ending)

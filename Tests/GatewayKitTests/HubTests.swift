@@ -85,7 +85,9 @@ struct HubTests {
     #expect(newcomer.written == pattern(0..<5))
   }
 
-  @Test("lets a client who is alone hold up the endpoint, for as long as he likes", arguments: [Config.Clients.Slow.automatic, .block])
+  @Test(
+    "lets a client who is alone hold up the endpoint, for as long as he likes",
+    arguments: [Config.Clients.Slow.automatic, .block])
   func alone(slow: Config.Clients.Slow) throws {
     let rig = try HubRig(slow: slow)
     let client = ScriptedStream()

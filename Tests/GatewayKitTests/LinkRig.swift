@@ -145,5 +145,7 @@ final class LinkRig: LinkDelegate {
 
   func link(_ link: Link, dropped count: UInt64) { dropped += count }
 
+  func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?) {}
+  func link(_ link: Link, drops bytes: UInt64, of session: Session) {}
   func linkHasSettled(_ link: Link) {}
 }

@@ -10,6 +10,7 @@ extension Link {
     let old = settings
     settings = new
     device.policy = new.devicePolicy
+    hub.update(new.hub)
     if new.url != old.url { reopen(leavingWith: old.device.onClose) }
     if new.staysOpen { follow(device.handle(.wanted)) }
     closeIfUnneeded()

@@ -11,6 +11,8 @@ protocol LinkDelegate: AnyObject {
   func link(_ link: Link, ended session: Session, _ ending: Ending)
   /// Bytes were thrown away that are in no session's account.
   func link(_ link: Link, dropped count: UInt64)
+  func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?)
+  func link(_ link: Link, drops bytes: UInt64, of session: Session)
   /// What followed from a session's end is done: a link that nobody needs any more is closed.
   func linkHasSettled(_ link: Link)
 }
@@ -218,4 +220,7 @@ final class Link: HubDelegate {
     if case .wait(let length) = retry { pause = length }
     delegate.link(self, is: status, retry: pause)
   }
+
+  func writerChanged(from old: Session?, to new: Session?) { delegate.link(self, writerChangedFrom: old, to: new) }
+  func sessionDrops(_ session: Session, bytes: UInt64) { delegate.link(self, drops: bytes, of: session) }
 }

@@ -41,7 +41,8 @@ extension RouteSettings {
     let isLine = type(of: connector).isLine
     hub = Hub.Policy(
       isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
-      slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain)
+      slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain,
+      writers: route.clients.writers, takeover: route.clients.takeover, packets: route.packets)
     device = route.device
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices

@@ -91,11 +91,12 @@ final class SessionGroup: LinkDelegate {
     for session in sessions where !isAdmitted(session.arrival) { session.hub.end(session, Ending(.denied)) }
   }
 
-  /// From here on new values hold. A client with a link of his own keeps what that was made with: the other side of a
-  /// proxy is not to be exchanged under him.
+  /// From here on new values hold. A client with a link of his own keeps the endpoint he came to: the other side of
+  /// a proxy is not to be exchanged under him.
   func update(_ settings: RouteSettings) {
     self.settings = settings
     sharedLink?.update(settings)
+    for link in links.values { link.hub.update(settings.hub) }
   }
 
   /// Ends all sessions, each after what is kept for it, and closes the links; calls `done` when nothing is left.
@@ -147,6 +148,14 @@ final class SessionGroup: LinkDelegate {
 
   func link(_ link: Link, dropped count: UInt64) {
     status.tell(.linkDropped(route: settings.name, endpoint: settings.endpoint, bytes: count))
+  }
+
+  func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?) {
+    status.tell(.writerChanged(route: settings.name, from: old?.number, to: new?.number))
+  }
+
+  func link(_ link: Link, drops bytes: UInt64, of session: Session) {
+    status.tell(.dropped(route: settings.name, number: session.number, bytes: bytes, total: session.dropped))
   }
 
   /// Only now: the endpoint of the last session lingers too, and is waited for.

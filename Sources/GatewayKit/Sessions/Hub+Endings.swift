@@ -18,13 +18,20 @@ extension Hub {
     session.leavesAt = head
     session.pump.endSource()
     if endpoint == nil || session.pump.sink == nil { session.dropped &+= UInt64(session.pump.discard()) }
+    // The beginning of a packet is all he will hear of it.
+    if let cutter, let ring, session.takesOutput, !session.isBlocked {
+      session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
+    }
     settle(session)
   }
 
   /// Decides what follows from the state a session is in. Called after whatever may have changed it.
   func settle(_ session: Session) {
     guard !session.isOver else { return }
-    let heardAll = !session.takesOutput || session.cursor >= (session.leaving == nil ? head : session.leavesAt)
+    if session.pump.sourceEnded && session.pump.count == 0 { inputIsOver(session) }
+    let heardAll =
+      !session.takesOutput
+      || session.cursor >= (session.leaving == nil ? head : session.leavesAt) && !session.hasRest
     if session.endedFirst == nil {
       session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
     }

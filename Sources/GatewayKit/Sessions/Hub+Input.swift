@@ -1,4 +1,4 @@
-// Up: the input of many clients goes to the endpoint in turns.
+// Up: the input of many clients goes to the endpoint in turns. Who may write is decided in Hub+Pen.swift.
 
 import ByteStreams
 
@@ -9,8 +9,27 @@ extension Hub {
 
   /// The client has bytes for the endpoint. He writes straight through only while nobody has kept input.
   func takeInput(of session: Session) {
+    guard session.mayWrite else { return dropInput(of: session) }
+    if notesPenUse { penUsedAt = poller.timers.now }
+    if let packetLine { return takePackets(of: session, packetLine) }
+    takeInput(of: session, mayWrite: waiting.isEmpty)
+  }
+
+  /// One whose packet is begun may write though others wait, to its end.
+  private func takePackets(of session: Session, _ line: PacketLine) {
+    line.allowance = 0
+    takeInput(of: session, mayWrite: waiting.isEmpty || line.speaker === session)
+    guard !waiting.isEmpty, let endpoint else { return }
+    if let speaker = line.speaker {
+      if !speaker.isWaiting { line.watchSilence(in: self) }
+    } else if endpoint.writerWaits.isEmpty {
+      serve()
+    }
+  }
+
+  private func takeInput(of session: Session, mayWrite: Bool) {
     do {
-      switch try session.pump.turn(mayWrite: waiting.isEmpty) {
+      switch try session.pump.turn(mayWrite: mayWrite) {
       case .idle: break
       case .keeps:
         queue(session)
@@ -26,16 +45,19 @@ extension Hub {
   func serve() {
     guard let endpoint, writeFailure == nil else { return }
     var services = Self.serviceBudget
-    while let session = waiting.first, services > 0 {
+    while let session = waiting.first, services > 0, !waitsForSpeaker {
       services -= 1
       do {
-        let outcome = try session.pump.drain(limit: waiting.count == 1 ? .max : Self.service)
+        let outcome = try session.pump.drain(limit: portion())
         if outcome == .keeps {
-          if waiting.count > 1 { waiting.append(waiting.removeFirst()) }
-          if session.pump.sinkIsBlocked { break }
+          let isBlocked = session.pump.sinkIsBlocked && session.gate?.isShut != true
+          // With one writer those before him in the line had the pen before him, and come first.
+          if policy.writers != .one && !isSpeaker(session) { waiting.append(waiting.removeFirst()) }
+          if isBlocked { break }
         } else {
           waiting.removeFirst()
           session.isWaiting = false
+          if notesPenUse && session === pen { penUsedAt = poller.timers.now }
           if outcome == .finished || session.leaving != nil { settle(session) }
         }
       } catch {
@@ -45,7 +67,10 @@ extension Hub {
       // The last one who ends may close the link; the endpoint is somebody else's then.
       guard endpoint === self.endpoint else { return }
     }
-    if waiting.isEmpty {
+    if waitsForSpeaker {
+      endpoint.writerWaits = []
+      if !waiting.isEmpty { packetLine?.watchSilence(in: self) }
+    } else if waiting.isEmpty {
       endpoint.writerWaits = []
       // The end of a client that waited for a unit to leave.
       if !policy.isShared { for session in sessions where session.pump.sourceEnded { settle(session) } }
@@ -54,14 +79,32 @@ extension Hub {
     }
   }
 
-  /// Who keeps input is served when the endpoint has space.
-  private func queue(_ session: Session) {
-    guard session.pump.count > 0, !session.isWaiting else { return }
-    session.isWaiting = true
-    waiting.append(session)
+  /// How much of the first one's input may go out in one go. With packets his gate counts it.
+  private func portion() -> Int {
+    let portion = waiting.count == 1 || policy.writers == .one ? Int.max : Self.service
+    packetLine?.allowance = portion
+    return packetLine == nil ? portion : .max
   }
 
-  private func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
+  /// Somebody's packet is begun, and nothing of the rest of it is there.
+  private var waitsForSpeaker: Bool {
+    guard let speaker = packetLine?.speaker else { return false }
+    return !speaker.isWaiting
+  }
+
+  private func isSpeaker(_ session: Session) -> Bool {
+    guard let speaker = packetLine?.speaker else { return false }
+    return speaker === session
+  }
+
+  /// Who keeps input is served when the endpoint has space. One whose packet is begun comes first.
+  func queue(_ session: Session) {
+    guard session.pump.count > 0, !session.isWaiting else { return }
+    session.isWaiting = true
+    waiting.insert(session, at: isSpeaker(session) ? 0 : waiting.count)
+  }
+
+  func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
     switch fault.side {
     case .source:
       queue(session)

@@ -14,13 +14,15 @@ extension Hub {
     }
   }
 
+  // MARK: - Reading
+
   func readOutput() {
     guard let endpoint else { return }
     var reads = Pump.budget(capacity: policy.buffer)
     do {
       reading: while true {
-        guard wantsMore(endpoint) else {
-          pause(endpoint)
+        guard wantsMore(endpoint) || makesRoom(for: endpoint) else {
+          if endpoint === self.endpoint { pause(endpoint) }
           break
         }
         guard reads > 0 else {
@@ -58,8 +60,10 @@ extension Hub {
   }
 
   private func gone(_ cause: (any Error)?) {
+    let endpoint = endpoint
     endpoint?.readerWaits = []
-    delegate.endpointIsGone(cause)
+    endPacket()
+    if endpoint === self.endpoint { delegate.endpointIsGone(cause) }  // nobody may be left to need it
   }
 
   /// A write to the endpoint failed. What it said before is still read and delivered.
@@ -79,10 +83,52 @@ extension Hub {
     }
   }
 
-  private func distribute(_ ring: RingBuffer) {
+  func readOnIfRoom() {
+    // After making room it reads first and waits second: a hang-up is told once only.
+    if isPaused, let endpoint, wantsMore(endpoint) || makesRoom(for: endpoint) {
+      endHoldUp()
+      isPaused = false
+      readOutput()
+      watchPacket()
+    } else {
+      giveBack()
+    }
+  }
+
+  /// Bytes that the slowest client has not taken.
+  private func wantsMore(_ endpoint: any ByteStream) -> Bool {
+    guard let ring else { return true }
+    // Alone behind a blocked client: below half only, or each freed 4 KiB would cost a read.
+    if sessions.count == 1, sessions[0].isBlocked, policy.slow != .dropOldest {
+      return Int(truncatingIfNeeded: head &- sessions[0].cursor) <= ringSizes.buffer / 2
+    }
+    return ring.room >= (isPaused ? max(endpoint.largestUnit, ringSizes.buffer / 16) : endpoint.largestUnit)
+  }
+
+  /// The ring is full. Whether that can be helped at once: by dropping what is kept for those who are known to be slow, or
+  /// by ending a packet that is too long for it.
+  private func makesRoom(for endpoint: any ByteStream) -> Bool {
+    guard let ring, policy.slow == .dropOldest || cutter != nil else { return false }
+    var isHelped = false
+    for session in sessions where session.isBehind {
+      dropOldest(of: session, in: ring)
+      isHelped = true
+    }
+    if isHelped { release() }
+    if let cutter, slowest >= cutter.end {  // nobody has anything to take, so waiting would help nobody
+      if ring.room < endpoint.largestUnit { endPacket() }
+      isHelped = true
+    }
+    return isHelped && endpoint === self.endpoint && (self.ring?.room ?? policy.buffer) >= endpoint.largestUnit
+  }
+
+  // MARK: - Giving
+
+  func distribute(_ ring: RingBuffer) {
+    if let cutter { cut(ring, by: cutter) }
     var someoneIsDone = false
     for session in sessions where session.takesOutput && !session.isBlocked {
-      session.take(from: ring)
+      session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
       if !session.takesOutput || session.leaving != nil { someoneIsDone = true }
     }
     release()
@@ -93,9 +139,14 @@ extension Hub {
 
   /// The client has space, or is new.
   func giveOutput(to session: Session) {
+    if session.hasRest {
+      guard session.sendRest(head: head) else { return }
+      if !session.takesOutput { release() }
+    }
     if let ring, session.takesOutput {
-      let wasOldest = session.cursor <= ring.oldest &+ UInt64(policy.backlog)
-      session.take(from: ring)
+      let wasOldest = session.cursor <= ring.oldest &+ UInt64(ringSizes.backlog)
+      session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
+      if session.isBehind && !session.isBlocked { session.isBehind = false }
       if wasOldest || !session.takesOutput { release() }
     } else if !session.client.holdsUnit {
       session.client.writerWaits = []  // it only waited for a unit to leave
@@ -104,35 +155,36 @@ extension Hub {
     if ring != nil { readOnIfRoom() }
   }
 
-  func readOnIfRoom() {
-    // After making room it reads first and waits second: a hang-up is told once only.
-    if isPaused, let endpoint, wantsMore(endpoint) {
-      endHoldUp()
-      isPaused = false
-      readOutput()
-    } else {
-      giveBack()
-    }
+  /// What is for him: all that is there, or with packets those that are complete. One who leaves does not wait for the rest.
+  func limit(for session: Session, _ ring: RingBuffer) -> UInt64 {
+    guard let cutter else { return ring.head }
+    return session.leaving == nil ? cutter.end : max(cutter.end, session.leavesAt)
+  }
+
+  // MARK: - The ring
+
+  /// Where the one stands who has got least; with packets, nobody has a part of one that is not complete.
+  private var slowest: UInt64 {
+    var slowest = cutter?.end ?? head
+    for session in sessions where session.takesOutput { slowest = min(slowest, session.cursor) }
+    return slowest
+  }
+
+  /// Nobody is there, and what is said meanwhile is for the first to come.
+  private var keepsUnheard: Bool {
+    sessions.isEmpty && !policy.dropsUnheard && ringSizes.backlog == 0 && !endpointHasEnded
   }
 
   /// Gives free what every client has, but for the backlog.
   func release() {
-    guard let ring else { return }
-    var slowest = ring.head
-    if sessions.isEmpty && !policy.dropsUnheard && policy.backlog == 0 && !endpointHasEnded { return }
-    for session in sessions where session.takesOutput { slowest = min(slowest, session.cursor) }
-    let kept = ring.head &- min(ring.head, UInt64(policy.backlog))
-    ring.release(upTo: max(ring.oldest, min(slowest, kept)))
+    guard let ring, !keepsUnheard else { return }
+    free(upTo: slowest, in: ring)
   }
 
-  /// Bytes that the slowest client has not taken.
-  private func wantsMore(_ endpoint: any ByteStream) -> Bool {
-    guard let ring else { return true }
-    // Alone behind a blocked client: below half only, or each freed 4 KiB would cost a read.
-    if sessions.count == 1, sessions[0].isBlocked {
-      return Int(truncatingIfNeeded: head &- sessions[0].cursor) <= policy.buffer / 2
-    }
-    return ring.room >= (isPaused ? max(endpoint.largestUnit, policy.buffer / 16) : endpoint.largestUnit)
+  private func free(upTo position: UInt64, in ring: RingBuffer) {
+    let kept = ring.head &- min(ring.head, UInt64(ringSizes.backlog))
+    ring.release(upTo: max(ring.oldest, min(position, kept)))
+    cutter?.forget(before: ring.oldest)
   }
 
   /// Nil when there is no memory for a ring: that ends the sessions, and reading until somebody comes.
@@ -140,6 +192,7 @@ extension Hub {
     if let ring { return ring }
     do {
       let ring = try poller.rings.borrow(capacity: policy.buffer + policy.backlog, at: lastHead)
+      ringSizes = (policy.buffer, policy.backlog)
       self.ring = ring
       return ring
     } catch {
@@ -153,14 +206,39 @@ extension Hub {
   /// The link is closed because nobody needs it: what nobody heard is of no use to those who come to another one.
   func dropUnheard() {
     guard let ring, sessions.isEmpty else { return }
-    ring.release(upTo: max(ring.oldest, ring.head &- min(ring.head, UInt64(policy.backlog))))
+    free(upTo: ring.head, in: ring)
     giveBack()
   }
 
   func giveBack() {
-    guard let ring, ring.isEmpty else { return }
+    guard let ring else { return }
+    guard ring.isEmpty else { return changeRing() }
     lastHead = ring.head
     poller.rings.giveBack(ring)
     self.ring = nil
+  }
+
+  /// After a reload: moves what is kept to a ring of the policy's sizes, if it fits there.
+  func changeRing() {
+    guard ringSizes != (policy.buffer, policy.backlog) else { return }
+    guard let ring else { return ringSizes = (policy.buffer, policy.backlog) }
+    let kept = ring.head &- min(ring.head, UInt64(policy.backlog))
+    let oldest = keepsUnheard ? ring.oldest : max(ring.oldest, min(slowest, kept))
+    let capacity = policy.buffer + policy.backlog
+    // No memory for it? The old one does as well.
+    guard ring.head &- oldest <= UInt64(capacity),
+      let other = try? poller.rings.borrow(capacity: capacity, at: oldest)
+    else { return }
+    ring.look(from: oldest) { bytes in
+      guard !bytes.isEmpty else { return }
+      _ = other.fill {
+        $0.copyMemory(from: bytes)
+        return .moved(bytes.count)
+      }
+    }
+    ring.release(upTo: ring.head)
+    poller.rings.giveBack(ring)
+    self.ring = other
+    ringSizes = (policy.buffer, policy.backlog)
   }
 }

@@ -1,7 +1,8 @@
 // Where the bytes of one link meet: the endpoint's output goes into one ring in which every client has a cursor, and
 // the clients' input goes to the endpoint in turns. A link of one client is a hub with one client. Knows nothing of
 // opening, retrying or accepting; the link that owns it does. Its two ways stand in Hub+Output.swift and Hub+Input.swift,
-// how sessions end in Hub+Endings.swift, what becomes of slow clients in Hub+SlowClients.swift.
+// who may write in Hub+Pen.swift, packets in Hub+Packets.swift and PacketGate.swift, how sessions end in
+// Hub+Endings.swift, what becomes of slow clients in Hub+SlowClients.swift.
 
 import ByteStreams
 
@@ -10,6 +11,10 @@ protocol HubDelegate: AnyObject {
   func endpointIsGone(_ cause: (any Error)?)
   /// The session is out of the hub. Its client is open still and belongs to the receiver.
   func sessionIsOver(_ session: Session, _ ending: Ending)
+  /// The pen has gone from one to another. Sessions may end in the same turn: take note, and leave the hub as it is.
+  func writerChanged(from: Session?, to: Session?)
+  /// The session has lost `bytes` since this was last told of it, at most once a second. Leave the hub as it is.
+  func sessionDrops(_ session: Session, bytes: UInt64)
 }
 
 final class Hub: ByteStreamDelegate {
@@ -26,9 +31,15 @@ final class Hub: ByteStreamDelegate {
     var dropsUnheard: Bool
     /// How long the last bytes of one who left may make no progress.
     var drain: Duration
+    /// Who may send to the endpoint.
+    var writers = Config.Clients.Writers.all
+    /// With one writer: who else gets the pen.
+    var takeover = Config.Clients.Takeover.refuse
+    /// How both ways are cut into packets; nil = not at all.
+    var packets: Config.Packets?
   }
 
-  let policy: Policy
+  private(set) var policy: Policy
   let poller: Poller
   unowned let delegate: any HubDelegate  // the link, which owns the hub
   private(set) var endpoint: (any ByteStream)?
@@ -36,15 +47,28 @@ final class Hub: ByteStreamDelegate {
 
   // Down.
   var ring: RingBuffer?
+  /// What the ring was made for. The policy's, but where a reload gave it others while bytes were kept.
+  var ringSizes: (buffer: Int, backlog: Int)
   var lastHead: UInt64 = 0  // head of the ring when it was given back
   var head: UInt64 { ring?.head ?? lastHead }
   var isPaused = false  // the ring is too full to read on
   var holdUpTimer: Timers.Token?
+  var stallTimer: Timers.Token?
   var lastLook: UInt64 = 0
   var someoneWaits = false
+  /// Finds the packets of what the endpoint says, where they are on.
+  var cutter: PacketCutter?
+  var packetTimer: Timers.Token?
 
   // Up. Those with kept input, in the order they were blocked.
   var waiting: [Session] = []
+  /// With one writer: who it is.
+  var pen: Session?
+  /// When he last sent something; nanoseconds on the lane's clock. Noted where an idle one loses the pen.
+  var penUsedAt: UInt64 = 0
+  private(set) var notesPenUse: Bool
+  /// Keeps the packets of several writers apart, where packets are on.
+  var packetLine: PacketLine?
 
   /// The endpoint has ended in order and is not coming back: for links of one client.
   var endpointHasEnded = false
@@ -55,6 +79,9 @@ final class Hub: ByteStreamDelegate {
     self.policy = policy
     self.poller = poller
     self.delegate = delegate
+    ringSizes = (policy.buffer, policy.backlog)
+    notesPenUse = policy.takesIdlePen
+    if policy.packets != nil { startPackets() }
   }
 
   deinit { if let ring { poller.rings.giveBack(ring) } }
@@ -63,18 +90,27 @@ final class Hub: ByteStreamDelegate {
 
   /// Takes in a client; he hears from here on, after the backlog.
   func join(_ session: Session) {
-    if let ring {
-      let wanted = head &- min(head, UInt64(policy.backlog))
-      session.cursor = sessions.isEmpty && policy.backlog == 0 ? ring.oldest : max(ring.oldest, wanted)
-    } else {
-      session.cursor = head
-    }
+    session.cursor = place(forNewcomer: ring)
     session.place = sessions.count
     sessions.append(session)
-    session.pump.sink = writeFailure == nil ? endpoint : nil
+    if let packetLine { session.gate = PacketGate(packetLine, session, self) }
+    letWrite(newcomer: session)
+    connect(session)
     session.client.readerWaits = .readable
     giveOutput(to: session)
     if isPaused, let endpoint { pause(endpoint) }  // a newcomer who waits makes the clock of the slow ones run
+  }
+
+  private func place(forNewcomer ring: RingBuffer?) -> UInt64 {
+    guard let ring else { return head }
+    let wanted = head &- min(head, UInt64(ringSizes.backlog))
+    let place = sessions.isEmpty && ringSizes.backlog == 0 ? ring.oldest : max(ring.oldest, wanted)
+    return cutter?.start(from: place) ?? place
+  }
+
+  /// What he sends has a way from now on, or none.
+  func connect(_ session: Session) {
+    session.pump.sink = endpoint == nil || writeFailure != nil ? nil : session.gate ?? endpoint
   }
 
   /// The endpoint is open; the hub moves its bytes until `detach` or `endpointIsGone`.
@@ -84,18 +120,20 @@ final class Hub: ByteStreamDelegate {
     stream.delegate = self
     stream.readerWaits = .readable
     isPaused = false
-    for session in sessions { session.pump.sink = stream }
+    for session in sessions { connect(session) }
     serve()
     for session in sessions where session.pump.sourceEnded { settle(session) }
   }
 
   /// Lets go of the endpoint; it belongs to the caller. Kept input stays for the next one.
   func detach() -> (any ByteStream)? {
+    endPacket()
     guard let stream = endpoint else { return nil }
     endpoint = nil
     stream.delegate = nil
     for session in sessions { session.pump.sink = nil }
     endHoldUp()
+    packetLine?.end()
     return stream
   }
 
@@ -108,8 +146,29 @@ final class Hub: ByteStreamDelegate {
     }
     if session.isWaiting { waiting.removeAll { $0 === session } }
     session.dropped &+= UInt64(session.pump.discard())
-    if session.takesOutput { session.dropped &+= head &- session.cursor }
+    if session.takesOutput { session.dropped &+= session.kept(head: head) }
+    inputIsOver(session)
+    stopTellingDrops(of: session)
     release()
     readOnIfRoom()
+  }
+
+  // MARK: - Other policies
+
+  /// Other policies, from now on. Sizes hold for the next ring; one that is in use is changed as soon as what it keeps
+  /// fits into the other, and nothing is lost by it.
+  func update(_ policy: Policy) {
+    precondition(policy.isShared == self.policy.isShared, "a route with another kind of link is another route")
+    let old = self.policy
+    self.policy = policy
+    notesPenUse = policy.takesIdlePen
+    for session in sessions { session.pump.capacity = policy.buffer }
+    if policy.packets != old.packets { changePackets() }
+    if policy.writers != old.writers || policy.takeover != old.takeover { changeWriters() }
+    changeSlow()
+    changeRing()
+    release()
+    readOnIfRoom()
+    if isPaused, let endpoint { pause(endpoint) }
   }
 }

@@ -23,8 +23,26 @@ final class Session: ByteStreamDelegate {
   private(set) var takesOutput = true
   /// He was told that no more will come.
   var isToldEnd = false
+  /// Where the packet ends that he has a part of; not beyond the cursor when he has none.
+  private var packetEnd: UInt64 = 0
+  /// What is left of a packet that he has half, after those behind it were dropped: it goes out before all else.
+  private var rest: ArraySlice<UInt8> = []
+  var hasRest: Bool { !rest.isEmpty }
+  /// He has held up others for too long, and loses the oldest without further ado until he has caught up.
+  var isBehind = false
+  /// Bytes that he lost by being slow; a part of `dropped`.
+  private(set) var droppedAsSlow: UInt64 = 0
+  // What was told of that, and when the next may be told.
+  var droppedTold: UInt64 = 0
+  var dropTimer: Timers.Token?
 
   // Up.
+  /// What he sends goes to the endpoint; else it is read and dropped.
+  var mayWrite = false
+  /// Bytes that were dropped because he may not write; a part of `dropped`.
+  var droppedWithoutPen: UInt64 { pump.skimmed }
+  /// Sees to it that his packets stay whole, where packets are on.
+  var gate: PacketGate?
   /// The end of his input has reached his endpoint.
   var isEndPassedOn = false
   /// He sends no more, or is gone, though there was no room yet to read all of it.
@@ -81,8 +99,9 @@ final class Session: ByteStreamDelegate {
     }
   }
 
-  /// Writes what `ring` holds for him until he has all of it or takes no more.
-  func take(from ring: RingBuffer) {
+  /// Writes what `ring` holds for him until he has all of it up to `end`, or takes no more. With `packets` each packet is
+  /// written by itself.
+  func take(from ring: RingBuffer, upTo end: UInt64, by packets: PacketCutter? = nil) {
     let client = client
     var cursor = cursor
     let before = cursor
@@ -91,9 +110,12 @@ final class Session: ByteStreamDelegate {
       down &+= cursor &- before
     }
     do {
-      while cursor < ring.head {
-        switch try ring.look(from: cursor, { try client.write($0) }) {
-        case .moved(let count): cursor &+= UInt64(count)
+      while cursor < end {
+        let stop = if let packets { packetEnd(at: cursor, upTo: end, by: packets) } else { end }
+        switch try ring.look(from: cursor, limit: Int(truncatingIfNeeded: stop &- cursor), { try client.write($0) }) {
+        case .moved(let count):
+          cursor &+= UInt64(count)
+          if packets != nil && count > 0 { packetEnd = stop }
         case .blocked(let wish):
           client.writerWaits = wish
           return
@@ -110,11 +132,54 @@ final class Session: ByteStreamDelegate {
     }
   }
 
+  /// One who leaves has the beginning of a packet that is not complete, too: up to `end`.
+  private func packetEnd(at cursor: UInt64, upTo end: UInt64, by packets: PacketCutter) -> UInt64 {
+    if cursor < packetEnd { return packetEnd }
+    return cursor < packets.end ? packets.end(behind: cursor) : end
+  }
+
+  /// Lets his cursor jump to `position`, where a packet begins. One that he has a part of he still gets whole.
+  func skip(to position: UInt64, in ring: RingBuffer) {
+    guard position > cursor else { return }
+    if packetEnd > cursor {
+      rest = ring.look(from: cursor, limit: Int(truncatingIfNeeded: packetEnd &- cursor)) { ArraySlice($0) }
+      cursor = packetEnd
+    }
+    guard position > cursor else { return }
+    dropped &+= position &- cursor
+    droppedAsSlow &+= position &- cursor
+    cursor = position
+  }
+
+  /// Writes what is left of a packet whose successors were dropped. Whether all of it is out, or was given up.
+  func sendRest(head: UInt64) -> Bool {
+    do {
+      while !rest.isEmpty {
+        switch try rest.withUnsafeBytes({ try client.write($0) }) {
+        case .moved(let count):
+          rest.removeFirst(count)
+          down &+= UInt64(count)
+        case .blocked(let wish):
+          client.writerWaits = wish
+          return false
+        case .ended: stopOutput(at: head)
+        }
+      }
+    } catch {
+      stopOutput(at: head)
+    }
+    return true
+  }
+
   /// He takes nothing any more; what was kept for him up to `head` is dropped.
   func stopOutput(at head: UInt64) {
     guard takesOutput else { return }
     takesOutput = false
     client.writerWaits = []
-    dropped &+= head &- cursor
+    dropped &+= kept(head: head)
+    rest = []
   }
+
+  /// Bytes of the endpoint's that are kept for him.
+  func kept(head: UInt64) -> UInt64 { head &- cursor &+ UInt64(rest.count) }
 }

@@ -1,0 +1,103 @@
+// Who may send to the endpoint. With `writers: one` the pen is with one client; what others send is read, dropped and
+// counted, and so is what monitors send, ever. They hold up nobody, and their ends are seen.
+
+import ByteStreams
+
+extension Hub {
+  /// He is in the list. With one writer he gets the pen if it is free, or if it is for the newest.
+  func letWrite(newcomer session: Session) {
+    guard session.arrival.role == .writer else { return }
+    switch policy.writers {
+    case .all: session.mayWrite = true
+    case .one: if pen == nil || policy.takeover == .newest { movePen(to: session) }
+    case .none: break
+    }
+  }
+
+  /// A reload says something else of writers. What was read and kept is delivered, whoever may write now.
+  func changeWriters() {
+    if policy.writers != .one && pen != nil { movePen(to: nil) }
+    if policy.writers == .one && pen == nil {
+      for session in sessions where session.mayWrite { takeRight(from: session) }
+      movePen(to: longestPresentWriter)
+    }
+    guard policy.writers != .one else { return penUsedAt = poller.timers.now }
+    for session in sessions {
+      if policy.writers == .all && session.arrival.role == .writer {
+        session.mayWrite = true
+      } else if session.mayWrite {
+        takeRight(from: session)
+      }
+    }
+  }
+
+  /// All that he will ever send is delivered or given up: his pen is free, and his packet is at its end.
+  func inputIsOver(_ session: Session) {
+    if session === pen { movePen(to: longestPresentWriter) }
+    packetLine?.isOver(session, in: self)
+  }
+
+  private var longestPresentWriter: Session? {
+    sessions.filter { $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil && $0 !== pen }
+      .min { $0.number < $1.number }
+  }
+
+  private func movePen(to session: Session?) {
+    let old = pen
+    if let old { takeRight(from: old) }
+    pen = session
+    session?.mayWrite = true
+    penUsedAt = poller.timers.now
+    if old !== session { delegate.writerChanged(from: old, to: session) }
+  }
+
+  /// What he has sent so far, as much as is read, goes out before anybody else's; the rest is not read to be kept.
+  private func takeRight(from session: Session) {
+    session.mayWrite = false
+    guard !session.isOver else { return }
+    if !session.pump.sourceEnded && session.client.readerWaits.isEmpty { session.client.readerWaits = .readable }
+    if session.pump.count == 0 { packetLine?.isOver(session, in: self) }
+  }
+
+  // MARK: - Those without
+
+  /// The bytes of one who may not write. With `takeover: idle` they may get him the pen, and are the first he writes.
+  func dropInput(of session: Session) {
+    do {
+      if mayTakePen(session) {
+        let before = session.pump.count
+        _ = try session.pump.turn(mayWrite: false)
+        guard session.pump.count > before else { return hasNoInput(session) }
+        movePen(to: session)
+        queue(session)
+        serve()
+        if session.pump.sourceEnded { settle(session) }
+      } else {
+        let before = session.pump.skimmed
+        defer { session.dropped &+= session.pump.skimmed &- before }
+        try session.pump.skim()
+        hasNoInput(session)
+      }
+    } catch {
+      pumpFailed(session, error)
+    }
+  }
+
+  private func hasNoInput(_ session: Session) {
+    if session.pump.sourceEnded { settle(session) }
+  }
+
+  /// The holder has sent nothing for so long, and nothing of his is on its way.
+  private func mayTakePen(_ session: Session) -> Bool {
+    guard notesPenUse, case .idle(let pause) = policy.takeover, session.arrival.role == .writer else { return false }
+    guard let pen else { return true }
+    return pen.pump.count == 0 && poller.timers.now &- penUsedAt >= pause.nanoseconds
+  }
+}
+
+extension Hub.Policy {
+  /// Whether it matters when the pen was used last.
+  var takesIdlePen: Bool {
+    if case .idle = takeover { writers == .one } else { false }
+  }
+}
