@@ -31,6 +31,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
   let raw: Int32
   let isSocket: Bool
   let isTCP: Bool
+  public let kind: Kind
   private let poller: Poller
   private var descriptor: Descriptor?
   private var isInPoller = false
@@ -52,6 +53,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     serialLine: (any SerialLine)? = nil
   ) {
     raw = descriptor.raw
+    self.kind = kind
     switch kind {
     case .tcp:
       isSocket = true
@@ -201,6 +203,15 @@ public final class DescriptorStream: ByteStream, PollHandler {
       let parcel = DescriptorParcel(descriptor)
       closeQueue.async { _ = parcel.take() }
     }
+  }
+
+  /// Gives the descriptor away to go on elsewhere, perhaps on another lane; the stream counts as closed. Nil if it was.
+  public func release() -> Descriptor? {
+    guard let descriptor = descriptor.take() else { return nil }
+    if isInPoller { poller.remove(raw) }
+    poller.peers.remove(self)
+    dismissDelegate()
+    return descriptor
   }
 
   public func abort() {

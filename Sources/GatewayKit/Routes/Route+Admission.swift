@@ -1,4 +1,5 @@
-// Who gets in: networks first, then places. A route that is full looks for clients who have just left before it says so.
+// Who gets in: networks first, then places. A route that is full looks for clients who have just left before it refuses
+// somebody, makes another go for him, or lets him wait.
 
 import ByteStreams
 
@@ -6,7 +7,9 @@ extension Route {
   func admit(_ arrival: consuming Arrival) {
     if let stopping { return refuse(arrival, stopping) }
     guard clients.admits(arrival.label.address) else { return refuse(arrival, Ending(.denied)) }
-    if present.count < clients.max && candidates.isEmpty && lateCandidates.isEmpty { return place(arrival) }
+    // Nobody overtakes those who came before and wait.
+    let nobodyWaits = queue.isEmpty && candidates.isEmpty && lateCandidates.isEmpty
+    if present.count < clients.max && nobodyWaits { return place(arrival) }
     lateCandidates.append(ArrivalParcel(arrival))
     if answersAwaited == 0 { lookForGhosts() }
   }
@@ -34,12 +37,71 @@ extension Route {
     guard answersAwaited == 0 else { return }
     let waiting = candidates
     candidates = []
-    for parcel in waiting {
-      guard let arrival = parcel.take() else { continue }
-      if present.count >= clients.max { group.freePlaceOfHalfClosed() }
-      if present.count < clients.max { place(arrival) } else { refuse(arrival, Ending(.full)) }
-    }
+    for parcel in waiting { if let arrival = parcel.take() { decide(arrival) } }
     if !lateCandidates.isEmpty { lookForGhosts() }
+  }
+
+  /// Whoever still has a place now is really here.
+  private func decide(_ arrival: consuming Arrival) {
+    if present.count >= clients.max { group.freePlaceOfHalfClosed() }
+    if present.count < clients.max && queue.isEmpty { return place(arrival) }
+    guard clients.whenFull != .refuse, queue.count < longestQueue else { return refuse(arrival, Ending(.full)) }
+    let label = arrival.label
+    queue.append(arrival.stream(on: poller), label, mayLeave: clients.whenFull == .queue)
+    serveQueue()
+  }
+
+  /// As many as have a place, and some where few have one.
+  private var longestQueue: Int { max(clients.max, 16) }
+
+  /// Gives free places to those who wait, in their order. With `replace-oldest` nobody waits: the oldest go for them.
+  func serveQueue() {
+    // A session that ends at once, or makes another end, comes back here.
+    guard !isServingQueue, stopping == nil else { return }
+    isServingQueue = true
+    defer { isServingQueue = false }
+    while !queue.isEmpty {
+      if present.count < clients.max, let client = queue.takeFirst() {
+        place(client)
+      } else if clients.whenFull == .replaceOldest, let oldest = nextToReplace() {
+        replaced.insert(oldest)
+        end(oldest, Ending(.replaced))
+      } else {
+        break
+      }
+    }
+    queueHasChanged()
+  }
+
+  private func queueHasChanged() {
+    group.placesAreWanted = !queue.isEmpty
+    guard queue.count != queueTold else { return }
+    queueTold = queue.count
+    status.tell(.queue(route: settings.name, waiting: queueTold))
+  }
+
+  /// The longest-present of those who stay, if not enough are on their way out already. Numbers grow with time.
+  private func nextToReplace() -> UInt64? {
+    guard present.count - replaced.count + queue.count > clients.max else { return nil }
+    return present.keys.lazy.filter { !self.replaced.contains($0) }.min()
+  }
+
+  // MARK: - Those who don't get in
+
+  func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
+    let label = arrival.label
+    let text = notice(ending.word, to: label)
+    group.turnAway(arrival.stream(on: poller), label, nextNumber(), ending, text: text)
+  }
+
+  /// Ends the waiting of one who has left the queue, or can't stay in it.
+  func turnAway(_ client: ClientQueue.Client, _ ending: Ending) {
+    // A line that is begun is finished; but one who has left reads no more.
+    let text = ending.word == .queueLeft ? [] : client.unsent + notice(ending.word, to: client.label)
+    group.turnAway(
+      client.stream, client.label, nextNumber(), ending, text: text,
+      nanoseconds: monotonicNanoseconds() &- client.since)
+    queueHasChanged()
   }
 
   /// Those who came before the route stopped, and were not decided on yet.
@@ -50,14 +112,25 @@ extension Route {
     for parcel in waiting { if let arrival = parcel.take() { refuse(arrival, ending) } }
   }
 
-  /// What a client is told who does not get in.
-  func notice(_ word: Ending.Word, to client: Arrival.Label) -> String {
-    switch word {
-    case .denied: "baudway: \(settings.name) is not open to \(client.address?.host ?? "you")"
-    case .shutdown: "baudway: shutting down"
-    case .routeRemoved: "baudway: \(settings.name) is served no longer"
-    default: "baudway: \(settings.name) is full (\(present.count) of \(clients.max) clients)"
-    }
+  /// The line for a client who does not get in.
+  private func notice(_ word: Ending.Word, to client: Arrival.Label) -> [UInt8] {
+    guard clients.notices else { return [] }
+    let reason =
+      switch word {
+      case .denied: "\(settings.name) is not open to \(client.address?.host ?? "you")"
+      case .shutdown: "shutting down"
+      case .routeRemoved: "\(settings.name) is served no longer"
+      default:
+        "\(settings.name) is full (\(present.count) of \(clients.max) clients"
+          + (queue.isEmpty ? ")" : ", \(queue.count) in the queue)")
+      }
+    return Array("baudway: \(reason)\r\n".utf8)
+  }
+
+  /// The line for one who waits at a place of the queue.
+  func queueNotice(_ place: Int) -> String? {
+    guard clients.notices, clients.whenFull == .queue else { return nil }
+    return "baudway: \(settings.name) is full; you are number \(place) in the queue"
   }
 }
 

@@ -14,7 +14,7 @@ final class Route {
   private(set) var clients: Config.Clients
   let poller: Poller
   let lane: Lane
-  private let status: StatusSink
+  let status: StatusSink
 
   private struct Door {
     var listen: Config.Listen
@@ -35,6 +35,14 @@ final class Route {
   var candidates: [ArrivalParcel] = []
   var lateCandidates: [ArrivalParcel] = []  // came while the lanes were looking: the next look is theirs
   var answersAwaited = 0
+  /// Those who wait for a place.
+  private(set) lazy var queue = ClientQueue(
+    on: poller, notice: { [unowned self] in queueNotice($0) },  // the queue is the route's own
+    hasLeft: { [unowned self] client, cause in turnAway(client, Ending(.queueLeft, cause)) })
+  /// Sessions that were told to go for somebody else, and have not ended yet.
+  var replaced: Set<UInt64> = []
+  var isServingQueue = false
+  var queueTold = 0
   /// Why nobody gets in any more.
   private(set) var stopping: Ending?
 
@@ -77,28 +85,49 @@ final class Route {
 
   // MARK: - Sessions
 
+  func nextNumber() -> UInt64 { lastSession.add(1, ordering: .relaxed).newValue }
+
+  /// Begins a session with a client.
   func place(_ arrival: consuming Arrival) {
-    let number = lastSession.add(1, ordering: .relaxed).newValue
+    let number = nextNumber()
     let turn = nextGroup
     nextGroup = turn == groupsElsewhere.count ? 0 : turn + 1
     present[number] = turn
-    if turn == 0 { return group.take(arrival, number) }
+    if turn > 0 { return send(arrival, preface: [], to: turn, number) }
+    let label = arrival.label
+    group.take(arrival.stream(on: poller), label, preface: [], number)
+  }
+
+  /// Begins a session with one who waited here.
+  func place(_ client: ClientQueue.Client) {
+    let number = nextNumber()
+    if nextGroup > 0, let stream = client.stream as? DescriptorStream, let descriptor = stream.release() {
+      present[number] = nextGroup
+      send(
+        Arrival(descriptor, kind: stream.kind, label: client.label), preface: client.unsent, to: nextGroup, number)
+    } else {
+      present[number] = 0
+      group.take(client.stream, client.label, preface: client.unsent, number)
+    }
+    nextGroup = nextGroup == groupsElsewhere.count ? 0 : nextGroup + 1
+  }
+
+  private func send(_ arrival: consuming Arrival, preface: [UInt8], to turn: Int, _ number: UInt64) {
     let parcel = ArrivalParcel(arrival)
-    groupsElsewhere[turn - 1].post { _, group in
-      if let arrival = parcel.take() { group.take(arrival, number) }
+    groupsElsewhere[turn - 1].post { lane, group in
+      guard let arrival = parcel.take() else { return }
+      let label = arrival.label
+      group.take(arrival.stream(on: lane.poller), label, preface: preface, number)
     }
   }
 
-  /// Turns a client away, with a line that says why.
-  func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
-    let number = lastSession.add(1, ordering: .relaxed).newValue
-    let notice = notice(ending.word, to: arrival.label)
-    group.refuse(arrival, number, ending, notice: notice)
+  private func sessionEnded(_ number: UInt64) {
+    present[number] = nil
+    replaced.remove(number)
+    serveQueue()
   }
 
-  private func sessionEnded(_ number: UInt64) { present[number] = nil }
-
-  private func end(_ number: UInt64, _ ending: Ending) {
+  func end(_ number: UInt64, _ ending: Ending) {
     guard let turn = present[number] else { return }
     if turn == 0 { return group.end(number, ending) }
     groupsElsewhere[turn - 1].post { _, group in group.end(number, ending) }
@@ -145,10 +174,15 @@ final class Route {
     self.clients = clients
     tellConfigured(config)
     let narrowed = updateDoors(config.listen)
+    let isAdmitted: @Sendable (Arrival.Label) -> Bool = {
+      clients.admits($0.address) && !($0.role == .writer && narrowed.contains($0.door))
+    }
+    for client in queue.takeAll(where: { !isAdmitted($0) }) { turnAway(client, Ending(.denied)) }
     everyGroup { group in
       group.update(settings)
-      group.endForbidden { clients.admits($0.address) && !($0.role == .writer && narrowed.contains($0.door)) }
+      group.endForbidden(unless: isAdmitted)
     }
+    serveQueue()
   }
 
   /// The doors that writers came in by and that are for monitors now.
@@ -186,6 +220,7 @@ final class Route {
     for door in doors { door.listener.stop() }
     doors = []
     refuseCandidates(ending)
+    for client in queue.takeAll() { turnAway(client, ending) }
     var left = 1 + groupsElsewhere.count
     let oneIsDone = { [self] in
       left -= 1

@@ -15,6 +15,9 @@ struct RouteSettings: Sendable {
   let device: Config.Device
   let discardsInput: Bool
   let sendsNotices: Bool
+  var banner: Banner?
+  /// Nil for never.
+  var idleTimeout: Duration?
 
   /// The endpoint for log and status, secrets masked.
   var endpoint: String { url.description }
@@ -46,5 +49,7 @@ extension RouteSettings {
     device = route.device
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices
+    banner = route.clients.banner.map { Banner($0, route: route.name, endpoint: route.endpoint.description) }
+    idleTimeout = route.clients.idleTimeout
   }
 }

@@ -31,41 +31,50 @@ final class SessionGroup: LinkDelegate {
     }
   }
 
-  /// Begins session `number` with the client.
-  func take(_ arrival: consuming Arrival, _ number: UInt64) {
-    let label = arrival.label
+  // MARK: - Clients who come
+
+  /// Begins session `number` with the client. `preface` is what he is to read before anything else.
+  func take(_ stream: any ByteStream, _ label: Arrival.Label, preface: [UInt8], _ number: UInt64) {
+    let client = PrefacedStream.send(preface + (settings.banner?.bytes(for: label) ?? []), through: stream)
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
-      label, client: arrival.stream(on: poller), number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
+      label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
     if sharedLink == nil { links[number] = link }
     status.tell(.sessionOpened(route: settings.name, number: number, label))
     link.join(session)
+    watchIfIdle(session)
   }
 
-  /// Turns a client away with a line that says why.
-  func refuse(_ arrival: consuming Arrival, _ number: UInt64, _ ending: Ending, notice: String) {
-    let label = arrival.label
-    let client = arrival.stream(on: poller)
-    let text = settings.sendsNotices ? Array((notice + "\r\n").utf8) : []
-    let stream = PrefacedStream.send(text, through: client)
+  /// Ends a client who has no session yet: he reads `text`, and then our end. What he has sent is dropped and counted.
+  /// `nanoseconds` is how long he waited.
+  func turnAway(
+    _ stream: any ByteStream, _ label: Arrival.Label, _ number: UInt64, _ ending: Ending, text: [UInt8],
+    nanoseconds: UInt64 = 0
+  ) {
+    // The text first: what reading tells of an end would keep it back.
+    let client = PrefacedStream.send(text, through: stream)
     // Lingering bears with so many; the others close at once, and what lies unread then would turn their FIN into a reset.
-    let dropped = Self.dropUnread(of: client)
-    lingering.close(stream, otherSideFinished: false)
-    status.tell(
-      .sessionEnded(route: settings.name, number: number, label, SessionReport(ending: ending, dropped: dropped)))
+    let (dropped, error) = Self.dropUnread(of: stream)
+    lingering.close(client, otherSideFinished: error != nil)
+    let report = SessionReport(
+      ending: Ending(ending.word, ending.cause ?? error), dropped: dropped, nanoseconds: nanoseconds)
+    status.tell(.sessionEnded(route: settings.name, number: number, label, report))
   }
 
-  /// Reads what the client has sent so far, and says how much it was.
-  private static func dropUnread(of client: any ByteStream) -> UInt64 {
-    var dropped: UInt64 = 0
+  /// Reads what the client has sent so far. How much it was, and how it broke.
+  private static func dropUnread(of stream: any ByteStream) -> (UInt64, (any Error)?) {
     withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { scratch in
-      for _ in 0..<64 {
-        guard case .moved(let count)? = try? client.read(into: scratch) else { return }
-        dropped += UInt64(count)
-        if count < scratch.count { return }
+      var dropped: UInt64 = 0
+      do {
+        for _ in 0..<64 {
+          guard case .moved(let count) = try stream.read(into: scratch) else { break }
+          dropped += UInt64(count)
+        }
+        return (dropped, nil)
+      } catch {
+        return (dropped, error)
       }
     }
-    return dropped
   }
 
   /// Clients of a shared link that have finished sending, and whose input is delivered, give up their place to
@@ -73,6 +82,11 @@ final class SessionGroup: LinkDelegate {
   func freePlaceOfHalfClosed() {
     guard let hub = sharedLink?.hub, let gone = hub.sessions.first(where: \.isHalfClosed) else { return }
     hub.end(gone, Ending(.clientLeft))
+  }
+
+  /// Whether clients wait for a place: then who has finished sending gives up his as soon as he has.
+  var placesAreWanted = false {
+    didSet { sharedLink?.hub.endsHalfClosed = placesAreWanted }
   }
 
   // MARK: - Ending sessions
@@ -94,7 +108,9 @@ final class SessionGroup: LinkDelegate {
   /// From here on new values hold. A client with a link of his own keeps the endpoint he came to: the other side of
   /// a proxy is not to be exchanged under him.
   func update(_ settings: RouteSettings) {
+    let before = self.settings
     self.settings = settings
+    if settings.idleTimeout != before.idleTimeout { for session in sessions { watchIfIdle(session) } }
     sharedLink?.update(settings)
     for link in links.values { link.hub.update(settings.hub) }
   }
@@ -121,6 +137,35 @@ final class SessionGroup: LinkDelegate {
     lingering.empty(within: Self.lastLinger, then: done)
   }
 
+  // MARK: - Idle clients
+
+  /// Ends the session once no byte has gone either way for as long as the route bears it. Costs a byte nothing: the timer
+  /// compares counters, four times in that while, so the end comes at most a quarter late.
+  private func watchIfIdle(_ session: Session) {
+    poller.timers.cancel(session.idleTimer)
+    session.idleTimer = nil
+    guard !session.isOver, let limit = settings.idleTimeout else { return }
+    look(at: session, every: max(limit / 4, Self.shortestLook), limit, since: poller.timers.now, session.activity)
+  }
+
+  private static let shortestLook = Duration.milliseconds(10)
+
+  private func look(
+    at session: Session, every pause: Duration, _ limit: Duration, since: UInt64, _ activity: UInt64
+  ) {
+    session.idleTimer = poller.timers.after(pause) { [weak self, weak session] in
+      guard let self, let session, !session.isOver else { return }
+      let now = poller.timers.now
+      if session.activity != activity {
+        look(at: session, every: pause, limit, since: now, session.activity)
+      } else if now &- since < limit.nanoseconds {
+        look(at: session, every: pause, limit, since: since, activity)
+      } else {
+        session.hub.end(session, Ending(.idle))
+      }
+    }
+  }
+
   // MARK: - What links tell
 
   func link(_ link: Link, is linkStatus: LinkStatus, retry: Duration?) {
@@ -142,6 +187,7 @@ final class SessionGroup: LinkDelegate {
         SessionReport(
           ending: ending, up: session.up, down: session.down, dropped: session.dropped,
           nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true)))
+    poller.timers.cancel(session.idleTimer)
     links.removeValue(forKey: session.number)
     sessionEnded(session.number)
   }

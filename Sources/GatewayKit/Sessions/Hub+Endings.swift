@@ -58,7 +58,9 @@ extension Hub {
     guard session.pump.count == 0 else { return watch(session, drainLimit) }
     if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
     guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
-    if policy.isShared { return watch(session, Self.halfClosedLimit) }
+    if policy.isShared {
+      return endsHalfClosed ? end(session, Ending(.clientLeft)) : watch(session, Self.halfClosedLimit)
+    }
     if isComplete {
       guard !holdsLastUnit(session) else { return watch(session, Self.halfClosedLimit) }
       end(session, Ending(session.endedFirst ?? .clientLeft))

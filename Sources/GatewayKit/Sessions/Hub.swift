@@ -70,6 +70,8 @@ final class Hub: ByteStreamDelegate {
   /// Keeps the packets of several writers apart, where packets are on.
   var packetLine: PacketLine?
 
+  /// Somebody waits for the place of a client who only listens.
+  var endsHalfClosed = false
   /// The endpoint has ended in order and is not coming back: for links of one client.
   var endpointHasEnded = false
   // A write to the endpoint failed; it is gone as soon as it has been read to its end.

@@ -30,8 +30,8 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
     askForSpace()
   }
 
-  /// What is left of the text. Nothing when the stream broke: whoever reads from it learns that.
-  private static func write(_ text: ArraySlice<UInt8>, to stream: any ByteStream) -> ArraySlice<UInt8> {
+  /// Writes what the stream takes of `text` and says what is left. Nothing when it broke: whoever reads from it learns that.
+  static func write(_ text: ArraySlice<UInt8>, to stream: any ByteStream) -> ArraySlice<UInt8> {
     var text = text
     while !text.isEmpty {
       switch text.withUnsafeBytes({ try? stream.write($0) }) {

@@ -47,6 +47,8 @@ struct LogLine {
           ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("advice", .text("raise the limit of open files (ulimit -n, LimitNOFILE=) or lower clients.max")),
         ])
+    case .queue(let route, let waiting):
+      self.init(.debug, "queue", [("route", .text(route)), ("waiting", .number(UInt64(waiting)))])
     case .sessionOpened(let route, let number, let label):
       self.init(
         .info, "session opened", text: "session \(number) opened",
@@ -133,7 +135,7 @@ struct LogLine {
       .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed: .error
-    case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .reloading: .debug
+    case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading: .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     default: .info
     }

@@ -15,7 +15,11 @@ public enum StatusEvent: Sendable {
   /// It accepts no more; `bound` is nil when it never did.
   case listenerClosed(route: String, listener: String, bound: String?)
   case outOfDescriptors(route: String, listener: String, SystemError)
+  /// So many clients wait for a place.
+  case queue(route: String, waiting: Int)
+  /// A client has a place.
   case sessionOpened(route: String, number: UInt64, Arrival.Label)
+  /// Told once of everybody who was accepted: of those who were turned away, or left the queue, without `sessionOpened` before.
   case sessionEnded(route: String, number: UInt64, Arrival.Label, SessionReport)
   /// The pen of a route with one writer has gone from one session to another; nil is nobody.
   case writerChanged(route: String, from: UInt64?, to: UInt64?)

@@ -1,0 +1,218 @@
+// A full route whose clients wait in line, over TCP.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A queue of clients", .timeLimit(.minutes(1)))
+struct QueueTests {
+  private static let one = "clients: { max: 1, when-full: queue }"
+
+  @Test("gives places in the order of coming, and tells each where he stands and when that changes")
+  func order() async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, _ in
+      let address = try story.address()
+      var clients = [try connectTCP(address)]
+      try echo(clients[0], 9)
+      for place in 1...3 {
+        clients.append(try connectTCP(address))
+        #expect(try line(of: clients[place]) == "baudway: x is full; you are number \(place) in the queue")
+      }
+      #expect(story.opened == 1 && story.reports.isEmpty)
+      for turn in 1...3 {
+        clients[turn - 1].reset()
+        try echo(clients[turn], UInt8(turn))
+        for later in clients.indices where later > turn {
+          #expect(try line(of: clients[later]) == "baudway: x is full; you are number \(later - turn) in the queue")
+        }
+      }
+      #expect(try story.reports(atLeast: 3).allSatisfy { $0.ending.word == .clientLost && $0.wasOpened })
+      clients[3].close()
+    }
+  }
+
+  @Test("loses nothing of what is sent while waiting, and lets nobody send without end")
+  func keepsInput() async throws {
+    let config = try routeConfig("link: per-client, " + Self.one, endpoint: "sim://sink")
+    try await withRoute(config) { story, _ in
+      let address = try story.address()
+      let first = try connectTCP(address)
+      _ = try story.sessions(atLeast: 1)
+      let second = try connectTCP(address)
+      _ = try line(of: second)
+      let sent = try second.sendUntilFull(7)
+      #expect(sent < 32 << 20)
+      first.reset()
+      try second.send([UInt8](repeating: 7, count: 1 << 20))
+      second.finishWriting()
+      let reports = try story.reports(atLeast: 2)
+      #expect(reports[1].up == UInt64(sent + 1 << 20) && reports[1].dropped == 0)
+    }
+  }
+
+  @Test("lets one go who leaves, counts what he had sent, and moves up those behind him", arguments: [true, false])
+  func leaving(byReset: Bool) async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, _ in
+      let address = try story.address()
+      let first = try connectTCP(address)
+      try echo(first, 1)
+      let (second, third) = (try connectTCP(address), try connectTCP(address))
+      _ = try line(of: second)
+      _ = try line(of: third)
+      try second.send([1, 2, 3])
+      if byReset { second.reset() } else { second.finishWriting() }
+      let report = try story.reports(atLeast: 1)[0]
+      #expect(report.ending.word == .queueLeft && !report.wasOpened && report.dropped == 3 && report.up == 0)
+      #expect(byReset == ((report.ending.cause as? SystemError)?.name == "ECONNRESET"))
+      #expect(try line(of: third) == "baudway: x is full; you are number 1 in the queue")
+      if !byReset { #expect(try second.receiveToEnd().isEmpty) }
+      first.reset()
+      try echo(third, 3)
+      third.close()
+    }
+  }
+
+  @Test("is bounded, and refuses whom it has no room for")
+  func bounded() async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, _ in
+      let address = try story.address()
+      let crowd = try (0..<17).map { _ in try connectTCP(address) }
+      _ = try story.wait { events in events.waiting == 16 ? true : nil }
+      let last = try connectTCP(address)
+      let notice = try String(decoding: last.receiveToEnd(), as: UTF8.self)
+      #expect(notice == "baudway: x is full (1 of 1 clients, 16 in the queue)\r\n")
+      #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.full])
+      for client in crowd { client.close() }
+    }
+  }
+
+  @Test("says nothing where notices are off")
+  func silent() async throws {
+    let config = try routeConfig("clients: { max: 1, when-full: queue, notices: off }", endpoint: "sim://echo")
+    try await withRoute(config) { story, _ in
+      let address = try story.address()
+      let first = try connectTCP(address)
+      try echo(first, 1)
+      let second = try connectTCP(address)
+      try second.send([2])
+      _ = try story.wait { events in events.waiting == 1 ? true : nil }
+      first.reset()
+      #expect(try second.receive(exactly: 1) == [2])
+      second.close()
+    }
+  }
+
+  @Test("takes the place of one who only listens, at once")
+  func halfClosed() async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
+      let address = try story.address()
+      let first = try connectTCP(address)
+      try echo(first, 1)
+      let second = try connectTCP(address)
+      _ = try line(of: second)
+      first.finishWriting()
+      try echo(second, 2)
+      #expect(try first.receiveToEnd().isEmpty)
+      #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.clientLeft])
+      // Nobody waits any more, so a listener may stay.
+      second.finishWriting()
+      for _ in 0..<5000 where try ask(route, { $0.group.sessions.allSatisfy { !$0.isHalfClosed } }) { usleep(1000) }
+      #expect(try ask(route) { $0.present.count } == 1)
+      second.close()
+    }
+  }
+
+  @Test("feeds links of their own on every lane")
+  func lanes() async throws {
+    let server = try LoopbackListener()
+    let config = try routeConfig("clients: { max: 1, when-full: queue }", endpoint: "tcp://\(server.address)")
+    try await withRoute(config) { story, _ in
+      let address = try story.address()
+      let clients = try (0..<6).map { _ in try connectTCP(address) }
+      _ = try story.wait { events in events.waiting == 5 ? true : nil }
+      for (number, client) in clients.enumerated() {
+        let endpoint = try server.accept()
+        try endpoint.send([UInt8(number)])
+        var heard: [UInt8] = []  // after the lines that told him where he stood
+        while heard.last != UInt8(number), case let more = try client.receive(exactly: 1), !more.isEmpty {
+          heard += more
+        }
+        try client.send([UInt8(number)])
+        #expect(try endpoint.receive(exactly: 1) == [UInt8(number)])
+        client.reset()
+      }
+      #expect(try story.reports(atLeast: 6).allSatisfy { $0.ending.word == .clientLost })
+    }
+    server.close()
+  }
+
+  @Test("is told why when the route stops", arguments: [Ending.Word.shutdown, .routeRemoved])
+  func stops(word: Ending.Word) async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
+      let address = try story.address()
+      let first = try connectTCP(address)
+      try echo(first, 1)
+      let second = try connectTCP(address)
+      _ = try line(of: second)
+      try second.send([1, 2])
+      try ask(route) { $0.stop(Ending(word), within: .milliseconds(100)) {} }
+      let told = word == .shutdown ? "baudway: shutting down\r\n" : "baudway: x is served no longer\r\n"
+      #expect(try String(decoding: second.receiveToEnd(), as: UTF8.self) == told)
+      #expect(try story.reports(atLeast: 2).allSatisfy { $0.ending.word == word })
+      #expect(story.reports.count { $0.wasOpened } == 1)
+      first.close()
+    }
+  }
+
+  @Test("moves up when a reload makes room, and loses those whom it forbids")
+  func reload() async throws {
+    try await withRoute(routeConfig(Self.one, listen: "tcp://*:0", endpoint: "sim://echo")) { story, route in
+      let address = try story.address()
+      let v6 = try #require(SocketAddress(numeric: "::1", port: address.port))
+      let first = try connectTCP(v6)
+      try echo(first, 1)
+      let (second, third) = (try connectTCP(address), try connectTCP(v6))
+      _ = try line(of: second)
+      _ = try line(of: third)
+      let text = "clients: { max: 2, when-full: queue, deny: [127.0.0.1] }"
+      let config = try routeConfig(text, listen: "tcp://*:0", endpoint: "sim://echo")
+      let connector = try Gateway.broker.connector(config.endpoint)
+      try ask(route) { $0.update(config, connector: connector) }
+      #expect(try String(decoding: second.receiveToEnd(), as: UTF8.self) == "baudway: x is not open to 127.0.0.1\r\n")
+      try echo(third, 3)
+      #expect(story.reports.map(\.ending.word) == [.denied])
+      for client in [first, third] { client.close() }
+    }
+  }
+}
+
+private func echo(_ client: FarEnd, _ byte: UInt8) throws {
+  try client.send([byte])
+  #expect(try client.receive(exactly: 1) == [byte])
+}
+
+/// The next line of text, without its end.
+private func line(of client: FarEnd) throws -> String {
+  var text: [UInt8] = []
+  while !text.ends(with: "\r\n".utf8) {
+    let byte = try client.receive(exactly: 1)
+    guard !byte.isEmpty else { break }
+    text += byte
+  }
+  return String(decoding: text.dropLast(2), as: UTF8.self)
+}
+
+extension [UInt8] {
+  fileprivate func ends(with end: String.UTF8View) -> Bool { suffix(end.count).elementsEqual(end) }
+}
+
+extension [StatusEvent] {
+  /// How many were in the queue when it was told last.
+  fileprivate var waiting: Int {
+    reduce(0) { before, event in if case .queue(_, let waiting) = event { waiting } else { before } }
+  }
+}
