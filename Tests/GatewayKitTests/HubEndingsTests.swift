@@ -151,7 +151,7 @@ struct SharedEndingsTests {
 
   @Test("gives up what it can't get rid of when it is sent away, and counts it")
   func stuckLeaving() throws {
-    let rig = try HubRig(drain: .seconds(5))
+    let rig = try HubRig(slow: .disconnect, drain: .seconds(5))
     let session = rig.join(ScriptedStream())
     let endpoint = ScriptedStream(reads: [.moved(10)])
     rig.hub.attach(endpoint)
@@ -159,6 +159,29 @@ struct SharedEndingsTests {
     rig.hub.leaveAll(Ending(.routeRemoved))
     rig.advance(by: .seconds(6), step: .seconds(1))
     #expect(rig.ending(of: session) == .routeRemoved && session.dropped == 10)
+  }
+
+  @Test(
+    "bears with a slow client who is sent away as long as the policy did before, while he takes anything",
+    arguments: [Config.Clients.Slow.block, .automatic, .disconnect])
+  func leavingSlowly(slow: Config.Clients.Slow) throws {
+    let rig = try HubRig(slow: slow, drain: .seconds(5))
+    let client = ScriptedStream()
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.moved(10)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    client.unacknowledged = 100_000
+    rig.hub.leaveAll(Ending(.deviceLost))
+    rig.advance(by: .seconds(6), step: .seconds(1))
+    guard slow != .disconnect else { return #expect(rig.ending(of: session) == .deviceLost) }
+    for _ in 0..<3 {  // he reads, though there is no room for more yet
+      client.unacknowledged -= 10_000
+      rig.advance(by: .seconds(29), step: .seconds(1))
+      #expect(rig.ending(of: session) == nil)
+    }
+    rig.advance(by: .seconds(61), step: .seconds(1))
+    #expect(rig.ending(of: session) == .deviceLost && session.dropped == 10)
   }
 
   @Test("drops kept input at once when it is sent away and there is no endpoint")

@@ -39,7 +39,7 @@ extension Hub {
       if heardAll && session.pump.count == 0 && !holdsLastUnit(session) {
         end(session, ending)
       } else {
-        watch(session, policy.drain)
+        watch(session, heardAll || !isBorneWith(session) ? policy.drain : Self.halfClosedLimit)
       }
       return
     }
@@ -68,6 +68,11 @@ extension Hub {
       stopWatching(session)  // the endpoint may take its time for an answer
       passOnEnd(of: session)
     }
+  }
+
+  /// Whether it is the policy to wait for a client who takes little: then also for his last bytes, as long as he takes any.
+  private func isBorneWith(_ session: Session) -> Bool {
+    policy.slow == .block || (policy.slow == .automatic && sessions.count == 1)
   }
 
   /// The client learns that no more will come, once his stream holds nothing.
@@ -112,10 +117,12 @@ extension Hub {
     poller.timers.cancel(session.deadline)
     session.patience = limit
     session.progress = session.up &+ session.down
+    // One who reads slowly makes room in large steps, many seconds apart, and acknowledges in between.
+    session.unacknowledged = session.leaving == nil ? 0 : session.client.unacknowledged
     session.deadline = poller.timers.after(limit) { [weak self, weak session] in
       guard let self, let session, !session.isOver else { return }
       session.deadline = nil
-      if session.progress != session.up &+ session.down {
+      if session.progress != session.up &+ session.down || session.client.unacknowledged < session.unacknowledged {
         watch(session, limit)
       } else {
         lostPatience(with: session)

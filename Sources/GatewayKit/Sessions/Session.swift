@@ -66,6 +66,8 @@ final class Session: ByteStreamDelegate {
   var deadline: Timers.Token?
   /// Progress when the deadline was set: another value means that it begins again.
   var progress: UInt64 = 0
+  /// What he had not acknowledged then; less is progress too.
+  var unacknowledged = 0
 
   var slow = SlowClock()
   var holdsUpOthers = false
