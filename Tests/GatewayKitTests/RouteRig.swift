@@ -49,6 +49,14 @@ final class Story: Sendable {
     }
   }
 
+  /// What a listener of `name` told that it has; the `number`th that was told. Blocks.
+  func bound(of name: String = "x", _ number: Int = 0) throws -> String {
+    try wait { events in
+      let bound = events.compactMap { event in if case .listening(name, _, let bound) = event { bound } else { nil } }
+      return bound.count > number ? bound[number] : nil
+    }
+  }
+
   /// Reports of ended sessions, in their order.
   var reports: [SessionReport] {
     all.compactMap { event in if case .sessionEnded(_, _, _, let report) = event { report } else { nil } }

@@ -44,7 +44,8 @@ struct ServiceManagerTests {
       #expect(systemd.next(within: 100) == nil)
       manager.observe(
         .listenerWaits(
-          route: "a", listener: "tcp://[::1]:0", SystemError("bind", EADDRNOTAVAIL), retry: .seconds(1)))
+          route: "a", listener: "tcp://[::1]:0", OpenFailure("bind", SystemError("bind", EADDRNOTAVAIL)),
+          retry: .seconds(1)))
       #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients")
       // It is said once.
       manager.observe(.listening(route: "a", listener: "tcp://[::1]:0", bound: "tcp://127.0.0.1:1"))

@@ -48,7 +48,9 @@ struct StatusLogTests {
       "info listening route=gps listen=tcp://127.0.0.1:4001"
     ),
     (
-      .listenerWaits(route: "x", listener: "tcp://:1", SystemError("bind", EADDRINUSE), retry: .seconds(1)),
+      .listenerWaits(
+        route: "x", listener: "tcp://:1",
+        OpenFailure("bind", SystemError("bind", EADDRINUSE)), retry: .seconds(1)),
       #"warning listener waiting route=x listen=tcp://:1 error="bind: Address already in use (EADDRINUSE)" retry=1.000"#
     ),
     (

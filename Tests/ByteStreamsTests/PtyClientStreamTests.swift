@@ -35,8 +35,8 @@ private final class Terminal {
   }
 
   /// As the gateway has it: the pty outlives the stream.
-  func stream(on poller: Poller, closed: @escaping (Bool) -> Void = { _ in }) -> PtyStream {
-    PtyStream(Descriptor(owning: fcntl(master.raw, F_DUPFD_CLOEXEC, 0)), on: poller, closed: closed)
+  func stream(on poller: Poller, closed: @escaping (Bool) -> Void = { _ in }) -> PtyClientStream {
+    PtyClientStream(Descriptor(owning: fcntl(master.raw, F_DUPFD_CLOEXEC, 0)), on: poller, closed: closed)
   }
 }
 
@@ -45,7 +45,7 @@ private func write(_ user: Int32, _ text: String) {
 }
 
 @Suite("A pty's stream", .timeLimit(.minutes(1)))
-struct PtyStreamTests {
+struct PtyClientStreamTests {
   @Test("hears its user to the end, and is over for good then, whoever comes next")
   func overForGood() async throws {
     try await onLane { lane in

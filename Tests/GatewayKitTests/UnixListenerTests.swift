@@ -1,0 +1,182 @@
+// Unix listeners: whose file it is, who gets in, and what becomes of the file.
+
+import CLinux
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A unix listener", .timeLimit(.minutes(1)))
+struct UnixListenerTests {
+  private func status(of path: String) -> stat? {
+    var status = stat()
+    return lstat(path, &status) == 0 ? status : nil
+  }
+
+  @Test("gives its file the mode, owner and group of its URL", .enabled(if: geteuid() == 0))
+  func rights() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "gps.sock"
+    let url = "unix://\(path)?mode=0622&owner=4711&group=nogroup"
+    try await withRoute(routeConfig(listen: url, endpoint: "sim://echo")) { story, _ in
+      #expect(try story.bound() == "unix://\(path)")
+      let status = try #require(self.status(of: path))
+      #expect(status.st_mode & 0o7777 == 0o622 && status.st_uid == 4711)
+      #expect(try status.st_gid == NodeOwnership.group("nogroup"))
+    }
+    #expect(status(of: path) == nil)
+  }
+
+  @Test("tells its clients by user and process")
+  func credentials() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "gps.sock"
+    try await withRoute(routeConfig(listen: "unix://\(path)", endpoint: "sim://echo")) { story, _ in
+      _ = try story.bound()
+      let client = try connectUnix(path)
+      let label = try story.wait { events in
+        events.compactMap { event in if case .sessionOpened(_, _, let label) = event { label } else { nil } }.first
+      }
+      #expect(label.client == "uid \(geteuid()), pid \(getpid())")
+      client.close()
+    }
+  }
+
+  @Test("awaits the folder it is to be in")
+  func missingFolder() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "later/gps.sock"
+    try await withRoute(routeConfig(listen: "unix://\(path)", endpoint: "sim://echo")) { story, _ in
+      let failure = try story.wait { events in
+        events.compactMap { event in if case .listenerWaits(_, _, let error, _) = event { error } else { nil } }.first
+      }
+      #expect(failure.description == "bind \(path): No such file or directory (ENOENT); its folder has to be there")
+      mkdir(folder / "later", 0o700)
+      _ = try story.bound()
+      try connectUnix(path).close()
+    }
+  }
+
+  @Test("passes half-closes on, and sends what it was sent before")
+  func halfClose() async throws {
+    let server = try LoopbackListener()
+    let folder = try TemporaryFolder()
+    let config = try routeConfig(listen: "unix://\(folder / "x")", endpoint: "tcp://\(server.address)")
+    try await withRoute(config) { story, _ in
+      _ = try story.bound()
+      let client = try connectUnix(folder / "x")
+      let endpoint = try server.accept()
+      try client.send([1, 2, 3])
+      client.finishWriting()
+      #expect(try endpoint.receiveToEnd() == [1, 2, 3])
+      try endpoint.send([4, 5])
+      endpoint.finishWriting()
+      #expect(try client.receiveToEnd() == [4, 5])
+    }
+    server.close()
+  }
+
+  @Test("hands its path to another one of its route at a reload, with another mode")
+  func reload() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "x"
+    try await withRoute(routeConfig(listen: "unix://\(path)", endpoint: "sim://echo")) { story, route in
+      _ = try story.bound()
+      let client = try connectUnix(path)
+      try client.send([1])
+      #expect(try client.receive(exactly: 1) == [1])
+      let config = try routeConfig(listen: "unix://\(path)?mode=0600", endpoint: "sim://echo")
+      let connector = try Gateway.broker.connector(config.endpoint)
+      route.post { _, route in route.update(config, connector: connector) }
+      _ = try story.bound(of: "x", 1)
+      #expect(try #require(self.status(of: path)).st_mode & 0o777 == 0o600)
+      #expect(!story.all.contains { if case .listenerWaits = $0 { true } else { false } })
+      let second = try connectUnix(path)
+      for one in [client, second] { try one.send([2]) }
+      for one in [client, second] { #expect(try one.receive(exactly: 1) == [2]) }
+    }
+  }
+}
+
+@Suite("A unix socket's file")
+struct UnixDoorTests {
+  private let folder: TemporaryFolder
+  private let path: String
+
+  init() throws {
+    folder = try TemporaryFolder()
+    path = folder / "door"
+  }
+
+  private func open() throws(OpenFailure) -> UnixDoor { try UnixDoor.open(path, NodeOwnership(), queue: 1) }
+
+  /// A socket bound at the path, not listening.
+  private func bound(_ type: __socket_type = SOCK_STREAM) throws -> Descriptor {
+    let socket = Descriptor(owning: linux_socket(AF_UNIX, Int32(type.rawValue), 0))
+    let raw = socket.raw
+    let answer = try UnixAddress.path(path).withSockaddr { Glibc.bind(raw, $0, $1) }
+    try #require(answer == 0)
+    return socket
+  }
+
+  @Test("makes way when its socket is gone")
+  func leftOver() throws {
+    _ = try bound()
+    let door = try open()
+    try connectUnix(path).close()
+    door.removeFile()
+    #expect(access(path, F_OK) != 0)
+  }
+
+  @Test("stays when its socket is there, though it does not listen yet, or is of another type", arguments: [1, 2, 5])
+  func inUse(type: UInt32) throws {
+    let other = try bound(__socket_type(type))
+    #expect(throws: OpenFailure.self) { try open() }
+    #expect(access(path, F_OK) == 0)
+    _ = consume other
+  }
+
+  @Test("is not noticed by a listener when somebody looks whether it is left over")
+  func unnoticed() throws {
+    let door = try open()
+    #expect(throws: OpenFailure.self) { try open() }
+    let socket = door.socket.take()!
+    #expect(linux_accept(socket.raw, nil, nil) == -1 && errno == EAGAIN)
+  }
+
+  @Test("takes the place of nothing else", arguments: ["file", "folder", "link"])
+  func others(kind: String) throws {
+    switch kind {
+    case "file": Glibc.close(creat(path, 0o600))
+    case "folder": mkdir(path, 0o700)
+    default: #expect(symlink("/nowhere/at/all", path) == 0)
+    }
+    let failure = #expect(throws: OpenFailure.self) { try open() }
+    #expect(failure?.cause?.errno == EADDRINUSE)
+    var status = stat()
+    #expect(lstat(path, &status) == 0)
+  }
+
+  @Test("is not removed once somebody else's stands in its place")
+  func replaced() throws {
+    let door = try open()
+    unlink(path)
+    let other = try open()
+    door.removeFile()
+    try connectUnix(path).close()
+    other.removeFile()
+    #expect(access(path, F_OK) != 0)
+  }
+
+  @Test("lets nobody in before it is given to those it is for")
+  func unknownOwner() throws {
+    let failure = #expect(throws: OpenFailure.self) {
+      try UnixDoor.open(path, NodeOwnership(owner: "nobody.here"), queue: 1)
+    }
+    #expect(failure?.description == "look up user nobody.here: there is none of this name here")
+    #expect(access(path, F_OK) != 0)
+  }
+}
