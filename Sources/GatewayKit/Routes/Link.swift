@@ -74,7 +74,6 @@ final class Link: HubDelegate {
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
-    if hub.sessions.isEmpty && settings.device.flush.atDisconnect { flush(.both) }
     closeIfUnneeded()
     delegate.linkHasSettled(self)
   }
@@ -101,13 +100,16 @@ final class Link: HubDelegate {
     case .open: open()
     case .cancelOpening:
       cancelOpening()
-      stopTrying()
+      stopWaiting()
+      say(.closed)
     case .linger(let time): linger(time)
     case .stopLingering: stopLingering()
     case .drain: drain()
     case .close: say(.closed)
     case .wait(let pause): wait(pause)
-    case .stopWaiting: stopTrying()
+    case .stopWaiting:
+      stopWaiting()
+      say(.closed)
     case .giveUp, .nothing: break
     }
   }
@@ -147,7 +149,7 @@ final class Link: HubDelegate {
     stopWatching()
     say(.open)
     follow(device.handle(.opened))
-    hub.attach(stream, saying: settings.device.onOpen)
+    hub.attach(stream)
   }
 
   private func wait(_ pause: Duration) {
@@ -167,12 +169,6 @@ final class Link: HubDelegate {
     poller.timers.cancel(retryTimer)
     retryTimer = nil
     if device.state == .closed { stopWatching() }
-  }
-
-  private func stopTrying() {
-    stopWaiting()
-    hub.setDropsInput(false)  // whether it is away still the next one will see
-    say(.closed)
   }
 
   func stopWatching() {
