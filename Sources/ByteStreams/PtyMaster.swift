@@ -1,5 +1,5 @@
 // What can be asked of the master of a pseudo-terminal, and done to its slave, without having the slave open for longer than a
-// call: while we do, the master does not hang up. Who makes ptys is others' work; PtyStream carries their bytes.
+// call: while we do, the master does not hang up. Who makes ptys is others' work; PtyClientStream carries their bytes.
 
 import CLinux
 import Glibc

@@ -34,7 +34,7 @@ public struct NodeOwnership: Hashable, Sendable {
     guard chmod(path, mode) == 0 else { throw OpenFailure("chmod \(path)", SystemError("chmod")) }
   }
 
-  static func user(_ name: String) throws(OpenFailure) -> uid_t {
+  public static func user(_ name: String) throws(OpenFailure) -> uid_t {
     if let number = UInt32(name), number != .max { return number }
     var entry = passwd()
     var found: UnsafeMutablePointer<passwd>?
@@ -43,7 +43,7 @@ public struct NodeOwnership: Hashable, Sendable {
     return entry.pw_uid
   }
 
-  static func group(_ name: String) throws(OpenFailure) -> gid_t {
+  public static func group(_ name: String) throws(OpenFailure) -> gid_t {
     if let number = UInt32(name), number != .max { return number }
     var entry = Glibc.group()
     var found: UnsafeMutablePointer<Glibc.group>?

@@ -30,7 +30,7 @@ struct Health: ParsableCommand {
     } catch let error as ExitCode {
       throw error
     } catch {
-      say("baudway: no gateway answers at \(address.description): \(error)")
+      say("baudway: no gateway answers at \(address): \(error)")
       throw ExitCode(1)
     }
   }

@@ -37,6 +37,7 @@ struct ConfigBuilder {
       case "off": .off
       case let path: .path(path)
       }
+    if case .path(let path) = socket { devices["unix://\(path)"] = "control.socket" }
     let routes = top.children["routes"] ?? []
     // Without the key, another problem that was found, such as a mistyped one, says it better.
     if routes.isEmpty, top.present["routes"] != nil || reader.fault == nil {
@@ -61,9 +62,14 @@ struct ConfigBuilder {
       reader.report("needs 'endpoint', such as 'endpoint: tty:///dev/ttyUSB0?baud=115200'", at: section.place, path)
     }
     let listeners = section.urls["listen"] ?? []
-    for listener in listeners { claimAddress(listener) }
+    for listener in listeners {
+      claimAddress(listener)
+      claimPath(listener)
+      checkOwnership(listener)
+    }
     guard let endpoint = section.urls["endpoint"]?.first else { return nil }
     claimDevice(endpoint)
+    checkOwnership(endpoint)
     let link = self.link(settings, endpoint.url)
     checkLink(link, settings, endpoint.url)
     checkClients(settings, link)
@@ -178,6 +184,37 @@ struct ConfigBuilder {
       reader.report("port \(port) is taken by \(other)", at: listener.place, listener.path)
     } else {
       addresses[port, default: [:]][host] = "\(listener.path) (\(listener.url.place), line \(listener.place.line))"
+    }
+  }
+
+  /// Two listeners can't have one place in the file system, nor a listener the place that an endpoint makes.
+  private mutating func claimPath(_ listener: ConfigURL) {
+    guard listener.url.grammar.path == .file else { return }
+    let place = listener.url.place
+    if let other = devices[place] {
+      reader.report("\(place) is taken by \(other)", at: listener.place, listener.path)
+    } else {
+      devices[place] = "\(listener.path) (line \(listener.place.line))"
+    }
+  }
+
+  /// Users and groups that this system does not know; one whose databases don't answer is believed.
+  private mutating func checkOwnership(_ url: ConfigURL) {
+    guard url.url.grammar.parameter("owner") != nil else { return }
+    if let name = url.url.string("owner"), isUnknown({ () throws(OpenFailure) in _ = try NodeOwnership.user(name) }) {
+      reader.report("unknown user \(Suggestion.quote(name))", at: url.place, url.path)
+    }
+    if let name = url.url.string("group"), isUnknown({ () throws(OpenFailure) in _ = try NodeOwnership.group(name) }) {
+      reader.report("unknown group \(Suggestion.quote(name))", at: url.place, url.path)
+    }
+  }
+
+  private func isUnknown(_ lookUp: () throws(OpenFailure) -> Void) -> Bool {
+    do throws(OpenFailure) {
+      try lookUp()
+      return false
+    } catch {
+      return error.cause == nil
     }
   }
 

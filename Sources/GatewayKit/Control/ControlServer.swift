@@ -3,12 +3,14 @@
 import ByteStreams
 import CLinux
 import Glibc
+import StreamBroker
 
 final class ControlServer {
   private let address: ControlAddress
   private let poller: Poller
   /// Answers a request line; nil for one it does not know.
   private let answer: (String) -> String?
+  private var door: UnixDoor?
   private var loop: AcceptLoop?
   private var conversations: [ObjectIdentifier: Conversation] = [:]
   private static let most = 16
@@ -20,37 +22,39 @@ final class ControlServer {
   }
 
   func start() throws(SystemError) {
-    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
-    guard raw >= 0 else { throw SystemError("socket") }
-    let socket = Descriptor(owning: raw)
-    try removeStale()
-    guard try address.withSockaddr({ bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
-    if case .path(let path) = address { chmod(path, 0o660) }
-    guard listen(raw, 16) == 0 else { throw SystemError("listen") }
     // Unowned: loop and conversations are its own, and `stop` ends them before it goes.
-    loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }) { [unowned self] client, _ in
+    loop = try AcceptLoop(bind(), on: poller, farewell: nil, outOfDescriptors: { _ in }) { [unowned self] client, _ in
       greet(client)
     }
   }
 
   func stop() {
-    let wasBound = loop != nil
     loop?.stop()
     loop = nil
     for conversation in conversations.values { conversation.close() }
     conversations = [:]
-    if wasBound, case .path(let path) = address { unlink(path) }  // else it is another gateway's
+    door?.removeFile()
+    door = nil
   }
 
-  /// A socket file that nobody answers at is left over from a crash. Anything else in its place stays.
-  private func removeStale() throws(SystemError) {
-    guard case .path(let path) = address else { return }
-    var status = stat()
-    guard lstat(path, &status) == 0, status.st_mode & S_IFMT == S_IFSOCK else { return }
-    let probe = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
-    guard probe >= 0 else { throw SystemError("socket") }
-    defer { close(probe) }
-    if try address.withSockaddr({ connect(probe, $0, $1) }) != 0 && errno == ECONNREFUSED { unlink(path) }
+  private func bind() throws(SystemError) -> Descriptor {
+    guard case .path(let path) = address else { return try bindAbstract() }
+    do throws(OpenFailure) {
+      let door = try UnixDoor.open(path, NodeOwnership(mode: 0o660), queue: 16)
+      self.door = door
+      return door.socket.take()!  // nobody else has seen the parcel
+    } catch {
+      throw error.cause ?? SystemError("bind", EINVAL)
+    }
+  }
+
+  private func bindAbstract() throws(SystemError) -> Descriptor {
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    let socket = Descriptor(owning: raw)
+    guard try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    guard listen(raw, 16) == 0 else { throw SystemError("listen") }
+    return socket
   }
 
   private func greet(_ client: consuming Descriptor) {

@@ -6,14 +6,19 @@ import Synchronization
 public struct Arrival: ~Copyable, Sendable {
   /// What log and status say of him.
   public struct Label: Sendable {
-    /// Nil where clients have none, as on local sockets.
+    /// Nil where clients have none, as on the doors of this machine.
     public let address: SocketAddress?
+    /// Who connected to a unix socket.
+    public var process: PeerProcess?
     /// The listener's URL.
     public let listener: String
     /// The most he may do, as the listener's URL says.
     public internal(set) var role = Config.Listen.Role.writer
     /// Which of the route's listeners let him in; the same across reloads.
     var door = 0
+
+    /// What there is to call him by: "127.0.0.1:51234", "uid 1000, pid 4711".
+    public var client: String? { address?.description ?? process?.description }
   }
 
   var label: Label

@@ -6,8 +6,9 @@ import ByteStreams
 protocol Listener: AnyObject {
   /// Binds and accepts, and keeps trying while the address can't be bound.
   func start()
-  /// Hands over whoever has connected already, lets go of the address and accepts no more.
-  func stop()
+  /// Hands over whoever has connected already and accepts no more. `done` is called once the address is free again, at once
+  /// or when files are removed.
+  func stop(then done: @escaping () -> Void)
   /// The context has other values now, and the address stays. For what was set on a socket; the rest is read when it is used.
   func contextChanged()
 }

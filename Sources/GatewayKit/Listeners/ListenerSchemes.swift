@@ -1,11 +1,12 @@
 // The schemes of listener URLs: where clients arrive. One table each, of the same kind as those of endpoints.
 // To add a kind of listener, add its table here and its folder beside this file.
 
+import ByteStreams
 import StreamBroker
 
 public enum ListenerSchemes {
   /// Those this build can listen on. The others are known and checked.
-  public static let built: Set<String> = ["tcp"]
+  public static let built: Set<String> = ["tcp", "unix"]
 
   public static let all: [SchemeGrammar] = [
     network("tcp", example: "tcp://127.0.0.1:4001"),
@@ -16,7 +17,13 @@ public enum ListenerSchemes {
     network("wss", example: "wss://:8443/gps", path: .any, serverName),
     SchemeGrammar(
       "unix", example: "unix:///run/baudway/gps.sock?mode=0660", authority: .none, path: .file,
-      parameters: ownership + [role]),
+      parameters: ownership + [role],
+      rules: [
+        SchemeGrammar.Rule(nil) {
+          $0.path.utf8.count > UnixAddress.mostBytes
+            ? "the path of a socket has \(UnixAddress.mostBytes) bytes at most" : nil
+        }
+      ]),
     SchemeGrammar(
       "pty", example: "pty:///run/baudway/gps", authority: .none, path: .file, parameters: ownership + [role]),
     SchemeGrammar(

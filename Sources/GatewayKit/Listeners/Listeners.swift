@@ -4,6 +4,7 @@ enum Listeners {
   static func make(_ listen: Config.Listen, _ context: ListenerContext) -> any Listener {
     switch listen.scheme {
     case "tcp": TCPListener(listen, context)
+    case "unix": UnixListener(listen, context)
     default: preconditionFailure("the configuration lets no listener through that is not built")
     }
   }

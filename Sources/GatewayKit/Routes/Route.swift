@@ -206,7 +206,7 @@ final class Route {
       doors.append(door)
     }
     // They first: a new one may want the same port.
-    for door in old { door.listener.stop() }
+    for door in old { door.listener.stop {} }
     for listen in new { open(listen) }
     return narrowed
   }
@@ -217,17 +217,18 @@ final class Route {
   /// called on the home lane when nothing is left.
   func stop(_ ending: Ending, within limit: Duration, then done: @escaping () -> Void) {
     stopping = ending
-    for door in doors { door.listener.stop() }
+    let stopped = doors
     doors = []
     refuseCandidates(ending)
     for client in queue.takeAll() { turnAway(client, ending) }
-    var left = 1 + groupsElsewhere.count
+    var left = 1 + groupsElsewhere.count + stopped.count
     let oneIsDone = { [self] in
       left -= 1
       guard left == 0 else { return }
       for group in groupsElsewhere { group.evict() }
       done()
     }
+    for door in stopped { door.listener.stop(then: oneIsDone) }
     let here = Resident(CallBack(oneIsDone), on: lane)
     for group in [Resident(group, on: lane)] + groupsElsewhere {
       group.post { lane, group in

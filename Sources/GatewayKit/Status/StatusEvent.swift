@@ -11,7 +11,7 @@ public enum StatusEvent: Sendable {
   case routeConfigured(route: String, listeners: [String])
   /// `listener` is what the configuration says, `bound` the address it got.
   case listening(route: String, listener: String, bound: String)
-  case listenerWaits(route: String, listener: String, SystemError, retry: Duration)
+  case listenerWaits(route: String, listener: String, OpenFailure, retry: Duration)
   /// It accepts no more; `bound` is nil when it never did.
   case listenerClosed(route: String, listener: String, bound: String?)
   case outOfDescriptors(route: String, listener: String, SystemError)

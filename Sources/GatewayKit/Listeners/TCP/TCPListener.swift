@@ -44,7 +44,8 @@ final class TCPListener: Listener {
     } catch {
       // An address that is not there yet, or a port somebody still holds: wait for it, and say so once.
       if error != lastError {
-        context.status.tell(.listenerWaits(route: context.route, listener: url, error, retry: Self.retry))
+        let failure = OpenFailure(error.call, error)
+        context.status.tell(.listenerWaits(route: context.route, listener: url, failure, retry: Self.retry))
       }
       lastError = error
       retryTimer = context.poller.timers.after(Self.retry) { [weak self] in self?.start() }
@@ -62,11 +63,12 @@ final class TCPListener: Listener {
     }
   }
 
-  func stop() {
+  func stop(then done: @escaping () -> Void) {
     context.poller.timers.cancel(retryTimer)
     loop?.stop()
     loop = nil
     context.status.tell(.listenerClosed(route: context.route, listener: url, bound: bound))
+    done()
   }
 
   private func bind() throws(SystemError) -> Descriptor {

@@ -4,7 +4,7 @@
 import CLinux
 import Glibc
 
-public final class PtyStream: ByteStream, ByteStreamDelegate {
+public final class PtyClientStream: ByteStream, ByteStreamDelegate {
   public var delegate: (any ByteStreamDelegate)?
   private let stream: DescriptorStream
   private let poller: Poller

@@ -1,0 +1,93 @@
+// A listening unix socket and its file. The listener and the control socket use it. Everything here may block, for the file may lie
+// in a file system that hangs: for a queue, never for a lane.
+
+import ByteStreams
+import CLinux
+import Glibc
+import StreamBroker
+
+struct UnixDoor: Sendable {
+  let socket: DescriptorParcel
+  private let raw: Int32
+  private let path: String
+  private let file: FileIdentity
+
+  /// Binds and listens at `path`. A socket's file that nobody has bound is left over from a crash and makes way; anything else
+  /// stays, and is EADDRINUSE.
+  static func open(_ path: String, _ ownership: NodeOwnership, queue: Int32) throws(OpenFailure) -> UnixDoor {
+    let door: UnixDoor
+    do throws(SystemError) {
+      door = try bound(to: path)
+    } catch {
+      throw OpenFailure("\(error.call) \(path)", error, advice: advice(error))
+    }
+    // Nobody can connect before listen(2), so the file needs no other name until then, nor the process's umask a change: between
+    // the two calls it is given to those it is for.
+    do throws(OpenFailure) {
+      try ownership.apply(to: path)
+      guard listen(door.raw, queue) == 0 else { throw OpenFailure("listen \(path)", SystemError("listen")) }
+    } catch {
+      door.removeFile()
+      throw error
+    }
+    return door
+  }
+
+  private static func bound(to path: String) throws(SystemError) -> UnixDoor {
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    let socket = DescriptorParcel(Descriptor(owning: raw))
+    try bind(raw, to: path)
+    guard let file = FileIdentity(path) else { throw SystemError("stat") }
+    return UnixDoor(socket: socket, raw: raw, path: path, file: file)
+  }
+
+  /// Removes the file, unless somebody else has put his own in its place.
+  func removeFile() { if FileIdentity(path) == file { unlink(path) } }
+
+  private static func bind(_ raw: Int32, to path: String) throws(SystemError) {
+    let address = UnixAddress.path(path)
+    if try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 { return }
+    let error = SystemError("bind")
+    guard error.errno == EADDRINUSE, let file = FileIdentity(path), file.isSocket, try isLeftOver(address) else {
+      throw error
+    }
+    // Once more: another gateway may have put its own there.
+    if FileIdentity(path) == file { unlink(path) }
+    guard try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+  }
+
+  /// Asked by a socket of another type: one that is bound answers EPROTOTYPE, whether it listens already or not, and does not
+  /// notice. Only a file without a socket refuses.
+  private static func isLeftOver(_ address: UnixAddress) throws(SystemError) -> Bool {
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_DGRAM.rawValue), 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    let probe = Descriptor(owning: raw)
+    return try address.withSockaddr { connect(probe.raw, $0, $1) } != 0 && errno == ECONNREFUSED
+  }
+
+  private static func advice(_ error: SystemError) -> String? {
+    switch error.errno {
+    case ENOENT, ENOTDIR: "its folder has to be there"
+    case EACCES, EPERM, EROFS: "the folder has to be writable for the gateway's user"
+    case EADDRINUSE: "another program listens there, or it is another kind of file; only sockets left over are replaced"
+    default: nil
+    }
+  }
+}
+
+/// Which file it is that has a name now.
+private struct FileIdentity: Equatable, Sendable {
+  let device: dev_t
+  let number: ino_t
+  let isSocket: Bool
+
+  /// Nil when there is none. Links are not followed.
+  init?(_ path: String) {
+    var status = stat()
+    guard lstat(path, &status) == 0 else { return nil }
+    device = status.st_dev
+    number = status.st_ino
+    isSocket = status.st_mode & S_IFMT == S_IFSOCK
+  }
+}

@@ -1,0 +1,84 @@
+// unix:///run/baudway/gps.sock?mode=0660&owner=gps&group=dialout: programs of this machine, as far as the file's mode lets them.
+
+import ByteStreams
+import CLinux
+import StreamBroker
+
+final class UnixListener: Listener {
+  private let url: String
+  private let name: String
+  private let context: ListenerContext
+  private let binding: LocalBinding<UnixDoor>
+  private var door: UnixDoor?
+  private var loop: AcceptLoop?
+
+  // Clients that may wait for accept(2); the kernel cuts it to net.core.somaxconn.
+  private static let queue: Int32 = 4096
+
+  init(_ listen: Config.Listen, _ context: ListenerContext) {
+    let path = listen.url.path
+    let ownership = NodeOwnership(listen.url)
+    url = listen.url.description
+    name = listen.url.place
+    self.context = context
+    binding = LocalBinding(context, listener: url, path: path) {
+      do throws(OpenFailure) {
+        return .success(try UnixDoor.open(path, ownership, queue: Self.queue))
+      } catch {
+        return .failure(error)
+      }
+    } leave: {
+      $0.removeFile()
+    }
+  }
+
+  func start() {
+    binding.start { [weak self] door throws(SystemError) in try self?.accept(at: door) }
+  }
+
+  private func accept(at door: UnixDoor) throws(SystemError) {
+    let context = context
+    let name = name
+    loop = try AcceptLoop(
+      door.socket.take()!, on: context.poller,  // nobody else has seen the parcel
+      farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
+      outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
+      accepted: { descriptor, _ in
+        let label = Arrival.Label(address: nil, process: PeerProcess(of: descriptor.raw), listener: name)
+        context.arrived(Arrival(descriptor, kind: .socket, label: label))
+      })
+    self.door = door
+    context.status.tell(.listening(route: context.route, listener: url, bound: name))
+  }
+
+  func stop(then done: @escaping () -> Void) {
+    loop?.stop()
+    let wasBound = loop != nil
+    loop = nil
+    binding.stop(door, then: done)
+    door = nil
+    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: wasBound ? name : nil))
+  }
+}
+
+/// Who connected to a socket of this machine, as the kernel noted it then (SO_PEERCRED of unix(7)).
+public struct PeerProcess: Hashable, Sendable, CustomStringConvertible {
+  public let user: UInt32
+  /// 0 for one of another PID namespace.
+  public let process: Int32
+
+  init(user: UInt32, process: Int32) {
+    self.user = user
+    self.process = process
+  }
+
+  init?(of socket: Int32) {
+    var user = uid_t()
+    var process = pid_t()
+    guard linux_peer_process(socket, &process, &user) == 0 else { return nil }
+    self.init(user: user, process: process)
+  }
+
+  /// "uid 1000, pid 4711"
+  public var description: String { process > 0 ? "uid \(user), pid \(process)" : "uid \(user)" }
+}
