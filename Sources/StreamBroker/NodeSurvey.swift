@@ -20,10 +20,12 @@ struct NodeSurvey: Sendable {
   // IN_ATTRIB: udev changes owner and mode after it has made the node.
   private static let mask = UInt32(
     IN_CREATE | IN_ATTRIB | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF)
+  private let mask: UInt32
   private static let mostLinks = 40  // as the kernel: path_resolution(7)
 
   /// `replacing` are the watches of the survey before; those that are of no use any more end.
-  init(of path: String, watchingWith inotify: Int32, replacing old: [Int32]) {
+  init(of path: String, watchingWith inotify: Int32, replacing old: [Int32], seesWrites: Bool = false) {
+    mask = Self.mask | UInt32(IN_ONLYDIR) | (seesWrites ? UInt32(IN_CLOSE_WRITE) : 0)
     walk(path, inotify)
     for watch in old where names[watch] == nil { inotify_rm_watch(inotify, watch) }
   }
@@ -92,7 +94,7 @@ struct NodeSurvey: Sendable {
   }
 
   private mutating func watch(_ directory: String, _ name: String, _ inotify: Int32) -> SystemError? {
-    let watch = inotify_add_watch(inotify, directory, Self.mask | UInt32(IN_ONLYDIR))
+    let watch = inotify_add_watch(inotify, directory, mask)
     guard watch >= 0 else {
       // Gone in the meantime: the watch above it tells.
       return errno == ENOENT || errno == ENOTDIR ? nil : SystemError("inotify_add_watch")

@@ -9,6 +9,7 @@ import Glibc
 /// Lives on the lane of its poller, which keeps it until `cancel()`.
 public final class NodeWatch: PollHandler {
   private let path: String
+  private let seesWrites: Bool
   private let poller: Poller
   private let changed: () -> Void
   private let failed: (SystemError) -> Void
@@ -31,11 +32,13 @@ public final class NodeWatch: PollHandler {
   /// What was there and unchanged before is not told of: make the watch right after an opening has failed.
   /// `failed` is called once at most, when a limit of inotify(7) or a permission blinds the watch; a retry timer then has
   /// to do without it.
+  /// With `seesWrites` it also tells when somebody who wrote to it closes it: for files, of which a write is news.
   public init(
-    path: String, on poller: Poller, changed: @escaping () -> Void,
+    path: String, on poller: Poller, seesWrites: Bool = false, changed: @escaping () -> Void,
     failed: @escaping (SystemError) -> Void = { _ in }
   ) {
     self.path = path
+    self.seesWrites = seesWrites
     self.poller = poller
     self.changed = changed
     self.failed = failed
@@ -80,10 +83,10 @@ public final class NodeWatch: PollHandler {
       return
     }
     isAway = true
-    let path = path
+    let (path, seesWrites) = (path, seesWrites)
     let old = Array(names.keys)
     poller.offload(to: queue) {
-      NodeSurvey(of: path, watchingWith: inotify.raw, replacing: old)
+      NodeSurvey(of: path, watchingWith: inotify.raw, replacing: old, seesWrites: seesWrites)
     } then: { [self] survey in
       isAway = false
       guard !isCancelled else { return }

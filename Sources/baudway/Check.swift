@@ -10,5 +10,5 @@ struct Check: ParsableCommand {
 
   @OptionGroup var file: ConfigArgument
 
-  func run() throws { print(try file.load().table) }
+  func run() throws { print(try file.load().table, terminator: "") }
 }

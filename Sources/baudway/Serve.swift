@@ -10,11 +10,13 @@ struct Serve: ParsableCommand {
   static let configuration = CommandConfiguration(
     abstract: "Runs the gateway in the foreground.",
     discussion: """
-      Logs to standard error. SIGHUP reads the routes of the configuration again; SIGTERM or SIGINT ends in order, at most five \
-      seconds later, and a second one at once.
+      Logs to standard error. SIGHUP reads the configuration again, as `baudway reload` does, and as --watch does by itself; \
+      SIGTERM or SIGINT ends in order, at most five seconds later, and a second one at once.
       """)
 
   @OptionGroup var file: ConfigArgument
+  @Flag(help: "Read the configuration again whenever its file changes.")
+  var watch = false
 
   func run() throws {
     let config = try file.load()
@@ -32,9 +34,9 @@ struct Serve: ParsableCommand {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)
     }
-    let signals = Signals(gateway, file: file, status: status, log: log)
-    gateway.start(
-      config, control: ControlAddress(config.control.socket, configPath: file.config, environment: environment()))
+    let signals = Signals(gateway, log: log)
+    gateway.start(config, from: ConfigSource(path: file.config, environment: environment()))
+    if watch { gateway.watchSource() }
     manager?.watch(gateway)
     withExtendedLifetime(signals) { dispatchMain() }
   }
@@ -64,12 +66,11 @@ private final class Stops: Sendable {
   let count = Atomic<Int>(0)
 }
 
-/// What the process does on signals. Handlers run on the main queue; the gateway works on its lanes. Reading the
-/// configuration may block (a pipe, a network's file system) and has a queue of its own: ending must not wait for it.
+/// What the process does on signals. Handlers run on the main queue; the gateway works on its lanes.
 private final class Signals {
   private var sources: [any DispatchSourceSignal] = []
 
-  init(_ gateway: Gateway, file: ConfigArgument, status: StatusSink, log: StatusLog) {
+  init(_ gateway: Gateway, log: StatusLog) {
     let stops = Stops()
     for number in [SIGTERM, SIGINT] {
       on(number) {
@@ -80,18 +81,11 @@ private final class Signals {
         }
       }
     }
-    on(SIGHUP, DispatchQueue(label: "baudway.reload")) {
-      status.tell(.reloading)
-      do {
-        gateway.reload(try ConfigFile.load(path: file.config, environment: environment()))
-      } catch {
-        status.tell(.reloadFailed(problems: "\(error)".split(separator: "\n").map(String.init)))
-      }
-    }
+    on(SIGHUP) { gateway.reload() }
   }
 
-  private func on(_ number: Int32, _ queue: DispatchQueue = .main, _ handler: @escaping @Sendable () -> Void) {
-    let source = DispatchSource.makeSignalSource(signal: number, queue: queue)
+  private func on(_ number: Int32, _ handler: @escaping @Sendable () -> Void) {
+    let source = DispatchSource.makeSignalSource(signal: number, queue: .main)
     source.setEventHandler(handler: DispatchWorkItem(block: handler))
     source.activate()
     sources.append(source)

@@ -1,8 +1,10 @@
 // The control socket from both sides.
 
 import CLinux
+import Dispatch
 import Glibc
 import StreamTestKit
+import Synchronization
 import Testing
 
 @testable import ByteStreams
@@ -15,25 +17,48 @@ struct ControlTests {
   }
 
   private static let healthy = #"{"healthy":true}"#
-  private static let unknown = #"{"error":"unknown request"}"#
 
   private static func ask(_ request: String, _ address: ControlAddress) throws -> String {
-    try ControlClient.ask(request, at: address)
+    String(decoding: try ControlClient.ask(request, at: address), as: UTF8.self)
+  }
+
+  private static func isRefused(_ address: ControlAddress) -> Bool {
+    do throws(SystemError) {
+      _ = try ControlClient.ask("health", at: address)
+      return false
+    } catch {
+      return error.errno == ECONNREFUSED || error.errno == ENOENT
+    }
   }
 
   /// Serves at `address` while `body`, which may block, asks.
-  private func serve(_ address: ControlAddress, _ body: @escaping @Sendable () throws -> Void) async throws {
+  private func serve(
+    _ address: ControlAddress,
+    answer: @escaping @Sendable (ControlRequest) -> any ControlAnswer = { _ in
+      OneLine(.object(["healthy": .bool(true)]))
+    },
+    _ body: @escaping @Sendable () throws -> Void
+  ) async throws {
     try await onLane { lane in
-      let server = ControlServer(address, on: lane.poller) { request in request == "health" ? Self.healthy : nil }
-      try server.start()
-      let result: Result<Void, any Error>
-      do {
-        try await onOwnThread(body)
-        result = .success(())
-      } catch {
-        result = .failure(error)
+      let server = ControlServer(address, on: lane.poller, answer: answer)
+      let bound = Gate()
+      let failure = Kept<SystemError>()
+      server.start {
+        bound.open()
+      } failed: { error in
+        failure.value = error
+        bound.open()
       }
-      server.stop()
+      await bound.wait(on: lane)
+      var result: Result<Void, any Error> = .success(())
+      if let error = failure.value {
+        result = .failure(error)
+      } else {
+        do { try await onOwnThread(body) } catch { result = .failure(error) }
+      }
+      let free = Gate()
+      server.stop(cuttingOff: true) { free.open() }
+      await free.wait(on: lane)
       try result.get()
     }
   }
@@ -44,25 +69,117 @@ struct ControlTests {
   func answers(address: ControlAddress) async throws {
     try await serve(address) { () throws in
       for _ in 0..<3 { #expect(try Self.ask("health", address) == Self.healthy) }
-      #expect(try Self.ask("make coffee", address) == Self.unknown)
+      #expect(
+        try Self.ask("make coffee", address)
+          == #"{"protocol":1,"error":"unknown request; there are health, status, reload, kick"}"#)
     }
-    #expect(throws: SystemError.self) { try ControlClient.ask("health", at: address) }
+    #expect(Self.isRefused(address))
     #expect(access(address.description, F_OK) != 0)
+  }
+
+  @Test("is for its owner and group, whoever they are: the file's mode decides")
+  func mode() async throws {
+    let path = Self.path("mode")
+    try await serve(.path(path)) { () throws in
+      var status = stat()
+      #expect(lstat(path, &status) == 0 && status.st_mode & 0o7777 == 0o660)
+    }
+  }
+
+  @Test("lets another user ask at a path that his group may use, and nobody else", .enabled(if: geteuid() == 0))
+  func group() async throws {
+    let path = Self.path("group")
+    try await serve(.path(path)) { () throws in
+      try #require(chown(path, 0, 4711) == 0)
+      #expect(try Self.connect(as: 65534, group: 4711, path) == 0)
+      #expect(try Self.connect(as: 65534, group: 65534, path) == EACCES)
+    }
+  }
+
+  /// errno of a connection that another user makes, in a process of his own.
+  private static func connect(as user: uid_t, group: gid_t, _ path: String) throws -> Int32 {
+    try exitCode(
+      of: "import os,socket\nos.setgroups([])\nos.setgid(\(group))\nos.setuid(\(user))\n"
+        + "os._exit(socket.socket(socket.AF_UNIX).connect_ex('\(path)'))")
+  }
+
+  private static func exitCode(of script: String) throws -> Int32 {
+    var words: [UnsafeMutablePointer<CChar>?] = [strdup("/usr/bin/python3"), strdup("-c"), strdup(script), nil]
+    defer { for word in words { free(word) } }
+    var child = pid_t()
+    try #require(posix_spawn(&child, "/usr/bin/python3", nil, nil, &words, environ) == 0)
+    var status: Int32 = 0
+    try #require(waitpid(child, &status, 0) == child && status & 0x7f == 0)
+    return status >> 8
   }
 
   @Test("ends a request that is too long or never ends, and goes on answering others")
   func hostile() async throws {
     let address = ControlAddress.path(Self.path("hostile"))
-    try await serve(address) {
+    try await serve(address) { () throws in
       let long = try Self.connect(address)
       try long.send([UInt8](repeating: 65, count: 1025))
-      #expect(try long.receiveToEnd().isEmpty)
+      #expect((try? long.receiveToEnd())?.isEmpty ?? true)
+      let longest = try Self.connect(address)
+      try longest.send([UInt8](repeating: 65, count: 1024) + [10])
+      #expect(try longest.receiveToEnd().starts(with: #"{"protocol":1,"error":"unknown"#.utf8))
       let silent = try (0..<16).map { _ in try Self.connect(address) }
       #expect(throws: SystemError.self, "sixteen talk already") { try Self.ask("health", address) }
       let before = monotonicNanoseconds()
       for one in silent { #expect(try one.receiveToEnd().isEmpty) }
       #expect(monotonicNanoseconds() - before < 10_000_000_000)
       #expect(try Self.ask("health", address) == Self.healthy)
+    }
+  }
+
+  @Test("takes a request whose line end is the end of what is sent")
+  func noLineEnd() async throws {
+    let address = ControlAddress.path(Self.path("end"))
+    try await serve(address) { () throws in
+      let one = try Self.connect(address)
+      try one.send(Array("health".utf8))
+      one.finishWriting()
+      #expect(try one.receiveToEnd() == Array((Self.healthy + "\n").utf8))
+    }
+  }
+
+  @Test("sends an answer of any size piece by piece, never more than its reader takes")
+  func large() async throws {
+    let address = ControlAddress.path(Self.path("large"))
+    let made = Counter()
+    try await serve(address) { _ in
+      Pieces(count: 1000, size: 16_384, made)
+    } _: { () throws in
+      let one = try Self.connect(address)
+      try one.send(Array("status\n".utf8))
+      _ = try one.receive(exactly: 16_384)
+      usleep(200_000)
+      // What the socket's buffer holds and a few more: the rest waits until somebody reads.
+      #expect(made.value < 100)
+      let rest = try one.receiveToEnd()
+      #expect(rest.count == 999 * 16_384 + 1 && rest.last == 10)
+      #expect(made.value == 1000)
+    }
+  }
+
+  @Test("cuts off who does not read his answer, after seconds")
+  func slowReader() async throws {
+    let address = ControlAddress.path(Self.path("slow"))
+    let made = Counter()
+    try await serve(address) { request in
+      if request == .status { Pieces(count: 100_000, size: 16_384, made) } else { OneLine(.null) }
+    } _: { () throws in
+      let before = monotonicNanoseconds()
+      let all = try (0..<16).map { _ in
+        let one = try Self.connect(address)
+        try one.send(Array("status\n".utf8))
+        return one
+      }
+      while (try? Self.ask("health", address)) == nil, monotonicNanoseconds() - before < 20_000_000_000 {
+        usleep(100_000)
+      }
+      #expect(monotonicNanoseconds() - before < 15_000_000_000)
+      for one in all { one.close() }
     }
   }
 
@@ -88,32 +205,87 @@ struct ControlTests {
   @Test("leaves another gateway's socket alone, also when it stops")
   func live() async throws {
     let address = ControlAddress.path(Self.path("live"))
-    try await serve(address) {
-      let poller = try Poller { _ in }
-      let second = ControlServer(address, on: poller) { _ in nil }
-      #expect(throws: SystemError("bind", EADDRINUSE)) { try second.start() }
-      second.stop()
+    try await serve(address) { () throws in
+      let over = DispatchSemaphore(value: 0)
+      let failure = Mutex<SystemError?>(nil)
+      let lane = try Lane("second gateway")
+      let server = Resident(on: lane) { lane in ControlServer(address, on: lane.poller) { _ in OneLine(.null) } }
+      server.post { _, server in
+        server.start(failed: { error in
+          failure.withLock { $0 = error }
+          server.stop(cuttingOff: true) { over.signal() }
+        })
+      }
+      #expect(over.wait(timeout: .now() + .seconds(10)) == .success)
+      #expect(failure.withLock(\.self) == SystemError("bind", EADDRINUSE))
+      server.evict()
+      lane.stop()
       #expect(try Self.ask("health", address) == Self.healthy)
     }
   }
 
-  @Test("answers its own user and root, and nobody else", .enabled(if: geteuid() == 0))
-  func otherUser() async {
-    await #expect(processExitsWith: .success) {
-      let poller = try Poller { _ in }
-      let address = ControlAddress.abstract("baudway-test-user-\(getpid())")
-      let server = ControlServer(address, on: poller) { _ in "yes" }
-      try server.start()
-      // The kernel notes who connects when he does.
-      try #require(seteuid(65534) == 0)
-      let stranger = try ControlTests.connect(address)
-      try #require(seteuid(0) == 0)
-      let own = try ControlTests.connect(address)
-      for client in [stranger, own] { try? client.send(Array("x\n".utf8)) }
-      for _ in 0..<10 { _ = poller.turn(waiting: 10) }
-      try #require(try own.receiveToEnd() == Array("yes\n".utf8))
-      try #require(((try? stranger.receiveToEnd()) ?? []).isEmpty)
-      server.stop()
+  @Test("comes as soon as its address is free, and lets an address go that it got too late")
+  func late() async throws {
+    let address = ControlAddress.path(Self.path("late"))
+    try await onLane { lane in
+      let first = ControlServer(address, on: lane.poller) { _ in OneLine(.null) }
+      let gates = (0..<4).map { _ in Gate() }
+      first.start { gates[0].open() }
+      await gates[0].wait(on: lane)
+      let second = ControlServer(address, on: lane.poller) { _ in OneLine(.bool(true)) }
+      second.start {
+        gates[2].open()
+      } failed: { _ in
+        gates[1].open()
+      }
+      await gates[1].wait(on: lane)
+      first.stop(cuttingOff: true)
+      await gates[2].wait(on: lane)
+      let answer = try await onOwnThread { try Self.ask("health", address) }
+      #expect(answer == "true")
+      second.stop(cuttingOff: true) { gates[3].open() }
+      await gates[3].wait(on: lane)
+      let third = ControlServer(address, on: lane.poller) { _ in OneLine(.null) }
+      let free = Gate()
+      third.start()
+      third.stop(cuttingOff: true) { free.open() }
+      await free.wait(on: lane)
+    }
+    #expect(access(address.description, F_OK) != 0)
+  }
+
+  @Test("lets who asked have his answer when it stops in order")
+  func moves() async throws {
+    let address = ControlAddress.path(Self.path("moves"))
+    try await onLane { lane in
+      let line = OneLine()
+      let asked = Gate()
+      let server = ControlServer(address, on: lane.poller) { _ in
+        asked.open()
+        return line
+      }
+      let bound = Gate()
+      server.start { bound.open() }
+      await bound.wait(on: lane)
+      let answer = Task { try await onOwnThread { try Self.ask("reload", address) } }
+      await asked.wait(on: lane)
+      server.stop(cuttingOff: false)
+      line.give(.text("late"))
+      let given = try await answer.value
+      #expect(given == "\"late\"")
+    }
+  }
+
+  @Test("answers its own user and root at an abstract address, and nobody else", .enabled(if: geteuid() == 0))
+  func otherUser() async throws {
+    let address = ControlAddress.abstract("baudway-test-user-\(getpid())")
+    try await serve(address) { () throws in
+      let script =
+        "import os,socket\nos.setuid(65534)\ns=socket.socket(socket.AF_UNIX)\n"
+        + "s.connect(b'\\0baudway-test-user-\(getpid())')\ns.settimeout(5)\n"
+        + "try:\n s.send(b'health\\n')\n os._exit(len(s.recv(99)))\nexcept OSError: os._exit(0)"
+      #expect(try Self.exitCode(of: script) == 0)
+      #expect(try Self.ask("health", address) == Self.healthy)
     }
   }
 
@@ -123,10 +295,102 @@ struct ControlTests {
     #expect(throws: SystemError("bind", ENAMETOOLONG)) { try ControlClient.ask("health", at: address) }
   }
 
-  private static func connect(_ address: ControlAddress) throws -> FarEnd {
+  static func connect(_ address: ControlAddress) throws -> FarEnd {
     let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     let socket = Descriptor(owning: raw)
     guard try address.withSockaddr({ Glibc.connect(raw, $0, $1) }) == 0 else { throw SystemError("connect") }
     return FarEnd(socket, isSocket: true)
   }
+}
+
+@Suite("Who asks at a control socket", .timeLimit(.minutes(1)))
+struct ControlClientTests {
+  /// Asks a gateway that is not what it should be, and says what came of it after how long.
+  private func ask(
+    within limit: Duration, _ play: @escaping @Sendable (FarEnd) throws -> Void
+  ) async throws -> (errno: Int32?, time: Duration) {
+    let address = ControlAddress.abstract("baudway-odd-\(getpid())-\(UInt64.random(in: 0 ... .max))")
+    let socket = Descriptor(owning: Glibc.socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0))
+    let raw = socket.raw
+    try #require(try address.withSockaddr { bind(raw, $0, $1) } == 0 && listen(raw, 4) == 0)
+    let player = Task {
+      try await onOwnThread {
+        let client = Descriptor(owning: accept(raw, nil, nil))
+        _ = fcntl(client.raw, F_SETFL, O_NONBLOCK)
+        let end = FarEnd(client, isSocket: true)
+        try play(end)
+        end.close()
+      }
+    }
+    let before = monotonicNanoseconds()
+    let errno = try await onOwnThread { () -> Int32? in
+      do throws(SystemError) {
+        _ = try ControlClient.ask("status", at: address, within: limit)
+        return nil
+      } catch {
+        return error.errno
+      }
+    }
+    let time = Duration.nanoseconds(Int64(monotonicNanoseconds() - before))
+    _ = try await player.value
+    _ = consume socket
+    return (errno, time)
+  }
+
+  @Test("waits so long in all, also while bytes keep trickling in")
+  func trickle() async throws {
+    let (errno, time) = try await ask(within: .milliseconds(500)) { gateway in
+      for _ in 0..<600 {
+        usleep(50_000)
+        do { try gateway.send([65]) } catch { return }
+      }
+    }
+    #expect(errno == ETIMEDOUT && time >= .milliseconds(500) && time < .seconds(20))
+  }
+
+  @Test("does not take half an answer for one")
+  func half() async throws {
+    let (errno, _) = try await ask(within: .seconds(5)) { try $0.send(Array(#"{"routes":["#.utf8)) }
+    #expect(errno == ECONNRESET)
+  }
+
+  @Test("takes one that is whole")
+  func whole() async throws {
+    let (errno, _) = try await ask(within: .seconds(5)) { gateway in
+      _ = try gateway.receive(exactly: 7)
+      try gateway.send(Array("{}\n".utf8))
+    }
+    #expect(errno == nil)
+  }
+}
+
+/// An answer of many pieces.
+private final class Pieces: ControlAnswer {
+  private var left: Int
+  private let size: Int
+  private let made: Counter
+
+  init(count: Int, size: Int, _ made: Counter) {
+    left = count
+    self.size = size
+    self.made = made
+  }
+
+  func next(_ done: @escaping (String?) -> Void) {
+    guard left > 0 else { return done(nil) }
+    left -= 1
+    made.increment()
+    done(String(repeating: "x", count: size) + (left == 0 ? "\n" : ""))
+  }
+}
+
+private final class Counter: Sendable {
+  private let count = Atomic<Int>(0)
+  var value: Int { count.load(ordering: .relaxed) }
+  func increment() { count.add(1, ordering: .relaxed) }
+}
+
+/// What a callback on the same lane said.
+private final class Kept<Value> {
+  var value: Value?
 }

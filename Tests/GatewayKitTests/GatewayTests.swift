@@ -4,6 +4,7 @@ import Dispatch
 import Glibc
 import StreamBroker
 import StreamTestKit
+import Synchronization
 import Testing
 
 @testable import ByteStreams
@@ -56,7 +57,7 @@ struct GatewayTests {
       }
       #expect(board.isHealthy)
       let answer = try ControlClient.ask("health", at: control)
-      #expect(answer == #"{"healthy":true,"routes":2,"listeners-waiting":0}"#)
+      #expect(String(decoding: answer, as: UTF8.self) == #"{"healthy":true,"routes":2,"listeners-waiting":0}"#)
     }
     #expect(length < .seconds(3))
     #expect(throws: SystemError.self) { try ControlClient.ask("health", at: control) }
@@ -77,68 +78,86 @@ struct GatewayTests {
     }
   }
 
-  @Test("reloads by adding, removing and replacing routes, and leaves clients and links of the others alone")
+  @Test("reloads by adding, removing, changing and replacing routes; only clients of the removed and the replaced go")
   func reloads() async throws {
     let before = try config(
-      "same: { \(Self.echo) }", "gone: { \(Self.echo) }", "changed: { \(Self.echo) }")
+      "same: { \(Self.echo) }", "gone: { \(Self.echo) }", "changed: { \(Self.echo) }", "other: { \(Self.echo) }")
     var after = try config(
-      "same: { \(Self.echo) }", "changed: { \(Self.echo), clients: { max: 3 } }", "new: { \(Self.echo) }")
+      "same: { \(Self.echo) }", "changed: { \(Self.echo), clients: { max: 3 } }",
+      "other: { \(Self.echo), link: per-client }", "new: { \(Self.echo) }")
     after.log.format = .json
     let reloaded = after
-    try await withGateway(before) { gateway, story, _ in
-      let clients = try ["same", "gone", "changed"].map { try connectTCP(story.address(of: $0)) }
+    try await withGateway(before) { gateway, story, board in
+      let clients = try ["same", "changed", "gone", "other"].map { try connectTCP(story.address(of: $0)) }
       for client in clients {
         try client.send([1])
         _ = try client.receive(exactly: 1)
       }
-      gateway.reload(reloaded)
-      let report = try story.wait { events in
-        events.compactMap { event in
-          if case .reloaded(let report) = event { report } else { nil }
-        }.first
-      }
+      let report = try reload(gateway, to: reloaded)
       #expect(report.added == ["new"] && report.removed == ["gone"] && report.untouched == 1)
-      #expect(report.changed == [.init(route: "changed", keys: ["clients.max"])])
+      #expect(report.changed.map(\.route) == ["changed", "other"])
+      #expect(report.changed[0].keys == ["clients.max"] && report.changed[1].keys.contains("link"))
       #expect(report.settings == ["log.format"] && report.log == reloaded.log)
-      for client in clients[1...] { #expect(try client.receiveToEnd().isEmpty) }
-      for client in clients[1...] { client.close() }
+      // It is carried out: everything listens.
+      #expect(board.isHealthy)
+      for client in clients[2...] {
+        #expect(try client.receiveToEnd().isEmpty)
+        client.close()
+      }
       #expect(try story.reports(atLeast: 2).map(\.ending.word) == [.routeRemoved, .routeRemoved])
-      for place in [("new", 0), ("changed", 1)] {
+      for place in [("new", 0), ("other", 1)] {
         let client = try connectTCP(story.address(of: place.0, place.1))
         try client.send([2])
         #expect(try client.receive(exactly: 1) == [2])
         client.close()
       }
-      try clients[0].send([3])
-      #expect(try clients[0].receive(exactly: 1) == [3])
-      // Nothing of the untouched route was told: its link opened once and stayed.
-      let links = story.all.count { event in if case .link("same", _, .open, _) = event { true } else { false } }
-      #expect(links == 1)
-      clients[0].close()
+      for client in clients[..<2] {
+        try client.send([3])
+        #expect(try client.receive(exactly: 1) == [3])
+      }
+      // Nothing of them was told: their links opened once and stayed.
+      for name in ["same", "changed"] {
+        let links = story.all.count { event in if case .link(name, _, .open, _) = event { true } else { false } }
+        #expect(links == 1)
+      }
+      for client in clients[..<2] { client.close() }
     }
   }
 
-  @Test("takes an address over from a route that was replaced, and keeps no old client's place")
-  func sameAddress() async throws {
-    let other = try LoopbackListener()
-    let address = other.address
-    other.close()
-    func config(_ max: Int) throws -> Config {
-      try self.config("a: { listen: 'tcp://\(address)', endpoint: 'sim://echo', clients: { max: \(max) } }")
+  /// Blocks until it is carried out.
+  private func reload(_ gateway: Gateway, to config: Config) throws -> ReloadReport {
+    let outcome = Answer<ReloadOutcome>()
+    gateway.reload(config) { outcome.give($0) }
+    guard case .carriedOut(let report) = try outcome.wait() else { throw SystemError("reload", EINVAL) }
+    return report
+  }
+
+  @Test("hands addresses from one route to another at once: added, changed, exchanged", arguments: 0..<3)
+  func takenOver(kind: Int) async throws {
+    func route(_ name: String, _ port: UInt16) -> String {
+      "\(name): { listen: 'tcp://127.0.0.1:\(port)', endpoint: 'sim://echo' }"
     }
-    let second = try config(1)
-    try await withGateway(config(2)) { gateway, story, _ in
-      let old = try connectTCP(story.address(of: "a"))
-      try old.send([1])
-      _ = try old.receive(exactly: 1)  // he is in; one still in the kernel's queue would be reset
-      gateway.reload(second)
-      #expect(try old.receiveToEnd().isEmpty)
-      old.close()
-      let new = try connectTCP(story.address(of: "a", 1))
-      try new.send([1])
-      #expect(try new.receive(exactly: 1) == [1])
-      new.close()
+    let (one, two) = (try freePort(), try freePort())
+    let (before, after) =
+      switch kind {
+      case 0: (try config(route("a", one)), try config(route("b", one)))
+      case 1: (try config(route("a", one), route("b", two)), try config(route("b", one)))
+      default: (try config(route("a", one), route("b", two)), try config(route("a", two), route("b", one)))
+      }
+    try await withGateway(before) { gateway, story, board in
+      _ = try story.address(of: "a")
+      _ = try reload(gateway, to: after)
+      #expect(board.isHealthy)
+      let waited = story.all.contains { if case .listenerWaits = $0 { true } else { false } }
+      #expect(!waited)
+      #expect(board.listeners(of: "b").map(\.state) == [.listening("tcp://127.0.0.1:\(one)")])
     }
+  }
+
+  private func freePort() throws -> UInt16 {
+    let listener = try LoopbackListener()
+    defer { listener.close() }
+    return listener.address.port
   }
 
   @Test("stops within five seconds though a client takes nothing")
@@ -157,7 +176,7 @@ struct GatewayTests {
   @Test("may be reloaded while a route is on its way out, and stopped right after")
   func overlapping() async throws {
     let first = try config("a: { \(Self.echo) }")
-    let second = try config("a: { \(Self.echo), clients: { max: 3 } }")
+    let second = try config("a: { \(Self.echo), link: per-client }")
     try await withGateway(first) { gateway, story, _ in
       let client = try connectTCP(story.address(of: "a"))
       try client.send([1])
@@ -170,6 +189,24 @@ struct GatewayTests {
       #expect(try client.receiveToEnd().isEmpty)
       client.close()
     }
+  }
+}
+
+/// What a callback somewhere said, for a thread that may block.
+final class Answer<Value: Sendable>: Sendable {
+  private let value = Mutex<Value?>(nil)
+  private let given = DispatchSemaphore(value: 0)
+
+  func give(_ new: Value) {
+    value.withLock { $0 = new }
+    given.signal()
+  }
+
+  func wait() throws -> Value {
+    guard given.wait(timeout: .now() + .seconds(20)) == .success, let value = value.withLock(\.self) else {
+      throw SystemError("waiting for an answer", ETIMEDOUT)
+    }
+    return value
   }
 }
 

@@ -130,7 +130,7 @@ struct StatusLogTests {
       .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeStopped("x"),
       .reloaded(ReloadReport()), .reloading, .routeConfigured(route: "x", listeners: []),
       .reloadFailed(problems: ["x"]),
-      .controlFailed(SystemError("bind", EACCES), path: "/x"), .takesRestart(keys: ["log"]),
+      .controlFailed(SystemError("bind", EACCES), path: "/x"),
       .listenerClosed(route: "x", listener: "y", bound: nil), .writerChanged(route: "x", from: 1, to: nil),
       .dropped(route: "x", number: 1, bytes: 2, total: 3),
       .watchFailed(SystemError("inotify_init1", EMFILE), path: "/x"),

@@ -54,6 +54,8 @@ public struct Config: Hashable, Sendable {
     public var url: EndpointURL
 
     public var scheme: String { url.scheme }
+    /// What it is called in events: not by its settings, which a reload may change under it.
+    public var place: String { url.place }
     /// Nil for all addresses, IPv4 and IPv6.
     public var host: String? { url.host.isEmpty ? nil : url.host }
     /// 0 lets the system choose.

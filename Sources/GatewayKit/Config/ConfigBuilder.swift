@@ -21,6 +21,20 @@ struct ConfigBuilder {
     return config
   }
 
+  /// Where the control socket is, whatever is wrong elsewhere in the file.
+  static func controlSocket(_ root: YAMLNode, _ reader: ConfigReader) -> Config.Control.Socket {
+    var reader = reader
+    return controlSocket(Settings(own: reader.read(root).settings, inherited: [:], standards: Settings.topStandards))
+  }
+
+  private static func controlSocket(_ settings: Settings) -> Config.Control.Socket {
+    switch settings.text("control.socket") {
+    case "auto": .automatic
+    case "off": .off
+    case let path: .path(path)
+    }
+  }
+
   private init(reader: ConfigReader, top: ConfigSection) {
     self.reader = reader
     self.top = top
@@ -31,12 +45,7 @@ struct ConfigBuilder {
 
   private mutating func config() -> Config {
     let settings = Settings(own: top.settings, inherited: [:], standards: Settings.topStandards)
-    let socket: Config.Control.Socket =
-      switch settings.text("control.socket") {
-      case "auto": .automatic
-      case "off": .off
-      case let path: .path(path)
-      }
+    let socket = Self.controlSocket(settings)
     if case .path(let path) = socket { devices["unix://\(path)"] = "control.socket" }
     let routes = top.children["routes"] ?? []
     // Without the key, another problem that was found, such as a mistyped one, says it better.
@@ -47,7 +56,8 @@ struct ConfigBuilder {
     }
     return Config(
       log: Config.Log(level: settings.word("log.level"), format: settings.word("log.format")),
-      control: Config.Control(socket: socket), routes: routes.compactMap { route($0.name, $0.section) })
+      control: Config.Control(socket: Self.controlSocket(settings)),
+      routes: routes.compactMap { route($0.name, $0.section) })
   }
 
   /// Nil when an address or the endpoint is missing or broken, which was reported.

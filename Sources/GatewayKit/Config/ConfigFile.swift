@@ -12,16 +12,29 @@ public enum ConfigFile {
   public static func load(
     path: String, environment: [String: String], broker: Broker = Gateway.broker
   ) throws(ConfigProblems) -> Config {
-    let bytes: [UInt8]
+    try read(content(path), file: path, directory: folder(of: path), environment: environment, broker: broker)
+  }
+
+  /// Where the file says the control socket is, for those who only want to ask the gateway: also when it has mistakes, as far
+  /// as it can be read at all, else nil.
+  public static func controlSocket(path: String, environment: [String: String]) -> Config.Control.Socket? {
+    guard let bytes = try? content(path), let root = try? YAMLParser.parse(bytes), !root.isNull else { return nil }
+    let expansion = Expansion(environment: environment, directory: folder(of: path))
+    return ConfigBuilder.controlSocket(root, ConfigReader(file: path, broker: Gateway.broker, expansion: expansion))
+  }
+
+  private static func content(_ path: String) throws(ConfigProblems) -> [UInt8] {
     do throws(SystemError) {
-      bytes = try FileBytes.read(path, limit: limit)
+      return try FileBytes.read(path, limit: limit)
     } catch {
       throw ConfigProblems([
         ConfigProblem(file: path, place: nil, path: "", message: message(error), suggestion: nil)
       ])
     }
-    let directory = path.lastIndex(of: "/").map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
-    return try read(bytes, file: path, directory: directory, environment: environment, broker: broker)
+  }
+
+  private static func folder(of path: String) -> String {
+    path.lastIndex(of: "/").map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
   }
 
   /// Reads the content of a config file. `file` names it in problems; `directory` is where its `file:` paths begin.

@@ -6,16 +6,19 @@ import Glibc
 public typealias ControlAddress = UnixAddress
 
 extension UnixAddress {
-  /// Nil when there is none. `configPath` tells gateways of one machine apart when no folder does.
-  public init?(_ socket: Config.Control.Socket, configPath: String, environment: [String: String]) {
+  /// Nil when there is none. `configPath` tells gateways of one machine apart when no folder does. Who only asks may find the
+  /// gateway of a service in a folder that is not his to write to.
+  public init?(
+    _ socket: Config.Control.Socket, configPath: String, environment: [String: String], isAsking: Bool = false
+  ) {
     switch socket {
     case .off: return nil
     case .path(let path): self = .path(path)
     case .automatic:
       if let folder = environment["RUNTIME_DIRECTORY"]?.split(separator: ":").first {
         self = .path("\(folder)/control.sock")
-      } else if access("/run/baudway", W_OK) == 0 {
-        self = .path("/run/baudway/control.sock")
+      } else if access("/run/baudway", W_OK) == 0 || (isAsking && access(Self.service, F_OK) == 0) {
+        self = .path(Self.service)
       } else {
         let real = realpath(configPath, nil)
         defer { free(real) }
@@ -25,4 +28,6 @@ extension UnixAddress {
       }
     }
   }
+
+  private static let service = "/run/baudway/control.sock"
 }

@@ -1,38 +1,85 @@
-// The other side of the control socket, for commands: asks, waits for the line, at most a few seconds. Blocks.
+// The other side of the control socket, for commands: asks and takes the whole answer, within a time in all. Blocks.
 
 import ByteStreams
 import CLinux
 import Glibc
 
 public enum ControlClient {
-  /// The gateway's answer to `request`, without its line end. EACCES when somebody else has taken an abstract address, which
-  /// any user can.
-  public static func ask(_ request: String, at address: ControlAddress) throws(SystemError) -> String {
-    let raw = socket(AF_UNIX, Int32(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue), 0)
+  /// An answer is never longer: some 200,000 clients.
+  private static let most = 64 << 20
+
+  /// The gateway's answer to a request line, without its line end. ETIMEDOUT when it is not complete in time; EACCES when
+  /// somebody else has taken an abstract address, which any user can; ECONNRESET when it was cut off.
+  public static func ask(
+    _ request: String, at address: ControlAddress, within limit: Duration = .seconds(2)
+  ) throws(SystemError) -> [UInt8] {
+    let deadline = monotonicNanoseconds() &+ limit.nanoseconds
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     guard raw >= 0 else { throw SystemError("socket") }
     let socket = Descriptor(owning: raw)
-    var limit = timeval(tv_sec: 2, tv_usec: 0)
-    for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
-      setsockopt(socket.raw, SOL_SOCKET, option, &limit, socklen_t(MemoryLayout<timeval>.size))
-    }
-    guard try address.withSockaddr({ connect(raw, $0, $1) }) == 0 else { throw SystemError("connect") }
+    try connect(socket.raw, to: address, deadline)
     if case .abstract = address {
       var user = uid_t()
-      guard linux_peer_user(raw, &user) == 0, user == 0 || user == geteuid() else {
+      guard linux_peer_user(socket.raw, &user) == 0, user == 0 || user == geteuid() else {
         throw SystemError("connect", EACCES)
       }
     }
-    let line = Array((request + "\n").utf8)
-    guard send(socket.raw, line, line.count, Int32(MSG_NOSIGNAL)) == line.count else { throw SystemError("send") }
-    var answer: [UInt8] = []
-    var buffer = [UInt8](repeating: 0, count: 4096)
-    while answer.count < 1 << 20 {
-      let count = recv(socket.raw, &buffer, buffer.count, 0)
-      guard count >= 0 else { throw SystemError("recv") }
-      if count == 0 { break }
-      answer += buffer.prefix(count)
-      if answer.last == UInt8(ascii: "\n") { break }
+    try send(Array((request + "\n").utf8), to: socket.raw, deadline)
+    return try receive(from: socket.raw, deadline)
+  }
+
+  private static func connect(_ socket: Int32, to address: ControlAddress, _ deadline: UInt64) throws(SystemError) {
+    while try address.withSockaddr({ Glibc.connect(socket, $0, $1) }) != 0 {
+      // EAGAIN: its queue is full, which nobody tells the end of (unix(7)).
+      guard errno == EAGAIN || errno == EINTR else { throw SystemError("connect") }
+      guard monotonicNanoseconds() < deadline else { throw SystemError("connect", ETIMEDOUT) }
+      usleep(10_000)
     }
-    return String(decoding: answer.dropLast(), as: UTF8.self)
+  }
+
+  private static func send(_ line: [UInt8], to socket: Int32, _ deadline: UInt64) throws(SystemError) {
+    var sent = 0
+    while sent < line.count {
+      let count = line.withUnsafeBytes {
+        Glibc.send(socket, $0.baseAddress! + sent, line.count - sent, Int32(MSG_NOSIGNAL))
+      }
+      if count > 0 {
+        sent += count
+      } else if errno == EAGAIN {
+        try wait(socket, POLLOUT, deadline)
+      } else if errno != EINTR {
+        throw SystemError("send")
+      }
+    }
+  }
+
+  private static func receive(from socket: Int32, _ deadline: UInt64) throws(SystemError) -> [UInt8] {
+    var answer: [UInt8] = []
+    var buffer = [UInt8](repeating: 0, count: 65536)
+    while true {
+      // Also while bytes keep coming: who trickles them must not hold us for ever.
+      guard monotonicNanoseconds() < deadline else { throw SystemError("recv", ETIMEDOUT) }
+      let count = recv(socket, &buffer, buffer.count, 0)
+      if count > 0 {
+        answer += buffer.prefix(count)
+        guard answer.count <= most else { throw SystemError("recv", EMSGSIZE) }
+      } else if count == 0 {
+        guard answer.last == UInt8(ascii: "\n") else { throw SystemError("recv", ECONNRESET) }
+        return Array(answer.dropLast())
+      } else if errno == EAGAIN {
+        try wait(socket, POLLIN, deadline)
+      } else if errno == ECONNRESET, answer.last == UInt8(ascii: "\n") {
+        return Array(answer.dropLast())  // it closed without having read all that we said (unix(7))
+      } else if errno != EINTR {
+        throw SystemError("recv")
+      }
+    }
+  }
+
+  private static func wait(_ socket: Int32, _ event: Int32, _ deadline: UInt64) throws(SystemError) {
+    let now = monotonicNanoseconds()
+    guard now < deadline else { throw SystemError(event == POLLIN ? "recv" : "send", ETIMEDOUT) }
+    var one = pollfd(fd: socket, events: Int16(event), revents: 0)
+    poll(&one, 1, Int32(clamping: (deadline - now) / 1_000_000 + 1))
   }
 }

@@ -1,117 +1,148 @@
-// The control socket: commands of the same user, or root, ask the running gateway. One line in, one line of JSON out.
+// The control socket: commands ask the running gateway. Who may: at a path, whoever its mode lets (owner and group); at an
+// abstract address, the same user and root. One request and one answer per connection; what they are is others' matter.
 
 import ByteStreams
 import CLinux
+import Dispatch
 import Glibc
 import StreamBroker
 
 final class ControlServer {
-  private let address: ControlAddress
+  let address: ControlAddress
   private let poller: Poller
-  /// Answers a request line; nil for one it does not know.
-  private let answer: (String) -> String?
-  private var door: UnixDoor?
+  private let answer: (ControlRequest) -> any ControlAnswer
+  // Files may lie on a network; a lane must not wait for one.
+  private let queue = DispatchQueue(label: "baudway.control-socket")
+  private var socket: ControlSocket?
   private var loop: AcceptLoop?
   private var conversations: [ObjectIdentifier: Conversation] = [:]
-  private static let most = 16
+  private var retryTimer: Timers.Token?
+  private var lastError: SystemError?
+  private var isBinding = false
+  private var isStopped = false
+  private var whenFree: () -> Void = {}
 
-  init(_ address: ControlAddress, on poller: Poller, answer: @escaping (String) -> String?) {
+  private static let most = 16
+  private static let retry = Duration.seconds(1)
+
+  init(_ address: ControlAddress, on poller: Poller, answer: @escaping (ControlRequest) -> any ControlAnswer) {
     self.address = address
     self.poller = poller
     self.answer = answer
   }
 
-  func start() throws(SystemError) {
-    // Unowned: loop and conversations are its own, and `stop` ends them before it goes.
-    loop = try AcceptLoop(bind(), on: poller, farewell: nil, outOfDescriptors: { _ in }) { [unowned self] client, _ in
+  /// Binds, and keeps trying; `failed` is told of each reason once, `bound` when it is there.
+  func start(bound: @escaping () -> Void = {}, failed: @escaping (SystemError) -> Void = { _ in }) {
+    let address = address
+    isBinding = true
+    poller.offload(to: queue) {
+      ControlSocket.open(address)
+    } then: { [self] result in
+      isBinding = false
+      do throws(SystemError) {
+        let socket = try result.get()
+        self.socket = socket
+        if isStopped { return giveUp() }
+        try accept(socket.parcel)
+        bound()
+      } catch {
+        giveUp()
+        if isStopped { return }
+        if error != lastError { failed(error) }
+        lastError = error
+        retryTimer = poller.timers.after(Self.retry) { [weak self] in self?.start(bound: bound, failed: failed) }
+      }
+    }
+  }
+
+  private func accept(_ parcel: DescriptorParcel) throws(SystemError) {
+    guard let socket = parcel.take() else { throw SystemError("bind", EBADF) }
+    // Unowned: the loop is its own, and ends before it goes.
+    loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }) { [unowned self] client, _ in
       greet(client)
     }
   }
 
-  func stop() {
+  /// Takes no more who ask, and gives up the address. With `cuttingOff`, also those who wait for an answer. `done` is called
+  /// when the address is free.
+  func stop(cuttingOff: Bool, then done: @escaping () -> Void = {}) {
+    isStopped = true
+    whenFree = done
+    poller.timers.cancel(retryTimer)
     loop?.stop()
     loop = nil
-    for conversation in conversations.values { conversation.close() }
-    conversations = [:]
-    door?.removeFile()
-    door = nil
+    if cuttingOff { for conversation in conversations.values { conversation.close() } }
+    if !isBinding { giveUp() }
   }
 
-  private func bind() throws(SystemError) -> Descriptor {
-    guard case .path(let path) = address else { return try bindAbstract() }
-    do throws(OpenFailure) {
-      let door = try UnixDoor.open(path, NodeOwnership(mode: 0o660), queue: 16)
-      self.door = door
-      return door.socket.take()!  // nobody else has seen the parcel
-    } catch {
-      throw error.cause ?? SystemError("bind", EINVAL)
+  /// The file of a socket that we don't have is another gateway's, and stays.
+  private func giveUp() {
+    let done = whenFree
+    whenFree = {}
+    guard let socket else { return done() }
+    self.socket = nil
+    _ = socket.parcel.take()
+    poller.offload(to: queue) {
+      socket.removeFile()
+    } then: { _ in
+      done()
     }
   }
 
-  private func bindAbstract() throws(SystemError) -> Descriptor {
-    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
-    guard raw >= 0 else { throw SystemError("socket") }
-    let socket = Descriptor(owning: raw)
-    guard try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
-    guard listen(raw, 16) == 0 else { throw SystemError("listen") }
-    return socket
-  }
-
   private func greet(_ client: consuming Descriptor) {
-    var user = uid_t()
-    guard linux_peer_user(client.raw, &user) == 0, user == 0 || user == geteuid(), conversations.count < Self.most
-    else { return }
-    let conversation = Conversation(client, on: poller, answer: answer) { [unowned self] conversation in
+    guard conversations.count < Self.most, ControlSocket.admits(client.raw, at: address) else { return }
+    // Strong: an answer under way must come to its end even when the socket has moved elsewhere.
+    let conversation = Conversation(client, on: poller, answer: answer) { [self] conversation in
       conversations[ObjectIdentifier(conversation)] = nil
     }
     conversations[ObjectIdentifier(conversation)] = conversation
   }
 }
 
-/// One who asks: a request of at most 1 KiB within two seconds, an answer, the end.
-private final class Conversation: ByteStreamDelegate {
-  private let stream: DescriptorStream
-  private let poller: Poller
-  private let answer: (String) -> String?
-  private let ended: (Conversation) -> Void
-  private var request: [UInt8] = []
-  private var deadline: Timers.Token?
+/// A listening control socket, and the calls on its address. They block.
+struct ControlSocket: Sendable {
+  let parcel: DescriptorParcel
+  /// Nil for an abstract address.
+  private let door: UnixDoor?
 
-  init(
-    _ client: consuming Descriptor, on poller: Poller, answer: @escaping (String) -> String?,
-    ended: @escaping (Conversation) -> Void
-  ) {
-    stream = DescriptorStream(client, kind: .socket, on: poller)
-    self.poller = poller
-    self.answer = answer
-    self.ended = ended
-    stream.delegate = self
-    stream.readerWaits = .readable
-    deadline = poller.timers.after(.seconds(2)) { [weak self] in self?.close() }
+  static func open(_ address: ControlAddress) -> Result<ControlSocket, SystemError> {
+    do throws(SystemError) {
+      switch address {
+      case .path(let path):
+        let door = try openDoor(path)
+        return .success(ControlSocket(parcel: door.socket, door: door))
+      case .abstract: return .success(ControlSocket(parcel: try bind(address), door: nil))
+      }
+    } catch {
+      return .failure(error)
+    }
   }
 
-  func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
-    var buffer = [UInt8](repeating: 0, count: 1024)
-    let transfer = try? buffer.withUnsafeMutableBytes { try self.stream.read(into: $0) }
-    switch transfer {
-    case .moved(let count)?: request += buffer.prefix(count)
-    case .blocked?: return
-    case .ended?, nil: return close()
+  private static func openDoor(_ path: String) throws(SystemError) -> UnixDoor {
+    do throws(OpenFailure) {
+      return try UnixDoor.open(path, NodeOwnership(mode: 0o660), queue: queue)
+    } catch {
+      throw error.cause ?? SystemError("bind", EINVAL)
     }
-    guard let end = request.firstIndex(of: UInt8(ascii: "\n")) else {
-      if request.count > 1024 { close() }
-      return
-    }
-    let line = String(decoding: request[..<end], as: UTF8.self)
-    let reply = (answer(line) ?? #"{"error":"unknown request"}"#) + "\n"
-    // Fits any socket buffer; if not, the one who asks sees a broken line.
-    _ = Array(reply.utf8).withUnsafeBytes { try? self.stream.write($0) }
-    close()
   }
 
-  func close() {
-    poller.timers.cancel(deadline)
-    stream.close()
-    ended(self)
+  private static func bind(_ address: ControlAddress) throws(SystemError) -> DescriptorParcel {
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    let socket = Descriptor(owning: raw)
+    guard try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    guard listen(raw, queue) == 0 else { throw SystemError("listen") }
+    return DescriptorParcel(socket)
+  }
+
+  private static let queue: Int32 = 16
+
+  func removeFile() { door?.removeFile() }
+
+  /// Whoever could open a path may ask. An abstract address has no mode: there the kernel says who it is.
+  static func admits(_ client: Int32, at address: ControlAddress) -> Bool {
+    guard case .abstract = address else { return true }
+    var user = uid_t()
+    return linux_peer_user(client, &user) == 0 && (user == 0 || user == geteuid())
   }
 }

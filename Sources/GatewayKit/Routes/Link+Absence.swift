@@ -48,15 +48,10 @@ extension Link {
   }
 
   private func isAway(_ reason: LinkStatus.Reason, _ ending: Ending, then step: Device.Step) {
-    let absent = poller.timers.now >= heldUntil ? settings.device.absent : .hold
-    let endsClients = absent == .close
+    let endsClients = settings.device.absent == .close && poller.timers.now >= heldUntil
     say(.waiting(reason), retry: endsClients && !settings.staysOpen ? .nothing : step)
     follow(step)
-    switch absent {
-    case .hold: break
-    case .discard: hub.setDropsInput(true)
-    case .close: hub.leaveAll(ending)
-    }
+    if endsClients { hub.leaveAll(ending) }
     closeIfUnneeded()
   }
 }

@@ -42,6 +42,10 @@ final class Link: HubDelegate {
   private var attempt = 0
   private var isStopping = false
   private(set) var status = LinkStatus.closed
+  /// When it came to be what its status says, and when it is tried next; on the lane's clock.
+  private(set) var since: UInt64
+  private(set) var retryAt: UInt64?
+  private var waitingSince: UInt64?
 
   init(_ settings: RouteSettings, on poller: Poller, lingering: Lingering, delegate: any LinkDelegate) {
     self.settings = settings
@@ -49,6 +53,7 @@ final class Link: HubDelegate {
     self.lingering = lingering
     self.delegate = delegate
     device = Device(settings.devicePolicy)
+    since = poller.timers.now
   }
 
   /// For a link that is to be open without clients.
@@ -74,7 +79,6 @@ final class Link: HubDelegate {
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
-    if hub.sessions.isEmpty && settings.device.flush.atDisconnect { flush(.both) }
     closeIfUnneeded()
     delegate.linkHasSettled(self)
   }
@@ -101,13 +105,16 @@ final class Link: HubDelegate {
     case .open: open()
     case .cancelOpening:
       cancelOpening()
-      stopTrying()
+      stopWaiting()
+      say(.closed)
     case .linger(let time): linger(time)
     case .stopLingering: stopLingering()
     case .drain: drain()
     case .close: say(.closed)
     case .wait(let pause): wait(pause)
-    case .stopWaiting: stopTrying()
+    case .stopWaiting:
+      stopWaiting()
+      say(.closed)
     case .giveUp, .nothing: break
     }
   }
@@ -147,7 +154,7 @@ final class Link: HubDelegate {
     stopWatching()
     say(.open)
     follow(device.handle(.opened))
-    hub.attach(stream, saying: settings.device.onOpen)
+    hub.attach(stream)
   }
 
   private func wait(_ pause: Duration) {
@@ -167,12 +174,6 @@ final class Link: HubDelegate {
     poller.timers.cancel(retryTimer)
     retryTimer = nil
     if device.state == .closed { stopWatching() }
-  }
-
-  private func stopTrying() {
-    stopWaiting()
-    hub.setDropsInput(false)  // whether it is away still the next one will see
-    say(.closed)
   }
 
   func stopWatching() {
@@ -218,13 +219,29 @@ final class Link: HubDelegate {
   }
 
   func say(_ status: LinkStatus, retry: Device.Step = .nothing) {
-    guard status != self.status else { return }
-    self.status = status
     var pause: Duration?
     if case .wait(let length) = retry { pause = length }
+    retryAt = pause.map { poller.timers.now &+ $0.nanoseconds }
+    guard status != self.status else { return }
+    note(status)
+    self.status = status
     delegate.link(self, is: status, retry: pause)
   }
 
   func writerChanged(from old: Session?, to new: Session?) { delegate.link(self, writerChangedFrom: old, to: new) }
   func sessionDrops(_ session: Session, bytes: UInt64) { delegate.link(self, drops: bytes, of: session) }
+
+  /// Tries in between do not make the time shorter that it has been waiting.
+  private func note(_ status: LinkStatus) {
+    let now = poller.timers.now
+    switch status {
+    case .waiting:
+      since = waitingSince ?? now
+      waitingSince = since
+    case .opening: since = now
+    case .open, .closed, .draining:
+      since = now
+      waitingSince = nil
+    }
+  }
 }

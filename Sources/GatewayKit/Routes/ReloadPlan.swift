@@ -11,6 +11,12 @@ struct ReloadPlan {
   private(set) var started: [Config.Route] = []
   private(set) var report = ReloadReport()
 
+  /// Whether a device may pass from one route to another.
+  var movesDevices: Bool {
+    let changes = report.changed.contains { $0.keys.contains { $0.hasPrefix("endpoint") } }
+    return !started.isEmpty && !stopped.isEmpty || changes
+  }
+
   init(from old: Config, to new: Config) {
     let before = Dictionary(uniqueKeysWithValues: old.routes.map { ($0.name, $0) })
     let names = Set(new.routes.map(\.name))

@@ -62,7 +62,7 @@ final class Route {
   }
 
   private func tellConfigured(_ config: Config.Route) {
-    status.tell(.routeConfigured(route: config.name, listeners: config.listen.map(\.url.description)))
+    status.tell(.routeConfigured(route: config.name, listeners: config.listen.map(\.place)))
   }
 
   // The group is made before the route is whole, and calls it later.
@@ -243,6 +243,6 @@ extension Config.Listen {
   /// Whether a listener for `other` can stay where it is: all that differs is what its clients may do.
   func isAtSamePlace(as other: Config.Listen) -> Bool {
     let settings = { (listen: Config.Listen) in listen.url.settingsInForce.filter { $0.name != "role" } }
-    return url.place == other.url.place && settings(self) == settings(other)
+    return place == other.place && settings(self) == settings(other)
   }
 }

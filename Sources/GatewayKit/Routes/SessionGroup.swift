@@ -10,8 +10,10 @@ final class SessionGroup: LinkDelegate {
   private let status: StatusSink
   private let lingering: Lingering
   // Shared: one. Per client: each keyed by its session.
-  private var sharedLink: Link?
-  private var links: [UInt64: Link] = [:]
+  private(set) var sharedLink: Link?
+  private(set) var links: [UInt64: Link] = [:]
+  /// Of sessions that have ended.
+  private(set) var totals = Snapshot.Totals()
   /// Told on this lane, with the session's number.
   private let sessionEnded: (UInt64) -> Void
   private var whenEmpty: (() -> Void)?
@@ -58,7 +60,7 @@ final class SessionGroup: LinkDelegate {
     lingering.close(client, otherSideFinished: error != nil)
     let report = SessionReport(
       ending: Ending(ending.word, ending.cause ?? error), dropped: dropped, nanoseconds: nanoseconds)
-    status.tell(.sessionEnded(route: settings.name, number: number, label, report))
+    tellEnd(of: number, label, report)
   }
 
   /// Reads what the client has sent so far. How much it was, and how it broke.
@@ -181,18 +183,23 @@ final class SessionGroup: LinkDelegate {
       let hasFinished = session.pump.sourceEnded && session.leaving == nil
       lingering.close(session.client, otherSideFinished: hasFinished)
     }
-    status.tell(
-      .sessionEnded(
-        route: settings.name, number: session.number, session.arrival,
-        SessionReport(
-          ending: ending, up: session.up, down: session.down, dropped: session.dropped,
-          nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true)))
+    tellEnd(
+      of: session.number, session.arrival,
+      SessionReport(
+        ending: ending, up: session.up, down: session.down, dropped: session.dropped,
+        nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true))
     poller.timers.cancel(session.idleTimer)
     links.removeValue(forKey: session.number)
     sessionEnded(session.number)
   }
 
+  private func tellEnd(of number: UInt64, _ label: Arrival.Label, _ report: SessionReport) {
+    totals.count(report)
+    status.tell(.sessionEnded(route: settings.name, number: number, label, report))
+  }
+
   func link(_ link: Link, dropped count: UInt64) {
+    totals.dropped &+= count
     status.tell(.linkDropped(route: settings.name, endpoint: settings.endpoint, bytes: count))
   }
 

@@ -56,8 +56,9 @@ public struct LineLogHandler: LogHandler {
     var line = "\(time) \(level) \(message)"
     for (key, value) in fields where key != "session" {  // its number is in the message
       let value = "\(value)"
-      let isPlain = !value.isEmpty && value.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !isControl($0) }
-      line += " \(key)=\(isPlain ? value : quote(value))"
+      let isPlain =
+        !value.isEmpty && value.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !JSONValue.isControl($0) }
+      line += " \(key)=\(isPlain ? value : JSONValue.quote(value))"
     }
     return line + "\n"
   }
@@ -65,36 +66,16 @@ public struct LineLogHandler: LogHandler {
   private static func json(
     _ time: String, _ level: Logger.Level, _ event: String, _ fields: [(key: String, value: Logger.MetadataValue)]
   ) -> String {
-    var line = "{\"time\":\(quote(time)),\"level\":\(quote(level.rawValue)),\"event\":\(quote(event))"
+    var line =
+      "{\"time\":\(JSONValue.quote(time)),\"level\":\(JSONValue.quote(level.rawValue)),\"event\":\(JSONValue.quote(event))"
     for (key, value) in fields {
-      line += ",\(quote(key)):"
+      line += ",\(JSONValue.quote(key)):"
       switch value {
       case .stringConvertible(let number) where number is UInt64 || number is Seconds: line += "\(number)"
-      default: line += quote("\(value)")
+      default: line += JSONValue.quote("\(value)")
       }
     }
     return line + "}\n"
-  }
-
-  /// C0, DEL and C1: terminals obey the last as well.
-  private static func isControl(_ scalar: Unicode.Scalar) -> Bool { scalar.value < 32 || 127...159 ~= scalar.value }
-
-  /// RFC 8259 section 7: a line stays a line whatever a device, a client or an error text puts into it.
-  static func quote(_ text: String) -> String {
-    var quoted = "\""
-    for scalar in text.unicodeScalars {
-      switch scalar {
-      case "\"": quoted += "\\\""
-      case "\\": quoted += "\\\\"
-      case "\n": quoted += "\\n"
-      case "\r": quoted += "\\r"
-      case "\t": quoted += "\\t"
-      case _ where isControl(scalar):
-        quoted += "\\u00" + (scalar.value < 16 ? "0" : "") + String(scalar.value, radix: 16)
-      default: quoted.unicodeScalars.append(scalar)
-      }
-    }
-    return quoted + "\""
   }
 
   private func write(_ line: String) {

@@ -86,8 +86,6 @@ struct LogLine {
     case .reloaded(let report): self.init(report)
     case .reloadFailed(let problems):
       self.init(.error, "reload failed", [("error", .text(problems.joined(separator: " | ")))])
-    case .takesRestart(let keys):
-      self.init(.warning, "change takes a restart", [("keys", .text(keys.joined(separator: ",")))])
     case .watchFailed(let error, let path):
       self.init(
         .warning, "configuration not watched", [("path", .text(path)), ("error", .text(error.description))])
@@ -131,7 +129,7 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .controlFailed, .watchFailed, .takesRestart, .dropped, .linkDropped,
+    case .listenerWaits, .controlFailed, .watchFailed, .dropped, .linkDropped,
       .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed: .error

@@ -44,7 +44,7 @@ public final class ServiceManager: Sendable {
     guard let address = environment["NOTIFY_SOCKET"], let socket = NotifySocket(address) else { return nil }
     self.socket = socket
     watchdog = Self.watchdog(environment)
-    let listeners = config.routes.flatMap { route in route.listen.map { "\(route.name) \($0.url)" } }
+    let listeners = config.routes.flatMap { route in route.listen.map { "\(route.name) \($0.place)" } }
     picture = Mutex(Picture(unanswered: Set(listeners)))
   }
 

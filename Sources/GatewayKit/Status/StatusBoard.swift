@@ -1,17 +1,29 @@
-// The current picture, put together from events: what `health` asks today, status page and API later. Any thread.
+// The current picture of routes and their listeners, put together from events: what `health` asks, and the listeners'
+// part of `status`. What changes with every client is not here; lanes are asked for it (StatusSurvey). Any thread.
 
+import ByteStreams
+import StreamBroker
 import Synchronization
 
 public final class StatusBoard: Sendable {
-  private struct Picture {
-    var waiting: [String: Set<String>] = [:]  // route → listeners that can't be bound
-    var routes = 0
+  struct Listener: Sendable {
+    let url: String
+    var state: Snapshot.Listener.State
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    var since: UInt64
+  }
+
+  fileprivate struct Picture {
+    /// Per route, each of its listeners, in the order of the configuration.
+    var listeners: [String: [Listener]] = [:]
     var isRunning = false
   }
 
   private let picture = Mutex(Picture())
 
   public init() {}
+
+  // MARK: - News
 
   public func observe(_ event: StatusEvent) {
     switch event {
@@ -21,30 +33,94 @@ public final class StatusBoard: Sendable {
     }
     picture.withLock { picture in
       switch event {
-      case .started(let routes):
-        picture.routes = routes
-        picture.isRunning = true
-      case .listenerWaits(let route, let listener, _, _): picture.waiting[route, default: []].insert(listener)
-      case .listening(let route, let listener, _): picture.waiting[route]?.remove(listener)
-      case .routeStopped(let route): picture.waiting[route] = nil
-      case .reloaded(let report): picture.routes = report.routes
+      case .started: picture.isRunning = true
+      case .routeConfigured(let route, let urls): picture.expect(urls, of: route)
+      case .listening(let route, let url, let bound):
+        picture.note(.listening(bound), of: url, route) { $0.bound == nil }
+      case .listenerWaits(let route, let url, let error, let retry):
+        picture.note(.waiting(error: error.description, retry: retry), of: url, route) { $0.bound == nil }
+      case .listenerClosed(let route, let url, let bound):
+        picture.forget(url, route) { $0.bound == bound }
+      case .routeStopped(let route): picture.listeners[route] = nil
       case .stopping: picture.isRunning = false
       default: break
       }
     }
   }
 
+  /// The route is about to start, or to take on these listeners. Until each has been tried, `isHealthy` is false.
+  func expect(_ urls: [String], of route: String) { picture.withLock { $0.expect(urls, of: route) } }
+
+  // MARK: - Looking
+
   /// Serves on every address it was told to. A device that is away is awaited and does no harm here.
-  public var isHealthy: Bool {
-    picture.withLock { $0.isRunning && $0.waiting.values.allSatisfy(\.isEmpty) }
+  public var isHealthy: Bool { picture.withLock { $0.isHealthy } }
+
+  /// Every listener has been tried at least once.
+  var isSettled: Bool {
+    picture.withLock { picture in
+      picture.listeners.values.allSatisfy { listeners in listeners.allSatisfy { $0.state != .starting } }
+    }
   }
 
-  /// One line of JSON.
-  var health: String {
-    picture.withLock { picture in
-      let waiting = picture.waiting.values.reduce(0) { $0 + $1.count }
-      let isHealthy = picture.isRunning && waiting == 0
-      return #"{"healthy":\#(isHealthy),"routes":\#(picture.routes),"listeners-waiting":\#(waiting)}"#
+  func listeners(of route: String) -> [Snapshot.Listener] {
+    let now = monotonicNanoseconds()
+    return picture.withLock { picture in
+      (picture.listeners[route] ?? []).map { listener in
+        Snapshot.Listener(url: listener.url, state: listener.state, nanoseconds: now &- listener.since)
+      }
     }
+  }
+
+  var health: JSONValue {
+    picture.withLock { picture in
+      let waiting = picture.listeners.values.joined().count { $0.bound == nil }
+      return .object([
+        "healthy": .bool(picture.isHealthy), "routes": .integer(picture.listeners.count),
+        "listeners-waiting": .integer(waiting),
+      ])
+    }
+  }
+}
+
+extension StatusBoard.Listener {
+  fileprivate var bound: String? { if case .listening(let bound) = state { bound } else { nil } }
+}
+
+extension StatusBoard.Picture {
+  fileprivate var isHealthy: Bool {
+    isRunning && listeners.values.allSatisfy { listeners in listeners.allSatisfy { $0.bound != nil } }
+  }
+
+  /// Those that are known stay as they are; one that is not named any more says itself when it closes.
+  fileprivate mutating func expect(_ urls: [String], of route: String) {
+    var known = listeners[route] ?? []
+    var new: [StatusBoard.Listener] = []
+    for url in urls {
+      if let index = known.firstIndex(where: { $0.url == url }) {
+        new.append(known.remove(at: index))
+      } else {
+        new.append(StatusBoard.Listener(url: url, state: .starting, since: monotonicNanoseconds()))
+      }
+    }
+    listeners[route] = new + known
+  }
+
+  /// Two listeners of a route may have the same URL, with port 0: `isMeant` tells which of them it can be.
+  fileprivate mutating func note(
+    _ state: Snapshot.Listener.State, of url: String, _ route: String, _ isMeant: (StatusBoard.Listener) -> Bool
+  ) {
+    let now = monotonicNanoseconds()
+    guard let index = listeners[route]?.firstIndex(where: { $0.url == url && isMeant($0) }) else {
+      listeners[route, default: []].append(StatusBoard.Listener(url: url, state: state, since: now))
+      return
+    }
+    listeners[route]?[index].state = state
+    listeners[route]?[index].since = now
+  }
+
+  fileprivate mutating func forget(_ url: String, _ route: String, _ isMeant: (StatusBoard.Listener) -> Bool) {
+    guard let index = listeners[route]?.firstIndex(where: { $0.url == url && isMeant($0) }) else { return }
+    listeners[route]?.remove(at: index)
   }
 }

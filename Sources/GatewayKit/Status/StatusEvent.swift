@@ -35,8 +35,6 @@ public enum StatusEvent: Sendable {
   case reloading
   case reloaded(ReloadReport)
   case reloadFailed(problems: [String])
-  /// Keys of the configuration that were changed, but are read at the start only.
-  case takesRestart(keys: [String])
   /// Changes of the file are not seen; a signal or a command still reloads it.
   case watchFailed(SystemError, path: String)
   case controlFailed(SystemError, path: String)

@@ -22,7 +22,7 @@ final class TCPListener: Listener {
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     host = listen.host
     port = UInt16(listen.port)  // the URL's grammar lets no larger one through
-    url = listen.url.description
+    url = listen.place
     self.context = context
   }
 

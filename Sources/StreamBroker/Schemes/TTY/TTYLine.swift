@@ -31,8 +31,7 @@ final class TTYLine: SerialLine {
     queue: DispatchQueue
   ) -> DescriptorStream {
     let line = TTYLine(port, tty.raw, settings, on: poller, queue: queue)
-    let stream = DescriptorStream(
-      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.awaitHangUp($0) }, serialLine: line)
+    let stream = DescriptorStream(tty, kind: .device, on: poller, closingOn: queue, serialLine: line)
     line.stream = stream
     return stream
   }

@@ -1,0 +1,20 @@
+// Where a running gateway's configuration comes from: a file, the environment that was given to it, and what follows from
+// both.
+
+public struct ConfigSource: Sendable {
+  public let path: String
+  let environment: [String: String]
+
+  public init(path: String, environment: [String: String]) {
+    self.path = path
+    self.environment = environment
+  }
+
+  /// Reads the file as it is now. Blocks, without end where the file is a pipe or lies on a network.
+  public func load() throws(ConfigProblems) -> Config { try ConfigFile.load(path: path, environment: environment) }
+
+  /// Where the control socket is; nil when it is off.
+  public func control(_ config: Config) -> ControlAddress? {
+    ControlAddress(config.control.socket, configPath: path, environment: environment)
+  }
+}

@@ -1,0 +1,137 @@
+// Puts the pieces together from a configuration: lanes, routes, control socket; starts and stops them. Lives on a lane of
+// its own that carries no bytes; a route lives on the lane it was given at birth. Reloading: GatewayCore+Reload.swift, what
+// is asked at the control socket: GatewayCore+Control.swift.
+
+import ByteStreams
+import Dispatch
+import StreamBroker
+
+final class GatewayCore {
+  struct Running {
+    var config: Config.Route
+    let route: Resident<Route>
+  }
+
+  let lanes: [Lane]
+  let home: Lane
+  let poller: Poller
+  let status: StatusSink
+  let board: StatusBoard
+  private let broker = Gateway.broker
+  let began = monotonicNanoseconds()
+
+  var config: Config?
+  private(set) var source: ConfigSource?
+  // By name: what is at work, and what is on its way out.
+  private(set) var running: [String: Running] = [:]
+  private var leaving: [String: Resident<Route>] = [:]
+  private var whenStopped: (() -> Void)?
+  private var nextLane = 0
+  private(set) var isStopping = false
+
+  var control: ControlServer?
+  var watch: ConfigWatch?
+  // What may block for long: reading the file, and finding out what device a path leads to.
+  let reloadQueue = DispatchQueue(label: "baudway.reload")
+  var reloading: Reloading?
+  var reloadReport = ReloadReport()
+  var reloadWaiters: [(ReloadOutcome) -> Void] = []
+  var reloadsToCome: [(config: Config, done: (ReloadOutcome) -> Void)] = []
+
+  /// How long sessions may take to end when their route does.
+  private static let drainLimit = Duration.seconds(5)
+
+  init(_ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard) {
+    self.lanes = lanes
+    self.home = home
+    poller = home.poller
+    self.status = status
+    self.board = board
+  }
+
+  func start(_ config: Config, from source: ConfigSource?, control address: ControlAddress?) {
+    self.config = config
+    self.source = source
+    if let address = address ?? source?.control(config) { openControl(at: address) }
+    for route in config.routes { startRoute(route) }
+    status.tell(.started(routes: config.routes.count))
+  }
+
+  // MARK: - Routes
+
+  func startRoute(_ config: Config.Route) {
+    let lane = lanes[nextLane % lanes.count]
+    nextLane += 1
+    let others = lanes.filter { $0 !== lane }
+    let (status, connector) = (status, connector(of: config))
+    board.expect(config.listen.map(\.place), of: config.name)
+    let route = Resident(on: lane) { lane in
+      Route(config, connector: connector, on: lane, others: others, status: status)
+    }
+    running[config.name] = Running(config: config, route: route)
+  }
+
+  /// Gives a running route another configuration; `done` when it has taken it on.
+  func updateRoute(_ config: Config.Route, then done: @escaping () -> Void) {
+    guard let route = running[config.name]?.route else { return done() }
+    running[config.name]?.config = config
+    let connector = connector(of: config)
+    board.expect(config.listen.map(\.place), of: config.name)
+    let back = Resident(CallBack(done), on: home)
+    route.post { _, route in
+      route.update(config, connector: connector)
+      back.post { _, back in back.call() }
+    }
+  }
+
+  private func connector(of route: Config.Route) -> any Connector {
+    guard let connector = try? broker.connector(route.endpoint) else {
+      preconditionFailure("the configuration lets no URL through that its connector refuses")
+    }
+    return connector
+  }
+
+  /// Ends a route. `letGo` is called when its listeners are closed, `done` when nothing is left of it.
+  func stopRoute(
+    _ name: String, _ word: Ending.Word, letGo: @escaping () -> Void = {}, then done: @escaping () -> Void = {}
+  ) {
+    guard let old = running.removeValue(forKey: name)?.route else { return done() }
+    leaving[name] = old
+    let closed = Resident(CallBack(letGo), on: home)
+    let back = Resident(
+      CallBack { [weak self] in
+        self?.hasStopped(name)
+        done()
+      }, on: home)
+    let limit = Self.drainLimit
+    old.post { _, route in
+      route.stop(Ending(word), within: limit) { back.post { _, back in back.call() } }
+      closed.post { _, back in back.call() }
+    }
+  }
+
+  private func hasStopped(_ name: String) {
+    leaving.removeValue(forKey: name)?.evict()
+    status.tell(.routeStopped(name))
+    if leaving.isEmpty { whenStopped?() }
+  }
+
+  // MARK: - The end
+
+  func stop(then done: @escaping () -> Void) {
+    guard !isStopping else { return }
+    isStopping = true
+    status.tell(.stopping)
+    watch?.cancel()
+    giveUpReloads()
+    for name in Array(running.keys) { stopRoute(name, .shutdown) }
+    whenStopped = { [self] in
+      whenStopped = nil
+      closeControl { [status] in
+        status.tell(.stopped)
+        done()
+      }
+    }
+    if leaving.isEmpty { whenStopped?() }
+  }
+}

@@ -1,0 +1,49 @@
+// What a route and its groups of sessions say of themselves when StatusSurvey asks, each on its own lane.
+
+import ByteStreams
+import StreamBroker
+
+extension Route {
+  var facts: RouteFacts { RouteFacts(queued: queue.count, groups: [Resident(group, on: lane)] + groupsElsewhere) }
+}
+
+extension SessionGroup {
+  /// `limit` clients whose numbers come behind `last`; link and totals only at the first time, when that is 0.
+  func facts(after last: UInt64, atMost limit: Int) -> GroupFacts {
+    var facts = GroupFacts()
+    let sessions = sessions
+    if last == 0 {
+      facts.totals = totals
+      for session in sessions { facts.totals.add(up: session.up, down: session.down, dropped: session.dropped) }
+      facts.state = sharedLink.map { $0.state }
+      for link in links.values { facts.links[link.status.word, default: 0] += 1 }
+    }
+    let later = sessions.filter { $0.number > last }.sorted { $0.number < $1.number }
+    facts.clients = later.prefix(limit).map { Snapshot.Client($0) }
+    facts.hasMore = later.count > limit
+    return facts
+  }
+}
+
+extension Link {
+  fileprivate var state: Snapshot.LinkState {
+    let now = monotonicNanoseconds()
+    var reason: String?
+    if case .waiting(let why) = status { reason = why.description }
+    return Snapshot.LinkState(
+      word: status.word, nanoseconds: now &- since, reason: reason,
+      retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) })
+  }
+}
+
+extension Snapshot.Client {
+  fileprivate init(_ session: Session) {
+    self.init(
+      number: session.number, address: session.arrival.client, listener: session.arrival.listener,
+      role: session.arrival.role, nanoseconds: monotonicNanoseconds() &- session.began, up: session.up,
+      down: session.down, dropped: session.dropped, queuedUp: UInt64(session.pump.count),
+      queuedDown: session.takesOutput ? session.hub.head &- session.cursor : 0,
+      hasPen: session.hub.policy.writers == .one ? session.hub.pen === session : nil,
+      phase: session.leaving != nil ? .leaving : session.pump.sourceEnded ? .halfClosed : .open)
+  }
+}

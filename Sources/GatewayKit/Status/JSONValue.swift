@@ -1,0 +1,104 @@
+// JSON (RFC 8259) as a value, for the control socket: what is said there is written and read with this. Foundation's would
+// do it too, at the cost of Foundation. The log writes its own lines and shares the quoting.
+
+/// Objects keep the order of their keys. Whole numbers from 0 are integers, every other number is a decimal.
+enum JSONValue: Hashable, Sendable {
+  case null
+  case bool(Bool)
+  case integer(UInt64)
+  case decimal(Double)
+  case text(String)
+  case array([JSONValue])
+  case object([Member])
+
+  struct Member: Hashable, Sendable {
+    let key: String
+    let value: JSONValue
+  }
+
+  /// An object of the pairs that have a value.
+  static func object(_ pairs: KeyValuePairs<String, JSONValue?>) -> JSONValue {
+    .object(pairs.compactMap { key, value in value.map { Member(key: key, value: $0) } })
+  }
+
+  static func integer(_ number: Int) -> JSONValue { .integer(UInt64(max(0, number))) }
+
+  /// Nanoseconds as seconds with three places.
+  static func seconds(_ nanoseconds: UInt64) -> JSONValue { .decimal(Double(nanoseconds / 1_000_000) / 1000) }
+
+  // MARK: - Writing
+
+  /// In one line.
+  var description: String {
+    var line = ""
+    write(to: &line)
+    return line
+  }
+
+  private func write(to line: inout String) {
+    switch self {
+    case .null: line += "null"
+    case .bool(let value): line += value ? "true" : "false"
+    case .integer(let number): line += String(number)
+    case .decimal(let number): line += number.isFinite ? "\(number)" : "null"
+    case .text(let text): line += JSONValue.quote(text)
+    case .array(let values):
+      line += "["
+      for (index, value) in values.enumerated() {
+        if index > 0 { line += "," }
+        value.write(to: &line)
+      }
+      line += "]"
+    case .object(let members):
+      line += "{"
+      for (index, member) in members.enumerated() {
+        line += (index > 0 ? "," : "") + JSONValue.quote(member.key) + ":"
+        member.value.write(to: &line)
+      }
+      line += "}"
+    }
+  }
+
+  /// Section 7: a line stays a line whatever a device, a client or an error text puts into it, and a terminal obeys none of it.
+  static func quote(_ text: String) -> String {
+    var quoted = "\""
+    for scalar in text.unicodeScalars {
+      switch scalar {
+      case "\"": quoted += "\\\""
+      case "\\": quoted += "\\\\"
+      case "\n": quoted += "\\n"
+      case "\r": quoted += "\\r"
+      case "\t": quoted += "\\t"
+      case _ where isControl(scalar):
+        quoted += "\\u00" + (scalar.value < 16 ? "0" : "") + String(scalar.value, radix: 16)
+      default: quoted.unicodeScalars.append(scalar)
+      }
+    }
+    return quoted + "\""
+  }
+
+  /// C0, DEL and C1: terminals obey the last as well.
+  static func isControl(_ scalar: Unicode.Scalar) -> Bool { scalar.value < 32 || 127...159 ~= scalar.value }
+
+  // MARK: - Looking inside
+
+  subscript(key: String) -> JSONValue? {
+    guard case .object(let members) = self else { return nil }
+    return members.first { $0.key == key }?.value
+  }
+
+  var text: String? { if case .text(let text) = self { text } else { nil } }
+  var flag: Bool? { if case .bool(let flag) = self { flag } else { nil } }
+  var integer: UInt64? { if case .integer(let number) = self { number } else { nil } }
+  var array: [JSONValue]? { if case .array(let values) = self { values } else { nil } }
+  var members: [Member]? { if case .object(let members) = self { members } else { nil } }
+
+  /// A number of seconds as nanoseconds.
+  var nanoseconds: UInt64? {
+    switch self {
+    case .integer(let number) where number < 1_000_000_000: number * 1_000_000_000
+    case .decimal(let number) where number >= 0 && number < 1e9: UInt64(number * 1e9)
+    default: nil
+    }
+  }
+}

@@ -1,0 +1,146 @@
+// A snapshot as JSON and back: the answer to `status` at the control socket. Its keys are a promise (Deploy/CONTROL.md);
+// there may be more of them one day, so a reader passes over what it does not know.
+
+import ByteStreams
+import StreamBroker
+
+extension Snapshot {
+  /// Everything but the routes, for answers that are sent route by route; ends before the routes' closing bracket.
+  var opening: String {
+    let head = JSONValue.object([
+      "protocol": .integer(ControlRequest.version), "version": .text(version), "pid": .integer(process),
+      "seconds": .seconds(nanoseconds), "healthy": .bool(isHealthy),
+    ])
+    return String(head.description.dropLast()) + ",\"routes\":["
+  }
+
+  static let closing = "]}"
+
+  init?(_ json: JSONValue) {
+    guard let version = json["version"]?.text, let process = json["pid"]?.integer,
+      let nanoseconds = json["seconds"]?.nanoseconds, let isHealthy = json["healthy"]?.flag,
+      let routes = json["routes"]?.array
+    else { return nil }
+    self.init(
+      version: version, process: Int(clamping: process), nanoseconds: nanoseconds, isHealthy: isHealthy,
+      routes: routes.compactMap { Route($0) })
+    guard self.routes.count == routes.count else { return nil }
+  }
+}
+
+extension Snapshot.Route {
+  /// Everything but the clients; ends before their list's closing bracket.
+  var opening: String {
+    let counts = links.sorted { $0.key < $1.key }.map { JSONValue.Member(key: $0.key, value: .integer($0.value)) }
+    let head = JSONValue.object([
+      "route": .text(name), "endpoint": .text(endpoint), "link": .text(link.rawValue),
+      "state": state?.json, "links": link == .perClient ? .object(counts) : nil,
+      "max-clients": .integer(maxClients), "queued": .integer(queued), "stuck": isStuck ? .bool(true) : nil,
+      "listeners": .array(listeners.map(\.json)), "totals": totals.json,
+    ])
+    return String(head.description.dropLast()) + ",\"clients\":["
+  }
+
+  static let closing = "]}"
+
+  init?(_ json: JSONValue) {
+    guard let name = json["route"]?.text, let endpoint = json["endpoint"]?.text,
+      let link = json["link"]?.text.flatMap({ Config.Link(rawValue: $0) }), let max = json["max-clients"]?.integer,
+      let clients = json["clients"]?.array, let listeners = json["listeners"]?.array
+    else { return nil }
+    self.init(name: name, endpoint: endpoint, link: link, maxClients: Int(clamping: max))
+    queued = Int(clamping: json["queued"]?.integer ?? 0)
+    self.listeners = listeners.compactMap { Snapshot.Listener($0) }
+    state = json["state"].flatMap { Snapshot.LinkState($0) }
+    for member in json["links"]?.members ?? [] { links[member.key] = Int(clamping: member.value.integer ?? 0) }
+    totals = json["totals"].map { Snapshot.Totals($0) } ?? Snapshot.Totals()
+    self.clients = clients.compactMap { Snapshot.Client($0) }
+    isStuck = json["stuck"]?.flag ?? false
+  }
+}
+
+extension Snapshot.Listener {
+  fileprivate var json: JSONValue {
+    let (word, bound, error, retry): (String, String?, String?, Duration?) =
+      switch state {
+      case .starting: ("starting", nil, nil, nil)
+      case .listening(let bound): ("listening", bound, nil, nil)
+      case .waiting(let error, let retry): ("waiting", nil, error, retry)
+      }
+    return .object([
+      "listen": .text(url), "state": .text(word), "seconds": .seconds(nanoseconds), "bound": bound.map { .text($0) },
+      "error": error.map { .text($0) }, "retry": retry.map { .seconds($0.nanoseconds) },
+    ])
+  }
+
+  fileprivate init?(_ json: JSONValue) {
+    guard let url = json["listen"]?.text, let nanoseconds = json["seconds"]?.nanoseconds else { return nil }
+    let retry = Duration.nanoseconds(Int64(clamping: json["retry"]?.nanoseconds ?? 0))
+    switch json["state"]?.text {
+    case "listening"?: state = .listening(json["bound"]?.text ?? url)
+    case "waiting"?: state = .waiting(error: json["error"]?.text ?? "", retry: retry)
+    default: state = .starting
+    }
+    self.url = url
+    self.nanoseconds = nanoseconds
+  }
+}
+
+extension Snapshot.LinkState {
+  fileprivate var json: JSONValue {
+    .object([
+      "word": .text(word), "seconds": .seconds(nanoseconds), "reason": reason.map { .text($0) },
+      "retry": retry.map { .seconds($0.nanoseconds) },
+    ])
+  }
+
+  fileprivate init?(_ json: JSONValue) {
+    guard let word = json["word"]?.text, let nanoseconds = json["seconds"]?.nanoseconds else { return nil }
+    self.init(
+      word: word, nanoseconds: nanoseconds, reason: json["reason"]?.text,
+      retry: json["retry"]?.nanoseconds.map { .nanoseconds(Int64(clamping: $0)) })
+  }
+}
+
+extension Snapshot.Totals {
+  fileprivate var json: JSONValue {
+    let words = Ending.Word.allCases.compactMap { word in
+      ended[word].map { JSONValue.Member(key: word.rawValue, value: .integer($0)) }
+    }
+    return .object([
+      "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "sessions": .integer(sessions),
+      "ended": .object(words),
+    ])
+  }
+
+  fileprivate init(_ json: JSONValue) {
+    up = json["up"]?.integer ?? 0
+    down = json["down"]?.integer ?? 0
+    dropped = json["dropped"]?.integer ?? 0
+    for member in json["ended"]?.members ?? [] {
+      if let word = Ending.Word(rawValue: member.key), let count = member.value.integer { ended[word] = count }
+    }
+  }
+}
+
+extension Snapshot.Client {
+  var json: JSONValue {
+    .object([
+      "session": .integer(number), "client": address.map { .text($0) }, "listen": .text(listener),
+      "role": .text(role.rawValue), "state": .text(phase.rawValue), "seconds": .seconds(nanoseconds),
+      "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "queued-up": .integer(queuedUp),
+      "queued-down": .integer(queuedDown), "pen": hasPen.map { .bool($0) },
+    ])
+  }
+
+  fileprivate init?(_ json: JSONValue) {
+    guard let number = json["session"]?.integer, let listener = json["listen"]?.text else { return nil }
+    func count(_ key: String) -> UInt64 { json[key]?.integer ?? 0 }
+    self.init(
+      number: number, address: json["client"]?.text, listener: listener,
+      role: json["role"]?.text.flatMap { Config.Listen.Role(rawValue: $0) } ?? .writer,
+      nanoseconds: json["seconds"]?.nanoseconds ?? 0, up: count("up"), down: count("down"), dropped: count("dropped"),
+      queuedUp: count("queued-up"), queuedDown: count("queued-down"), hasPen: json["pen"]?.flag,
+      phase: json["state"]?.text.flatMap { Phase(rawValue: $0) } ?? .open)
+  }
+}

@@ -1,0 +1,117 @@
+// The picture of a moment, as values: what `status` shows, and what an API or metrics read. A gateway makes it when it is
+// asked (StatusSurvey); the control socket carries it as JSON (Snapshot+JSON.swift).
+
+import ByteStreams
+import StreamBroker
+
+public struct Snapshot: Hashable, Sendable {
+  public var version: String
+  public var process: Int
+  /// Since the gateway was made.
+  public var nanoseconds: UInt64
+  /// Serves on every address. A device that is away does no harm here.
+  public var isHealthy: Bool
+  public var routes: [Route] = []
+
+  public struct Route: Hashable, Sendable {
+    public var name: String
+    /// Secrets masked.
+    public var endpoint: String
+    public var link: Config.Link
+    public var maxClients: Int
+    /// Clients that wait for a place.
+    public var queued = 0
+    public var listeners: [Listener] = []
+    /// Of a shared link.
+    public var state: LinkState?
+    /// Of links of one client each: how many there are, by their word.
+    public var links: [String: Int] = [:]
+    public var totals = Totals()
+    /// In the order of coming.
+    public var clients: [Client] = []
+    /// A lane did not answer within a second; what it has is missing here.
+    public var isStuck = false
+  }
+
+  public struct Listener: Hashable, Sendable {
+    /// What the configuration says.
+    public var url: String
+    public var state: State
+    /// For how long.
+    public var nanoseconds: UInt64
+
+    public enum State: Hashable, Sendable {
+      /// It has not been tried yet.
+      case starting
+      /// The address it got.
+      case listening(String)
+      case waiting(error: String, retry: Duration)
+    }
+  }
+
+  public struct LinkState: Hashable, Sendable {
+    /// A word of LinkStatus.
+    public var word: String
+    public var nanoseconds: UInt64
+    /// Why it waits.
+    public var reason: String?
+    /// Until the next try.
+    public var retry: Duration?
+  }
+
+  /// Since the route began.
+  public struct Totals: Hashable, Sendable {
+    /// Ended sessions, those who were turned away among them.
+    public var ended: [Ending.Word: UInt64] = [:]
+    /// Bytes of sessions that ended and of those that go on.
+    public var up: UInt64 = 0
+    public var down: UInt64 = 0
+    public var dropped: UInt64 = 0
+  }
+
+  public struct Client: Hashable, Sendable {
+    public var number: UInt64
+    /// Nil where clients have none.
+    public var address: String?
+    public var listener: String
+    public var role: Config.Listen.Role
+    public var nanoseconds: UInt64
+    public var up: UInt64
+    public var down: UInt64
+    public var dropped: UInt64
+    /// Bytes that are kept of what he sent, and for him.
+    public var queuedUp: UInt64
+    public var queuedDown: UInt64
+    /// Nil where nobody needs one to write.
+    public var hasPen: Bool?
+    public var phase: Phase
+
+    public enum Phase: String, CaseIterable, Sendable {
+      case open
+      /// He has finished sending, and may listen still.
+      case halfClosed = "half-closed"
+      /// He goes as soon as what is kept for him is out.
+      case leaving
+    }
+  }
+}
+
+extension Snapshot.Totals {
+  mutating func count(_ report: SessionReport) {
+    ended[report.ending.word, default: 0] += 1
+    add(up: report.up, down: report.down, dropped: report.dropped)
+  }
+
+  mutating func add(up: UInt64, down: UInt64, dropped: UInt64) {
+    self.up &+= up
+    self.down &+= down
+    self.dropped &+= dropped
+  }
+
+  mutating func add(_ other: Snapshot.Totals) {
+    ended.merge(other.ended, uniquingKeysWith: +)
+    add(up: other.up, down: other.down, dropped: other.dropped)
+  }
+
+  public var sessions: UInt64 { ended.values.reduce(0, +) }
+}

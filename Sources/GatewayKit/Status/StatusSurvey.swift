@@ -1,0 +1,163 @@
+// The answer to `status`: a picture of the gateway, made route by route while whoever asked takes it, so that ten thousand
+// clients are never in memory at once. Figures come from the lanes that keep them, which are asked now, a page of clients
+// at a time; bytes are not counted in any other place.
+
+import ByteStreams
+import StreamBroker
+
+/// What a route's home lane knows.
+struct RouteFacts: Sendable {
+  var queued = 0
+  var groups: [Resident<SessionGroup>]
+}
+
+/// What one lane knows of a route's sessions.
+struct GroupFacts: Sendable {
+  var state: Snapshot.LinkState?
+  var links: [String: Int] = [:]
+  var totals = Snapshot.Totals()
+  /// At most a page, by number.
+  var clients: [Snapshot.Client] = []
+  var hasMore = false
+}
+
+/// Lives on the lane of its inquiry.
+final class StatusSurvey: ControlAnswer {
+  private enum Stage {
+    case opening
+    /// About to ask this route.
+    case route(Int)
+    /// In the middle of its clients; lanes that have more of them.
+    case clients(Int, [(group: Resident<SessionGroup>, last: UInt64)])
+    case over
+  }
+
+  private let head: Snapshot
+  private let routes: [(config: Config.Route, route: Resident<Route>)]
+  private let board: StatusBoard
+  private let inquiry: LaneInquiry
+  private let lanes: [Lane]
+  private var stage = Stage.opening
+  private var isFirst = true
+  /// Clients a lane is asked for at a time: some 50 µs of its time.
+  static let page = 256
+
+  init(
+    _ head: Snapshot, routes: [(config: Config.Route, route: Resident<Route>)], board: StatusBoard, lanes: [Lane],
+    inquiry: LaneInquiry
+  ) {
+    self.head = head
+    self.routes = routes
+    self.board = board
+    self.lanes = lanes
+    self.inquiry = inquiry
+  }
+
+  func next(_ done: @escaping (String?) -> Void) {
+    switch stage {
+    case .opening:
+      stage = .route(0)
+      inquiry.knock(at: lanes) { [self] in done(head.opening) }
+    case .route(let index) where index < routes.count: ask(index, done)
+    case .route:
+      stage = .over
+      done(Snapshot.closing + "\n")
+    case .clients(let index, let more): askOn(index, more, done)
+    case .over: done(nil)
+    }
+  }
+
+  // MARK: - A route
+
+  private func ask(_ index: Int, _ done: @escaping (String?) -> Void) {
+    let (config, route) = routes[index]
+    var picture = Snapshot.Route(
+      name: config.name, endpoint: config.endpoint.description, link: config.link, maxClients: config.clients.max)
+    picture.listeners = board.listeners(of: config.name)
+    inquiry.ask(route) { _, route in
+      route.facts
+    } then: { [self] answer in
+      guard case .told(let facts) = answer else {
+        picture.isStuck = if case .stuck = answer { true } else { false }
+        if !picture.isStuck {  // removed since the picture was begun
+          stage = .route(index + 1)
+          return next(done)
+        }
+        return finish(index, picture, [], done)
+      }
+      picture.queued = facts.queued
+      collect(facts.groups, after: [:]) { [self] answers in
+        for (_, facts) in answers { picture.add(facts) }
+        finish(index, picture, answers, done)
+      }
+    }
+  }
+
+  private typealias Answers = [(group: Resident<SessionGroup>, facts: GroupFacts?)]
+
+  /// Asks all groups at once; those that hang answer nil.
+  private func collect(
+    _ groups: [Resident<SessionGroup>], after last: [Int: UInt64], _ done: @escaping (Answers) -> Void
+  ) {
+    var answers: Answers = groups.map { ($0, nil) }
+    var left = groups.count
+    for (index, group) in groups.enumerated() {
+      let after = last[index] ?? 0
+      inquiry.ask(group) { _, group in
+        group.facts(after: after, atMost: Self.page)
+      } then: { answer in
+        switch answer {
+        case .told(let facts): answers[index].facts = facts
+        case .gone: answers[index].facts = GroupFacts()
+        case .stuck: break
+        }
+        left -= 1
+        if left == 0 { done(answers) }
+      }
+    }
+  }
+
+  private func finish(
+    _ index: Int, _ picture: Snapshot.Route, _ answers: Answers, _ done: @escaping (String?) -> Void
+  ) {
+    var piece = (isFirst ? "" : ",") + picture.opening
+    isFirst = false
+    piece += list(answers, isFirst: true)
+    done(piece + advance(index, answers))
+  }
+
+  // MARK: - Its clients
+
+  private func askOn(
+    _ index: Int, _ more: [(group: Resident<SessionGroup>, last: UInt64)], _ done: @escaping (String?) -> Void
+  ) {
+    let last = Dictionary(uniqueKeysWithValues: more.enumerated().map { ($0.offset, $0.element.last) })
+    collect(more.map(\.group), after: last) { [self] answers in
+      done(list(answers, isFirst: false) + advance(index, answers))
+    }
+  }
+
+  private func list(_ answers: Answers, isFirst: Bool) -> String {
+    let clients = answers.flatMap { $0.facts?.clients ?? [] }.sorted { $0.number < $1.number }
+    let text = clients.map(\.json.description).joined(separator: ",")
+    return isFirst || text.isEmpty ? text : "," + text
+  }
+
+  /// Goes on to the lanes that have more clients, or closes the route.
+  private func advance(_ index: Int, _ answers: Answers) -> String {
+    let more = answers.compactMap { group, facts in
+      facts.flatMap { $0.hasMore ? $0.clients.last.map { (group: group, last: $0.number) } : nil }
+    }
+    stage = more.isEmpty ? .route(index + 1) : .clients(index, more)
+    return more.isEmpty ? Snapshot.Route.closing : ""
+  }
+}
+
+extension Snapshot.Route {
+  fileprivate mutating func add(_ facts: GroupFacts?) {
+    guard let facts else { return isStuck = true }
+    state = state ?? facts.state
+    links.merge(facts.links, uniquingKeysWith: +)
+    totals.add(facts.totals)
+  }
+}

@@ -1,0 +1,187 @@
+// What `baudway status` shows: a snapshot as tables for people. With an earlier snapshot beside it, also rates.
+
+import ByteStreams
+
+public struct StatusTable {
+  private let snapshot: Snapshot
+  private let before: Snapshot?
+  private let paint: Paint
+
+  /// `before` is an earlier snapshot of the same gateway, for rates.
+  public init(_ snapshot: Snapshot, since before: Snapshot? = nil, hasColours: Bool) {
+    self.snapshot = snapshot
+    let isEarlier = before.map { $0.process == snapshot.process && $0.nanoseconds < snapshot.nanoseconds } ?? false
+    self.before = isEarlier ? before : nil
+    paint = Paint(isOn: hasColours)
+  }
+
+  /// Lines without line ends. Nothing in them moves a terminal's cursor.
+  public var lines: [String] {
+    var lines = [headline, ""] + routes
+    if snapshot.routes.contains(where: { !$0.clients.isEmpty }) { lines += [""] + clients }
+    if snapshot.routes.contains(where: { !$0.totals.ended.isEmpty }) { lines += [""] + endings }
+    return lines
+  }
+
+  private var headline: String {
+    let count = snapshot.routes.reduce(0) { $0 + $1.clients.count }
+    let health = snapshot.isHealthy ? paint("healthy", .green) : paint("not healthy", .red)
+    let name = paint("baudway \(snapshot.version)", .bold)
+    let figures = "\(Figures.count(snapshot.routes.count, "route")), \(Figures.count(count, "client"))"
+    return "\(name), pid \(snapshot.process), up \(Figures.age(snapshot.nanoseconds)): \(health), \(figures)"
+  }
+
+  // MARK: - Routes
+
+  private var routes: [String] {
+    var table = TextTable(["ROUTE", "LINK", "ENDPOINT", "LISTENERS", "CLIENTS", "UP", "DOWN", "DROPPED"], paint)
+    table.alignRight(4...7)
+    for route in snapshot.routes {
+      let rates = rate(of: route)
+      table.add([
+        .init(route.name), link(of: route), .init(route.endpoint), listener(route.listeners.first),
+        .init("\(route.clients.count)/\(route.maxClients)"), figure(route.totals.up, rates?.up),
+        figure(route.totals.down, rates?.down),
+        .init(Figures.bytesOrNone(route.totals.dropped), route.totals.dropped > 0 ? .yellow : .dim),
+      ])
+      for other in route.listeners.dropFirst() { table.add(["", "", "", listener(other)]) }
+      for note in notes(on: route) { table.note("  " + note) }
+    }
+    return table.lines
+  }
+
+  private func link(of route: Snapshot.Route) -> TextTable.Cell {
+    if route.isStuck { return .init("no answer", .red) }
+    guard let state = route.state else {
+      let words = route.links.sorted { $0.key > $1.key }.filter { $0.value > 0 }
+      return words.isEmpty ? .init("-", .dim) : .init(words.map { "\($0.value) \($0.key)" }.joined(separator: ", "))
+    }
+    let colour: Paint.Colour = ["open": .green, "closed": .dim][state.word] ?? .yellow
+    return .init("\(state.word) \(Figures.age(state.nanoseconds))", colour)
+  }
+
+  private func listener(_ listener: Snapshot.Listener?) -> TextTable.Cell {
+    switch listener?.state {
+    case .listening(let bound)?: .init(bound)
+    case .waiting?: .init((listener?.url ?? "") + " waits", .yellow)
+    case .starting?: .init((listener?.url ?? "") + " starts", .dim)
+    case nil: ""
+    }
+  }
+
+  private func notes(on route: Snapshot.Route) -> [String] {
+    var notes: [String] = []
+    if route.isStuck { notes.append("a lane of it does not answer; what it has is missing here") }
+    if let reason = route.state?.reason {
+      notes.append(reason + (route.state?.retry.map { "; next try in \(Figures.age($0.nanoseconds))" } ?? ""))
+    }
+    for listener in route.listeners {
+      if case .waiting(let error, _) = listener.state {
+        notes.append("\(listener.url) waits for \(Figures.age(listener.nanoseconds)): \(error)")
+      }
+    }
+    if route.queued > 0 { notes.append("\(Figures.count(route.queued, "client")) in the queue for a place") }
+    return notes
+  }
+
+  // MARK: - Clients
+
+  private var clients: [String] {
+    var table = TextTable(
+      ["SESSION", "ROUTE", "CLIENT", "LISTENER", "SINCE", "UP", "DOWN", "QUEUED", "DROPPED", ""], paint)
+    table.alignRight(0...0)
+    table.alignRight(4...8)
+    for route in snapshot.routes {
+      for client in route.clients {
+        let rates = rate(of: client, on: route)
+        table.add([
+          .init("\(client.number)"), .init(route.name), .init(client.address ?? "local"), .init(client.listener),
+          .init(Figures.age(client.nanoseconds)), figure(client.up, rates?.up), figure(client.down, rates?.down),
+          .init(Figures.bytesOrNone(client.queuedUp &+ client.queuedDown)),
+          .init(Figures.bytesOrNone(client.dropped), client.dropped > 0 ? .yellow : .dim), marks(of: client),
+        ])
+      }
+    }
+    return table.lines
+  }
+
+  private func marks(of client: Snapshot.Client) -> TextTable.Cell {
+    var marks: [String] = []
+    if client.hasPen == true { marks.append("pen") }
+    if client.role == .monitor { marks.append("monitor") }
+    if client.phase != .open { marks.append(client.phase.rawValue) }
+    return .init(marks.joined(separator: ", "), client.hasPen == true ? .green : .dim)
+  }
+
+  // MARK: - Endings
+
+  private var endings: [String] {
+    var table = TextTable(["ROUTE", "ENDED", "BY"], paint)
+    table.alignRight(1...1)
+    for route in snapshot.routes where !route.totals.ended.isEmpty {
+      let words = route.totals.ended.sorted { ($1.value, $0.key.rawValue) < ($0.value, $1.key.rawValue) }
+      table.add([
+        .init(route.name), .init("\(route.totals.sessions)"),
+        .init(words.map { "\($0.value) \($0.key.rawValue)" }.joined(separator: ", ")),
+      ])
+    }
+    return table.lines
+  }
+
+  // MARK: - Rates
+
+  private typealias Rates = (up: UInt64, down: UInt64)
+
+  private func figure(_ bytes: UInt64, _ rate: UInt64?) -> TextTable.Cell {
+    guard let rate else { return .init(Figures.bytes(bytes)) }
+    let speed = rate == 0 ? "-" : Figures.bytes(rate) + "/s"
+    return .init("\(Figures.bytes(bytes)) \(Figures.padded(speed, to: 10))")
+  }
+
+  private func rate(of route: Snapshot.Route) -> Rates? {
+    guard let before, let old = before.routes.first(where: { $0.name == route.name }) else { return nil }
+    return (perSecond(route.totals.up, old.totals.up), perSecond(route.totals.down, old.totals.down))
+  }
+
+  private func rate(of client: Snapshot.Client, on route: Snapshot.Route) -> Rates? {
+    guard let before else { return nil }
+    let clients = before.routes.first { $0.name == route.name }?.clients ?? []
+    let old = clients.first { $0.number == client.number }
+    return (perSecond(client.up, old?.up ?? 0), perSecond(client.down, old?.down ?? 0))
+  }
+
+  private func perSecond(_ new: UInt64, _ old: UInt64) -> UInt64 {
+    guard let before, new > old else { return 0 }
+    let seconds = Double(snapshot.nanoseconds - before.nanoseconds) / 1e9
+    return UInt64(min(Double(new - old) / seconds, 1e15))
+  }
+}
+
+/// Numbers as people read them.
+enum Figures {
+  /// "340 B", "3.4 MiB"
+  static func bytes(_ count: UInt64) -> String {
+    guard count >= 1024 else { return "\(count) B" }
+    var (tenths, unit) = (count / 1024 * 10 + count % 1024 * 10 / 1024, 0)
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while tenths >= 10240 && unit < units.count - 1 { (tenths, unit) = (tenths / 1024, unit + 1) }
+    return tenths >= 1000 ? "\(tenths / 10) \(units[unit])" : "\(tenths / 10).\(tenths % 10) \(units[unit])"
+  }
+
+  static func bytesOrNone(_ count: UInt64) -> String { count == 0 ? "-" : bytes(count) }
+
+  /// The two largest units: "3d 4h", "2m 5s", "12s", "0.3s".
+  static func age(_ nanoseconds: UInt64) -> String {
+    let seconds = nanoseconds / 1_000_000_000
+    guard seconds > 0 else { return "0.\(nanoseconds / 100_000_000)s" }
+    let parts = [(seconds / 86400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")]
+    let first = parts.firstIndex { $0.0 > 0 }!  // seconds > 0
+    return parts[first...].prefix(2).filter { $0.0 > 0 }.map { "\($0.0)\($0.1)" }.joined(separator: " ")
+  }
+
+  static func count(_ number: Int, _ noun: String) -> String { "\(number) \(noun)\(number == 1 ? "" : "s")" }
+
+  static func padded(_ text: String, to width: Int) -> String {
+    String(repeating: " ", count: max(0, width - text.count)) + text
+  }
+}

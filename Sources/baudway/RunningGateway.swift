@@ -1,0 +1,86 @@
+// How commands find the running gateway and ask it, and what they say when there is none.
+
+import ArgumentParser
+import ByteStreams
+import GatewayKit
+import Glibc
+
+/// For the commands that talk to a running gateway, beside the configuration that says where its control socket is.
+struct ControlOption: ParsableArguments {
+  @Option(
+    help: ArgumentHelp(
+      "The control socket, a path or @NAME for an abstract one. Else the configuration says where it is.",
+      valueName: "address"))
+  var control: String?
+}
+
+struct RunningGateway {
+  let address: ControlAddress
+  /// The file that said so.
+  private let path: String?
+
+  /// Throws when the configuration turns the socket off.
+  init(_ option: ControlOption, config: String) throws {
+    if let name = option.control {
+      address = name.hasPrefix("@") ? .abstract(String(name.dropFirst())) : .path(name)
+      path = nil
+      return
+    }
+    // A file that was broken since says nothing against the gateway, which goes on with what it read before.
+    let socket = ConfigFile.controlSocket(path: config, environment: environment()) ?? .automatic
+    guard let address = ControlAddress(socket, configPath: config, environment: environment(), isAsking: true) else {
+      say("baudway: the configuration turns the control socket off (control.socket)")
+      throw ExitCode(EX_UNAVAILABLE)
+    }
+    self.address = address
+    path = config
+  }
+
+  /// The answer, or a line on standard error and the exit code that fits.
+  func ask(_ request: ControlRequest, within limit: Duration) throws -> [UInt8] {
+    do throws(SystemError) {
+      return try ControlClient.ask(request.line, at: address, within: limit)
+    } catch {
+      // Why this may be the wrong address.
+      if let problems { say("\(problems)") }
+      say(refusal(error))
+      throw ExitCode(error.errno == EACCES ? EX_NOPERM : EX_UNAVAILABLE)
+    }
+  }
+
+  /// What is wrong with the configuration.
+  var problems: ConfigProblems? {
+    guard let path else { return nil }
+    do throws(ConfigProblems) {
+      _ = try ConfigFile.load(path: path, environment: environment())
+      return nil
+    } catch {
+      return error
+    }
+  }
+
+  func refusal(_ error: SystemError) -> String { "baudway: no gateway answers at \(address): \(error)" }
+}
+
+/// Everything to standard output.
+func put(_ bytes: some Sequence<UInt8>) {
+  let bytes = Array(bytes)
+  var rest = bytes[...]
+  while !rest.isEmpty {
+    let count = rest.withUnsafeBytes { write(STDOUT_FILENO, $0.baseAddress!, $0.count) }
+    if count > 0 {
+      rest = rest.dropFirst(count)
+    } else if errno == EAGAIN {
+      var wait = pollfd(fd: STDOUT_FILENO, events: Int16(POLLOUT), revents: 0)
+      poll(&wait, 1, 1000)
+    } else if errno != EINTR {
+      return  // nobody reads any more
+    }
+  }
+}
+
+/// Whether what goes to standard output may be coloured: a terminal whose user has not said no (no-color.org).
+func hasColours() -> Bool {
+  let environment = environment()
+  return isatty(STDOUT_FILENO) == 1 && (environment["NO_COLOR"] ?? "").isEmpty && environment["TERM"] != "dumb"
+}

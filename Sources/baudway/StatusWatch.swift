@@ -1,0 +1,102 @@
+// `baudway status --watch`: asks each second and draws. On a terminal in its other screen, so that it is afterwards as it was
+// before; elsewhere one table, or one line of JSON, after the other.
+
+import ArgumentParser
+import ByteStreams
+import GatewayKit
+import Glibc
+
+final class StatusWatch {
+  private let gateway: RunningGateway
+  private let asJSON: Bool
+  private let screen: LiveScreen?
+  private var last: Snapshot?
+  private var lines: [String] = []
+
+  private static let period: UInt64 = 1_000_000_000
+
+  init(_ gateway: RunningGateway, asJSON: Bool) {
+    self.gateway = gateway
+    self.asJSON = asJSON
+    screen = !asJSON && isatty(STDOUT_FILENO) == 1 ? LiveScreen() : nil
+  }
+
+  /// Until a signal ends it. That there is a gateway at all is asked for first; later it may go and come back.
+  func run() throws {
+    let signals = WatchedSignals()
+    try show(gateway.ask(.status, within: .seconds(5)))
+    screen?.enter()
+    defer { screen?.leave() }
+    var next = monotonicNanoseconds() + Self.period
+    draw()
+    while true {
+      switch signals.wait(until: next) {
+      case nil:
+        next = max(next + Self.period, monotonicNanoseconds())
+        refresh()
+      case SIGWINCH: break
+      case SIGTSTP:
+        screen?.leave()
+        signals.suspend()
+        screen?.enter()
+      default: return
+      }
+      draw()
+    }
+  }
+
+  private func refresh() {
+    do throws(SystemError) {
+      show(try ControlClient.ask(ControlRequest.status.line, at: gateway.address, within: .seconds(2)))
+    } catch {
+      last = nil
+      lines = [gateway.refusal(error) + "; asking again"]
+      if screen == nil { say(lines[0]) }
+    }
+  }
+
+  private func show(_ answer: [UInt8]) {
+    if asJSON { return put(answer + [UInt8(ascii: "\n")]) }
+    guard let snapshot = Snapshot.read(answer) else {
+      lines = ["the gateway answers in a way this version does not understand"]
+      return
+    }
+    lines = StatusTable(snapshot, since: last, hasColours: hasColours()).lines
+    last = snapshot
+    if screen == nil { put((lines.joined(separator: "\n") + "\n\n").utf8) }
+  }
+
+  private func draw() { screen?.draw(lines) }
+}
+
+/// The signals that end, stop or resize it, taken one by one while nothing is half drawn.
+private struct WatchedSignals {
+  private var set = sigset_t()
+
+  init() {
+    sigemptyset(&set)
+    for number in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH] { sigaddset(&set, number) }
+    sigprocmask(SIG_BLOCK, &set, nil)
+  }
+
+  /// The next one, or nil when it is `time`.
+  func wait(until time: UInt64) -> Int32? {
+    var set = set
+    let now = monotonicNanoseconds()
+    let left = time > now ? time - now : 0
+    var limit = timespec(tv_sec: Int(left / 1_000_000_000), tv_nsec: Int(left % 1_000_000_000))
+    let number = sigtimedwait(&set, nil, &limit)
+    if number > 0 { return number }
+    return errno == EINTR ? SIGWINCH : nil  // stopped and continued from outside: draw again
+  }
+
+  /// Stops here, as the terminal's user wishes, until somebody continues it.
+  func suspend() {
+    var stop = sigset_t()
+    sigemptyset(&stop)
+    sigaddset(&stop, SIGTSTP)
+    raise(SIGTSTP)
+    sigprocmask(SIG_UNBLOCK, &stop, nil)
+    sigprocmask(SIG_BLOCK, &stop, nil)
+  }
+}
