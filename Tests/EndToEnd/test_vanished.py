@@ -1,4 +1,4 @@
-"""A client that vanishes without a FIN: its place and its descriptor are free within 30 s, idle or in mid-download.
+"""A client that vanishes without a FIN: its place and its descriptor are free within 30 s, idle, in mid-download or in a queue.
 
 Gateway and client have a network namespace each. To vanish, each side is told a wrong hardware address of the other:
 every packet is dropped from then on, both ways, without a word to anybody, as when a cable is cut behind a switch.
@@ -26,6 +26,9 @@ if sys.argv[3] == "download":
         if total > 1000000:
             print("downloading", flush=True)
             total = -1 << 60
+elif sys.argv[3] == "queue":
+    print(s.recv(100).decode().split()[-1], flush=True)
+    s.recv(1)
 else:
     s.sendall(b"?")
     s.recv(1)
@@ -65,23 +68,29 @@ def hosts():
 @pytest.mark.root
 @pytest.mark.timeout(120)
 def test_place_and_descriptor_are_free(hosts, figure):
-    """Both kinds at once, each on a route of its own, so that one wait serves for all."""
+    """All kinds at once, each on a route of its own, so that one wait serves for all."""
     here, there, cut = hosts
     config = {"routes": {
         "idle": {"listen": f"tcp://{GATEWAY}:0", "endpoint": "sim://echo", "clients": {"max": 1}},
         "download": {"listen": f"tcp://{GATEWAY}:0", "endpoint": "sim://flood", "clients": {"max": 1, "slow": "block"}},
+        "queue": {
+            "listen": f"tcp://{GATEWAY}:0", "endpoint": "sim://echo", "clients": {"max": 1, "when-full": "queue"}},
     }}
     clients = []
     with Gateway(config, prefix=["nsenter", f"--net=/run/netns/{here}"]) as gateway:
         try:
-            before = gateway.descriptors()
-            for route in config["routes"]:
+            def start_client(namespace, route, mode):
                 client = subprocess.Popen(
-                    ["nsenter", f"--net=/run/netns/{there}", "/usr/bin/python3", "-c", PROGRAM, GATEWAY,
-                     str(gateway.address(route)[1]), route], stdout=subprocess.PIPE, text=True)
+                    ["nsenter", f"--net=/run/netns/{namespace}", "/usr/bin/python3", "-c", PROGRAM, GATEWAY,
+                     str(gateway.address(route)[1]), mode], stdout=subprocess.PIPE, text=True)
                 clients.append(client)
                 assert client.stdout.readline() == "connected\n"
-                assert client.stdout.readline() == {"idle": "idle\n", "download": "downloading\n"}[route]
+                assert client.stdout.readline() == {"idle": "idle\n", "download": "downloading\n", "queue": "queue\n"}[mode]
+
+            start_client(here, "queue", "idle")  # has the place, and stays
+            before = gateway.descriptors()
+            for route in config["routes"]:
+                start_client(there, route, route)
             cut()
             start = time.monotonic()
 
@@ -93,7 +102,7 @@ def test_place_and_descriptor_are_free(hosts, figure):
 
             for route, (ended, seconds) in zip(config["routes"], run_all(*map(gone, config["routes"]), seconds=LIMIT + 20)):
                 figure(f"vanished client, {route}", seconds, "s", aim=LIMIT)
-                assert ended["reason"] == "client-lost"
+                assert ended["reason"] == ("queue-left" if route == "queue" else "client-lost")
                 assert seconds < LIMIT, f"{route}: {seconds:.1f} s"
             until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
         finally:

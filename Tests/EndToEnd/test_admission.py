@@ -1,0 +1,158 @@
+"""Who gets in, as a user with a plain socket sees it: networks, full routes, queues, banners, idle clients, and stops."""
+import signal
+import socket
+import time
+
+import pytest
+from kit import Gateway, Pty, connect, receive, receive_all, reset, round_trip
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+
+
+def route(**clients) -> dict:
+    return {**ECHO, "clients": {key.replace("_", "-"): value for key, value in clients.items()}}
+
+
+def line(client: socket.socket) -> str:
+    """The next line of text."""
+    data = b""
+    while not data.endswith(b"\r\n"):
+        data += receive(client, 1)
+    return data[:-2].decode()
+
+
+@pytest.mark.parametrize("clients", [{"deny": ["127.0.0.0/8"]}, {"allow": ["::1"]}])
+def test_networks_decide_who_may_come(clients):
+    config = {"routes": {"lab": {**route(**clients), "listen": "tcp://*:0"}}}
+    with Gateway(config) as gateway:
+        port = gateway.address("lab")[1]
+        with connect(("127.0.0.1", port)) as stranger:
+            stranger.sendall(b"let me in")
+            assert receive_all(stranger) == b"baudway: lab is not open to 127.0.0.1\r\n"
+        assert gateway.event("session ended")["reason"] == "denied"
+        with connect(("::1", port)) as friend:
+            round_trip(friend)
+        gateway.event("session opened")
+        assert len(gateway.events("session opened")) == 1
+
+
+def test_a_monitor_is_told_from_a_writer():
+    listen = ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0?role=monitor"]
+    with Gateway({"routes": {"lab": {**ECHO, "listen": listen}}}) as gateway:
+        with gateway.connect("lab", 0) as writer, gateway.connect("lab", 1) as monitor:
+            gateway.event("session opened", count=2)
+            writer.sendall(b"w")
+            assert receive(writer, 1) == receive(monitor, 1) == b"w"
+            monitor.sendall(b"not for the device")
+        roles = sorted(e.get("role", "writer") for e in gateway.events("session opened"))
+        assert roles == ["monitor", "writer"]
+
+
+def test_the_oldest_makes_room():
+    with Gateway({"routes": {"lab": route(max=2, when_full="replace-oldest")}}) as gateway:
+        first, second = gateway.connect("lab"), gateway.connect("lab")
+        gateway.event("session opened", count=2)
+        third = gateway.connect("lab")
+        assert receive_all(first) == b""  # in order, and at once
+        third.sendall(b"3")
+        assert receive(third, 1) == receive(second, 1) == b"3"
+        ended = gateway.event("session ended")
+        assert ended["reason"] == "replaced" and ended["session"] == gateway.event("session opened")["session"]
+        for client in (first, second, third):
+            client.close()
+
+
+def test_a_queue_tells_where_one_stands_and_keeps_what_one_sends():
+    with Gateway({"routes": {"lab": route(max=1, when_full="queue")}}) as gateway:
+        first = gateway.connect("lab")
+        round_trip(first)
+        second, third, fourth = (gateway.connect("lab") for _ in range(3))
+        for place, client in enumerate((second, third, fourth), 1):
+            assert line(client) == f"baudway: lab is full; you are number {place} in the queue"
+            client.sendall(b"%d" % place)
+        third.close()  # had enough
+        assert gateway.event("session ended")["reason"] == "queue-left"
+        assert line(fourth) == "baudway: lab is full; you are number 2 in the queue"
+        reset(first)
+        assert receive(second, 1) == b"1"
+        assert line(fourth) == "baudway: lab is full; you are number 1 in the queue"
+        second.close()  # a FIN alone: TCP does not say that he is gone, but somebody waits for his place
+        assert receive(fourth, 1) == b"3"
+        gateway.event("session opened", count=3)
+        assert [e["dropped"] for e in gateway.events("session ended", reason="queue-left")] == [1]
+        fourth.close()
+
+
+def test_a_queue_ends_with_the_gateway():
+    with Gateway({"routes": {"lab": route(max=1, when_full="queue")}}, stopping=False) as gateway:
+        first = gateway.connect("lab")
+        round_trip(first)
+        second = gateway.connect("lab")
+        line(second)
+        second.sendall(b"never read")
+        gateway.signal(signal.SIGTERM)
+        assert receive_all(second) == b"baudway: shutting down\r\n"
+        assert receive_all(first) == b""
+        first.close()
+        second.close()
+        assert gateway.wait() == 0
+        gateway.check_sessions()
+        assert {e["reason"] for e in gateway.events("session ended")} == {"shutdown"}
+
+
+def test_nobody_who_is_connected_is_reset_by_a_stop():
+    """Clients whom the kernel has accepted and the gateway has not: it is stopped in the other sense meanwhile."""
+    with Gateway({"routes": {"lab": ECHO}}, stopping=False) as gateway:
+        address = gateway.address("lab")
+        gateway.signal(signal.SIGSTOP)
+        clients = [connect(address) for _ in range(100)]
+        for client in clients:
+            client.sendall(b"hello?")
+        gateway.signal(signal.SIGTERM)
+        gateway.signal(signal.SIGCONT)
+        for client in clients:
+            # Some may have got in before the signal was looked at; none of them sees a reset.
+            assert receive_all(client).replace(b"hello?", b"") in (b"", b"baudway: shutting down\r\n")
+            client.close()
+        assert gateway.wait() == 0
+        gateway.check_sessions()
+        assert len(gateway.events("session ended")) == 100
+
+
+def test_a_banner_comes_first_however_slowly_it_is_read():
+    text = "".join(f"line {number} of {{route}}\n" for number in range(30_000)) + "you are {client}, this is {endpoint}\n"
+    with Pty() as device:
+        lab = {"listen": "tcp://127.0.0.1:0", "endpoint": device.url, "clients": {"banner": text, "backlog": "4KiB"},
+               "device": {"open": "always"}}
+        with Gateway({"routes": {"lab": lab}}) as gateway:
+            gateway.event("link open")
+            device.write(b"before")
+            time.sleep(0.1)
+            client = gateway.connect("lab", receive_buffer=4096)
+            expected = text.format(
+                route="lab", client="%s:%d" % client.getsockname(), endpoint=device.url).replace("\n", "\r\n").encode()
+            gateway.event("session opened")
+            device.write(b"after")
+            time.sleep(0.1)
+            assert receive(client, len(expected)) == expected
+            assert receive(client, 11) == b"beforeafter"
+            client.sendall(b"?")
+            assert device.read(1) == b"?"
+            reset(client)
+            ended = gateway.event("session ended")
+            assert ended["down"] == 11, "the banner is not the device's"
+
+
+def test_an_idle_client_goes():
+    with Gateway({"routes": {"lab": {**route(idle_timeout="1s"), "link": "per-client"}}}) as gateway:
+        with gateway.connect("lab") as idle, gateway.connect("lab") as talker:
+            start = time.monotonic()
+            while time.monotonic() - start < 2.5:
+                round_trip(talker)
+                time.sleep(0.05)
+            ended = gateway.event("session ended")
+            assert ended["reason"] == "idle" and 1 <= float(ended["seconds"]) < 2.4
+            assert receive_all(idle) == b""
+            round_trip(talker)
+            assert receive_all(talker) == b""
+            assert gateway.event("session ended", count=2)["reason"] == "idle"
