@@ -40,6 +40,6 @@ struct Banner: Sendable {
   }
 
   func bytes(for client: Arrival.Label) -> [UInt8] {
-    Array(pieces.joined(separator: client.address?.description ?? "a local client").utf8)
+    Array(pieces.joined(separator: client.client ?? "a local client").utf8)
   }
 }
