@@ -42,15 +42,17 @@ public final class DescriptorStream: ByteStream, PollHandler {
   private var isFull = false
   // Where close(2) runs if it may block: closing a tty drains it.
   private let closeQueue: DispatchQueue?
+  private let beforeClose: (@Sendable (Int32) -> Void)?
   private var needsKeepalive = false
   var watchPlace: Int?
 
   public private(set) var serialLine: (any SerialLine)?
 
-  /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, else on the lane.
+  /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, after `beforeClose`, which may
+  /// block; else on the lane.
   public init(
     _ descriptor: consuming Descriptor, kind: Kind, on poller: Poller, closingOn closeQueue: DispatchQueue? = nil,
-    serialLine: (any SerialLine)? = nil
+    beforeClose: (@Sendable (Int32) -> Void)? = nil, serialLine: (any SerialLine)? = nil
   ) {
     raw = descriptor.raw
     self.kind = kind
@@ -68,6 +70,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     endIsKnown = if case .device = kind { true } else { false }  // a tty has no end to tell of before it is read
     self.poller = poller
     self.closeQueue = closeQueue
+    self.beforeClose = beforeClose
     self.serialLine = serialLine
     self.descriptor = consume descriptor
     if case .tcp(wasDialled: true) = kind {
@@ -128,6 +131,13 @@ public final class DescriptorStream: ByteStream, PollHandler {
       default: throw SystemError("write")
       }
     }
+  }
+
+  public var lastByteIsIn: Bool {
+    guard isSocket, !isClosed else { return false }
+    // POLLRDHUP of poll(2), which has the same bit.
+    var one = pollfd(fd: raw, events: Int16(truncatingIfNeeded: EPOLLRDHUP.rawValue), revents: 0)
+    return poll(&one, 1, 0) > 0
   }
 
   public var unacknowledged: Int {
@@ -201,7 +211,11 @@ public final class DescriptorStream: ByteStream, PollHandler {
     dismissDelegate()
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)
-      closeQueue.async { _ = parcel.take() }
+      closeQueue.async { [beforeClose] in
+        guard let descriptor = parcel.take() else { return }
+        beforeClose?(descriptor.raw)
+        _ = consume descriptor
+      }
     }
   }
 

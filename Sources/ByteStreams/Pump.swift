@@ -144,6 +144,7 @@ public final class Pump {
   public func discard() -> Int {
     let dropped = count
     if let ring { ring.release(upTo: ring.head) }
+    sinkIsBlocked = false  // nobody waits for it any more, so the next byte has to find out anew
     _ = settle()
     return dropped
   }

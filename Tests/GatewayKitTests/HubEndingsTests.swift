@@ -67,6 +67,28 @@ struct SharedEndingsTests {
     #expect(rig.ending(of: session) == .clientLeft && session.dropped == 16)
   }
 
+  @Test(
+    "that is sent away has what its client sent before he left delivered, though it is unread",
+    arguments: [true, false])
+  func sentAwayAfterHeLeft(hasLeft: Bool) throws {
+    let rig = try HubRig(buffer: 16)
+    let client = ScriptedStream(reads: [.moved(100), .ended])
+    client.holdsBytes = true
+    client.lastByteIsIn = hasLeft
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(writes: [.blocked(until: .writable)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(client)
+    rig.hub.leaveAll(Ending(.shutdown))
+    for _ in 0..<60 where rig.ending(of: session) == nil {
+      rig.advance(by: .seconds(4), step: .seconds(1))
+      endpoint.willWrite(.moved(2), .blocked(until: .writable))
+      rig.wakeWriter(endpoint)
+    }
+    #expect(rig.ending(of: session) == .shutdown && session.dropped == 0)
+    #expect(endpoint.written == pattern(0..<(hasLeft ? 100 : 16)), "who is there still could go on for ever")
+  }
+
   @Test("has all of its input delivered after its client left, though there was no room to read it")
   func leftBehindASlowEndpoint() throws {
     let rig = try HubRig(buffer: 16, drain: .seconds(5))

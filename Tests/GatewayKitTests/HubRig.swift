@@ -104,6 +104,9 @@ final class HubRig: HubDelegate {
     }
   }
 
+  private(set) var flushes = 0
+  func allHaveFinished() { flushes += 1 }
+
   func writerChanged(from old: Session?, to new: Session?) {
     #expect(old?.number == writers.last ?? nil, "the pen comes from the one who had it")
     writers.append(new?.number)

@@ -109,4 +109,108 @@ struct LinkAbsenceTests {
     rig.openings[rig.openings.count - 1].succeed(ScriptedStream())
     #expect(rig.ending(of: last) == nil && rig.ending(of: first) == .openFailed && rig.link.status == .open)
   }
+
+  @Test("drops and counts what clients send while it is away, where that is asked for; then they go on")
+  func discard() throws {
+    let rig = try LinkRig(buffer: 8) { $0.absent = .discard }
+    let client = ScriptedStream(reads: [.moved(4)], takesAll: true)
+    let session = rig.join(client)
+    rig.wakeReader(client)
+    let endpoint = ScriptedStream(
+      reads: [.failed(SystemError("read", EIO))], writes: [.moved(1), .blocked(until: .writable)])
+    rig.openings[0].succeed(endpoint)
+    #expect(endpoint.written == pattern(0..<1) && session.dropped == 0, "before it is known to be away all is kept")
+    rig.wakeReader(endpoint)
+    #expect(session.dropped == 3, "what was kept when it went")
+    for _ in 0..<10 {
+      client.willRead(.moved(10))
+      for _ in 0..<5 { rig.wakeReader(client) }
+    }
+    #expect(session.dropped == 103 && client.readerWaits == .readable, "more than any ring holds")
+    rig.pass(.seconds(1))
+    client.willRead(.moved(2))
+    rig.wakeReader(client)
+    #expect(session.dropped == 105, "a try that is under way is not the device")
+    let next = ScriptedStream(takesAll: true)
+    rig.openings[1].succeed(next)
+    client.willRead(.moved(5))
+    rig.wakeReader(client)
+    #expect(next.written == pattern(106..<111) && rig.ending(of: session) == nil)
+    #expect(session.up == 6 && session.dropped == 105)
+  }
+
+  @Test("keeps what the first client sends before it is known that there is nothing, and drops it then")
+  func discardAtFirst() throws {
+    let rig = try LinkRig { $0.absent = .discard }
+    let client = ScriptedStream(reads: [.moved(4)])
+    let session = rig.join(client)
+    rig.wakeReader(client)
+    #expect(session.pump.count == 4)
+    rig.openings[0].fail()
+    #expect(session.pump.count == 0 && session.dropped == 4)
+    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    // Nobody knows whether it is away when the next one comes, so he loses nothing if it is not.
+    let next = ScriptedStream(reads: [.moved(3)])
+    rig.join(next)
+    rig.wakeReader(next)
+    let endpoint = ScriptedStream(takesAll: true)
+    rig.openings[1].succeed(endpoint)
+    #expect(endpoint.written.count == 3)
+  }
+
+  @Test("sees the end of clients whose input it drops")
+  func endWhileDiscarding() throws {
+    let rig = try LinkRig { $0.absent = .discard }
+    let client = ScriptedStream(reads: [.moved(4), .ended])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    rig.openings[0].fail()
+    rig.wakeReader(client)
+    #expect(session.isHalfClosed && session.dropped == 4)
+    rig.pass(.seconds(31))
+    #expect(rig.ending(of: session) == .clientLeft)
+  }
+
+  @Test("says what the settings want first, at every opening, before anything that was kept")
+  func firstWords() throws {
+    let rig = try LinkRig { $0.onOpen = [7, 8, 9] }
+    let client = ScriptedStream(reads: [.bytes([1, 2])])
+    let session = rig.join(client)
+    rig.wakeReader(client)
+    let endpoint = ScriptedStream(
+      reads: [.moved(5), .failed(SystemError("read", EIO))],
+      writes: [.moved(1), .blocked(until: .writable), .moved(1), .blocked(until: .writable)], takesAll: true)
+    rig.openings[0].succeed(endpoint)
+    client.willRead(.bytes([3]))
+    rig.wakeReader(client)
+    #expect(endpoint.written == [7])
+    rig.wakeReader(endpoint)  // it is heard meanwhile
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == [7, 8] && session.up == 0)
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == [7, 8, 9, 1, 2, 3] && session.up == 3)
+    client.willRead(.bytes([4]))
+    rig.wakeReader(client)
+    #expect(endpoint.written.last == 4)
+    rig.wakeReader(endpoint)
+    rig.pass(.seconds(1))
+    let next = ScriptedStream(takesAll: true)
+    rig.openings[1].succeed(next)
+    #expect(next.written == [7, 8, 9])
+  }
+
+  @Test("is lost like any other when it breaks under its first words")
+  func breaksAtFirstWords() throws {
+    let rig = try LinkRig { $0.onOpen = [7, 8, 9] }
+    let client = ScriptedStream(reads: [.bytes([1, 2])])
+    let session = rig.join(client)
+    rig.wakeReader(client)
+    let endpoint = ScriptedStream(writes: [.moved(1), .failed(SystemError("write", EIO))])
+    rig.openings[0].succeed(endpoint)
+    #expect(endpoint.isClosed && rig.link.status.word == "waiting" && session.pump.count == 2)
+    rig.pass(.seconds(1))
+    let next = ScriptedStream(takesAll: true)
+    rig.openings[1].succeed(next)
+    #expect(next.written == [7, 8, 9, 1, 2])
+  }
 }

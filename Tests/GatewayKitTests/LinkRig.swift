@@ -94,7 +94,7 @@ final class LinkRig: LinkDelegate {
       name: "x", connector: connector ?? self.connector, url: try EndpointURL(url), maxClients: 8,
       hub: Hub.Policy(
         isShared: isShared, buffer: buffer, backlog: 0, slow: .automatic, dropsUnheard: device.flush.atConnect,
-        drain: device.drain),
+        drain: device.drain, flushesBehindLast: device.flush.atDisconnect),
       device: device, discardsInput: device.flush.atConnect, sendsNotices: true)
   }
 

@@ -129,4 +129,122 @@ struct LinkUpdateTests {
     rig.openings[2].fail()
     #expect(rig.ending(of: session) == .openFailed)
   }
+
+  /// An open link to a port with a line, whose client's bytes are taken.
+  private func open(
+    unsent: [Int] = [], url: String = "tty:///dev/x?baud=9600"
+  ) throws -> (rig: LinkRig, client: ScriptedStream, endpoint: ScriptedStream, line: ScriptedLine) {
+    let rig = try LinkRig()
+    rig.link.update(try rig.settings(of: url) { _ in })
+    let client = ScriptedStream()
+    rig.join(client)
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.canHalfClose = false
+    let line = ScriptedLine(unsent: unsent)
+    endpoint.serialLine = line
+    rig.openings[0].succeed(endpoint)
+    return (rig, client, endpoint, line)
+  }
+
+  @Test("sets other line parameters at the open port, between what was sent before and what comes after")
+  func lineSettings() throws {
+    let (rig, client, endpoint, line) = try open(unsent: [20, 10, 0])
+    client.willRead(.bytes([1]))
+    rig.wakeReader(client)
+    rig.link.update(try rig.settings(of: "tty:///dev/x?baud=57600&parity=even&dtr=on&rts=keep") { _ in })
+    client.willRead(.bytes([2]))
+    rig.wakeReader(client)
+    for _ in 0..<3 {
+      #expect(endpoint.written == [1] && line.applied.isEmpty, "the old bytes are not out")
+      line.answer()
+      rig.pass(.milliseconds(10))
+    }
+    #expect(line.applied == [LineSettings(bitsPerSecond: 57_600, parity: .even)])
+    #expect(line.outputs.map(\.line) == [.dtr] && line.outputs.map(\.isOn) == [true])
+    line.answer()
+    #expect(endpoint.written == [1])
+    line.answer()
+    #expect(endpoint.written == [1, 2] && !endpoint.isClosed && rig.words == ["opening", "open"])
+  }
+
+  @Test("waits for bytes that do not go out for a second at most")
+  func stuckLine() throws {
+    let (rig, _, _, line) = try open(unsent: Array(repeating: 20, count: 1000))
+    rig.link.update(try rig.settings(of: "tty:///dev/x?baud=57600") { _ in })
+    for _ in 0..<99 {
+      line.answer()
+      rig.pass(.milliseconds(10))
+    }
+    #expect(line.applied.isEmpty)
+    for _ in 0..<3 {
+      line.answer()
+      rig.pass(.milliseconds(10))
+    }
+    #expect(line.applied.count == 1)
+  }
+
+  @Test("tells a refusal, and opens the port anew with its clients held", arguments: [true, false])
+  func refused(isRounded: Bool) throws {
+    let (rig, client, endpoint, line) = try open()
+    line.takes = { asked in
+      if isRounded {
+        .success(LineSettings(bitsPerSecond: 9600))
+      } else {
+        .failure(SystemError("ioctl TCSETS2", EINVAL))
+      }
+    }
+    let other = ScriptedConnector()
+    var told: [LinkStatus] = []
+    rig.onStatus = { told.append($0) }
+    rig.link.update(try rig.settings(of: "tty:///dev/x?baud=3000000", connector: other) { _ in })
+    client.willRead(.bytes([5]))
+    rig.wakeReader(client)
+    while line.asked > 0 { line.answer() }
+    let reason =
+      isRounded
+      ? "set tty:///dev/x?baud=3000000: the port does not do 3000000 bit/s (it runs at 9600)"
+      : "ioctl TCSETS2 tty:///dev/x?baud=3000000: Invalid argument (EINVAL)"
+    #expect(told.first?.description == "waiting: \(reason)")
+    #expect(endpoint.isClosed && other.openings.count == 1)
+    let next = ScriptedStream(takesAll: true)
+    other.openings[0].succeed(next)
+    #expect(next.written == [5] && rig.endings.isEmpty)
+  }
+
+  @Test("does not take the answer of a port that has gone meanwhile for that of the next one")
+  func lateAnswer() throws {
+    let (rig, client, endpoint, line) = try open(unsent: [0])
+    rig.link.update(try rig.settings(of: "tty:///dev/x?baud=57600") { _ in })
+    line.answer()
+    endpoint.willRead(.failed(SystemError("read", EIO)))
+    rig.wakeReader(endpoint)
+    rig.pass(.seconds(1))
+    let next = ScriptedStream(takesAll: true)
+    rig.openings[1].succeed(next)
+    while line.asked > 0 { line.answer() }
+    client.willRead(.bytes([6]))
+    rig.wakeReader(client)
+    #expect(next.written == [6] && rig.link.status == .open)
+  }
+
+  @Test(
+    "opens the port anew for what can't be changed while it is open",
+    arguments: ["tty:///dev/x?baud=9600&hupcl=yes", "tty:///dev/x?baud=9600&exclusive=no"])
+  func otherOptions(url: String) throws {
+    let (rig, _, endpoint, line) = try open()
+    rig.link.update(try rig.settings(of: url) { _ in })
+    while line.asked > 0 { line.answer() }
+    #expect(endpoint.isClosed && rig.openings.count == 2 && line.applied.isEmpty)
+  }
+
+  @Test("touches no line when nothing of it is different")
+  func sameLine() throws {
+    let (rig, _, _, line) = try open(url: "tty:///dev/x?baud=9600&dtr=on")
+    rig.link.update(try rig.settings(of: "tty:///dev/x?dtr=on&baud=9600&parity=none") { $0.linger = .seconds(1) })
+    #expect(line.asked == 0)
+    // A line that is to be kept from now on is left as it is.
+    rig.link.update(try rig.settings(of: "tty:///dev/x?dtr=keep&baud=9600") { _ in })
+    while line.asked > 0 { line.answer() }
+    #expect(line.applied.isEmpty && line.outputs.isEmpty)
+  }
 }

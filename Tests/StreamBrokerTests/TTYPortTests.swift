@@ -127,7 +127,6 @@ struct TTYPortTests {
     (0, ENOENT, "open /dev/ttyX: No such file or directory (ENOENT); not plugged in? It is opened when it appears"),
     (1, EACCES, "open /dev/ttyX: Permission denied (EACCES); the user needs the device's group, mostly dialout"),
     (1, EBUSY, "open /dev/ttyX: Device or resource busy (EBUSY); in use by another program"),
-    (1, ENXIO, "open /dev/ttyX: No such device or address (ENXIO); no hardware answers"),
     (2, EIO, "ioctl TCGETS2 /dev/ttyX: Input/output error (EIO); no hardware answers"),
     (2, ENOTTY, "open /dev/ttyX: this is no serial port"),
     (3, EWOULDBLOCK, "flock /dev/ttyX: Resource temporarily unavailable (EAGAIN); in use by another program"),
@@ -167,5 +166,26 @@ struct TTYPortTests {
       call += 1
     }
     #expect(call == 12)
+  }
+
+  @Test("waits for a driver that comes a moment after its node", arguments: [ENXIO, ENODEV])
+  func driverComesLater(error: Int32) throws {
+    let tty = try RecordedTTY()
+    tty.state.withLock { $0.openErrors = [error, error, error] }
+    _ = try open(tty).get()
+    #expect(tty.state.withLock { $0.pauses } == 3)
+  }
+
+  @Test("does not wait for long, nor for what time does not mend")
+  func driverNeverComes() throws {
+    let absent = try RecordedTTY()
+    absent.state.withLock { $0.openErrors = Array(repeating: ENXIO, count: 1000) }
+    #expect(
+      refusal(absent)?.hasPrefix("open /dev/ttyX: No such device or address (ENXIO); no hardware answers") == true)
+    #expect(absent.state.withLock { $0.pauses } == 20)
+    let forbidden = try RecordedTTY()
+    forbidden.state.withLock { $0.openErrors = [EACCES] }
+    #expect(refusal(forbidden)?.contains("EACCES") == true)
+    #expect(forbidden.state.withLock { $0.pauses } == 0)
   }
 }

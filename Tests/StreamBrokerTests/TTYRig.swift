@@ -78,6 +78,11 @@ final class RecordedTTY: TTYCalls {
     var failing: (call: Int, errno: Int32)?
     /// What it says is not sent yet.
     var unsent = 0
+    /// What opening it says first, one after another.
+    var openErrors: [Int32] = []
+    /// How many pauses it takes until the driver has let go.
+    var pausesToHangUp = Int.max
+    var pauses = 0
     /// What the driver makes of settings.
     var takes: @Sendable (linux_termios) -> linux_termios = { $0 }
   }
@@ -157,6 +162,9 @@ final class RecordedTTY: TTYCalls {
   func open(_ path: String) throws(SystemError) -> Descriptor {
     gate?.pass()
     try note("open")
+    if let error = state.withLock({ $0.openErrors.isEmpty ? nil : $0.openErrors.removeFirst() }) {
+      throw SystemError("open", error)
+    }
     guard let descriptor = near.take() else { throw SystemError("open", EBUSY) }
     return descriptor
   }
@@ -191,6 +199,9 @@ final class RecordedTTY: TTYCalls {
     try note("ioctl TIOCOUTQ")
     return state.withLock { $0.unsent }
   }
+
+  func hasHungUp(_ tty: Int32) -> Bool { state.withLock { $0.pauses >= $0.pausesToHangUp } }
+  func pause(_ step: Duration) { state.withLock { $0.pauses += 1 } }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) { try note("tcflush", " \(purge)") }
 }

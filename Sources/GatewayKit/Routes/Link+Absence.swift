@@ -48,10 +48,15 @@ extension Link {
   }
 
   private func isAway(_ reason: LinkStatus.Reason, _ ending: Ending, then step: Device.Step) {
-    let endsClients = settings.device.absent == .close && poller.timers.now >= heldUntil
+    let absent = poller.timers.now >= heldUntil ? settings.device.absent : .hold
+    let endsClients = absent == .close
     say(.waiting(reason), retry: endsClients && !settings.staysOpen ? .nothing : step)
     follow(step)
-    if endsClients { hub.leaveAll(ending) }
+    switch absent {
+    case .hold: break
+    case .discard: hub.setDropsInput(true)
+    case .close: hub.leaveAll(ending)
+    }
     closeIfUnneeded()
   }
 }

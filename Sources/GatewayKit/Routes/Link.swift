@@ -79,6 +79,7 @@ final class Link: HubDelegate {
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
+    if hub.sessions.isEmpty && settings.device.flush.atDisconnect { flush(.both) }
     closeIfUnneeded()
     delegate.linkHasSettled(self)
   }
@@ -105,16 +106,13 @@ final class Link: HubDelegate {
     case .open: open()
     case .cancelOpening:
       cancelOpening()
-      stopWaiting()
-      say(.closed)
+      stopTrying()
     case .linger(let time): linger(time)
     case .stopLingering: stopLingering()
     case .drain: drain()
     case .close: say(.closed)
     case .wait(let pause): wait(pause)
-    case .stopWaiting:
-      stopWaiting()
-      say(.closed)
+    case .stopWaiting: stopTrying()
     case .giveUp, .nothing: break
     }
   }
@@ -154,7 +152,7 @@ final class Link: HubDelegate {
     stopWatching()
     say(.open)
     follow(device.handle(.opened))
-    hub.attach(stream)
+    hub.attach(stream, saying: settings.device.onOpen)
   }
 
   private func wait(_ pause: Duration) {
@@ -174,6 +172,12 @@ final class Link: HubDelegate {
     poller.timers.cancel(retryTimer)
     retryTimer = nil
     if device.state == .closed { stopWatching() }
+  }
+
+  private func stopTrying() {
+    stopWaiting()
+    hub.setDropsInput(false)  // whether it is away still the next one will see
+    say(.closed)
   }
 
   func stopWatching() {

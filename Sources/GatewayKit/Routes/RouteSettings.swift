@@ -45,7 +45,8 @@ extension RouteSettings {
     hub = Hub.Policy(
       isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
       slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain,
-      writers: route.clients.writers, takeover: route.clients.takeover, packets: route.packets)
+      writers: route.clients.writers, takeover: route.clients.takeover,
+      flushesBehindLast: isShared && route.device.flush.atDisconnect, packets: route.packets)
     device = route.device
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices

@@ -16,8 +16,10 @@ extension Hub {
     guard session.leaving == nil, !session.isOver else { return }
     session.leaving = ending
     session.leavesAt = head
-    session.pump.endSource()
-    if endpoint == nil || session.pump.sink == nil { session.dropped &+= UInt64(session.pump.discard()) }
+    let isLost = !canReachEndpoint || policy.flushesBehindLast
+    // One who has left already has said all he will, and that is still read and delivered. Others would go on for ever.
+    if isLost || !(session.hasSentLastByte || session.client.lastByteIsIn) { session.pump.endSource() }
+    if isLost { session.dropped &+= UInt64(session.pump.discard()) }
     // The beginning of a packet is all he will hear of it.
     if let cutter, let ring, session.takesOutput, !session.isBlocked {
       session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
@@ -36,12 +38,16 @@ extension Hub {
       session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
     }
     if let ending = session.leaving {
-      if heardAll && session.pump.count == 0 && !holdsLastUnit(session) {
+      if heardAll && session.pump.sourceEnded && session.pump.count == 0 && !holdsLastUnit(session) {
         end(session, ending)
       } else {
         watch(session, heardAll || !isBorneWith(session) ? policy.drain : Self.halfClosedLimit)
       }
       return
+    }
+    if session.pump.sourceEnded || session.hasSentLastByte {
+      flushIfAllHaveFinished()
+      guard !session.isOver else { return }
     }
     let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
     if endpointHasEnded && heardAll && !isComplete { tellEnd(to: session) }

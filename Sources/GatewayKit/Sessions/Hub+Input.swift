@@ -9,6 +9,7 @@ extension Hub {
 
   /// The client has bytes for the endpoint. He writes straight through only while nobody has kept input.
   func takeInput(of session: Session) {
+    if dropsInput || session.isFlushed { return drainAway(session) }
     guard session.mayWrite else { return dropInput(of: session) }
     if notesPenUse { penUsedAt = poller.timers.now }
     if let packetLine { return takePackets(of: session, packetLine) }
@@ -43,7 +44,7 @@ extension Hub {
 
   /// The endpoint has space: those who wait, in their order.
   func serve() {
-    guard let endpoint, writeFailure == nil else { return }
+    guard let endpoint, writeFailure == nil, holds == 0, preface.isEmpty || saysPreface(to: endpoint) else { return }
     var services = Self.serviceBudget
     while let session = waiting.first, services > 0, !waitsForSpeaker {
       services -= 1

@@ -77,6 +77,7 @@ extension Hub {
 
   /// After its end was read, the endpoint will not listen either.
   func endpointHungUp() {
+    endpointIsDeaf = true
     for session in sessions {
       session.pump.sink = nil
       leave(session, Ending(session.endedFirst ?? .endpointLeft))

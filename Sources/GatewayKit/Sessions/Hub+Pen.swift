@@ -74,7 +74,10 @@ extension Hub {
         if session.pump.sourceEnded { settle(session) }
       } else {
         let before = session.pump.skimmed
-        defer { session.dropped &+= session.pump.skimmed &- before }
+        defer {
+          session.dropped &+= session.pump.skimmed &- before
+          session.droppedWithoutPen &+= session.pump.skimmed &- before
+        }
         try session.pump.skim()
         hasNoInput(session)
       }

@@ -1,7 +1,7 @@
 // Where the bytes of one link meet: the endpoint's output goes into one ring in which every client has a cursor, and
 // the clients' input goes to the endpoint in turns. A link of one client is a hub with one client. Knows nothing of
 // opening, retrying or accepting; the link that owns it does. Its two ways stand in Hub+Output.swift and Hub+Input.swift,
-// who may write in Hub+Pen.swift, packets in Hub+Packets.swift and PacketGate.swift, how sessions end in
+// who may write in Hub+Pen.swift, when nobody does in Hub+Absence.swift, packets in Hub+Packets.swift and PacketGate.swift, how sessions end in
 // Hub+Endings.swift, what becomes of slow clients in Hub+SlowClients.swift.
 
 import ByteStreams
@@ -9,6 +9,8 @@ import ByteStreams
 protocol HubDelegate: AnyObject {
   /// The endpoint said its last word, which is in the ring, or broke.
   func endpointIsGone(_ cause: (any Error)?)
+  /// All clients have finished sending, and what they left behind was dropped: `Policy.flushesBehindLast`.
+  func allHaveFinished()
   /// The session is out of the hub. Its client is open still and belongs to the receiver.
   func sessionIsOver(_ session: Session, _ ending: Ending)
   /// The pen has gone from one to another. Sessions may end in the same turn: take note, and leave the hub as it is.
@@ -35,6 +37,8 @@ final class Hub: ByteStreamDelegate {
     var writers = Config.Clients.Writers.all
     /// With one writer: who else gets the pen.
     var takeover = Config.Clients.Takeover.refuse
+    /// What the endpoint has not taken when the last client leaves is dropped.
+    var flushesBehindLast = false
     /// How both ways are cut into packets; nil = not at all.
     var packets: Config.Packets?
   }
@@ -76,6 +80,14 @@ final class Hub: ByteStreamDelegate {
   var endpointHasEnded = false
   // A write to the endpoint failed; it is gone as soon as it has been read to its end.
   var writeFailure: (any Error)?
+  /// Nor does it listen any more.
+  var endpointIsDeaf = false
+  /// Said to the endpoint before anything of the clients'.
+  var preface: ArraySlice<UInt8> = []
+  /// So many reasons to keep clients' input back, though the endpoint is there.
+  var holds = 0
+  /// What clients send is dropped, for the endpoint is away.
+  var dropsInput = false
 
   init(_ policy: Policy, on poller: Poller, delegate: any HubDelegate) {
     self.policy = policy
@@ -112,19 +124,20 @@ final class Hub: ByteStreamDelegate {
 
   /// What he sends has a way from now on, or none.
   func connect(_ session: Session) {
-    session.pump.sink = endpoint == nil || writeFailure != nil ? nil : session.gate ?? endpoint
+    session.pump.sink = takesInput ? session.gate ?? endpoint : nil
   }
 
-  /// The endpoint is open; the hub moves its bytes until `detach` or `endpointIsGone`.
-  func attach(_ stream: any ByteStream) {
+  /// The endpoint is open and hears `words` first; the hub moves its bytes until `detach` or `endpointIsGone`.
+  func attach(_ stream: any ByteStream, saying words: [UInt8] = []) {
     endpoint = stream
     writeFailure = nil
+    preface = words[...]
+    holds = 0
+    dropsInput = false
     stream.delegate = self
     stream.readerWaits = .readable
     isPaused = false
-    for session in sessions { connect(session) }
-    serve()
-    for session in sessions where session.pump.sourceEnded { settle(session) }
+    letInputFlow()
   }
 
   /// Lets go of the endpoint; it belongs to the caller. Kept input stays for the next one.

@@ -40,7 +40,9 @@ final class Session: ByteStreamDelegate {
   /// What he sends goes to the endpoint; else it is read and dropped.
   var mayWrite = false
   /// Bytes that were dropped because he may not write; a part of `dropped`.
-  var droppedWithoutPen: UInt64 { pump.skimmed }
+  var droppedWithoutPen: UInt64 = 0
+  /// The last of all clients has finished sending, and nothing more is wanted of anybody.
+  var isFlushed = false
   /// Sees to it that his packets stay whole, where packets are on.
   var gate: PacketGate?
   /// The end of his input has reached his endpoint.

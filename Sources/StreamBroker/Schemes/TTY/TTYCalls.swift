@@ -26,6 +26,10 @@ protocol TTYCalls: Sendable {
   func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError)
   /// TIOCOUTQ.
   func unsent(_ tty: Int32) throws(SystemError) -> Int
+  /// Whether the driver has let go of the port (POLLHUP).
+  func hasHungUp(_ tty: Int32) -> Bool
+  /// Sleeps for `step` of a wait.
+  func pause(_ step: Duration)
   /// tcflush(3).
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError)
 }
@@ -90,6 +94,13 @@ struct SystemTTYCalls: TTYCalls {
     try check("ioctl TIOCOUTQ", ioctl(tty, UInt(TIOCOUTQ), &count))
     return Int(count)
   }
+
+  func hasHungUp(_ tty: Int32) -> Bool {
+    var watched = pollfd(fd: tty, events: 0, revents: 0)
+    return poll(&watched, 1, 0) > 0
+  }
+
+  func pause(_ step: Duration) { usleep(UInt32(clamping: step.nanoseconds / 1000)) }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) {
     let queue =

@@ -31,7 +31,8 @@ final class TTYLine: SerialLine {
     queue: DispatchQueue
   ) -> DescriptorStream {
     let line = TTYLine(port, tty.raw, settings, on: poller, queue: queue)
-    let stream = DescriptorStream(tty, kind: .device, on: poller, closingOn: queue, serialLine: line)
+    let stream = DescriptorStream(
+      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.awaitHangUp($0) }, serialLine: line)
     line.stream = stream
     return stream
   }

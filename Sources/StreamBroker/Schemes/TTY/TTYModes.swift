@@ -54,7 +54,7 @@ extension LineSettings {
 
   /// What of `asked` is not so in these settings, which are in force: "parity mark", or nil. Rates may be rounded:
   /// receivers put up with 3 %.
-  func refusal(of asked: LineSettings) -> String? {
+  public func refusal(of asked: LineSettings) -> String? {
     let difference = UInt64(max(bitsPerSecond, asked.bitsPerSecond) - min(bitsPerSecond, asked.bitsPerSecond))
     if difference * 100 > UInt64(asked.bitsPerSecond) * 3 {
       return "\(asked.bitsPerSecond) bit/s (it runs at \(bitsPerSecond))"

@@ -16,6 +16,11 @@ struct TTYPort: Sendable {
     self.calls = calls
   }
 
+  // How long a driver may take to do what is under way anyhow: to come, to go.
+  private static let step = Duration.milliseconds(5)
+  private static let mostRetries = 20
+  private static let hangUpTakes = 400  // steps
+
   /// An open port on its way to the lane.
   struct Opened: Sendable {
     let descriptor: DescriptorParcel
@@ -28,7 +33,7 @@ struct TTYPort: Sendable {
     do throws(OpenFailure) {
       let node = try attempt { () throws(SystemError) in try calls.identify(path) }
       guard node.isCharacterDevice else { throw noSerialPort }
-      let tty = try attempt { () throws(SystemError) in try calls.open(path) }
+      let tty = try attempt { () throws(SystemError) in try openNode() }
       try attempt { () throws(SystemError) in
         _ = try calls.modes(tty.raw)  // before anything is done to it: what has no line settings is no port
         if settings.isExclusive { try keepOthersOut(tty.raw, isPty: node.isPty) }
@@ -61,6 +66,19 @@ struct TTYPort: Sendable {
 
   // MARK: - Steps
 
+  /// Linux makes a node some milliseconds before the driver can be reached through it, and keeps it as long after a pull.
+  private func openNode() throws(SystemError) -> Descriptor {
+    for _ in 0..<Self.mostRetries {
+      do throws(SystemError) {
+        return try calls.open(path)
+      } catch {
+        guard error.errno == ENXIO || error.errno == ENODEV else { throw error }
+        calls.pause(Self.step)
+      }
+    }
+    return try calls.open(path)
+  }
+
   private func keepOthersOut(_ tty: Int32, isPty: Bool) throws(SystemError) {
     try calls.lock(tty)
     // A pty stays excluded after our close, as long as its master lives, and would shut us out as well.
@@ -77,6 +95,16 @@ struct TTYPort: Sendable {
       } catch {
         if !isPty { throw error }
       }
+    }
+  }
+
+  /// To be called before close(2), which waits for what is not sent: up to 30 s, and the port's lock is held meanwhile. Of an
+  /// adapter that was pulled while bytes were on their way nothing will be, and until its port is free the kernel sees no
+  /// other device on that bus. Once it has hung up, closing is quick.
+  func awaitHangUp(_ tty: Int32) {
+    for _ in 0..<Self.hangUpTakes {
+      guard let unsent = try? calls.unsent(tty), unsent > 0, !calls.hasHungUp(tty) else { return }
+      calls.pause(Self.step)
     }
   }
 

@@ -37,7 +37,7 @@ struct TTYSettings: Hashable, Sendable {
 
 extension LineSettings {
   /// The line parameters of a URL whose scheme has them.
-  init(_ url: EndpointURL) {
+  public init(_ url: EndpointURL) {
     self.init()
     bitsPerSecond = url.integer("baud").flatMap { UInt32(exactly: $0) } ?? bitsPerSecond
     dataBits = url.integer("data") ?? dataBits

@@ -1,0 +1,297 @@
+"""What `device.*` promises while a device comes and goes: each policy with a device that is replaced under traffic, and what
+a device hears first and last."""
+import fcntl
+import os
+import select
+import signal
+import socket
+import termios
+import threading
+import time
+import tty
+
+import pytest
+from kit import Gateway, Pty, Socat, connect, receive_all, receive_until, reset, until
+
+RECORD = 8  # bytes of a record: its number and a line feed
+
+
+class Cable:
+    """A serial device on a cable: `link` is for the gateway; the test speaks and hears at its far end. Pulling it is the end of
+    both, plugging makes a new one under the same name."""
+
+    def __init__(self, folder: str):
+        self.link, self.other = f"{folder}/device", f"{folder}/far"
+        self.socat = self.far = None
+
+    def plug(self):
+        self.socat = Socat(
+            f"pty,raw,echo=0,link={self.link}", f"pty,raw,echo=0,link={self.other}", links=(self.link, self.other))
+        self.far = os.open(self.other, os.O_RDWR | os.O_NOCTTY)
+        tty.setraw(self.far)
+
+    def pull(self):
+        if self.far is not None:
+            os.close(self.far)
+            self.socat.kill()
+            self.far = None
+
+    def say(self, data: bytes):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.far, view[:4096]):]
+
+    def hear(self, seconds: float = 5) -> bytes:
+        """What came next; nothing when nothing came."""
+        ready, _, _ = select.select([self.far], [], [], seconds)
+        return os.read(self.far, 1 << 16) if ready else b""
+
+    def hear_record(self, seconds: float = 5) -> int:
+        """The number of the first whole record behind a line feed. Never a number that was not sent: records are of one length."""
+        data, end = b"", time.monotonic() + seconds
+        while time.monotonic() < end:
+            data += self.hear(0.1)
+            for part in data.split(b"\n")[1:-1]:
+                if len(part) == RECORD - 1:
+                    return int(part)
+        raise AssertionError(f"no record but {data[-100:]!r}")
+
+    def __enter__(self):
+        self.plug()
+        return self
+
+    def __exit__(self, *_):
+        self.pull()
+
+
+class Talker:
+    """A client that sends numbered records all the time, and keeps what it hears."""
+
+    def __init__(self, address):
+        self.client = connect(address)
+        self.number, self.heard, self.ended = 0, bytearray(), threading.Event()
+        self._stop = threading.Event()
+        self.threads = [threading.Thread(target=body, daemon=True) for body in (self._talk, self._listen)]
+        for thread in self.threads:
+            thread.start()
+
+    def _talk(self):
+        try:
+            while not self._stop.wait(0.001):
+                self.client.sendall(b"%07d\n" % self.number)
+                self.number += 1
+        except OSError:
+            pass  # he was sent away
+
+    def _listen(self):
+        try:
+            while piece := self.client.recv(1 << 16):
+                self.heard += piece
+        except OSError:
+            pass
+        self.ended.set()
+
+    def stop_talking(self):
+        self._stop.set()
+        self.threads[0].join(10)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop_talking()
+        reset(self.client)
+
+
+def serve(cable: Cable, absent: str, **device) -> Gateway:
+    route = {
+        "listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{cable.link}",
+        "device": {"absent": absent, "retry": "100ms..1s", **device}}
+    return Gateway({"routes": {"port": route}})
+
+
+def lose(cable: Cable, gateway: Gateway, quick: Talker, slow: socket.socket, generation: int):
+    """Pulls the device behind its last words, which the gateway has read when one client has them; the slow one reads later."""
+    last = b"%d bytes and the last words of %d." % (20_000, generation)
+    cable.say(b"." * 20_000 + last)
+    until(lambda: last in quick.heard, 10, "the last words at the quick client")
+    cable.pull()
+    gateway.event("link lost", count=generation)
+    receive_until(slow, last)
+
+
+def test_hold_ten_times(folder):
+    """Clients stay, and whatever they send goes to the device that is there next: nothing is dropped."""
+    with Cable(folder) as cable, serve(cable, "hold") as gateway:
+        with Talker(gateway.address("port")) as talker, gateway.connect("port") as slow:
+            newest = cable.hear_record()
+            for generation in range(1, 11):
+                lose(cable, gateway, talker, slow, generation)
+                before = talker.number
+                until(lambda: talker.number > before + 50, 5, "traffic while it is away")
+                after = talker.number
+                cable.plug()
+                first = cable.hear_record()
+                assert newest < first <= after, "what was sent while it was away is kept for it"
+                newest = first
+            talker.stop_talking()
+            until(lambda: not cable.hear(0.5), 10, "silence")
+            assert not gateway.events("session ended")
+            reset(talker.client)
+            ended = gateway.event("session ended")
+            assert (ended["up"], ended["dropped"]) == (talker.number * RECORD, 0), ended
+
+
+def test_discard_ten_times(folder):
+    """Clients stay; what they send while it is away is dropped, and the next device hears only what was sent to it."""
+    with Cable(folder) as cable, serve(cable, "discard") as gateway:
+        with Talker(gateway.address("port")) as talker, gateway.connect("port") as slow:
+            for generation in range(1, 11):
+                cable.hear_record()
+                lose(cable, gateway, talker, slow, generation)
+                before = talker.number
+                until(lambda: talker.number > before + 50, 5, "traffic while it is away")
+                cable.plug()
+                assert cable.hear_record() > before + 50, "nothing of what was sent while it was away"
+            talker.stop_talking()
+            until(lambda: not cable.hear(0.5), 10, "silence")
+            assert not gateway.events("session ended")
+            reset(talker.client)
+            ended = gateway.event("session ended")
+            assert ended["up"] + ended["dropped"] == talker.number * RECORD, ended
+            assert ended["dropped"] >= 10 * 50 * RECORD, ended
+
+
+@pytest.mark.parametrize("open_", ["on-demand", "always"])
+def test_close_ten_times(folder, open_):
+    """Clients are sent away with the reason behind the device's last words; who comes while it is away is too, after a try."""
+    with Cable(folder) as cable, serve(cable, "close", open=open_) as gateway:
+        for generation in range(1, 11):
+            with Talker(gateway.address("port")) as talker, gateway.connect("port") as slow:
+                cable.hear_record()
+                lose(cable, gateway, talker, slow, generation)
+                assert talker.ended.wait(10) and receive_all(slow) == b""
+            gone = gateway.event("session ended", reason="device-lost", count=2 * generation)
+            assert cable.link in gone["error"], gone
+            with gateway.connect("port") as early:
+                assert receive_all(early) == b""
+            gone = gateway.event("session ended", reason="open-failed", count=generation)
+            assert "ENOENT" in gone["error"] and cable.link in gone["error"], gone
+            cable.plug()
+        assert {e["reason"] for e in gateway.events("session ended")} == {"device-lost", "open-failed"}
+
+
+def test_close_lets_no_crowd_hammer_at_the_device(folder):
+    """Each newcomer has a try, though not more often than the shortest pause."""
+    cable = Cable(folder)
+    with serve(cable, "close", retry="200ms..1s") as gateway:
+        end, count = time.monotonic() + 2, 0
+        while time.monotonic() < end:
+            with gateway.connect("port") as client:
+                assert receive_all(client) == b""
+            count += 1
+        assert 5 <= len(gateway.events("link waiting")) <= 12
+        gateway.event("session ended", reason="open-failed", count=count)
+
+
+def test_first_and_last_words():
+    """on-open comes before whatever clients have sent, at every opening; on-close when the last has gone, and at the end."""
+    with Pty() as device:
+        route = {
+            "listen": "tcp://127.0.0.1:0", "endpoint": device.url,
+            "device": {"on-open": "AT\\r", "on-close": "bye\\x00", "linger": "300ms"}}
+        with Gateway({"routes": {"port": route}}) as gateway:
+            client = gateway.connect("port")
+            client.sendall(b"hello")
+            assert device.read(8) == b"AT\rhello"
+            reset(client)
+            ended = gateway.event("session ended")
+            assert ended["up"] == 5, "our words are in nobody's account"
+            start = time.monotonic()
+            # Somebody comes while it lingers: it is open still.
+            client = gateway.connect("port")
+            client.sendall(b"again")
+            assert device.read(5) == b"again" and time.monotonic() - start < 0.3
+            reset(client)
+            assert device.read(4) == b"bye\0"
+            gateway.event("link closed")
+            client = gateway.connect("port")
+            client.sendall(b"third")
+            assert device.read(8) == b"AT\rthird"
+            gateway.stop()
+            assert device.read(4) == b"bye\0"
+            client.close()
+
+
+def flood(client: socket.socket) -> int:
+    """Sends until nothing is taken any more; returns how much that was."""
+    sent = 0
+    client.setblocking(False)
+    while select.select([], [client], [], 0.3)[1]:
+        sent += client.send(bytes(1 << 16))
+    client.setblocking(True)
+    return sent
+
+
+@pytest.mark.parametrize("leave", [socket.socket.close, reset])
+def test_flush_at_disconnect(leave):
+    """What the device has not taken when the last client leaves is thrown away and counted; the next one begins with a clean
+    line. Without it everything would be delivered."""
+    with Pty() as device:
+        route = {
+            "listen": "tcp://127.0.0.1:0", "endpoint": device.url,
+            "device": {"flush": "disconnect", "linger": "60s", "drain": "60s"}}
+        with Gateway({"routes": {"port": route}}) as gateway:
+            client = gateway.connect("port")
+            sent = flood(client)
+            device.write(b"heard by nobody")
+            leave(client)
+            time.sleep(0.3)  # until the gateway has noticed; a client that sees an open link proves it
+            with gateway.connect("port") as second:
+                second.sendall(b"clean")
+                assert device.read(5) == b"clean"
+                device.write(b"answer")
+                assert receive_until(second, b"answer") == b"answer"
+                if leave is not reset:
+                    return
+                ended = gateway.event("session ended")
+                assert ended["reason"] == "client-lost" and 0 < ended["up"] < sent and ended["dropped"] > 0, ended
+
+
+def test_a_client_who_left_before_sigterm_is_delivered(folder):
+    """His end was behind more than a ring holds, so it was unread when the signal came."""
+    size = 300_000
+    with Pty() as device, \
+            Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": device.url}}}, stopping=False) as gateway:
+        client = gateway.connect("port")
+        gateway.event("link open")
+        client.settimeout(5)
+        data = bytes(range(250)) * (size // 250)
+        client.sendall(data)
+        client.close()
+        gateway.signal(signal.SIGTERM)
+        gateway.event("stopping")
+        assert device.read(size) == data
+        assert gateway.wait(8) == 0
+        ended = gateway.event("session ended")
+        assert (ended["up"], ended["dropped"]) == (size, 0), ended
+
+
+def test_two_names_of_one_device(folder):
+    """At the start and at a reload, with the place; a reload that is refused changes nothing."""
+    with Pty() as device, Pty() as other:
+        for number in (1, 2):
+            os.symlink(device.path, f"{folder}/usb-{number}")
+        route = {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{folder}/usb-1"}
+        config = {"routes": {"one": route, "two": {**route, "endpoint": other.url}}}
+        with Gateway(config) as gateway, gateway.connect("one") as client:
+            client.sendall(b"x")
+            assert device.read(1) == b"x"
+            config["routes"]["two"]["endpoint"] = f"tty://{folder}/usb-2"
+            gateway.configure(config)
+            assert "is taken by routes.one.endpoint" in gateway.command("check", str(gateway.path)).stderr
+            gateway.signal(signal.SIGHUP)
+            refused = gateway.event("reload failed")
+            assert "one device can have one route" in refused["error"], refused
+            client.sendall(b"y")
+            assert device.read(1) == b"y"

@@ -1,0 +1,148 @@
+// What is thrown away when the last client leaves.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A link that is flushed behind its last client", .timeLimit(.minutes(1)))
+struct LinkFlushTests {
+  /// Open always, so that there is a link still when all have left. The device takes two bytes and then no more.
+  private func rig(
+    _ flush: Config.Device.Flush = .disconnect, unsent: [Int] = []
+  ) throws -> (rig: LinkRig, endpoint: ScriptedStream, line: ScriptedLine) {
+    let rig = try LinkRig { device in
+      device.open = .always
+      device.flush = flush
+    }
+    rig.link.start()
+    let line = ScriptedLine(unsent: unsent)
+    let endpoint = ScriptedStream(writes: [.moved(2), .blocked(until: .writable)], takesAll: true)
+    endpoint.serialLine = line
+    rig.openings[0].succeed(endpoint)
+    return (rig, endpoint, line)
+  }
+
+  private func join(_ rig: LinkRig, _ steps: ScriptedStream.Step...) -> (stream: ScriptedStream, session: Session) {
+    let stream = ScriptedStream(reads: steps, takesAll: true)
+    stream.holdsBytes = true
+    let session = rig.join(stream)
+    rig.wakeReader(stream)
+    return (stream, session)
+  }
+
+  @Test("throws away what the device has not taken, in the ring and in the port, and counts both")
+  func flushes() throws {
+    let (rig, endpoint, line) = try rig(unsent: [40])
+    let (_, session) = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
+    #expect(rig.ending(of: session) == .clientLost && session.up == 2 && session.dropped == 8)
+    #expect(line.purges == [.output, .both])
+    for _ in 0..<4 { line.answer() }
+    #expect(rig.dropped == 40 && rig.link.status == .open)
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written.count == 2)
+  }
+
+  @Test("holds back what newcomers send until the port's queue is empty, or it would go with it")
+  func newcomer() throws {
+    let (rig, endpoint, line) = try rig()
+    _ = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
+    let (stream, session) = join(rig, .bytes([1, 2, 3]))
+    #expect(endpoint.written.count == 2)
+    for _ in 0..<4 {
+      #expect(session.up == 0)
+      line.answer()
+    }
+    #expect(endpoint.written.suffix(3) == [1, 2, 3] && session.up == 3)
+    stream.willRead(.bytes([4]))
+    rig.wakeReader(stream)
+    #expect(session.up == 4 && line.asked == 0)
+  }
+
+  @Test("takes one who has finished sending, and may be gone altogether, for one who has left")
+  func halfClosed() throws {
+    let (rig, endpoint, line) = try rig()
+    let (stream, session) = join(rig, .moved(10), .ended)
+    #expect(session.isHalfClosed && session.dropped == 8 && line.purges == [.output])
+    endpoint.willRead(.moved(5))
+    rig.wakeReader(endpoint)
+    #expect(stream.written.count == 5, "he may be there still, and hears")
+    rig.pass(.seconds(31))
+    rig.pass(.seconds(31))
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 8 && line.purges == [.output, .both])
+  }
+
+  @Test("does not wait for room to see that he has left behind a ring that is full")
+  func behindAFullRing() throws {
+    let (rig, _, line) = try rig()
+    let (stream, session) = join(rig, .moved(1000), .ended)
+    #expect(stream.readerWaits == [] && session.dropped == 0)
+    rig.tell(stream, .lastByteIsIn)
+    #expect(line.purges == [.output])
+    for _ in 0..<20 { rig.wakeReader(stream) }
+    #expect(session.isHalfClosed && session.up == 2 && session.dropped == 998)
+  }
+
+  @Test("flushes nothing while somebody else may send still")
+  func notTheLast() throws {
+    let (rig, endpoint, line) = try rig()
+    let (other, _) = join(rig)
+    let (_, session) = join(rig, .moved(10), .ended)
+    #expect(session.dropped == 0 && line.purges.isEmpty)
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == pattern(0..<10))
+    other.willRead(.ended)
+    rig.wakeReader(other)
+    #expect(line.purges == [.output])
+  }
+
+  @Test("is not flushed where that is not asked for", arguments: [Config.Device.Flush.connect, .none])
+  func unasked(flush: Config.Device.Flush) throws {
+    let (rig, endpoint, line) = try rig(flush)
+    let (_, session) = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
+    #expect(rig.ending(of: session) == nil)
+    rig.wakeWriter(endpoint)
+    #expect(rig.ending(of: session) == .clientLost && endpoint.written == pattern(0..<10) && line.purges.isEmpty)
+  }
+
+  @Test("forgets what nobody has heard, where the device's word to the next client would be kept else")
+  func unheard() throws {
+    for flush in [Config.Device.Flush.disconnect, .none] {
+      let (rig, endpoint, line) = try rig(flush)
+      let (stream, _) = join(rig, .ended)
+      stream.willWrite(.blocked(until: .writable))
+      endpoint.willRead(.moved(5))
+      rig.wakeReader(endpoint)
+      rig.pass(.seconds(31))  // he took none of it
+      while line.asked > 0 { line.answer() }
+      #expect(join(rig).stream.written.count == (flush == .none ? 5 : 0), "\(flush)")
+    }
+  }
+
+  @Test("says its last words behind the flush")
+  func lastWords() throws {
+    let rig = try LinkRig { device in
+      device.flush = .disconnect
+      device.onClose = [7]
+    }
+    let client = ScriptedStream(reads: [.moved(10), .failed(SystemError("read", ECONNRESET))])
+    client.holdsBytes = true
+    rig.join(client)
+    let line = ScriptedLine()
+    let endpoint = ScriptedStream(writes: [.moved(2), .blocked(until: .writable)], takesAll: true)
+    endpoint.canHalfClose = false
+    endpoint.serialLine = line
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(client)
+    for _ in 0..<5 {  // how much there is and its end, twice, and whether that was it
+      #expect(endpoint.written.count == 2)
+      line.answer()
+    }
+    #expect(endpoint.written.suffix(1) == [7] && !endpoint.isClosed)
+    line.answer()
+    #expect(line.purges == [.output, .both] && endpoint.isClosed && rig.link.status == .closed)
+  }
+}
