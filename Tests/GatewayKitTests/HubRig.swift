@@ -58,6 +58,8 @@ final class HubRig: HubDelegate {
     return all.first?.word
   }
 
+  func ending(ofNumber number: UInt64) -> Ending.Word? { endings[number]?.first?.word }
+
   /// What the poller would tell.
   func tell(_ stream: any ByteStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
 

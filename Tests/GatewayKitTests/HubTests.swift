@@ -196,6 +196,21 @@ struct HubTests {
     #expect(runs.prefix(6).allSatisfy { $0.length == 4096 })
   }
 
+  @Test("takes nobody's turn from him because the endpoint was full when it came")
+  func keptTurn() throws {
+    let rig = try HubRig(buffer: 16384)
+    let clients = (0..<2).map { ScriptedStream(reads: [.bytes(.init(repeating: UInt8($0), count: 16384))]) }
+    for client in clients { rig.join(client) }
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    for client in clients { rig.wakeReader(client) }
+    for _ in 0..<4 {
+      endpoint.willWrite(.moved(4096))  // as ttys do: so much, then nothing
+      rig.wakeWriter(endpoint)
+    }
+    #expect(runLengths(endpoint.written).map(\.byte) == [0, 1, 0, 1])
+  }
+
   @Test("gives a writer no second helping when his small ring is empty and he has more")
   func secondHelping() throws {
     let rig = try HubRig(buffer: 4096)

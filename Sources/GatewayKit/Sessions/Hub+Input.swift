@@ -49,16 +49,19 @@ extension Hub {
     while let session = waiting.first, services > 0, !waitsForSpeaker {
       services -= 1
       do {
+        let before = session.pump.moved
         let outcome = try session.pump.drain(limit: portion())
         if outcome == .keeps {
           let isBlocked = session.pump.sinkIsBlocked && session.gate?.isShut != true
-          // With one writer those before him in the line had the pen before him, and come first.
-          if policy.writers != .one && !isSpeaker(session) { waiting.append(waiting.removeFirst()) }
+          // Who got nothing out keeps his turn. With one writer those before him in the line had the pen before him.
+          let hadTurn = session.pump.moved != before && policy.writers != .one && !isSpeaker(session)
+          if hadTurn { waiting.append(waiting.removeFirst()) }
           if isBlocked { break }
         } else {
           waiting.removeFirst()
           session.isWaiting = false
           if notesPenUse && session === pen { penUsedAt = poller.timers.now }
+          if !session.mayWrite { packetLine?.isOver(session, in: self) }
           if outcome == .finished || session.leaving != nil { settle(session) }
         }
       } catch {

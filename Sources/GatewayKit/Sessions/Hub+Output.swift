@@ -38,7 +38,11 @@ extension Hub {
           if count > 0 { distribute(ring) }
           guard endpoint === self.endpoint else { return }
           if count > 0 && count < room && !endpoint.holdsBytes {
-            if wantsMore(endpoint) { endpoint.readerWaits = .readable } else { pause(endpoint) }
+            if wantsMore(endpoint) || makesRoom(for: endpoint) {
+              endpoint.readerWaits = .readable
+            } else if endpoint === self.endpoint {
+              pause(endpoint)
+            }
             break reading
           }
         case .blocked(let wish):

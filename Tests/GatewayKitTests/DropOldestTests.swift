@@ -1,0 +1,237 @@
+// A client who loses the oldest of what is kept for him, so that the device and the others need not wait: when, how much,
+// and that what he gets is what the endpoint said, but for whole pieces that are counted.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A hub that drops the oldest", .timeLimit(.minutes(1)))
+struct DropOldestTests {
+  private func hub(buffer: Int = 64, packets: Config.Packets? = nil) throws -> HubRig {
+    try HubRig(buffer: buffer, slow: .dropOldest, packets: packets)
+  }
+
+  /// Lets the endpoint say `count` bytes more, as a device that never waits, over the time of a millisecond a step.
+  private func say(_ count: Int, _ endpoint: ScriptedStream, _ rig: HubRig, step: Int = 8) {
+    for _ in 0..<count / step {
+      endpoint.willRead(.moved(step))
+      rig.wakeReader(endpoint)
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+      rig.wakeReader(endpoint)
+    }
+  }
+
+  @Test("lets a client who is alone hold up the endpoint for 50 ms at most, and gives him the newest")
+  func alone() throws {
+    let rig = try hub()
+    let client = ScriptedStream()
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.moved(100)])
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(endpoint)
+    #expect(endpoint.readerWaits == [] && rig.hub.head == 64, "the whole ring is his")
+    rig.advance(by: .milliseconds(39), step: .milliseconds(1))
+    #expect(session.dropped == 0)
+    rig.advance(by: .milliseconds(11), step: .milliseconds(1))
+    #expect(session.dropped == 64 && rig.hub.head == 100, "twice the older half: the ring was full again")
+    for _ in 0..<10 { rig.wakeReader(endpoint) }
+    #expect(rig.hub.head == 100 && endpoint.readerWaits == .readable)
+    client.willWrite(.moved(1000))
+    rig.wakeWriter(client)
+    let (dropped, down) = (Int(session.dropped), Int(session.down))
+    #expect(dropped + down == 100 && dropped == Int(session.droppedAsSlow) && down >= 32)
+    #expect(client.written == pattern(dropped..<100))
+    #expect(rig.ending(of: session) == nil)
+  }
+
+  @Test("delays the others once, for 50 ms at most, and never again before he has caught up")
+  func others() throws {
+    let rig = try hub()
+    let (stuck, healthy) = (ScriptedStream(), ScriptedStream(takesAll: true))
+    let session = rig.join(stuck)
+    rig.join(healthy)
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    var longest = 0
+    var delay = 0
+    for step in 1...400 {
+      endpoint.willRead(.moved(8))
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+      for _ in 0..<100 { rig.wakeReader(endpoint) }
+      delay = healthy.written.count < 8 * step ? delay + 1 : 0
+      longest = max(longest, delay)
+      // Once he is known to be slow nobody waits a moment for him.
+      if session.dropped > 64 { #expect(delay == 0) }
+    }
+    #expect(1...50 ~= longest && healthy.written == pattern(0..<3200))
+    #expect(session.dropped > 3000 && rig.ending(of: session) == nil)
+    // He catches up: he has his grace again.
+    stuck.willWrite(.moved(1000))
+    rig.wakeWriter(stuck)
+    #expect(session.dropped + session.down == 3200 && stuck.written.last == pattern(3199..<3200)[0])
+    rig.advance(by: .seconds(6), step: .milliseconds(100))
+    let before = session.dropped
+    endpoint.willRead(.moved(100))
+    for _ in 0..<5 { rig.wakeReader(endpoint) }
+    #expect(session.dropped == before && endpoint.readerWaits == [])
+  }
+
+  @Test("tells of drops at once, then once a second in sum")
+  func events() throws {
+    let rig = try hub()
+    let session = rig.join(ScriptedStream())
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    say(8 * 5000, endpoint, rig)  // five seconds
+    let told = try #require(rig.drops[session.number])
+    #expect(5...6 ~= told.count && told[0] == 32)
+    rig.advance(by: .seconds(2))
+    let all = try #require(rig.drops[session.number])
+    #expect(all.count <= told.count + 1 && all.reduce(0, +) == session.droppedAsSlow)
+    rig.hub.end(session, Ending(.clientLeft))
+    rig.advance(by: .seconds(2))
+    #expect(rig.drops[session.number] == all, "the ending has the sum")
+  }
+
+  @Test("keeps a backlog that is promised to newcomers")
+  func backlog() throws {
+    let rig = try HubRig(buffer: 16, backlog: 32, slow: .dropOldest)
+    rig.join(ScriptedStream())
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    say(800, endpoint, rig)
+    #expect(rig.hub.head == 800)
+    let newcomer = ScriptedStream(takesAll: true)
+    rig.join(newcomer)
+    #expect(newcomer.written == pattern(768..<800))
+  }
+
+  @Test("waits as before where a reload says block, and ends him where it says disconnect")
+  func reload() throws {
+    for slow in [Config.Clients.Slow.block, .automatic] {
+      let rig = try hub()
+      let session = rig.join(ScriptedStream())
+      rig.join(ScriptedStream(takesAll: true))
+      let endpoint = ScriptedStream()
+      rig.hub.attach(endpoint)
+      say(800, endpoint, rig)
+      let dropped = session.dropped
+      var policy = rig.hub.policy
+      policy.slow = slow
+      rig.hub.update(policy)
+      say(800, endpoint, rig)
+      if slow == .block {
+        #expect(session.dropped == dropped && rig.ending(of: session) == nil && endpoint.readerWaits == [])
+        policy.slow = .automatic
+        rig.hub.update(policy)
+        rig.advance(by: .milliseconds(50))
+      }
+      #expect(rig.ending(of: session) == .tooSlow)
+    }
+  }
+
+  // MARK: - Packets
+
+  private func lines(_ range: Range<Int>) -> [UInt8] { range.flatMap { Array("line \($0)\n".utf8) } }
+
+  @Test("drops whole packets, and finishes one that he has half first")
+  func packets() throws {
+    let rig = try hub(packets: .lines)
+    let client = PieceStream()
+    let session = rig.join(client)
+    let endpoint = PieceStream(lines(0..<100))
+    rig.hub.attach(endpoint)
+    client.mostTaken = 3
+    client.isStuck = true
+    endpoint.mostSaid = 12
+    rig.wakeReader(endpoint)
+    client.isStuck = false
+    // Three bytes of the first line go out, and no more.
+    client.limit = 3
+    rig.wakeWriter(client)
+    #expect(client.taken == Array("lin".utf8))
+    for _ in 0..<300 {
+      rig.wakeReader(endpoint)
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+    }
+    #expect(endpoint.hasSaidAll && session.dropped > 500)
+    client.limit = nil
+    client.mostTaken = .max
+    rig.wakeWriter(client)
+    let text = String(decoding: client.taken, as: UTF8.self)
+    let heard = text.split(separator: "\n").map(String.init)
+    #expect(heard.first == "line 0" && text.hasSuffix("line 99\n"))
+    let numbers = heard.compactMap { Int($0.dropFirst("line ".count)) }
+    #expect(numbers == [0] + Array((100 - numbers.count + 1)..<100))
+    #expect(Int(session.dropped) + text.utf8.count == lines(0..<100).count)
+    #expect(client.pieces.dropFirst(2).allSatisfy { $0.last == 10 }, "each in one piece")
+  }
+
+  @Test("counts what was left of a half packet when he breaks or is ended", arguments: [true, false])
+  func restGivenUp(breaks: Bool) throws {
+    let rig = try hub(buffer: 16, packets: .lines)
+    let client = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
+    let session = rig.join(client)
+    let endpoint = PieceStream(lines(0..<100))
+    rig.hub.attach(endpoint)
+    for _ in 0..<300 {
+      rig.wakeReader(endpoint)
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+    }
+    #expect(endpoint.hasSaidAll && session.hasRest)
+    if breaks {
+      client.willWrite(.failed(SystemError("write", 32)))
+      rig.wakeWriter(client)
+    } else {
+      rig.hub.end(session, Ending(.shutdown))
+    }
+    #expect(Int(session.dropped) == lines(0..<100).count - 3 && session.down == 3)
+  }
+
+  @Test("waits for nobody's half packet before it sends him away")
+  func leaving() throws {
+    let rig = try hub(buffer: 16, packets: .lines)
+    let client = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
+    let session = rig.join(client)
+    let endpoint = PieceStream(lines(0..<20))
+    rig.hub.attach(endpoint)
+    for _ in 0..<200 {
+      rig.wakeReader(endpoint)
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+    }
+    #expect(session.hasRest)
+    rig.hub.leaveAll(Ending(.shutdown))
+    #expect(rig.ending(of: session) == nil, "the rest is still for him")
+    client.willWrite(.moved(100), .moved(100), .moved(100), .moved(100))
+    rig.wakeWriter(client)
+    #expect(rig.ending(of: session) == .shutdown)
+    #expect(client.written.starts(with: Array("line 0\n".utf8)) && client.written.suffix(8) == Array("line 19\n".utf8))
+  }
+}
+
+@Suite("A hub that disconnects by name", .timeLimit(.minutes(1)))
+struct LoneSlowClientTests {
+  @Test("ends a client who is alone when he has taken nothing for 5 s with a full ring, and not one who takes a little")
+  func alone() throws {
+    for takes in [true, false] {
+      let rig = try HubRig(slow: .disconnect)
+      let client = ScriptedStream()
+      let session = rig.join(client)
+      let endpoint = ScriptedStream(reads: [.moved(100_000)])
+      rig.hub.attach(endpoint)
+      rig.wakeReader(endpoint)
+      for _ in 0..<10 {
+        rig.advance(by: .milliseconds(4900), step: .milliseconds(100))
+        #expect(rig.ending(of: session) == nil)
+        guard takes else { break }
+        client.willWrite(.moved(1), .blocked(until: .writable))
+        rig.wakeWriter(client)
+      }
+      rig.advance(by: .milliseconds(takes ? 50 : 5100), step: .milliseconds(100))
+      #expect(rig.ending(of: session) == (takes ? nil : .tooSlow))
+    }
+  }
+}

@@ -1,0 +1,306 @@
+// Packets on their way to the endpoint: no writer's packet is mixed with another's, and nobody holds up the others for
+// longer than a silence.
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A hub whose writers send packets", .timeLimit(.minutes(1)))
+struct HubPacketWritersTests {
+  private func hub(
+    _ packets: Config.Packets = .lines, writers count: Int = 2, buffer: Int = 64, policy: Config.Clients.Writers = .all,
+    takeover: Config.Clients.Takeover = .refuse
+  ) throws -> (rig: HubRig, clients: [PieceStream], endpoint: PieceStream) {
+    let rig = try HubRig(buffer: buffer, writers: policy, takeover: takeover, packets: packets)
+    let clients = (0..<count).map { _ in PieceStream() }
+    for client in clients { rig.join(client) }
+    let endpoint = PieceStream()
+    rig.hub.attach(endpoint)
+    return (rig, clients, endpoint)
+  }
+
+  private func say(_ text: String, _ client: PieceStream, _ rig: HubRig) {
+    client.script += Array(text.utf8)
+    rig.wakeReader(client)
+  }
+
+  private func heard(_ endpoint: PieceStream) -> String { String(decoding: endpoint.taken, as: UTF8.self) }
+
+  @Test("lets one who has begun a packet finish it before anybody else's byte goes out")
+  func finish() throws {
+    let (rig, clients, endpoint) = try hub()
+    say("aa", clients[0], rig)
+    say("bb\n", clients[1], rig)
+    #expect(heard(endpoint) == "aa" && endpoint.writerWaits == [], "and nothing spins meanwhile")
+    say("a\n", clients[0], rig)
+    #expect(heard(endpoint) == "aaa\nbb\n")
+    // The other way round, in the same turn as the end of a packet.
+    say("b", clients[1], rig)
+    say("a\n", clients[0], rig)
+    say("\nb", clients[1], rig)
+    #expect(heard(endpoint) == "aaa\nbb\nb\na\nb", "the beginning of his next one has to wait for its turn")
+  }
+
+  @Test(
+    "holds others for `idle` after the last byte of one who goes silent, or 1 s where none is given",
+    arguments: [20, nil])
+  func silence(idle: Int?) throws {
+    let (rig, clients, endpoint) = try hub(
+      Config.Packets(idle: idle.map { .milliseconds($0) }, max: 100, delimiter: [10]))
+    let limit = idle ?? 1000
+    say("a", clients[0], rig)
+    rig.advance(by: .milliseconds(limit - 5), step: .milliseconds(1))
+    say("a", clients[0], rig)
+    say("b\n", clients[1], rig)
+    rig.advance(by: .milliseconds(limit - 1), step: .milliseconds(1))
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aa")
+    rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aab\n" && endpoint.writerWaits == [])
+    say("a\n", clients[0], rig)
+    #expect(heard(endpoint) == "aab\na\n", "what he says now is a packet of its own")
+  }
+
+  @Test("doesn't take its own lateness for a silence")
+  func lateLane() throws {
+    let (rig, clients, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))
+    say("a", clients[0], rig)
+    say("b\n", clients[1], rig)
+    clients[0].script += Array("a".utf8)  // came in time, but the lane had no CPU
+    rig.advance(by: .milliseconds(500), step: .milliseconds(500))
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aa")
+  }
+
+  @Test("keeps nobody waiting for one whose packet ended by a silence long ago")
+  func longAgo() throws {
+    let (rig, clients, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: 4, delimiter: nil))
+    say("aaa", clients[0], rig)
+    rig.advance(by: .seconds(1))
+    say("bbbb", clients[1], rig)
+    rig.advance(by: .milliseconds(1))  // a deadline that has passed already
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aaabbbb")
+    // His next packet has four bytes again.
+    say("aaa", clients[0], rig)
+    say("b", clients[1], rig)
+    say("a", clients[0], rig)
+    #expect(heard(endpoint) == "aaabbbbaaaab")
+  }
+
+  @Test("delivers what one sent who leaves in the middle of a packet, then lets the others in", arguments: [0, 1, 2])
+  func leaves(how: Int) throws {
+    let (rig, clients, endpoint) = try hub()
+    say("aa", clients[0], rig)
+    endpoint.isStuck = true
+    say("aa", clients[0], rig)
+    say("b\n", clients[1], rig)
+    let session = rig.hub.sessions[0]
+    switch how {
+    case 0:
+      clients[0].ends = true
+      rig.wakeReader(clients[0])
+    case 1: rig.tell(clients[0], .errorOccurred(SystemError("read", 104)))
+    default: rig.hub.leave(session, Ending(.shutdown))
+    }
+    #expect(heard(endpoint) == "aa" && rig.ending(of: session) == nil)
+    endpoint.isStuck = false
+    rig.wakeWriter(endpoint)
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aaaab\n" && session.up == 4 && session.dropped == 0)
+  }
+
+  @Test("lets others in when one who is silent in the middle of a packet leaves or is ended", arguments: [0, 1, 2])
+  func silentOneLeaves(how: Int) throws {
+    let (rig, clients, endpoint) = try hub()
+    say("a", clients[0], rig)
+    say("b\n", clients[1], rig)
+    switch how {
+    case 0:
+      clients[0].ends = true
+      rig.wakeReader(clients[0])
+    case 1: rig.hub.end(rig.hub.sessions[0], Ending(.shutdown))
+    default: rig.tell(clients[0], .errorOccurred(SystemError("read", 104)))
+    }
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "ab\n" && endpoint.writerWaits == [])
+  }
+
+  @Test("goes on with the packet that is begun when the endpoint has space again, and then in the order of waiting")
+  func blocked() throws {
+    let (rig, clients, endpoint) = try hub(writers: 3)
+    endpoint.limit = 2
+    say("aaa\naaa\n", clients[0], rig)
+    say("bbb\n", clients[1], rig)
+    say("ccc\n", clients[2], rig)
+    for _ in 0..<20 {
+      endpoint.limit = 1
+      rig.wakeWriter(endpoint)
+    }
+    #expect(heard(endpoint) == "aaa\nbbb\nccc\naaa\n" && endpoint.writerWaits == [])
+  }
+
+  @Test("lets writers take turns at the end of the packet that fills up 4 KiB")
+  func turns() throws {
+    let (rig, clients, endpoint) = try hub(buffer: 65536)
+    endpoint.isStuck = true
+    for (number, client) in clients.enumerated() {
+      say(String(repeating: String(repeating: "\(number)", count: 999) + "\n", count: 12), client, rig)
+    }
+    endpoint.isStuck = false
+    rig.wakeWriter(endpoint)
+    let speakers = heard(endpoint).split(separator: "\n").map { String($0.first!) }
+    let order = [("0", 5), ("1", 5), ("0", 5), ("1", 5), ("0", 2), ("1", 2)]
+    #expect(speakers == order.flatMap { [String](repeating: $0.0, count: $0.1) })
+    #expect(heard(endpoint).split(separator: "\n").allSatisfy { Set($0).count == 1 && $0.count == 999 })
+  }
+
+  @Test("writes in one go what one sends while nobody else waits")
+  func alone() throws {
+    let (rig, clients, endpoint) = try hub()
+    say("a\na\na\na", clients[0], rig)
+    #expect(endpoint.pieces.count == 1)
+  }
+
+  @Test("waits for no more of a packet whose writer has lost the pen")
+  func lostPen() throws {
+    let (rig, clients, endpoint) = try hub(writers: 1, policy: .one, takeover: .newest)
+    say("aa", clients[0], rig)
+    let newest = PieceStream(Array("b\n".utf8))
+    rig.join(newest)
+    rig.wakeReader(newest)
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aab\n")
+    // What is kept of it still goes out first.
+    endpoint.isStuck = true
+    say("bb", newest, rig)
+    let last = PieceStream(Array("c\n".utf8))
+    rig.join(last)
+    rig.wakeReader(last)
+    endpoint.isStuck = false
+    rig.wakeWriter(endpoint)
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "aab\nbbc\n")
+  }
+
+  @Test("begins anew with another endpoint")
+  func nextEndpoint() throws {
+    let (rig, clients, endpoint) = try hub()
+    say("a", clients[0], rig)
+    rig.tell(endpoint, .errorOccurred(SystemError("write", 5)))
+    rig.hub.detach()?.close()
+    say("b\n", clients[1], rig)
+    let next = PieceStream()
+    rig.hub.attach(next)
+    #expect(heard(next) == "b\n")
+  }
+
+  @Test("follows a reload that says something else of packets, or nothing")
+  func reload() throws {
+    let (rig, clients, endpoint) = try hub()
+    endpoint.script = Array("x\nyy".utf8)
+    rig.wakeReader(endpoint)
+    say("a", clients[0], rig)
+    say("b", clients[1], rig)
+    var policy = rig.hub.policy
+    policy.packets = nil
+    rig.hub.update(policy)
+    rig.wakeWriter(endpoint)
+    #expect(heard(endpoint) == "ab" && clients[0].pieces == [[120, 10], [121, 121]])
+    policy.packets = Config.Packets(idle: nil, max: 2, delimiter: nil)
+    rig.hub.update(policy)
+    say("a", clients[0], rig)
+    say("bb", clients[1], rig)
+    say("a", clients[0], rig)
+    #expect(heard(endpoint) == "abaabb")
+    endpoint.script += Array("zzz".utf8)
+    rig.wakeReader(endpoint)
+    #expect(clients[1].pieces.last == [122, 122])
+  }
+
+  // MARK: - At random
+
+  @Test(
+    "mixes no packets and loses no byte, through rings of any size and in pieces of any length",
+    arguments: [1, 2, 3, 7, 40])
+  func random(buffer: Int) async throws {
+    try await onOwnThread { try Self.run(buffer) }
+  }
+
+  /// Each packet is its writer's letter so many times and a newline; some are longer than every ring.
+  private static func run(_ buffer: Int) throws {
+    var random = SeededRandom()
+    let rig = try HubRig(buffer: buffer, slow: .block, packets: .lines)
+    var spoken: [[Int]] = []
+    let clients = (0..<4).map { number in
+      let lengths = (0..<500).map { _ in Int.random(in: 0...60, using: &random) }
+      spoken.append(lengths)
+      let letter = UInt8(ascii: "a") + UInt8(number)
+      let script: [UInt8] = lengths.flatMap { (length: Int) in [UInt8](repeating: letter, count: length + 1) + [10] }
+      return PieceStream(script, random: SeededRandom(seed: random.next()))
+    }
+    let endpoint = PieceStream(
+      (0..<20_000).map { _ in UInt8.random(in: 10...40, using: &random) }, random: SeededRandom(seed: random.next()))
+    let sessions = clients.map { rig.join($0) }
+    rig.hub.attach(endpoint)
+    let total = clients.reduce(0) { $0 + $1.script.count }
+    var written = 0
+    var rounds = 0
+    while !(endpoint.hasSaidAll && written == total && sessions.allSatisfy { $0.cursor >= rig.hub.cutter!.end }),
+      rounds < 2_000_000
+    {
+      rounds += 1
+      for stream in clients + [endpoint] {
+        rig.wakeWriter(stream)
+        rig.wakeReader(stream)
+      }
+      written = sessions.reduce(0) { $0 + Int($1.up) }
+    }
+    rig.hub.endPacket()
+    for _ in 0..<10_000 { for client in clients { rig.wakeWriter(client) } }
+    let packets = endpoint.taken.split(separator: 10)
+    #expect(packets.allSatisfy { Set($0).count == 1 }, "mixed: \(random)")
+    for (number, lengths) in spoken.enumerated() {
+      let his = packets.filter { $0.first == UInt8(ascii: "a") + UInt8(number) }
+      #expect(his.map { $0.count - 1 } == lengths, "\(random)")
+    }
+    for (client, session) in zip(clients, sessions) {
+      #expect(client.taken == endpoint.script && session.dropped == 0, "\(random)")
+    }
+  }
+
+  @Test("drops whole packets and counts them, through rings of any size", arguments: [16, 33, 100])
+  func randomDrops(buffer: Int) async throws {
+    try await onOwnThread { try Self.runDrops(buffer) }
+  }
+
+  /// Packets are numbers; each client hears a part of them, in their order, each in full.
+  private static func runDrops(_ buffer: Int) throws {
+    var random = SeededRandom()
+    let rig = try HubRig(buffer: buffer, slow: .dropOldest, packets: .lines)
+    let endpoint = PieceStream((0..<3000).flatMap { Array("\($0)\n".utf8) }, random: SeededRandom(seed: random.next()))
+    let clients = (0..<3).map { _ in PieceStream(random: SeededRandom(seed: random.next())) }
+    let sessions = clients.map { rig.join($0) }
+    rig.hub.attach(endpoint)
+    for _ in 0..<20_000 where !endpoint.hasSaidAll {
+      for client in clients where Int.random(in: 0..<30, using: &random) == 0 { client.isStuck.toggle() }
+      for client in clients { rig.wakeWriter(client) }
+      rig.wakeReader(endpoint)
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+    }
+    for client in clients { client.isStuck = false }
+    for _ in 0..<1000 { for client in clients { rig.wakeWriter(client) } }
+    #expect(endpoint.hasSaidAll, "\(random)")
+    for (client, session) in zip(clients, sessions) {
+      let text = String(decoding: client.taken, as: UTF8.self)
+      let heard = text.split(separator: "\n").map { Int($0)! }
+      #expect(heard == heard.sorted() && Set(heard).count == heard.count && heard.last == 2999, "\(random)")
+      #expect(
+        text == heard.map { "\($0)\n" }.joined() && Int(session.dropped) + client.taken.count == endpoint.script.count)
+      #expect(session.dropped > 0 && session.dropped == session.droppedAsSlow, "\(random)")
+    }
+  }
+}
