@@ -157,15 +157,15 @@ struct HubUpdateTests {
     var random = SeededRandom()
     let rig = try HubRig(buffer: 7, slow: .block)
     let endpoint = PieceStream(
-      (0..<60_000).map { _ in UInt8.random(in: 0...40, using: &random) }, random: SeededRandom(seed: random.next()))
+      (0..<15_000).map { _ in UInt8.random(in: 0...40, using: &random) }, random: SeededRandom(seed: random.next()))
     let clients = (0..<3).map { number in
-      PieceStream([UInt8](repeating: UInt8(number), count: 20_000), random: SeededRandom(seed: random.next()))
+      PieceStream([UInt8](repeating: UInt8(number), count: 5000), random: SeededRandom(seed: random.next()))
     }
     let sessions = clients.map { rig.join($0) }
     rig.hub.attach(endpoint)
     let sizes = [1, 2, 3, 7, 20, 100]
     var rounds = 0
-    while !(endpoint.hasSaidAll && sessions.allSatisfy { $0.up == 20_000 }), rounds < 1_000_000 {
+    while !(endpoint.hasSaidAll && sessions.allSatisfy { $0.up == 5000 }), rounds < 1_000_000 {
       rounds += 1
       for stream in clients + [endpoint] {
         rig.wakeWriter(stream)

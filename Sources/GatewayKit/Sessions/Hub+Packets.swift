@@ -26,7 +26,7 @@ extension Hub {
       connect(session)
     }
     // Who waited for his turn need not any more.
-    if !waiting.isEmpty, writeFailure == nil { endpoint?.writerWaits = .writable }
+    if !waiting.isEmpty, takesInput { endpoint?.writerWaits = .writable }
   }
 
   /// Finds the packets in what has come.

@@ -38,7 +38,7 @@ final class PacketLine {
     guard session === speaker else { return }
     end()
     // In a turn of its own: this one may be in the middle of something.
-    if !hub.waiting.isEmpty, let endpoint = hub.endpoint, hub.writeFailure == nil, endpoint.writerWaits.isEmpty {
+    if !hub.waiting.isEmpty, hub.takesInput, let endpoint = hub.endpoint, endpoint.writerWaits.isEmpty {
       endpoint.writerWaits = .writable
     }
   }
