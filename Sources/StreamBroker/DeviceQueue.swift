@@ -1,15 +1,15 @@
 // Where the blocking calls on one device run: a serial queue that all who name the device share, so that one hung driver
 // stops nobody else, and so that what opens a device queues behind what closes it.
 
+import ByteStreams
 import Dispatch
+import Glibc
 import Synchronization
 
 public final class DeviceQueue: Sendable {
   public let queue: DispatchQueue
   private let name: String
   private let attempts = Mutex(0)
-  // One that may hang in the driver, given up long ago, and one behind it. More would only pile up.
-  private static let mostAttempts = 2
 
   private struct Entry {
     weak var queue: DeviceQueue?
@@ -39,14 +39,50 @@ public final class DeviceQueue: Sendable {
     }
   }
 
-  /// Counts an attempt to open. False when too many hang already; else `leave` when it is over.
-  func admit() -> Bool {
+  // MARK: - Opening
+
+  /// Runs `attempt`, which may block, on this queue, and `done` with what came of it on the lane of `poller`: never at once,
+  /// unless more than `most` attempts hang here already. When it is cancelled in between, `undo` gets what was opened, on
+  /// this queue again. `what` stands in the errors.
+  /// For a driver that hangs, two are enough: one that was given up long ago, and one behind it. More would only pile up.
+  func open<Opened: Sendable>(
+    _ what: String, most: Int = 2, on poller: Poller,
+    _ attempt: @escaping @Sendable () -> Result<Opened, OpenFailure>,
+    undo: @escaping @Sendable (Opened) -> Void, _ done: @escaping (Result<Opened, OpenFailure>) -> Void
+  ) -> any Opening {
+    let opening = QueuedOpening()
+    guard admit(most) else {
+      done(.failure(OpenFailure("open \(what)", nil, advice: "earlier attempts still hang; no other before they end")))
+      return opening
+    }
+    poller.offload(to: queue) { [self] () -> Result<Opened, OpenFailure> in
+      defer { leave() }
+      // Given up while it waited behind another: the device is left in peace.
+      if opening.isCancelled { return .failure(OpenFailure("open \(what)", SystemError("open", ECANCELED))) }
+      return attempt()
+    } then: { [self] result in
+      guard opening.isCancelled else { return done(result) }
+      if case .success(let opened) = result { queue.async { undo(opened) } }
+    }
+    return opening
+  }
+
+  private func admit(_ most: Int) -> Bool {
     attempts.withLock { count in
-      guard count < Self.mostAttempts else { return false }
+      guard count < most else { return false }
       count += 1
       return true
     }
   }
 
-  func leave() { attempts.withLock { $0 -= 1 } }
+  private func leave() { attempts.withLock { $0 -= 1 } }
+}
+
+/// An attempt. Asked from the queue as well, whether it still matters.
+private final class QueuedOpening: Opening, Sendable {
+  private let wasCancelled = Atomic<Bool>(false)
+
+  var isCancelled: Bool { wasCancelled.load(ordering: .relaxed) }
+
+  func cancel() { wasCancelled.store(true, ordering: .relaxed) }
 }

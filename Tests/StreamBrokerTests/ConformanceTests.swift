@@ -2,8 +2,11 @@
 // has nothing of.
 
 import ByteStreams
+import CLinux
 import Dispatch
+import Glibc
 import StreamTestKit
+import Synchronization
 import Testing
 
 @testable import StreamBroker
@@ -15,6 +18,12 @@ struct ConformanceTests {
 
   @Test("tty: keeps what a stream promises")
   func tty() async throws { try await StreamConformance(PtyRig()).run() }
+
+  @Test("unix: keeps what a stream promises")
+  func unix() async throws { try await StreamConformance(UnixRig(folder: TemporaryFolder())).run() }
+
+  @Test("pty: keeps what a stream promises")
+  func pty() async throws { try await StreamConformance(ProgramRig(folder: TemporaryFolder())).run() }
 
   @Test("sim: keeps what a stream promises")
   func sim() async throws { try await StreamConformance(SimRig()).run() }
@@ -52,6 +61,49 @@ struct PtyRig: StreamRig {
       return "tty://\(pty.path)"
     }
   }
+}
+
+/// A server on a socket in a folder of the test's own.
+struct UnixRig: StreamRig {
+  let folder: TemporaryFolder
+
+  func farEnd(_ part: FarPart) throws -> String? {
+    let path = folder / "\(UInt32.random(in: 0 ... .max)).sock"
+    if case .refuse = part { return "unix://\(path)" }
+    let listener = try UnixServer(path)
+    DispatchQueue(label: "far end").async {
+      do { try listener.accept().play(part) } catch { Issue.record(error) }
+    }
+    return "unix://\(path)"
+  }
+}
+
+/// A program that opens the pty as soon as its link is there. When it hangs up, that is no end.
+struct ProgramRig: StreamRig {
+  let folder: TemporaryFolder
+
+  func farEnd(_ part: FarPart) throws -> String? {
+    let path = folder / "modem-\(UInt32.random(in: 0 ... .max))"
+    switch part {
+    case .refuse: return "pty://\(folder / "nowhere")/modem"
+    case .answerAfterTheEnd, .sayAndHangUp: return nil
+    case .echo, .sleepThenCount:
+      DispatchQueue(label: "far end").async {
+        do { try openTerminal(path).play(part) } catch { Issue.record(error) }
+      }
+      return "pty://\(path)"
+    }
+  }
+}
+
+/// Opens a terminal as a program does, once its path is there. Blocks, for ten seconds at most.
+func openTerminal(_ path: String) throws -> FarEnd {
+  for _ in 0..<10_000 {
+    let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+    if raw >= 0 { return FarEnd(Descriptor(owning: raw), isSocket: false) }
+    usleep(1000)
+  }
+  throw SystemError("open")
 }
 
 /// Its far ends are built in.

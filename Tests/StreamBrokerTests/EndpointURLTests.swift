@@ -163,7 +163,7 @@ struct EndpointURLTests {
 
   @Test("of more than 4096 bytes is not looked at")
   func length() {
-    let text = "unix:///" + String(repeating: "a", count: 4088)
+    let text = "exec:///" + String(repeating: "a", count: 4088)
     #expect(EndpointURL.parse(text).problems.isEmpty)
     #expect(EndpointURL.parse(text + "a").problems.map(\.description) == ["longer than 4096 bytes"])
   }

@@ -98,7 +98,12 @@ public enum EndpointSchemes {
 
   // MARK: this machine
 
-  private static let unix = SchemeGrammar("unix", example: "unix:///run/x.sock", authority: .none, path: .file)
+  private static let unix = SchemeGrammar(
+    "unix", example: "unix:///run/x.sock", authority: .none, path: .file,
+    rules: [
+      // sun_path of unix(7)
+      Rule(nil) { $0.path.utf8.count > 107 ? "the path of a socket has 107 bytes at most" : nil }
+    ])
 
   private static let exec = SchemeGrammar(
     "exec", example: "exec:/usr/bin/prog?arg=-v", authority: .opaque, path: .file,

@@ -39,7 +39,7 @@ struct URLParser {
 
   /// Nil when the text can't be cut into parts; else a URL that is good if no problem was reported.
   mutating func parse(schemes: [SchemeGrammar], built: Set<String>?) -> EndpointURL? {
-    guard isReadable(), let (grammar, start) = readScheme(schemes) else { return nil }
+    guard isReadable(), let (grammar, start) = readScheme(schemes, built) else { return nil }
     guard let parts = cut(from: start, grammar) else { return nil }
     let faultsBefore = problems.count
     let (host, port) = readAuthority(parts.authority, path: parts.path, grammar)
@@ -82,7 +82,7 @@ struct URLParser {
     return problems.isEmpty
   }
 
-  private mutating func readScheme(_ schemes: [SchemeGrammar]) -> (SchemeGrammar, Int)? {
+  private mutating func readScheme(_ schemes: [SchemeGrammar], _ built: Set<String>?) -> (SchemeGrammar, Int)? {
     let names = schemes.map(\.scheme)
     let example = schemes.first { $0.scheme == "tcp" }?.example ?? schemes[0].example
     let colon = scalars.firstIndex(of: ":") ?? scalars.count
@@ -99,7 +99,8 @@ struct URLParser {
     if let grammar = schemes.first(where: { $0.scheme == name }) { return (grammar, colon + 1) }
     let isHost = isDigits(colon + 1..<scalars.count)
     let suggestion = isHost ? "tcp://\(text)" : Suggestion.nearest(to: name, in: names)
-    let known = suggestion == nil ? "; known are \(Suggestion.list(names))" : ""
+    let choice = names.filter { built?.contains($0) ?? true }
+    let known = suggestion == nil ? "; known are \(Suggestion.list(choice))" : ""
     report("unknown scheme \(Suggestion.quote(name))\(known)", at: 0, suggestion: suggestion)
     return nil
   }

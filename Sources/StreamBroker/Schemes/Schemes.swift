@@ -5,6 +5,8 @@ public enum Schemes {
   public static let standard: [any Connector.Type] = [
     TTYConnector.self,
     TCPConnector.self,
+    UnixConnector.self,
+    PtyConnector.self,
     SimConnector.self,
   ]
 }

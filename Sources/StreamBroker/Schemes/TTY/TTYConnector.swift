@@ -2,9 +2,7 @@
 // queue of the port's own, for a driver may take seconds over each; a lane only reads and writes.
 
 import ByteStreams
-import Dispatch
 import Glibc
-import Synchronization
 
 public struct TTYConnector: Connector {
   public static let scheme = "tty"
@@ -39,39 +37,18 @@ public struct TTYConnector: Connector {
   public func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = TTYOpening()
     let port = port
-    let device = device
-    guard device.admit() else {
-      let advice = "earlier attempts still hang in the driver; it takes no other before they end"
-      done(.failure(OpenFailure("open \(port.path)", nil, advice: advice)))
-      return opening
-    }
-    poller.offload(to: device.queue) { () -> Result<TTYPort.Opened, OpenFailure> in
-      defer { device.leave() }
-      // Given up while it waited behind another: the port is left in peace.
-      if opening.isCancelled { return .failure(OpenFailure("open \(port.path)", SystemError("open", ECANCELED))) }
-      return port.open(discardingInput: discardingInput)
-    } then: { result in
-      if opening.isCancelled {
-        if case .success(let opened) = result { device.queue.async { _ = opened.descriptor.take() } }
-        return
-      }
+    let queue = device.queue
+    return device.open(port.path, on: poller) {
+      port.open(discardingInput: discardingInput)
+    } undo: {
+      _ = $0.descriptor.take()
+    } _: { result in
       done(
         result.map { opened in
           let tty = opened.descriptor.take()!  // nobody else has seen the parcel
-          return TTYLine.stream(over: tty, of: port, opened.line, on: poller, queue: device.queue)
+          return TTYLine.stream(over: tty, of: port, opened.line, on: poller, queue: queue)
         })
     }
-    return opening
   }
-}
-
-/// An attempt. Asked from the port's queue as well, whether it still matters.
-final class TTYOpening: Opening, Sendable {
-  private let wasCancelled = Atomic<Bool>(false)
-
-  var isCancelled: Bool { wasCancelled.load(ordering: .relaxed) }
-
-  func cancel() { wasCancelled.store(true, ordering: .relaxed) }
 }

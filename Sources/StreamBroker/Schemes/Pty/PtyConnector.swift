@@ -1,0 +1,81 @@
+// pty:///run/baudway/modem0: a serial port for the programs of this machine, made by us. The link is there while the stream
+// is open; what is written to it the programs read, and the other way round.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+public struct PtyConnector: Connector {
+  public static let scheme = "pty"
+  public static let isLine = true
+
+  private let path: String
+  private let line: LineSettings
+  private let ownership: NodeOwnership
+  private let device: DeviceQueue
+
+  public init(_ url: EndpointURL) throws(URLProblem) {
+    path = url.path
+    line = LineSettings(url)
+    ownership = NodeOwnership(url)
+    device = DeviceQueue.of("pty \(url.path)")
+  }
+
+  private var folder: String { String(path[..<(path.lastIndex(of: "/") ?? path.startIndex)]) }
+
+  /// The folder: what keeps a link from being made is mostly that it is not there yet.
+  public var node: String? { folder.isEmpty ? nil : folder }
+
+  public var realDevice: String? {
+    guard let resolved = realpath(folder.isEmpty ? "/" : folder, nil) else { return nil }
+    defer { free(resolved) }
+    return "pty://\(String(cString: resolved))\(path.dropFirst(folder.count))"
+  }
+
+  private struct Opened: Sendable {
+    let pty: Pseudoterminal
+    let name: PtyName
+    let closes: Inotify
+  }
+
+  public func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    device.open(path, on: poller) { [self] () -> Result<Opened, OpenFailure> in
+      do throws(OpenFailure) {
+        return .success(try make())
+      } catch {
+        return .failure(error)
+      }
+    } undo: {
+      $0.name.remove()
+    } _: { result in
+      done(result.flatMap { stream(over: $0, on: poller) })
+    }
+  }
+
+  private func stream(over opened: Opened, on poller: Poller) -> Result<any ByteStream, OpenFailure> {
+    let name = opened.name
+    let stream = PtyStream(opened.pty, on: poller, queue: device.queue, asksWhoIsThere: true) { name.remove() }
+    do throws(SystemError) {
+      try stream.liftExclusion(after: opened.closes)
+      return .success(stream)
+    } catch {
+      stream.close()
+      return .failure(OpenFailure("\(error.call) \(path)", error))
+    }
+  }
+
+  /// The link last: who finds it finds everything in order.
+  private func make() throws(OpenFailure) -> Opened {
+    let pty = try Pseudoterminal.make(line, ownership)
+    let closes: Inotify
+    do throws(SystemError) {
+      closes = try Inotify.open().get()
+      try closes.watch(pty.path, IN_CLOSE)
+    } catch {
+      throw OpenFailure("\(error.call) \(pty.path)", error)
+    }
+    return Opened(pty: pty, name: try PtyName.place(path, leadingTo: pty.path), closes: closes)
+  }
+}

@@ -1,0 +1,142 @@
+// pty://: a serial port for programs, which come and go.
+
+import ByteStreams
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamBroker
+
+@Suite("A pty endpoint", .timeLimit(.minutes(1)))
+struct PtyTests {
+  private let broker = Broker(Schemes.standard)
+
+  @Test("survives programs that open and close it, and stays silent while none is there")
+  func programs() async throws {
+    let folder = try TemporaryFolder()
+    try await onLane { lane in
+      let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
+      defer { stream.close() }
+      for round in 1...10 {
+        let said = Array("program \(round)".utf8)
+        try await stream.writeAll(said, on: lane)
+        let program = try await onOwnThread {
+          let program = try openTerminal(folder / "modem")
+          try program.send(said.reversed())
+          return program
+        }
+        #expect(try await stream.read(exactly: said.count, on: lane) == said.reversed())
+        #expect(try await onOwnThread { try program.receive(exactly: said.count) } == said)
+        program.close()
+        let recorder = EventRecorder()
+        stream.delegate = recorder
+        stream.readerWaits = .readable
+        let pause = Gate()
+        lane.poller.timers.after(.milliseconds(30)) { pause.open() }
+        await pause.wait(on: lane)
+        #expect(recorder.events.isEmpty)
+        stream.readerWaits = []
+      }
+    }
+  }
+
+  @Test("holds on to its last bytes until a program has read them")
+  func drain() async throws {
+    let folder = try TemporaryFolder()
+    let said = Array("last words".utf8)
+    try await onLane { lane in
+      let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
+      let program = try await onOwnThread { try openTerminal(folder / "modem") }
+      try await stream.writeAll(said, on: lane)
+      #expect(stream.holdsUnit)
+      let out = Gate()
+      let recorder = EventRecorder { _ in out.open() }
+      stream.delegate = recorder
+      stream.writerWaits = .writable
+      let pause = Gate()
+      lane.poller.timers.after(.milliseconds(150)) { pause.open() }
+      await pause.wait(on: lane)
+      #expect(recorder.events.isEmpty && stream.unacknowledged == said.count)
+      #expect(try await onOwnThread { try program.receive(exactly: said.count) } == said)
+      await out.wait(on: lane)
+      #expect(recorder.events == [.hasSpaceAvailable])
+      #expect(!stream.holdsUnit)
+      stream.close()
+      #expect(try await onOwnThread { try program.receiveToEnd() } == [])
+    }
+  }
+
+  @Test("does not wait for programs that are not there")
+  func nobody() async throws {
+    let folder = try TemporaryFolder()
+    try await onLane { lane in
+      let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
+      try await stream.writeAll(Array("for nobody".utf8), on: lane)
+      let out = Gate()
+      let recorder = EventRecorder { _ in out.open() }
+      stream.delegate = recorder
+      if stream.holdsUnit { stream.writerWaits = .writable }
+      await out.wait(on: lane)
+      #expect(recorder.events == [.hasSpaceAvailable])
+      stream.writerWaits = []
+      // … and is as good as before for one that comes.
+      #expect(try await onOwnThread { try openTerminal(folder / "modem").receive() } == Array("for nobody".utf8))
+      stream.close()
+    }
+  }
+
+  @Test("has a link while it is open, the same again at once after its close, and none afterwards")
+  func link() async throws {
+    let folder = try TemporaryFolder()
+    try await onLane { lane in
+      for _ in 0..<20 {
+        let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
+        #expect(NodeSurvey.target(of: folder / "modem")?.hasPrefix("/dev/pts/") == true)
+        stream.close()
+        stream.close()
+      }
+      let opening = try broker.connector("pty://\(folder / "modem")")
+        .open(on: lane.poller, discardingInput: false) { _ in Issue.record("was given up") }
+      opening.cancel()
+    }
+    try await onOwnThread {
+      for _ in 0..<10_000 where NodeSurvey.target(of: folder / "modem") != nil { usleep(1000) }
+    }
+    #expect(NodeSurvey.target(of: folder / "modem") == nil)
+  }
+
+  @Test("can be opened by everybody again when a program has gone that had it for itself alone")
+  func exclusion() async throws {
+    let folder = try TemporaryFolder()
+    try await onLane { lane in
+      let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
+      let isExclusive = try await onOwnThread {
+        let program = try openTerminal(folder / "modem").take()
+        #expect(ioctl(program.raw, UInt(TIOCEXCL), 0) == 0)
+        _ = consume program
+        let next = try openTerminal(folder / "modem").take()  // root may
+        var isExclusive: Int32 = 1
+        for _ in 0..<10_000 where isExclusive != 0 {
+          #expect(ioctl(next.raw, 0x8004_5440, &isExclusive) == 0)  // TIOCGEXCL
+          usleep(1000)
+        }
+        return isExclusive
+      }
+      #expect(isExclusive == 0)
+      stream.close()
+    }
+  }
+
+  @Test("waits for the folder of its link")
+  func folder() throws {
+    #expect(try PtyConnector(EndpointURL("pty:///run/modems/a")).node == "/run/modems")
+  }
+
+  @Test("is the same device behind any link to its folder")
+  func realDevice() throws {
+    let folder = try TemporaryFolder()
+    #expect(symlink(".", folder / "again") == 0)
+    let names = try ["modem", "again/modem"].map { try PtyConnector(EndpointURL("pty://\(folder / $0)")).realDevice }
+    #expect(names[0] == names[1] && names[0] == "pty://\(folder / "modem")")
+  }
+}

@@ -1,0 +1,80 @@
+// unix://: what only sockets of this machine do.
+
+import ByteStreams
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamBroker
+
+@Suite("A unix socket", .timeLimit(.minutes(1)))
+struct UnixTests {
+  private let broker = Broker(Schemes.standard)
+
+  @Test("is waited for while its server has no room, and opened when there is some")
+  func backlog() async throws {
+    let folder = try TemporaryFolder()
+    let server = try UnixServer(folder / "full.sock", backlog: 0)
+    try await onLane { lane in
+      let url = "unix://\(folder / "full.sock")"
+      let first = try await broker.open(url, on: lane)  // takes the only place
+      let opened = Gate()
+      var second: (any ByteStream)?
+      broker.open(try broker.connector(url), named: url, on: lane.poller, timeout: .seconds(20)) {
+        second = try? $0.get()
+        opened.open()
+      }
+      let pause = Gate()
+      lane.poller.timers.after(.milliseconds(100)) { pause.open() }
+      await pause.wait(on: lane)
+      #expect(second == nil)
+      let clients = try await onOwnThread { [try server.accept(), try server.accept()] }
+      await opened.wait(on: lane)
+      #expect(try second?.write([7]) == .moved(1))
+      #expect(try await onOwnThread { try clients[1].receive() } == [7])
+      first.close()
+      second?.close()
+    }
+  }
+
+  @Test("that is waited for can be given up")
+  func cancelled() async throws {
+    let folder = try TemporaryFolder()
+    let server = try UnixServer(folder / "full.sock", backlog: 0)
+    try await expectNoDescriptorLeak {
+      try await onLane { lane in
+        let url = "unix://\(folder / "full.sock")"
+        let first = try await broker.open(url, on: lane)
+        let failure = await #expect(throws: OpenFailure.self) {
+          try await broker.open(url, on: lane, timeout: .milliseconds(100)).close()
+        }
+        #expect(failure?.cause?.errno == ETIMEDOUT)
+        first.close()
+      }
+    }
+    server.close()
+  }
+
+  @Test(
+    "says why it can't be reached",
+    arguments: [("nothing", "nobody listens there yet"), ("stale", "left the socket behind"), ("file", "ECONNREFUSED")])
+  func refusal(name: String, reason: String) async throws {
+    let folder = try TemporaryFolder()
+    try UnixServer(folder / "stale").close()
+    try folder.write("file", "")
+    try await onLane { lane in
+      let failure = await #expect(throws: OpenFailure.self) {
+        try await broker.open("unix://\(folder / name)", on: lane).close()
+      }
+      #expect(failure?.description.hasPrefix("connect \(folder / name): ") == true)
+      #expect(failure?.description.contains(reason) == true)
+    }
+  }
+
+  @Test("has a path of 107 bytes at most")
+  func length() {
+    #expect(throws: Never.self) { try EndpointURL("unix:///" + String(repeating: "a", count: 106)) }
+    let problem = #expect(throws: URLProblem.self) { try EndpointURL("unix:///" + String(repeating: "a", count: 107)) }
+    #expect(problem?.message == "the path of a socket has 107 bytes at most")
+  }
+}
