@@ -43,16 +43,18 @@ public final class DescriptorStream: ByteStream, PollHandler {
   // Where close(2) runs if it may block: closing a tty drains it.
   private let closeQueue: DispatchQueue?
   private let beforeClose: (@Sendable (Int32) -> Void)?
+  private var kept: (any Sendable)?
   private var needsKeepalive = false
   var watchPlace: Int?
 
   public private(set) var serialLine: (any SerialLine)?
 
   /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, after `beforeClose`, which may
-  /// block; else on the lane.
+  /// block; else on the lane. What is `kept` is let go of there, too, after that.
   public init(
     _ descriptor: consuming Descriptor, kind: Kind, on poller: Poller, closingOn closeQueue: DispatchQueue? = nil,
-    beforeClose: (@Sendable (Int32) -> Void)? = nil, serialLine: (any SerialLine)? = nil
+    beforeClose: (@Sendable (Int32) -> Void)? = nil, keeping kept: (any Sendable)? = nil,
+    serialLine: (any SerialLine)? = nil
   ) {
     raw = descriptor.raw
     self.kind = kind
@@ -71,6 +73,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     self.poller = poller
     self.closeQueue = closeQueue
     self.beforeClose = beforeClose
+    self.kept = kept
     self.serialLine = serialLine
     self.descriptor = consume descriptor
     if case .tcp(wasDialled: true) = kind {
@@ -211,11 +214,13 @@ public final class DescriptorStream: ByteStream, PollHandler {
     dismissDelegate()
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)
-      closeQueue.async { [beforeClose] in
+      closeQueue.async { [beforeClose, kept] in
         guard let descriptor = parcel.take() else { return }
         beforeClose?(descriptor.raw)
         _ = consume descriptor
+        withExtendedLifetime(kept) {}
       }
+      kept = nil
     }
   }
 

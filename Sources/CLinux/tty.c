@@ -64,3 +64,26 @@ int linux_set_low_latency(int fd, int on) {
   serial.flags = flags;
   return ioctl(fd, TIOCSSERIAL, &serial);
 }
+
+int linux_get_rs485(int fd, struct linux_rs485 *mode) {
+  struct serial_rs485 now;
+  if (ioctl(fd, TIOCGRS485, &now) < 0) return -1;
+  mode->on = (now.flags & SER_RS485_ENABLED) != 0;
+  mode->rts_on_send = (now.flags & SER_RS485_RTS_ON_SEND) != 0;
+  mode->rts_after_send = (now.flags & SER_RS485_RTS_AFTER_SEND) != 0;
+  mode->milliseconds_before = now.delay_rts_before_send;
+  mode->milliseconds_after = now.delay_rts_after_send;
+  return 0;
+}
+
+int linux_set_rs485(int fd, const struct linux_rs485 *mode) {
+  struct serial_rs485 next;
+  if (ioctl(fd, TIOCGRS485, &next) < 0) return -1;  // for what linux_rs485 does not hold: termination, echo
+  next.flags &= ~(SER_RS485_ENABLED | SER_RS485_RTS_ON_SEND | SER_RS485_RTS_AFTER_SEND);
+  if (mode->on) next.flags |= SER_RS485_ENABLED;
+  if (mode->rts_on_send) next.flags |= SER_RS485_RTS_ON_SEND;
+  if (mode->rts_after_send) next.flags |= SER_RS485_RTS_AFTER_SEND;
+  next.delay_rts_before_send = mode->milliseconds_before;
+  next.delay_rts_after_send = mode->milliseconds_after;
+  return ioctl(fd, TIOCSRS485, &next);
+}

@@ -17,7 +17,7 @@ public protocol Connector: Sendable {
   /// Another name of what only one can have open, the same for all URLs that lead there; nil where there is none. May block.
   var realDevice: String? { get }
 
-  /// A path whose appearing means that opening may work now; nil where there is none.
+  /// A path whose appearing means that opening may work now, as `NodeWatch` takes it; nil where there is none.
   var node: String? { get }
 
   /// Starts to open a stream on the lane of `poller`. `done` is called there once, later or at once, unless the opening is

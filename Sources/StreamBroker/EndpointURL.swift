@@ -11,7 +11,7 @@ public struct EndpointURL: Sendable {
   public let host: String
   /// A TCP port, a channel, a PSM, or for `tty` a bit rate, which is `integer("baud")` as well.
   public let port: Int?
-  /// Percent-decoded, with its leading slash.
+  /// Percent-decoded, with its leading slash; but a USB identity, whose parts may hold slashes, is as `USBIdentity` reads it.
   public let path: String
   /// What was given in the query and beside the URL, in the order of the scheme's table.
   public let settings: [Setting]
@@ -160,11 +160,12 @@ extension EndpointURL: CustomStringConvertible {
     var authority = host.contains(":") && grammar.authority.isNetwork ? "[\(host.replacing("%", with: "%25"))]" : host
     if let port, !grammar.authority.ignoresPort { authority += ":\(port)" }
     let slashes = grammar.authority == .opaque ? "" : "//"
-    return "\(scheme):\(slashes)\(authority)\(Self.escape(path, also: ""))"
+    let isIdentity = grammar.path == .device && host == "usb"
+    return "\(scheme):\(slashes)\(authority)\(isIdentity ? path : Self.escape(path, also: ""))"
   }
 
   /// Percent-escapes what would end the part or can't stand in a line of a log; other text stays readable.
-  private static func escape(_ text: String, also more: String) -> String {
+  static func escape(_ text: String, also more: String) -> String {
     var escaped = ""
     for scalar in text.unicodeScalars {
       if " \"%?#<>\\".unicodeScalars.contains(scalar) || more.unicodeScalars.contains(scalar) {

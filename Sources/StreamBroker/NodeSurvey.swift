@@ -49,6 +49,7 @@ struct NodeSurvey: Sendable {
     var left = Self.components(path)
     var links = 0
     while let name = left.popLast() {
+      if left.isEmpty, name.hasSuffix("*") { return lookFor(name, in: directory, inotify) }
       if name == ".." {
         directory = String(directory[..<directory.lastIndex(of: "/")!])
         if directory.isEmpty { directory = "/" }
@@ -65,7 +66,7 @@ struct NodeSurvey: Sendable {
       if status.st_mode & S_IFMT == S_IFLNK {
         newest = max(newest, Self.nanoseconds(status.st_ctim))
         links += 1
-        guard links <= Self.mostLinks, let target = Self.target(of: place) else { return }
+        guard links <= Self.mostLinks, let target = FileSystem.target(of: place) else { return }
         if target.hasPrefix("/") { directory = "/" }
         left += Self.components(target)
       } else if left.isEmpty {
@@ -78,19 +79,25 @@ struct NodeSurvey: Sendable {
     }
   }
 
+  /// Any name with the beginning that stands before the `*`.
+  private mutating func lookFor(_ pattern: String, in directory: String, _ inotify: Int32) {
+    error = watch(directory, pattern, inotify) ?? error
+    for name in FileSystem.names(in: directory) where name.hasPrefix(pattern.dropLast()) {
+      var status = stat()
+      guard lstat("\(directory)/\(name)", &status) == 0 else { continue }
+      newest = max(newest, Self.nanoseconds(status.st_ctim))
+      exists = true
+    }
+  }
+
+  /// Whether what happened to `name` matters where `pattern` does.
+  static func isMeant(_ name: UnsafePointer<CChar>, by pattern: String) -> Bool {
+    pattern.hasSuffix("*") ? strncmp(pattern, name, pattern.utf8.count - 1) == 0 : strcmp(pattern, name) == 0
+  }
+
   /// Last first, without those that lead nowhere.
   private static func components(_ path: String) -> [String] {
     path.split(separator: "/").reversed().map(String.init).filter { $0 != "." }
-  }
-
-  /// Where a symbolic link leads, as it is written; nil when it is none.
-  static func target(of link: String) -> String? {
-    withUnsafeTemporaryAllocation(of: CChar.self, capacity: Int(PATH_MAX)) { buffer in
-      let count = readlink(link, buffer.baseAddress!, buffer.count - 1)
-      guard count > 0 else { return nil }
-      buffer[count] = 0
-      return String(cString: buffer.baseAddress!)
-    }
   }
 
   private mutating func watch(_ directory: String, _ name: String, _ inotify: Int32) -> SystemError? {

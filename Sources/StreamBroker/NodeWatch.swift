@@ -27,6 +27,7 @@ public final class NodeWatch: PollHandler {
   private var isCancelled = false
   private var hasFailed = false
 
+  /// `path` may end in `*`, for any ending: what appears under one of these names is not known before (/dev/tty*).
   /// Calls `changed` on the lane each time the path may have become one that can be opened: it appeared, came to lead
   /// elsewhere, or its permissions changed (udev sets them after making the node). Goes on until `cancel()`.
   /// What was there and unchanged before is not told of: make the watch right after an opening has failed.
@@ -126,6 +127,6 @@ public final class NodeWatch: PollHandler {
       return false
     }
     guard let name else { return true }  // the directory itself
-    return known.contains { strcmp($0, name) == 0 }
+    return known.contains { NodeSurvey.isMeant(name, by: $0) }
   }
 }

@@ -13,6 +13,7 @@ struct EndpointURLTests {
       ("tty://adapter:4000000/dev/ttyS0", "tty:///dev/ttyS0?baud=4000000"),
       ("tty://usb/0403:6001/A50285BI?baud=9600", "tty://usb/0403:6001/A50285BI?baud=9600"),
       ("tty://usb/1A86:55d4/X/2", "tty://usb/1a86:55d4/X/2"),
+      ("tty://usb/1a86:55d4/a%2fb%20%25%26/12", "tty://usb/1a86:55d4/a%2Fb%20%25%26/12"),
       ("tty:///dev/a?stop=1.5&data=5", "tty:///dev/a?data=5&stop=1.5"),
       ("tty:///dev/a%20b?exclusive=off", "tty:///dev/a%20b?exclusive=no"),
       ("TCP://Host.Local:4001", "tcp://host.local:4001"), ("tcp://[::1]:9000", "tcp://[::1]:9000"),
@@ -88,7 +89,10 @@ struct EndpointURLTests {
       ("tty:///dev/x?baud=9600&baud=9600", 23, "'baud' is said twice"),
       ("tty://any:9600/dev/x?baud=9600", 26, "'baud' is said twice: as the port and by name"),
       ("tty:///dev/x?exclusive", 13, "exclusive: needs a value; expected yes or no (on or off)"),
-      ("tty:///dev/x?rs485=rts-on-send", 19, "rs485: 'rts-on-send' is not in this build"),
+      (
+        "tty:///dev/x?rs485-delay-before=1ms", 32,
+        "rs485-delay-before: a delay needs rs485=rts-on-send or rs485=rts-after-send"
+      ),
       (
         "tty://usb/0403-6001", 9,
         "no USB identity; expected usb/VID:PID, usb/VID:PID/SERIAL or usb/VID:PID/SERIAL/INTERFACE"
@@ -159,6 +163,14 @@ struct EndpointURLTests {
     let parsed = EndpointURL.parse("ble://FFF0", built: ["tty", "tcp", "sim"])
     #expect(parsed.problems.map(\.description) == ["scheme 'ble' is not in this build"])
     #expect(EndpointURL.parse("sim://echo", built: ["tty", "tcp", "sim"]).problems.isEmpty)
+  }
+
+  @Test("of an unknown scheme is told the schemes of this build")
+  func unknown() {
+    let parsed = EndpointURL.parse("carrier-pigeon://x", built: ["tty", "tcp"])
+    #expect(parsed.problems.map(\.description) == ["no scheme; expected a URL such as tcp://host:4001"])
+    let known = EndpointURL.parse("pigeon://x", built: ["tty", "tcp"])
+    #expect(known.problems.map(\.description) == ["unknown scheme 'pigeon'; known are tty or tcp"])
   }
 
   @Test("of more than 4096 bytes is not looked at")

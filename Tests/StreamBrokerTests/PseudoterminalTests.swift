@@ -41,9 +41,9 @@ struct PseudoterminalTests {
     let folder = try TemporaryFolder()
     #expect(symlink(target, folder / "modem") == 0)
     let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
-    #expect(NodeSurvey.target(of: folder / "modem") == "/dev/pts/7")
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/7")
     name.remove()
-    #expect(NodeSurvey.target(of: folder / "modem") == nil)
+    #expect(FileSystem.target(of: folder / "modem") == nil)
   }
 
   @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file"])
@@ -66,7 +66,7 @@ struct PseudoterminalTests {
     let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
     _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8")
     name.remove()
-    #expect(NodeSurvey.target(of: folder / "modem") == "/dev/pts/8")
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/8")
   }
 
   @Test("says what is missing when the link can't be made")

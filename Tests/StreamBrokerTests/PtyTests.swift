@@ -91,7 +91,7 @@ struct PtyTests {
     try await onLane { lane in
       for _ in 0..<20 {
         let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
-        #expect(NodeSurvey.target(of: folder / "modem")?.hasPrefix("/dev/pts/") == true)
+        #expect(FileSystem.target(of: folder / "modem")?.hasPrefix("/dev/pts/") == true)
         stream.close()
         stream.close()
       }
@@ -100,9 +100,9 @@ struct PtyTests {
       opening.cancel()
     }
     try await onOwnThread {
-      for _ in 0..<10_000 where NodeSurvey.target(of: folder / "modem") != nil { usleep(1000) }
+      for _ in 0..<10_000 where FileSystem.target(of: folder / "modem") != nil { usleep(1000) }
     }
-    #expect(NodeSurvey.target(of: folder / "modem") == nil)
+    #expect(FileSystem.target(of: folder / "modem") == nil)
   }
 
   @Test("can be opened by everybody again when a program has gone that had it for itself alone")

@@ -201,6 +201,36 @@ struct NameLookupTests {
     }
   }
 
+  @Test("is refused at once to those who ask for a name for which too many wait")
+  func bounded() async throws {
+    let mayEnd = DispatchSemaphore(value: 0)
+    try await onLane { lane in
+      let refused = Gate()
+      let all = Gate()
+      var answers = 0
+      var refusals = 0
+      for _ in 0..<NameLookup.mostWaiting + 3 {
+        NameLookup.start(
+          "crowded.test", on: lane.poller,
+          resolve: { _ in
+            mayEnd.wait()
+            return .success([])
+          },
+          then: {
+            if case .failure(let failure) = $0, failure.advice?.contains("others wait") ?? false { refusals += 1 }
+            answers += 1
+            if answers == 3 { refused.open() }
+            if answers == NameLookup.mostWaiting + 3 { all.open() }
+          })
+      }
+      await refused.wait(on: lane)
+      #expect(refusals == 3 && answers == 3)
+      mayEnd.signal()
+      await all.wait(on: lane)
+      #expect(refusals == 3)
+    }
+  }
+
   @Test("says what the resolver says, and what to do")
   func failing() async throws {
     await #expect {

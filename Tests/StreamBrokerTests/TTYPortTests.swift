@@ -13,7 +13,7 @@ struct TTYPortTests {
   private func open(
     _ calls: RecordedTTY, _ settings: TTYSettings = TTYSettings(), discardingInput: Bool = false
   ) -> Result<TTYPort.Opened, OpenFailure> {
-    TTYPort("/dev/ttyX", settings, calls: calls).open(discardingInput: discardingInput)
+    TTYPort("/dev/ttyX", settings, calls: calls, locks: nil).open(discardingInput: discardingInput)
   }
 
   private func refusal(_ calls: RecordedTTY, _ settings: TTYSettings = TTYSettings()) -> String? {
@@ -27,7 +27,8 @@ struct TTYPortTests {
     let opened = try open(tty, discardingInput: true).get()
     #expect(
       tty.log == [
-        "stat", "open", "ioctl TCGETS2", "flock", "ioctl TIOCEXCL", "ioctl TCGETS2", "ioctl TCSETS2", "ioctl TCGETS2",
+        "stat", "open", "ioctl TCGETS2", "flock", "ioctl TIOCEXCL", "ioctl TIOCGRS485", "ioctl TCGETS2",
+        "ioctl TCSETS2", "ioctl TCGETS2",
         "ioctl TIOCSSERIAL on", "tcflush input",
       ])
     #expect(opened.line == LineSettings())
@@ -130,8 +131,8 @@ struct TTYPortTests {
     (2, EIO, "ioctl TCGETS2 /dev/ttyX: Input/output error (EIO); no hardware answers"),
     (2, ENOTTY, "open /dev/ttyX: this is no serial port"),
     (3, EWOULDBLOCK, "flock /dev/ttyX: Resource temporarily unavailable (EAGAIN); in use by another program"),
-    (5, ENOTTY, "ioctl TIOCMBIS /dev/ttyX: Inappropriate ioctl for device (ENOTTY); a port without these lines needs"),
-    (7, EINVAL, "ioctl TCSETS2 /dev/ttyX: Invalid argument (EINVAL); the port does not take this rate or format"),
+    (6, ENOTTY, "ioctl TIOCMBIS /dev/ttyX: Inappropriate ioctl for device (ENOTTY); a port without these lines needs"),
+    (8, EINVAL, "ioctl TCSETS2 /dev/ttyX: Invalid argument (EINVAL); the port does not take this rate or format"),
   ]
 
   @Test("says which call failed on which path, and what to do about it", arguments: advice)
@@ -156,7 +157,7 @@ struct TTYPortTests {
       let result = open(tty, settings, discardingInput: true)
       let last = tty.log.count - 1
       if call > last { break }
-      if tty.log[call].hasPrefix("ioctl TIOCSSERIAL") {
+      if tty.log[call].hasPrefix("ioctl TIOCSSERIAL") || tty.log[call] == "ioctl TIOCGRS485" {
         _ = try result.get()  // best effort
       } else {
         #expect(throws: OpenFailure.self) { _ = try result.get() }
@@ -165,7 +166,84 @@ struct TTYPortTests {
       }
       call += 1
     }
-    #expect(call == 12)
+    #expect(call == 13)
+  }
+
+  // MARK: - RS-485
+
+  private func settings(_ rs485: RS485?) -> TTYSettings {
+    var settings = TTYSettings()
+    settings.rs485 = rs485
+    return settings
+  }
+
+  @Test("puts RS-485 in force before any line is touched, and not again when it is", arguments: [true, false])
+  func rs485(isUpOnSend: Bool) throws {
+    let tty = try RecordedTTY()
+    tty.state.withLock { $0.rs485 = linux_rs485() }
+    var settings = settings(
+      RS485(rtsIsUpOnSend: isUpOnSend, delayBefore: .milliseconds(3), delayAfter: .milliseconds(20)))
+    settings.dtr = true
+    _ = try open(tty, settings).get()
+    let calls = tty.log.filter { $0.contains("RS485") || $0.contains("TIOCM") }
+    #expect(
+      calls == [
+        "ioctl TIOCGRS485", "ioctl TIOCSRS485 \(isUpOnSend ? "on" : "after") send", "ioctl TIOCGRS485",
+        "ioctl TIOCMBIS DTR",
+      ])
+    let mode = try #require(tty.state.withLock { $0.rs485 })
+    #expect(mode.on == 1 && mode.rts_on_send == (isUpOnSend ? 1 : 0) && mode.rts_after_send == (isUpOnSend ? 0 : 1))
+    #expect(mode.milliseconds_before == 3 && mode.milliseconds_after == 20)
+
+    let again = try RecordedTTY()
+    again.state.withLock { $0.rs485 = mode }
+    _ = try open(again, settings).get()
+    #expect(!again.log.contains { $0.hasPrefix("ioctl TIOCSRS485") })
+  }
+
+  @Test("ends an RS-485 mode that is in force, and touches nothing where there is none")
+  func rs485Off() throws {
+    let tty = try RecordedTTY()
+    tty.state.withLock { $0.rs485 = linux_rs485() }
+    _ = try open(tty).get()
+    #expect(!tty.log.contains { $0.hasPrefix("ioctl TIOCSRS485") })
+    let left = try RecordedTTY()
+    left.state.withLock { $0.rs485 = RS485(rtsIsUpOnSend: true).mode }
+    _ = try open(left).get()
+    #expect(left.log.contains("ioctl TIOCSRS485 off"))
+    #expect(left.state.withLock { $0.rs485?.on } == 0)
+  }
+
+  @Test("says so where the driver has no RS-485 mode, or not this one")
+  func rs485Refused() throws {
+    #expect(
+      refusal(try RecordedTTY(), settings(RS485(rtsIsUpOnSend: true)))
+        == "ioctl TIOCSRS485 /dev/ttyX: Inappropriate ioctl for device (ENOTTY); the driver has no RS-485 mode; "
+        + "an adapter that switches direction by itself needs rs485=off")
+    let tty = try RecordedTTY()
+    tty.state.withLock { state in
+      state.rs485 = linux_rs485()
+      state.takesRS485 = {  // as the kernel's serial core cuts delays
+        var taken = $0
+        taken.milliseconds_before = min(taken.milliseconds_before, 100)
+        return taken
+      }
+    }
+    #expect(
+      refusal(tty, settings(RS485(rtsIsUpOnSend: true, delayBefore: .milliseconds(200))))
+        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do a delay of 200 ms (it takes 100 ms)")
+    let stubborn = try RecordedTTY()
+    stubborn.state.withLock { state in
+      state.rs485 = linux_rs485()
+      state.takesRS485 = {
+        var taken = $0
+        swap(&taken.rts_on_send, &taken.rts_after_send)
+        return taken
+      }
+    }
+    #expect(
+      refusal(stubborn, settings(RS485(rtsIsUpOnSend: false)))
+        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do RTS after send, only the other way round")
   }
 
   @Test("waits for a driver that comes a moment after its node", arguments: [ENXIO, ENODEV])

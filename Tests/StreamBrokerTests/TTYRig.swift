@@ -29,7 +29,7 @@ extension Lane {
 extension TTYConnector {
   /// Opens the recorded port, on a queue of its own.
   init(_ tty: RecordedTTY) {
-    self.init(TTYPort("/dev/ttyX", TTYSettings(), calls: tty), device: DeviceQueue("/dev/ttyX"))
+    self.init("/dev/ttyX", TTYSettings(), calls: tty)
   }
 
   func opened(on lane: Lane, discardingInput: Bool = false) async -> Result<OnLane<any ByteStream>, OpenFailure> {
@@ -83,8 +83,11 @@ final class RecordedTTY: TTYCalls {
     /// How many pauses it takes until the driver has let go.
     var pausesToHangUp = Int.max
     var pauses = 0
+    /// Nil: the driver has no such mode.
+    var rs485: linux_rs485?
     /// What the driver makes of settings.
     var takes: @Sendable (linux_termios) -> linux_termios = { $0 }
+    var takesRS485: @Sendable (linux_rs485) -> linux_rs485 = { $0 }
   }
 
   let state: Mutex<State>
@@ -202,6 +205,20 @@ final class RecordedTTY: TTYCalls {
 
   func hasHungUp(_ tty: Int32) -> Bool { state.withLock { $0.pauses >= $0.pausesToHangUp } }
   func pause(_ step: Duration) { state.withLock { $0.pauses += 1 } }
+
+  func rs485(_ tty: Int32) throws(SystemError) -> linux_rs485 {
+    try note("ioctl TIOCGRS485")
+    guard let mode = state.withLock({ $0.rs485 }) else { throw SystemError("ioctl TIOCGRS485", ENOTTY) }
+    return mode
+  }
+
+  func setRS485(_ tty: Int32, _ mode: linux_rs485) throws(SystemError) {
+    try note("ioctl TIOCSRS485", mode.on == 0 ? " off" : mode.rts_on_send != 0 ? " on send" : " after send")
+    try state.withLock { state throws(SystemError) in
+      guard state.rs485 != nil else { throw SystemError("ioctl TIOCSRS485", ENOTTY) }
+      state.rs485 = state.takesRS485(mode)
+    }
+  }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) { try note("tcflush", " \(purge)") }
 }

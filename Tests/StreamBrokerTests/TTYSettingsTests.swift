@@ -46,12 +46,14 @@ struct TTYSettingsTests {
     #expect(try TTYConnector(url).node == "/dev/cu.x")
   }
 
-  @Test(
-    "is refused where this build can't do what it says",
-    arguments: ["tty://usb/0403:6001/A50285BI", "tty:///dev/ttyUSB0?rs485=rts-on-send"])
-  func notBuilt(text: String) throws {
-    let problem = #expect(throws: URLProblem.self) { _ = try TTYConnector(try EndpointURL(text)) }
-    #expect(problem?.message.contains("not in this build") == true)
+  @Test("has a word for RS-485 and its delays")
+  func rs485() throws {
+    #expect(try settings("").rs485 == nil && settings("?rs485=off").rs485 == nil)
+    #expect(try settings("?rs485=rts-after-send").rs485 == RS485(rtsIsUpOnSend: false))
+    let full = try settings("?rs485=rts-on-send&rs485-delay-before=5ms&rs485-delay-after=1s").rs485
+    #expect(full == RS485(rtsIsUpOnSend: true, delayBefore: .milliseconds(5), delayAfter: .seconds(1)))
+    let problem = #expect(throws: URLProblem.self) { try settings("?rs485-delay-after=1ms") }
+    #expect(problem?.message == "rs485-delay-after: a delay needs rs485=rts-on-send or rs485=rts-after-send")
   }
 }
 

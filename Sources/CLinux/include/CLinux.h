@@ -62,4 +62,14 @@ int linux_tcsets2(int fd, const struct linux_termios *modes);
 /// ASYNC_LOW_LATENCY by TIOCGSERIAL and TIOCSSERIAL: bytes come on at once, not every 16 ms. Unchanged touches nothing.
 int linux_set_low_latency(int fd, int on);
 
+/// struct serial_rs485 of Documentation/driver-api/serial/serial-rs485.rst of the kernel, as far as we set it.
+struct linux_rs485 {
+  int on, rts_on_send, rts_after_send;
+  uint32_t milliseconds_before, milliseconds_after;  // between RTS and the bits
+};
+/// TIOCGRS485. ENOTTY: the driver has no such mode.
+int linux_get_rs485(int fd, struct linux_rs485 *mode);
+/// TIOCSRS485; what `mode` does not hold stays. Drivers may change what they can't do without an error: read back.
+int linux_set_rs485(int fd, const struct linux_rs485 *mode);
+
 #endif

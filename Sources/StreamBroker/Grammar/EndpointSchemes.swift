@@ -47,21 +47,26 @@ public enum EndpointSchemes {
     Parameter("exclusive", .flag, standard: "yes", "keep others out (TIOCEXCL and flock)"),
     Parameter("low-latency", .flag, standard: "yes", "hand bytes on at once (ASYNC_LOW_LATENCY)"),
     Parameter(
-      "rs485", .words(["off", "rts-on-send", "rts-after-send"]), standard: "off", support: .later(except: ["off"]),
+      "rs485", .words(["off", "rts-on-send", "rts-after-send"]), standard: "off",
       "the kernel's RS-485 mode: RTS up while sending, or after it"),
     Parameter(
-      "rs485-delay-before", .duration(.zero ... .seconds(1)), standard: "0s", support: .later(except: ["0s"]),
-      "from RTS to the first bit"),
+      "rs485-delay-before", .duration(.zero ... .seconds(1)), standard: "0s", "from RTS to the first bit"),
     Parameter(
-      "rs485-delay-after", .duration(.zero ... .seconds(1)), standard: "0s", support: .later(except: ["0s"]),
-      "from the last bit to RTS"),
+      "rs485-delay-after", .duration(.zero ... .seconds(1)), standard: "0s", "from the last bit to RTS"),
   ]
 
   private static let lineRules = [
     Rule("stop") { url in
       url.string("stop") == "1.5" && url.integer("data") != 5 ? "1.5 stop bits exist with data=5 only" : nil
-    }
+    },
+    Rule("rs485-delay-before") { delayWithoutRS485($0, "rs485-delay-before") },
+    Rule("rs485-delay-after") { delayWithoutRS485($0, "rs485-delay-after") },
   ]
+
+  private static func delayWithoutRS485(_ url: EndpointURL, _ name: String) -> String? {
+    let isWaste = url.string("rs485") == "off" && url.duration(name) ?? .zero > .zero
+    return isWaste ? "a delay needs rs485=rts-on-send or rs485=rts-after-send" : nil
+  }
 
   // MARK: the network
 

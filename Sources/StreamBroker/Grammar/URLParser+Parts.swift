@@ -157,13 +157,13 @@ extension URLParser {
 
   mutating func readPath(_ range: Range<Int>, host: String, _ grammar: SchemeGrammar) -> String {
     let start = range.lowerBound
+    if grammar.path == .device, host == "usb" { return readIdentity(range) }
     guard let path = decode(range) else { return "" }
     switch grammar.path {
     case .any: return path.isEmpty ? "/" : path
     case .none:
       if path.count > 1 { report("\(grammar.scheme) takes no path, as in \(grammar.example)", at: start) }
       return ""
-    case .device where host == "usb": return readIdentity(path, at: start)
     case .file, .device:
       if !path.hasPrefix("/") || path.hasSuffix("/") {
         report("needs the absolute path of a file, as in \(grammar.example)", at: start)
@@ -185,18 +185,17 @@ extension URLParser {
     }
   }
 
-  /// `/VID:PID[/SERIAL[/INTERFACE]]`
-  private mutating func readIdentity(_ path: String, at offset: Int) -> String {
-    let parts = path.dropFirst().split(separator: "/", omittingEmptySubsequences: false)
-    let numbers = parts.first?.split(separator: ":", omittingEmptySubsequences: false) ?? []
-    let isGood =
-      numbers.count == 2 && numbers.allSatisfy { BluetoothNames.isHex($0, count: 4) } && parts.count <= 3
-      && parts.allSatisfy { !$0.isEmpty }
-    guard isGood, parts.count < 3 || (try? ValueKind.integer(0...255).read(String(parts[2]))) != nil else {
-      report("no USB identity; expected usb/VID:PID, usb/VID:PID/SERIAL or usb/VID:PID/SERIAL/INTERFACE", at: offset)
-      return path
+  /// `/VID:PID[/SERIAL[/INTERFACE]]`. A serial number may hold anything, so parts are cut before they are decoded.
+  private mutating func readIdentity(_ range: Range<Int>) -> String {
+    var parts: [String] = []
+    for part in scalars[range].dropFirst().split(separator: "/", omittingEmptySubsequences: false) {
+      guard let text = decode(part.startIndex..<part.endIndex) else { return "" }
+      parts.append(text)
     }
-    return "/" + ([parts[0].lowercased()] + parts.dropFirst().map(String.init)).joined(separator: "/")
+    if let identity = USBIdentity(parts) { return identity.path }
+    let message = "no USB identity; expected usb/VID:PID, usb/VID:PID/SERIAL or usb/VID:PID/SERIAL/INTERFACE"
+    report(message, at: range.lowerBound)
+    return ""
   }
 
   // MARK: settings

@@ -72,12 +72,12 @@ public struct PtyName: Sendable {
 
   /// Removes it, unless somebody else has put his own in its place.
   public func remove() {
-    if NodeSurvey.target(of: path) == target { unlink(path) }
+    if FileSystem.target(of: path) == target { unlink(path) }
   }
 
   private static func isStale(_ path: String, _ status: stat) -> Bool {
     guard status.st_mode & S_IFMT == S_IFLNK else { return false }
-    return NodeSurvey.target(of: path)?.hasPrefix("/dev/pts/") ?? false || (access(path, F_OK) != 0 && errno == ENOENT)
+    return FileSystem.target(of: path)?.hasPrefix("/dev/pts/") ?? false || (access(path, F_OK) != 0 && errno == ENOENT)
   }
 
   private static func advice(_ error: SystemError) -> String? {

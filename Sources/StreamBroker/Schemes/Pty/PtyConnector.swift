@@ -27,9 +27,7 @@ public struct PtyConnector: Connector {
   public var node: String? { folder.isEmpty ? nil : folder }
 
   public var realDevice: String? {
-    guard let resolved = realpath(folder.isEmpty ? "/" : folder, nil) else { return nil }
-    defer { free(resolved) }
-    return "pty://\(String(cString: resolved))\(path.dropFirst(folder.count))"
+    FileSystem.realPath(folder.isEmpty ? "/" : folder).map { "pty://\($0)\(path.dropFirst(folder.count))" }
   }
 
   private struct Opened: Sendable {

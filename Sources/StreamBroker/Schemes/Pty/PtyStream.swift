@@ -88,7 +88,11 @@ final class PtyStream: ByteStream, ByteStreamDelegate {
     let peer = peer
     // Only when nobody waits for their bytes: the look may be seen as a hang-up.
     let master = asksWhoIsThere && readerWaits.isEmpty ? raw : nil
-    poller.offload(to: queue) { peer.unread(askingWhoIsThereBy: master) } then: { [self] in hasLooked($0) }
+    poller.offload(to: queue) {
+      peer.unread(askingWhoIsThereBy: master)
+    } then: { [self] in
+      hasLooked($0)
+    }
   }
 
   private func hasLooked(_ count: Int) {

@@ -20,6 +20,8 @@ enum NameLookup {
 
   // Threads that may hang in the resolver at one time; every one is a name with a dead server.
   static let mostOutstanding = 32
+  // Who wait for one name: of clients that gave up long ago their callers still stand here, until the resolver answers.
+  static let mostWaiting = 1024
 
   private static let waiting = Mutex<[String: [@Sendable (Answer) -> Void]]>([:])
 
@@ -30,9 +32,10 @@ enum NameLookup {
     then done: @escaping (Answer) -> Void
   ) {
     let answer = poller.expect(done)
-    enum Place { case first, joins, tooMany }
+    enum Place { case first, joins, tooMany, oneTooMany }
     let place = waiting.withLock { waiting -> Place in
-      if waiting[name] != nil {
+      if let others = waiting[name]?.count {
+        guard others < mostWaiting else { return .oneTooMany }
         waiting[name]?.append(answer)
         return .joins
       }
@@ -45,6 +48,9 @@ enum NameLookup {
     case .tooMany:
       let advice = "\(mostOutstanding) other look-ups hang; is the name server there?"
       answer(.failure(LookupFailure(text: "Too many names are being looked up", advice: advice, cause: nil)))
+    case .oneTooMany:
+      let advice = "\(mostWaiting) others wait for this name; is the name server there?"
+      answer(.failure(LookupFailure(text: "The name is being looked up already", advice: advice, cause: nil)))
     case .first:
       DispatchQueue(label: "look up \(name)").async {
         let found = resolve(name)

@@ -30,6 +30,10 @@ protocol TTYCalls: Sendable {
   func hasHungUp(_ tty: Int32) -> Bool
   /// Sleeps for `step` of a wait.
   func pause(_ step: Duration)
+  /// TIOCGRS485. ENOTTY: the driver has no such mode.
+  func rs485(_ tty: Int32) throws(SystemError) -> linux_rs485
+  /// TIOCSRS485.
+  func setRS485(_ tty: Int32, _ mode: linux_rs485) throws(SystemError)
   /// tcflush(3).
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError)
 }
@@ -101,6 +105,17 @@ struct SystemTTYCalls: TTYCalls {
   }
 
   func pause(_ step: Duration) { usleep(UInt32(clamping: step.nanoseconds / 1000)) }
+
+  func rs485(_ tty: Int32) throws(SystemError) -> linux_rs485 {
+    var mode = linux_rs485()
+    try check("ioctl TIOCGRS485", linux_get_rs485(tty, &mode))
+    return mode
+  }
+
+  func setRS485(_ tty: Int32, _ mode: linux_rs485) throws(SystemError) {
+    var mode = mode
+    try check("ioctl TIOCSRS485", linux_set_rs485(tty, &mode))
+  }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) {
     let queue =

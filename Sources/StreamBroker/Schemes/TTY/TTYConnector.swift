@@ -8,47 +8,90 @@ public struct TTYConnector: Connector {
   public static let scheme = "tty"
   public static let isLine = true
 
-  private let port: TTYPort
+  private let place: Place
+  private let settings: TTYSettings
   private let device: DeviceQueue
+  private let calls: any TTYCalls
+  private let locks: UUCPLocks?
 
-  public init(_ url: EndpointURL) throws(URLProblem) {
-    if url.host == "usb" {
-      throw URLProblem(
-        message: "tty://usb/… is not in this build; use a path that keeps its name, such as /dev/serial/by-id/…",
-        offset: 0, suggestion: nil, beside: nil)
+  /// Which port is meant.
+  private enum Place: Sendable {
+    case path(String)
+    /// Found each time anew: it may come back under another number.
+    case usb(USBIdentity, USBPorts)
+  }
+
+  public init(_ url: EndpointURL) throws(URLProblem) { self.init(url, usb: USBPorts()) }
+
+  init(_ url: EndpointURL, usb: USBPorts, locks: UUCPLocks? = .system) {
+    if url.host == "usb", let identity = USBIdentity(path: url.path) {
+      place = .usb(identity, usb)
+    } else {
+      place = .path(url.path)
     }
-    self.init(TTYPort(url.path, TTYSettings(url)), device: DeviceQueue.of("tty \(url.path)"))
+    settings = TTYSettings(url)
+    device = DeviceQueue.of(url.place)
+    calls = SystemTTYCalls()
+    self.locks = locks
   }
 
-  init(_ port: TTYPort, device: DeviceQueue) {
-    self.port = port
-    self.device = device
+  /// A port made of recorded calls, on a queue of its own.
+  init(_ path: String, _ settings: TTYSettings, calls: any TTYCalls) {
+    place = .path(path)
+    self.settings = settings
+    device = DeviceQueue(path)
+    self.calls = calls
+    locks = nil
   }
 
-  public var node: String? { port.path }
+  /// Of a port that is found by identity, any that comes: sysfs itself tells nobody what appears in it.
+  public var node: String? {
+    switch place {
+    case .path(let path): path
+    case .usb(_, let ports): "\(ports.dev)/tty*"
+    }
+  }
 
-  /// The path without symbolic links. Nil while there is no such port.
+  /// The path without symbolic links. Nil while there is no such port, or several.
   public var realDevice: String? {
-    guard let resolved = realpath(port.path, nil) else { return nil }
-    defer { free(resolved) }
-    return "tty://" + String(cString: resolved)
+    (try? path()).flatMap { FileSystem.realPath($0) }.map { "tty://\($0)" }
+  }
+
+  private func path() throws(OpenFailure) -> String {
+    switch place {
+    case .path(let path): path
+    case .usb(let identity, let ports): try ports.find(identity)
+    }
+  }
+
+  private struct Opened: Sendable {
+    let port: TTYPort
+    let content: TTYPort.Opened
   }
 
   public func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let port = port
     let queue = device.queue
-    return device.open(port.path, on: poller) {
-      port.open(discardingInput: discardingInput)
+    return device.open(name, on: poller) { [self] () -> Result<Opened, OpenFailure> in
+      do throws(OpenFailure) {
+        let port = TTYPort(try path(), settings, calls: calls, locks: locks)
+        return port.open(discardingInput: discardingInput).map { Opened(port: port, content: $0) }
+      } catch {
+        return .failure(error)
+      }
     } undo: {
-      _ = $0.descriptor.take()
+      _ = $0.content.descriptor.take()
     } _: { result in
-      done(
-        result.map { opened in
-          let tty = opened.descriptor.take()!  // nobody else has seen the parcel
-          return TTYLine.stream(over: tty, of: port, opened.line, on: poller, queue: queue)
-        })
+      done(result.map { TTYLine.stream(over: $0.content, of: $0.port, on: poller, queue: queue) })
+    }
+  }
+
+  /// For errors.
+  private var name: String {
+    switch place {
+    case .path(let path): path
+    case .usb(let identity, _): identity.url
     }
   }
 }

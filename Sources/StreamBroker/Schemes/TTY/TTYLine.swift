@@ -25,14 +25,15 @@ final class TTYLine: SerialLine {
     self.queue = queue
   }
 
-  /// The stream of an open port, with its line. Its calls and its close all run on `queue`.
+  /// The stream of an open port, with its line. Its calls and its close all run on `queue`; the lock goes after the close.
   static func stream(
-    over tty: consuming Descriptor, of port: TTYPort, _ settings: LineSettings, on poller: Poller,
-    queue: DispatchQueue
+    over opened: TTYPort.Opened, of port: TTYPort, on poller: Poller, queue: DispatchQueue
   ) -> DescriptorStream {
-    let line = TTYLine(port, tty.raw, settings, on: poller, queue: queue)
+    let tty = opened.descriptor.take()!  // nobody else has seen the parcel
+    let line = TTYLine(port, tty.raw, opened.line, on: poller, queue: queue)
     let stream = DescriptorStream(
-      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.awaitHangUp($0) }, serialLine: line)
+      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.awaitHangUp($0) }, keeping: opened.lock,
+      serialLine: line)
     line.stream = stream
     return stream
   }

@@ -9,11 +9,15 @@ struct TTYPort: Sendable {
   let path: String
   let settings: TTYSettings
   let calls: any TTYCalls
+  private let locks: UUCPLocks?
 
-  init(_ path: String, _ settings: TTYSettings, calls: any TTYCalls = SystemTTYCalls()) {
+  init(
+    _ path: String, _ settings: TTYSettings, calls: any TTYCalls = SystemTTYCalls(), locks: UUCPLocks? = .system
+  ) {
     self.path = path
     self.settings = settings
     self.calls = calls
+    self.locks = locks
   }
 
   // How long a driver may take to do what is under way anyhow: to come, to go.
@@ -24,6 +28,8 @@ struct TTYPort: Sendable {
   /// An open port on its way to the lane.
   struct Opened: Sendable {
     let descriptor: DescriptorParcel
+    /// To be kept until the descriptor is closed, and let go of on the port's queue.
+    let lock: UUCPLock?
     /// What is in force.
     let line: LineSettings
   }
@@ -33,12 +39,16 @@ struct TTYPort: Sendable {
     do throws(OpenFailure) {
       let node = try attempt { () throws(SystemError) in try calls.identify(path) }
       guard node.isCharacterDevice else { throw noSerialPort }
+      // Before the port is opened: that alone may raise lines which another program wants down.
+      let lock = settings.isExclusive ? try locks?.take(path, leadingTo: FileSystem.realPath(path) ?? path) : nil
       let tty = try attempt { () throws(SystemError) in try openNode() }
       try attempt { () throws(SystemError) in
         _ = try calls.modes(tty.raw)  // before anything is done to it: what has no line settings is no port
         if settings.isExclusive { try keepOthersOut(tty.raw, isPty: node.isPty) }
-        try setOutputs(tty.raw, isPty: node.isPty)
       }
+      // First of all lines: until the driver knows, its RTS holds the bus.
+      try setRS485(tty.raw)
+      try attempt { () throws(SystemError) in try setOutputs(tty.raw, isPty: node.isPty) }
       let line = try attempt { () throws(SystemError) in try apply(settings.line, to: tty.raw) }
       if !node.isPty, let refusal = line.refusal(of: settings.line) {
         throw OpenFailure("ioctl TCSETS2 \(path)", nil, advice: "the port does not do \(refusal)")
@@ -46,7 +56,7 @@ struct TTYPort: Sendable {
       // Best effort: a port that can't be hurried, as all but UARTs and FTDI, is as good as it gets.
       try? calls.setLowLatency(tty.raw, settings.isLowLatency)
       if discardingInput { try attempt { () throws(SystemError) in try calls.flush(tty.raw, .input) } }
-      return .success(Opened(descriptor: DescriptorParcel(tty), line: line))
+      return .success(Opened(descriptor: DescriptorParcel(tty), lock: lock, line: line))
     } catch {
       return .failure(error)
     }
@@ -83,6 +93,28 @@ struct TTYPort: Sendable {
     try calls.lock(tty)
     // A pty stays excluded after our close, as long as its master lives, and would shut us out as well.
     if !isPty { try calls.exclude(tty) }
+  }
+
+  /// A mode that is in force already is not set again, and off means nothing to a driver that knows no other.
+  private func setRS485(_ tty: Int32) throws(OpenFailure) {
+    let now = try? calls.rs485(tty)
+    guard let wanted = settings.rs485 else {
+      if var mode = now, mode.on != 0 {
+        mode.on = 0
+        try setRS485(tty, mode)
+      }
+      return
+    }
+    if let now, now.isSame(as: wanted.mode) { return }
+    try setRS485(tty, wanted.mode)
+    let inForce = try attempt { () throws(SystemError) in try calls.rs485(tty) }
+    if let refusal = inForce.refusal(of: wanted.mode) {
+      throw OpenFailure("ioctl TIOCSRS485 \(path)", nil, advice: "the driver does not do \(refusal)")
+    }
+  }
+
+  private func setRS485(_ tty: Int32, _ mode: linux_rs485) throws(OpenFailure) {
+    try attempt { () throws(SystemError) in try calls.setRS485(tty, mode) }
   }
 
   /// Both lines in one call where they go the same way: boards that reset on DTR and RTS look at the two together.
@@ -134,6 +166,8 @@ struct TTYPort: Sendable {
     switch (error.call, error.errno) {
     case ("flock", EWOULDBLOCK), (_, EBUSY): "in use by another program or route; 'fuser -v \(path)' names it"
     case ("ioctl TIOCMBIS", _), ("ioctl TIOCMBIC", _): "a port without these lines needs dtr=keep and rts=keep"
+    case ("ioctl TIOCSRS485", _), ("ioctl TIOCGRS485", _):
+      "the driver has no RS-485 mode; an adapter that switches direction by itself needs rs485=off"
     case ("ioctl TCSETS2", EINVAL): "the port does not take this rate or format"
     case (_, ENOENT): "not plugged in? It is opened when it appears"
     case (_, EACCES), (_, EPERM): "the user needs the device's group, mostly dialout: usermod -aG dialout USER"

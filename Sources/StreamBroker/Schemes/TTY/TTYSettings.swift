@@ -2,6 +2,7 @@
 // Names, defaults and ranges stand in EndpointSchemes; here they become values. Opens nothing.
 
 import ByteStreams
+import CLinux
 
 struct TTYSettings: Hashable, Sendable {
   var line = LineSettings()
@@ -14,6 +15,8 @@ struct TTYSettings: Hashable, Sendable {
   var isExclusive = true
   /// Ask the driver to hand on each byte at once: FTDI adapters collect for 16 ms otherwise.
   var isLowLatency = true
+  /// Nil is off: a mode that is found in force is ended.
+  var rs485: RS485?
 
   init() {}
 
@@ -24,6 +27,7 @@ struct TTYSettings: Hashable, Sendable {
     hangsUpOnClose = url.flag("hupcl") ?? hangsUpOnClose
     isExclusive = url.flag("exclusive") ?? isExclusive
     isLowLatency = url.flag("low-latency") ?? isLowLatency
+    rs485 = RS485(url)
   }
 
   private static func output(_ word: String?) -> Bool? {
@@ -44,5 +48,57 @@ extension LineSettings {
     parity = url.string("parity").flatMap { Parity(rawValue: $0) } ?? parity
     stopBits = url.string("stop").flatMap { StopBits(rawValue: $0) } ?? stopBits
     flowControl = url.string("flow").flatMap { FlowControl(rawValue: $0) } ?? flowControl
+  }
+}
+
+/// A driver that turns an RS-485 transceiver around by RTS.
+struct RS485: Hashable, Sendable {
+  /// RTS is up while bytes are sent, or else all the time but then.
+  var rtsIsUpOnSend: Bool
+  /// From RTS to the first bit, and from the last bit to RTS.
+  var delayBefore = Duration.zero
+  var delayAfter = Duration.zero
+
+  init(rtsIsUpOnSend: Bool, delayBefore: Duration = .zero, delayAfter: Duration = .zero) {
+    self.rtsIsUpOnSend = rtsIsUpOnSend
+    self.delayBefore = delayBefore
+    self.delayAfter = delayAfter
+  }
+
+  /// Nil where the URL says off, or nothing.
+  init?(_ url: EndpointURL) {
+    switch url.string("rs485") {
+    case "rts-on-send": rtsIsUpOnSend = true
+    case "rts-after-send": rtsIsUpOnSend = false
+    default: return nil
+    }
+    delayBefore = url.duration("rs485-delay-before") ?? .zero
+    delayAfter = url.duration("rs485-delay-after") ?? .zero
+  }
+
+  /// As the kernel has it, in whole milliseconds.
+  var mode: linux_rs485 {
+    linux_rs485(
+      on: 1, rts_on_send: rtsIsUpOnSend ? 1 : 0, rts_after_send: rtsIsUpOnSend ? 0 : 1,
+      milliseconds_before: UInt32(delayBefore.nanoseconds / 1_000_000),
+      milliseconds_after: UInt32(delayAfter.nanoseconds / 1_000_000))
+  }
+}
+
+extension linux_rs485 {
+  func isSame(as other: linux_rs485) -> Bool { refusal(of: other) == nil }
+
+  /// What of `asked` is not so in this mode, which is in force: "a delay of 200 ms (it takes 100 ms)", or nil.
+  func refusal(of asked: linux_rs485) -> String? {
+    if on != asked.on { return "RS-485" }
+    if rts_on_send != asked.rts_on_send || rts_after_send != asked.rts_after_send {
+      return "RTS \(asked.rts_on_send != 0 ? "on" : "after") send, only the other way round"
+    }
+    for (mine, other) in [
+      (milliseconds_before, asked.milliseconds_before), (milliseconds_after, asked.milliseconds_after),
+    ] where mine != other {
+      return "a delay of \(other) ms (it takes \(mine) ms)"
+    }
+    return nil
   }
 }

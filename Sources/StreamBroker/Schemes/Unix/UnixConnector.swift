@@ -57,7 +57,9 @@ private final class UnixOpening: Opening {
       Self.connected(to: path)
     } undo: {
       _ = $0.take()
-    } _: { [self] in finish($0) }
+    } _: { [self] in
+      finish($0)
+    }
   }
 
   private func finish(_ result: Result<DescriptorParcel, OpenFailure>) {

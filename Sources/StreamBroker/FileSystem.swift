@@ -1,0 +1,57 @@
+// Small questions to the file system, in Swift's words. All of them may block: for queues, never for a lane.
+
+import ByteStreams
+import Glibc
+
+enum FileSystem {
+  /// The names in a folder, without those that begin with a dot, in no order; none when it can't be read.
+  static func names(in path: String) -> [String] {
+    guard let folder = opendir(path) else { return [] }
+    defer { closedir(folder) }
+    var names: [String] = []
+    while let entry = readdir(folder) {
+      let name = withUnsafePointer(to: &entry.pointee.d_name) {
+        $0.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
+      }
+      if !name.hasPrefix(".") { names.append(name) }
+    }
+    return names
+  }
+
+  /// Where a symbolic link leads, as it is written; nil when it is none.
+  static func target(of link: String) -> String? {
+    withUnsafeTemporaryAllocation(of: CChar.self, capacity: Int(PATH_MAX)) { buffer in
+      let count = readlink(link, buffer.baseAddress!, buffer.count - 1)
+      guard count > 0 else { return nil }
+      buffer[count] = 0
+      return String(cString: buffer.baseAddress!)
+    }
+  }
+
+  /// The path without symbolic links; nil when it leads nowhere.
+  static func realPath(_ path: String) -> String? {
+    guard let resolved = realpath(path, nil) else { return nil }
+    defer { free(resolved) }
+    return String(cString: resolved)
+  }
+
+  /// The first bytes of a small file, 512 at most; nil when it can't be read.
+  static func beginning(of path: String) -> [UInt8]? {
+    // Non-blocking: what somebody has put there may be a pipe.
+    let raw = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+    guard raw >= 0 else { return nil }
+    let file = Descriptor(owning: raw)
+    var bytes = [UInt8](repeating: 0, count: 512)
+    let count = read(file.raw, &bytes, bytes.count)
+    return count < 0 ? nil : Array(bytes[..<count])
+  }
+
+  /// The first line of it, of sysfs and procfs mostly; nil too when that is empty.
+  static func line(of path: String) -> String? {
+    guard let line = beginning(of: path)?.prefix(while: { $0 != UInt8(ascii: "\n") }), !line.isEmpty else { return nil }
+    return String(decoding: line, as: UTF8.self)
+  }
+
+  /// "ttyUSB0" of "/dev/ttyUSB0".
+  static func lastName(of path: String) -> Substring { path.split(separator: "/").last ?? "" }
+}

@@ -1,0 +1,75 @@
+// The serial ports of USB adapters, as sysfs knows them. Reads files, so it runs on a port's queue, and each time anew:
+// the same adapter comes back under another number.
+
+import ByteStreams
+import Glibc
+
+struct USBPorts: Sendable {
+  /// "/sys", or a tree that tests have made.
+  var sysfs = "/sys"
+  var dev = "/dev"
+
+  struct Port: Hashable, Sendable {
+    /// "/dev/ttyUSB0"
+    let node: String
+    let identity: USBIdentity
+  }
+
+  /// The node of the one port that is meant. Throws when there is none, or when there are several.
+  func find(_ identity: USBIdentity) throws(OpenFailure) -> String {
+    let found = matching(identity)
+    guard let first = found.first else {
+      throw OpenFailure(
+        "find \(identity.url)", SystemError("open", ENOENT), advice: "not plugged in? It is opened when it appears")
+    }
+    guard found.count == 1 else {
+      let names = found.map { name($0, among: found) }
+      throw OpenFailure(
+        "find \(identity.url)", nil, advice: "\(found.count) ports are meant by it; say \(Suggestion.list(names))")
+    }
+    return first.node
+  }
+
+  /// In the order of their numbers.
+  func matching(_ identity: USBIdentity) -> [Port] {
+    FileSystem.names(in: "\(sysfs)/class/tty").compactMap { port($0) }.filter { identity.matches($0.identity) }
+      .sorted { ($0.node.utf8.count, $0.node) < ($1.node.utf8.count, $1.node) }
+  }
+
+  /// What to write for this one of `others`: the shortest identity that no other has, or a path where there is none.
+  private func name(_ port: Port, among others: [Port]) -> String {
+    var identity = port.identity
+    identity.interface = nil
+    for name in [identity, port.identity] where name.serial != nil {
+      let isWritable = !(name.serial?.unicodeScalars.contains { Suggestion.isControl($0) } ?? true)
+      if isWritable, others.count(where: { name.matches($0.identity) }) == 1 { return name.url }
+    }
+    // Cheap adapters have no serial number, or all the same: the socket they are plugged into tells them apart.
+    let byPath = FileSystem.names(in: "\(dev)/serial/by-path").sorted().first { link in
+      let target = FileSystem.target(of: "\(dev)/serial/by-path/\(link)")
+      return target.map { FileSystem.lastName(of: $0) == FileSystem.lastName(of: port.node) } ?? false
+    }
+    return "tty://\(byPath.map { "\(dev)/serial/by-path/\($0)" } ?? port.node)"
+  }
+
+  /// `device` leads to the interface (ttyACM) or to the port of the driver below it (ttyUSB); the USB device is further up.
+  private func port(_ name: String) -> Port? {
+    guard var place = FileSystem.realPath("\(sysfs)/class/tty/\(name)/device") else { return nil }
+    var interface: Int?
+    for _ in 0..<Self.mostLevels {
+      interface = interface ?? FileSystem.line(of: "\(place)/bInterfaceNumber").flatMap { Int($0, radix: 16) }
+      if let vendor = FileSystem.line(of: "\(place)/idVendor"), let product = FileSystem.line(of: "\(place)/idProduct")
+      {
+        let identity = USBIdentity(
+          vendor: vendor, product: product, serial: FileSystem.line(of: "\(place)/serial"), interface: interface)
+        return Port(node: "\(dev)/\(name.replacing("!", with: "/"))", identity: identity)
+      }
+      guard let slash = place.lastIndex(of: "/") else { return nil }
+      place = String(place[..<slash])
+    }
+    return nil
+  }
+
+  // The port of the driver, the interface, the device: what is further up is the hub it is plugged into.
+  private static let mostLevels = 3
+}

@@ -1,0 +1,142 @@
+// The lock files by which programs have told each other for forty years that a port is taken: /var/lock/LCK..ttyUSB0, which
+// holds a process number (hdb format: ten digits and a line feed). minicom, picocom, cu and ser2net know them. They
+// bind who asks; flock and TIOCEXCL come besides. Files, so on the port's queue only.
+
+import ByteStreams
+import Glibc
+import Synchronization
+
+/// A lock of ours. Gone with the value: let go of it when the port is closed, on the port's queue.
+final class UUCPLock: Sendable {
+  private let path: String
+
+  // What this process holds: a file with our number that is not among them was left by one before us, as in a container,
+  // where everybody is process 1.
+  private static let held = Mutex<Set<String>>([])
+
+  fileprivate init?(_ path: String, _ make: () -> Bool) {
+    self.path = path
+    let isMade = Self.held.withLock { held in
+      guard !held.contains(path), make() else { return false }
+      held.insert(path)
+      return true
+    }
+    if !isMade { return nil }
+  }
+
+  deinit {
+    Self.held.withLock { held in
+      // After a mistake of others it may be theirs.
+      if UUCPLocks.pid(in: path) == getpid() { unlink(path) }
+      held.remove(path)
+    }
+  }
+
+  fileprivate static func isHeld(_ path: String) -> Bool { held.withLock { $0.contains(path) } }
+}
+
+struct UUCPLocks: Sendable {
+  /// Where they lie. Without any, or where it can't be written to, there are no locks, and that is no error.
+  let folder: String
+
+  /// Of the FHS; the first that is there. Most systems have one as a link to the other.
+  static var system: UUCPLocks {
+    UUCPLocks(folder: ["/var/lock", "/run/lock"].first { access($0, F_OK) == 0 } ?? "/var/lock")
+  }
+
+  /// Takes the port at `path`, which leads to `node`. Throws when somebody alive has it, and who; nil when no lock can be made.
+  func take(_ path: String, leadingTo node: String) throws(OpenFailure) -> UUCPLock? {
+    // Others may call it by the link they were given. Ours is the node's, which all links lead to.
+    let ours = "\(folder)/LCK..\(Self.names(of: node)[0])"
+    let others = (Self.names(of: path) + Self.names(of: node)).map { "\(folder)/LCK..\($0)" }
+    for other in Set(others) where other != ours {
+      if case .held(let holder) = look(at: other) { throw failure(path, holder, other) }
+    }
+    for _ in 0..<5 {  // more than one: somebody may be as quick as we are
+      switch look(at: ours) {
+      case .held(let holder): throw failure(path, holder, ours)
+      case .stale(let inode): guard remove(ours, inode) else { return nil }
+      case .free: break
+      }
+      var isThere = false
+      if let lock = UUCPLock(ours, { make(ours, &isThere) }) { return lock }
+      if !isThere && !UUCPLock.isHeld(ours) { return nil }
+    }
+    return nil
+  }
+
+  /// What programs call it: all of the path below /dev with `_` for slashes (picocom, ser2net), or the last name (minicom).
+  private static func names(of path: String) -> [String] {
+    let below = path.hasPrefix("/dev/") ? path.dropFirst(5) : path.dropFirst()
+    return [String(below).replacing("/", with: "_"), String(FileSystem.lastName(of: path))]
+  }
+
+  // MARK: - One file
+
+  private enum State {
+    case free
+    /// Its holder is gone; the file's inode.
+    case stale(ino_t)
+    case held(pid_t?)
+  }
+
+  private func look(at path: String) -> State {
+    var status = stat()
+    guard lstat(path, &status) == 0 else { return .free }
+    guard let pid = Self.pid(in: path) else {
+      // Empty, perhaps: some make it first and write then. Or nobody's.
+      return time(nil) - status.st_mtim.tv_sec < 10 ? .held(nil) : .stale(status.st_ino)
+    }
+    if pid == getpid() { return UUCPLock.isHeld(path) ? .held(pid) : .stale(status.st_ino) }
+    return kill(pid, 0) == 0 || errno == EPERM ? .held(pid) : .stale(status.st_ino)
+  }
+
+  /// In digits, or as four bytes, as Kermit does it. Nil when it is neither.
+  fileprivate static func pid(in path: String) -> pid_t? {
+    guard let bytes = FileSystem.beginning(of: path) else { return nil }
+    if bytes.count == 4, !bytes.allSatisfy({ $0 < 0x80 && $0 >= 0x0A }) {
+      return bytes.withUnsafeBytes { $0.loadUnaligned(as: Int32.self) }
+    }
+    let text = String(decoding: bytes, as: UTF8.self).split { $0.isWhitespace }.first
+    return text.flatMap { pid_t($0) }.flatMap { $0 > 0 ? $0 : nil }
+  }
+
+  /// Moves it away first: whoever else found the same stale file may have put his own there by now, and that one goes back.
+  private func remove(_ path: String, _ inode: ino_t) -> Bool {
+    let aside = temporaryName()
+    guard rename(path, aside) == 0 else { return errno == ENOENT }
+    var status = stat()
+    if lstat(aside, &status) == 0, status.st_ino != inode { _ = link(aside, path) }
+    unlink(aside)
+    return true
+  }
+
+  /// Written first and linked then, so that nobody ever sees it empty.
+  private func make(_ path: String, _ isThere: inout Bool) -> Bool {
+    let draft = temporaryName()
+    let raw = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o644)
+    guard raw >= 0 else { return false }
+    let file = Descriptor(owning: raw)
+    defer { unlink(draft) }
+    let number = String(getpid())
+    let text = Array((String(repeating: " ", count: max(0, 10 - number.count)) + number + "\n").utf8)
+    guard fchmod(file.raw, 0o644) == 0, write(file.raw, text, text.count) == text.count else { return false }
+    if link(draft, path) == 0 { return true }
+    isThere = errno == EEXIST
+    return false
+  }
+
+  private func temporaryName() -> String {
+    "\(folder)/LTMP.\(getpid()).\(Self.drafts.add(1, ordering: .relaxed).newValue)"
+  }
+  private static let drafts = Atomic<Int>(0)
+
+  private func failure(_ path: String, _ holder: pid_t?, _ lock: String) -> OpenFailure {
+    var who = "another program"
+    if let holder {
+      let name = FileSystem.line(of: "/proc/\(holder)/comm").map { Suggestion.plain($0) }
+      who = holder == getpid() ? "this program, on another route" : "\(name ?? "a program") (pid \(holder))"
+    }
+    return OpenFailure("open \(path)", SystemError("open", EBUSY), advice: "in use by \(who), says \(lock)")
+  }
+}

@@ -1,0 +1,138 @@
+// Lock files, in a folder of the test's own.
+
+import ByteStreams
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamBroker
+
+@Suite("A lock file", .timeLimit(.minutes(1)))
+struct UUCPLockTests {
+  private let folder: TemporaryFolder
+  private var locks: UUCPLocks { UUCPLocks(folder: folder.path) }
+  private var file: String { folder / "LCK..ttyUSB0" }
+
+  init() throws { folder = try TemporaryFolder() }
+
+  private func take() throws(OpenFailure) -> UUCPLock? { try locks.take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") }
+
+  private var content: String? { FileSystem.beginning(of: file).map { String(decoding: $0, as: UTF8.self) } }
+
+  /// The number of a process that has ended.
+  private func deadProcess() throws -> pid_t {
+    var pid: pid_t = 0
+    try #require(posix_spawn(&pid, "/bin/true", nil, nil, [strdup("true"), nil], nil) == 0)
+    waitpid(pid, nil, 0)
+    return pid
+  }
+
+  @Test("says who has the port, in ten digits and a line feed, until it is let go of")
+  func format() throws {
+    do {
+      let lock = try take()
+      let number = String(getpid())
+      #expect(content == String(repeating: " ", count: 10 - number.count) + number + "\n")
+      var status = stat()
+      #expect(stat(file, &status) == 0 && status.st_mode & 0o777 == 0o644)
+      #expect(FileSystem.names(in: folder.path) == ["LCK..ttyUSB0"])
+      withExtendedLifetime(lock) {}
+    }
+    #expect(FileSystem.names(in: folder.path) == [])
+  }
+
+  @Test(
+    "of somebody alive is honoured, under any name of the port, and names him",
+    arguments: [
+      "LCK..ttyUSB0", "LCK..serial_by-id_x", "LCK..x",
+    ])
+  func held(name: String) throws {
+    let parent = getppid()
+    let program = try #require(FileSystem.line(of: "/proc/\(parent)/comm"))
+    for text in ["      \(parent)\n", "\(parent)", "\(parent) minicom root\n"] {
+      try folder.write(name, text)
+      let failure = #expect(throws: OpenFailure.self) {
+        try locks.take("/dev/serial/by-id/x", leadingTo: "/dev/ttyUSB0")
+      }
+      #expect(
+        failure?.description
+          == "open /dev/serial/by-id/x: Device or resource busy (EBUSY); in use by \(program) (pid \(parent)), says "
+          + (folder / name))
+    }
+    #expect(FileSystem.names(in: folder.path) == [name])
+  }
+
+  @Test("of somebody dead, of a process before us with our number, or of nobody is replaced")
+  func stale() throws {
+    let dead = try deadProcess()
+    for text in ["\(dead)\n", "\(getpid())\n"] {
+      try folder.write("LCK..ttyUSB0", text)
+      let lock = try take()
+      #expect(lock != nil && content?.contains("\(getpid())") == true)
+      withExtendedLifetime(lock) {}
+    }
+    try folder.write("LCK..ttyUSB0", "")
+    #expect(throws: OpenFailure.self) { try take() }  // just made, and soon to be written
+    var long = [timespec(tv_sec: 1_000_000, tv_nsec: 0), timespec(tv_sec: 1_000_000, tv_nsec: 0)]
+    #expect(utimensat(AT_FDCWD, file, &long, 0) == 0)
+    #expect(try take() != nil)
+    #expect(FileSystem.names(in: folder.path) == [])
+  }
+
+  @Test("in four bytes, as Kermit writes it, is understood")
+  func binary() throws {
+    var number = getppid()
+    let bytes = withUnsafeBytes(of: &number) { Array($0) }
+    try folder.write("LCK..ttyUSB0", String(decoding: bytes, as: UTF8.self))
+    guard FileSystem.beginning(of: file) == bytes else { return }  // no UTF-8 this time
+    #expect(throws: OpenFailure.self) { try take() }
+  }
+
+  @Test("keeps out another route of the same gateway")
+  func ourselves() throws {
+    let lock = try take()
+    let failure = #expect(throws: OpenFailure.self) { try take() }
+    #expect(failure?.advice?.hasPrefix("in use by this program, on another route") == true)
+    withExtendedLifetime(lock) {}
+  }
+
+  @Test("is nobody's error where there is no folder, or none that can be written to")
+  func noFolder() throws {
+    #expect(try UUCPLocks(folder: folder / "nowhere").take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") == nil)
+    #expect(try UUCPLocks(folder: "/proc/self").take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") == nil)
+  }
+
+  @Test("is had by one of many who are as quick, also when a stale one is in their way")
+  func race() async throws {
+    let dead = try deadProcess()
+    for _ in 0..<50 {
+      try folder.write("LCK..ttyUSB0", "\(dead)\n")
+      let locks = locks
+      let taken = await withTaskGroup(of: UUCPLock?.self) { group in
+        for _ in 0..<4 {
+          group.addTask { try? locks.take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") }
+        }
+        var taken: [UUCPLock] = []
+        for await lock in group { if let lock { taken.append(lock) } }
+        return taken
+      }
+      #expect(FileSystem.names(in: folder.path) == ["LCK..ttyUSB0"])
+      #expect(taken.count == 1)
+    }
+  }
+
+  @Test("lies there as long as the port is open, and only where others are to be kept out", arguments: [true, false])
+  func withPort(isExclusive: Bool) async throws {
+    let pair = try TTYPair()
+    let name = "LCK..pts_\(FileSystem.lastName(of: pair.path))"
+    let url = try EndpointURL("tty://\(pair.path)?exclusive=\(isExclusive ? "yes" : "no")")
+    let connector = TTYConnector(url, usb: USBPorts(), locks: locks)
+    try await onLane { lane in
+      let stream = try await connector.opened(on: lane).get()
+      #expect(FileSystem.names(in: folder.path) == (isExclusive ? [name] : []))
+      stream.value.close()
+    }
+    for _ in 0..<10_000 where FileSystem.names(in: folder.path) != [] { usleep(1000) }
+    #expect(FileSystem.names(in: folder.path) == [])
+  }
+}
