@@ -102,11 +102,11 @@ struct UUCPLockTests {
     #expect(try UUCPLocks(folder: "/proc/self").take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") == nil)
   }
 
-  @Test("is had by one of many who are as quick, also when a stale one is in their way")
-  func race() async throws {
+  @Test("is had by one of many who are as quick, also when a stale one is in their way", arguments: [true, false])
+  func race(hasStale: Bool) async throws {
     let dead = try deadProcess()
     for _ in 0..<50 {
-      try folder.write("LCK..ttyUSB0", "\(dead)\n")
+      if hasStale { try folder.write("LCK..ttyUSB0", "\(dead)\n") }
       let locks = locks
       let taken = await withTaskGroup(of: UUCPLock?.self) { group in
         for _ in 0..<4 {

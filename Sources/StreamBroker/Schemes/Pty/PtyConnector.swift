@@ -3,6 +3,7 @@
 
 import ByteStreams
 import CLinux
+import Dispatch
 import Glibc
 
 public struct PtyConnector: Connector {
@@ -54,12 +55,11 @@ public struct PtyConnector: Connector {
 
   private func stream(over opened: Opened, on poller: Poller) -> Result<any ByteStream, OpenFailure> {
     let name = opened.name
-    let stream = PtyStream(opened.pty, on: poller, queue: device.queue, asksWhoIsThere: true) { name.remove() }
     do throws(SystemError) {
-      try stream.liftExclusion(after: opened.closes)
-      return .success(stream)
+      return .success(
+        try PtyEndpointStream(opened.pty, closes: opened.closes, on: poller, queue: device.queue) { name.remove() })
     } catch {
-      stream.close()
+      device.queue.async { name.remove() }
       return .failure(OpenFailure("\(error.call) \(path)", error))
     }
   }

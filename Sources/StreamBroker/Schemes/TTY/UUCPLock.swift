@@ -14,15 +14,8 @@ final class UUCPLock: Sendable {
   // where everybody is process 1.
   private static let held = Mutex<Set<String>>([])
 
-  fileprivate init?(_ path: String, _ make: () -> Bool) {
-    self.path = path
-    let isMade = Self.held.withLock { held in
-      guard !held.contains(path), make() else { return false }
-      held.insert(path)
-      return true
-    }
-    if !isMade { return nil }
-  }
+  /// The file is there.
+  fileprivate init(_ path: String) { self.path = path }
 
   deinit {
     Self.held.withLock { held in
@@ -32,7 +25,13 @@ final class UUCPLock: Sendable {
     }
   }
 
-  fileprivate static func isHeld(_ path: String) -> Bool { held.withLock { $0.contains(path) } }
+  /// For those who look at lock files or make some: one at a time in this process, so that its own never get in each other's
+  /// way. Among processes only the file system decides.
+  fileprivate static func alone<Answer: Sendable>(
+    _ body: (inout Set<String>) throws(OpenFailure) -> Answer
+  ) throws(OpenFailure) -> Answer {
+    try held.withLock { held throws(OpenFailure) in try body(&held) }
+  }
 }
 
 struct UUCPLocks: Sendable {
@@ -49,20 +48,26 @@ struct UUCPLocks: Sendable {
     // Others may call it by the link they were given. Ours is the node's, which all links lead to.
     let ours = "\(folder)/LCK..\(Self.names(of: node)[0])"
     let others = (Self.names(of: path) + Self.names(of: node)).map { "\(folder)/LCK..\($0)" }
-    for other in Set(others) where other != ours {
-      if case .held(let holder) = look(at: other) { throw failure(path, holder, other) }
-    }
-    for _ in 0..<5 {  // more than one: somebody may be as quick as we are
-      switch look(at: ours) {
-      case .held(let holder): throw failure(path, holder, ours)
-      case .stale(let inode): guard remove(ours, inode) else { return nil }
-      case .free: break
+    return try UUCPLock.alone { held throws(OpenFailure) in
+      for other in Set(others) where other != ours {
+        if case .held(let holder) = look(at: other, held) { throw failure(path, holder, other) }
       }
-      var isThere = false
-      if let lock = UUCPLock(ours, { make(ours, &isThere) }) { return lock }
-      if !isThere && !UUCPLock.isHeld(ours) { return nil }
+      for _ in 0..<5 {  // more than one: somebody else may be as quick as we are
+        switch look(at: ours, held) {
+        case .held(let holder): throw failure(path, holder, ours)
+        case .stale: guard removeStale(ours, held) else { return nil }
+        case .free: break
+        }
+        switch make(ours) {
+        case .made:
+          held.insert(ours)
+          return UUCPLock(ours)
+        case .isThere: continue
+        case .impossible: return nil
+        }
+      }
+      return nil
     }
-    return nil
   }
 
   /// What programs call it: all of the path below /dev with `_` for slashes (picocom, ser2net), or the last name (minicom).
@@ -75,20 +80,20 @@ struct UUCPLocks: Sendable {
 
   private enum State {
     case free
-    /// Its holder is gone; the file's inode.
-    case stale(ino_t)
+    /// Its holder is gone.
+    case stale
     case held(pid_t?)
   }
 
-  private func look(at path: String) -> State {
+  private func look(at path: String, _ held: Set<String>) -> State {
     var status = stat()
     guard lstat(path, &status) == 0 else { return .free }
     guard let pid = Self.pid(in: path) else {
       // Empty, perhaps: some make it first and write then. Or nobody's.
-      return time(nil) - status.st_mtim.tv_sec < 10 ? .held(nil) : .stale(status.st_ino)
+      return time(nil) - status.st_mtim.tv_sec < 10 ? .held(nil) : .stale
     }
-    if pid == getpid() { return UUCPLock.isHeld(path) ? .held(pid) : .stale(status.st_ino) }
-    return kill(pid, 0) == 0 || errno == EPERM ? .held(pid) : .stale(status.st_ino)
+    if pid == getpid() { return held.contains(path) ? .held(pid) : .stale }
+    return kill(pid, 0) == 0 || errno == EPERM ? .held(pid) : .stale
   }
 
   /// In digits, or as four bytes, as Kermit does it. Nil when it is neither.
@@ -101,29 +106,29 @@ struct UUCPLocks: Sendable {
     return text.flatMap { pid_t($0) }.flatMap { $0 > 0 ? $0 : nil }
   }
 
-  /// Moves it away first: whoever else found the same stale file may have put his own there by now, and that one goes back.
-  private func remove(_ path: String, _ inode: ino_t) -> Bool {
+  /// Moves it away first: another process that found it stale may have put its own there by now, and that goes back.
+  private func removeStale(_ path: String, _ held: Set<String>) -> Bool {
     let aside = temporaryName()
     guard rename(path, aside) == 0 else { return errno == ENOENT }
-    var status = stat()
-    if lstat(aside, &status) == 0, status.st_ino != inode { _ = link(aside, path) }
+    if case .held = look(at: aside, held) { _ = link(aside, path) }
     unlink(aside)
     return true
   }
 
+  private enum Making { case made, isThere, impossible }
+
   /// Written first and linked then, so that nobody ever sees it empty.
-  private func make(_ path: String, _ isThere: inout Bool) -> Bool {
+  private func make(_ path: String) -> Making {
     let draft = temporaryName()
     let raw = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o644)
-    guard raw >= 0 else { return false }
+    guard raw >= 0 else { return .impossible }
     let file = Descriptor(owning: raw)
     defer { unlink(draft) }
     let number = String(getpid())
     let text = Array((String(repeating: " ", count: max(0, 10 - number.count)) + number + "\n").utf8)
-    guard fchmod(file.raw, 0o644) == 0, write(file.raw, text, text.count) == text.count else { return false }
-    if link(draft, path) == 0 { return true }
-    isThere = errno == EEXIST
-    return false
+    guard fchmod(file.raw, 0o644) == 0, write(file.raw, text, text.count) == text.count else { return .impossible }
+    if link(draft, path) == 0 { return .made }
+    return errno == EEXIST ? .isThere : .impossible
   }
 
   private func temporaryName() -> String {
