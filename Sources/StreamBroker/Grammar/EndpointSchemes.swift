@@ -1,6 +1,8 @@
 // The schemes of endpoint URLs, one table each. To add a scheme, add its table here and a connector that opens it.
 // Whether a scheme can be opened is not said here but by the broker's list of connectors.
 
+import ByteStreams
+
 public enum EndpointSchemes {
   public static let all: [SchemeGrammar] = [
     tty, tcp, tls, ws, wss, rfc2217, unix, rfcomm, ble, ea, pty, exec, sim,
@@ -106,8 +108,10 @@ public enum EndpointSchemes {
   private static let unix = SchemeGrammar(
     "unix", example: "unix:///run/x.sock", authority: .none, path: .file,
     rules: [
-      // sun_path of unix(7)
-      Rule(nil) { $0.path.utf8.count > 107 ? "the path of a socket has 107 bytes at most" : nil }
+      Rule(nil) {
+        let most = UnixAddress.mostBytes
+        return $0.path.utf8.count > most ? "the path of a socket has \(most) bytes at most" : nil
+      }
     ])
 
   private static let exec = SchemeGrammar(

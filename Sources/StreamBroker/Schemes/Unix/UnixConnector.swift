@@ -81,17 +81,10 @@ private final class UnixOpening: Opening {
     let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     guard raw >= 0 else { return .failure(OpenFailure("connect \(path)", SystemError("socket"))) }
     let socket = DescriptorParcel(Descriptor(owning: raw))
-    var address = sockaddr_un()
-    address.sun_family = sa_family_t(AF_UNIX)
-    let bytes = Array(path.utf8)  // 107 at most, says the grammar
-    withUnsafeMutableBytes(of: &address.sun_path) { $0.copyBytes(from: bytes.prefix($0.count - 1)) }
-    let answer = withUnsafePointer(to: &address) {
-      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
-        connect(raw, $0, socklen_t(MemoryLayout<sockaddr_un>.size))
-      }
-    }
-    guard answer == 0 else {
-      let error = SystemError("connect")
+    do throws(SystemError) {
+      let answer = try UnixAddress.path(path).withSockaddr { connect(raw, $0, $1) }
+      guard answer == 0 else { throw SystemError("connect") }
+    } catch {
       return .failure(OpenFailure("connect \(path)", error, advice: advice(error)))
     }
     return .success(socket)
