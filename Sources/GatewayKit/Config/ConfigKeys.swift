@@ -11,6 +11,8 @@ struct ConfigKey: Sendable {
   let support: Support
   /// Means something on shared links only.
   let isForSharedLinks: Bool
+  /// What it does, in one line for people; config.yaml has more room.
+  let summary: String
 
   indirect enum Shape: Sendable {
     case value(ValueKind)
@@ -41,133 +43,199 @@ struct ConfigKey: Sendable {
   }
 
   init(
-    _ name: String, _ kind: ValueKind, _ standard: String? = nil, support: Support = .built, sharedOnly: Bool = false
+    _ name: String, _ kind: ValueKind, _ standard: String? = nil, support: Support = .built, sharedOnly: Bool = false,
+    says summary: String = ""
   ) {
-    self.init(name, .value(kind), standard, support: support, sharedOnly: sharedOnly)
+    self.init(name, .value(kind), standard, support: support, sharedOnly: sharedOnly, says: summary)
   }
 
   init(
-    _ name: String, _ shape: Shape, _ standard: String? = nil, support: Support = .built, sharedOnly: Bool = false
+    _ name: String, _ shape: Shape, _ standard: String? = nil, support: Support = .built, sharedOnly: Bool = false,
+    says summary: String = ""
   ) {
     self.name = name
     self.shape = shape
     self.standard = standard
     self.support = support
     isForSharedLinks = sharedOnly
+    self.summary = summary
   }
 }
 
 enum ConfigKeys {
   static let top: [ConfigKey] = [
-    ConfigKey("version", .words(["1"]), "1"),
+    ConfigKey("version", .words(["1"]), "1", says: "of this format"),
     ConfigKey(
       "log",
       .mapping([
-        ConfigKey("level", .words(Config.Log.Level.allCases.map(\.rawValue)), "info"),
-        ConfigKey("format", .words(Config.Log.Format.allCases.map(\.rawValue)), "text"),
-      ])),
+        ConfigKey("level", .words(Config.Log.Level.allCases.map(\.rawValue)), "info", says: "the least that is told"),
+        ConfigKey("format", .words(Config.Log.Format.allCases.map(\.rawValue)), "text", says: "for people or programs"),
+      ]), says: "what is told on standard error"),
     // sun_path of unix(7) holds 108 bytes, the last one NUL.
-    ConfigKey("control", .mapping([ConfigKey("socket", .either(.words(["auto", "off"]), .file(limit: 107)), "auto")])),
+    ConfigKey(
+      "control",
+      .mapping([
+        ConfigKey(
+          "socket", .either(.words(["auto", "off"]), .file(limit: 107)), "auto",
+          says: "auto: $RUNTIME_DIRECTORY, /run/baudway, else an abstract one; or a path")
+      ]), says: "where the commands reach the running gateway"),
     ConfigKey(
       "admin",
       .mapping([
-        ConfigKey("listen", .url(web, built: .none, isList: true)), ConfigKey("insecure", .flag, "no"),
-      ]), support: .later()),
+        ConfigKey("listen", .url(web, built: .none, isList: true), says: "its addresses"),
+        ConfigKey("insecure", .flag, "no", says: "beyond this machine without TLS or users"),
+      ]), support: .later(), says: "status page, API and metrics"),
     ConfigKey(
-      "users", .named(.mapping([ConfigKey("password", .secret), ConfigKey("roles", .named(roles, .any))]), .any),
-      support: .later()),
-    ConfigKey("proxies", .list(.network), support: .later()),
+      "users",
+      .named(
+        .mapping([
+          ConfigKey("password", .secret, says: "as baudway hash-password prints it, or file:NAME"),
+          ConfigKey("roles", .named(roles, .any), says: "monitor or writer, by patterns of routes"),
+        ]), .any), support: .later(), says: "who may log in"),
+    ConfigKey("proxies", .list(.network), support: .later(), says: "networks whose PROXY headers are believed"),
     ConfigKey(
       "limits",
       .mapping([
-        ConfigKey("handshakes-per-address", .integer(1...100_000), "100", support: .later(except: ["100"])),
+        ConfigKey(
+          "handshakes-per-address", .integer(1...100_000), "100", support: .later(except: ["100"]),
+          says: "that one address may have under way"),
         ConfigKey(
           "connects-per-second", .either(.words(["off"]), .integer(1...100_000)), "off",
-          support: .later(except: ["off"])),
-      ])),
+          support: .later(except: ["off"]), says: "new clients of one address"),
+      ]), says: "for the whole gateway"),
     tls,
-    ConfigKey("defaults", .mapping(policies)),
-    ConfigKey("routes", .named(.mapping(route), .routes)),
+    ConfigKey("defaults", .mapping(policies), says: "what holds for every route that does not say otherwise"),
+    ConfigKey("routes", .named(.mapping(route), .routes), says: "by name: who is led where"),
   ]
 
   /// What stands under the name of a route.
   static let route: [ConfigKey] =
     [
-      ConfigKey("listen", .url(ListenerSchemes.all, built: .listeners, isList: true)),
-      ConfigKey("dial", .url(EndpointSchemes.all, built: .none, isList: false), support: .later()),
-      ConfigKey("endpoint", .url(EndpointSchemes.all, built: .endpoints, isList: false)),
+      ConfigKey(
+        "listen", .url(ListenerSchemes.all, built: .listeners, isList: true), says: "where its clients arrive"),
+      ConfigKey(
+        "dial", .url(EndpointSchemes.all, built: .none, isList: false), support: .later(),
+        says: "whom to call for a client, instead of listening"),
+      ConfigKey(
+        "endpoint", .url(EndpointSchemes.all, built: .endpoints, isList: false),
+        says: "the device or server it leads to"),
     ] + policies
 
   /// What stands under a route or under `defaults`.
   static let policies: [ConfigKey] = [
-    ConfigKey("link", .words(Config.Link.allCases.map(\.rawValue))),
+    ConfigKey(
+      "link", .words(Config.Link.allCases.map(\.rawValue)),
+      says: "one link for all clients, or one for each; serial ports and sim are shared unless it is said"),
     clients, device, tls,
     ConfigKey(
       "websocket",
       .mapping([
-        ConfigKey("origins", .list(.text)), ConfigKey("deflate", .flag, "no"),
-        ConfigKey("max-message", .size(1...1 << 30), "16MiB"),
-        ConfigKey("ping", .either(.words(["off"]), .duration(.seconds(1) ... .seconds(3600))), "20s"),
-      ]), support: .later()),
+        ConfigKey("origins", .list(.text), says: "pages that may connect, beside our own"),
+        ConfigKey("deflate", .flag, "no", says: "compress messages"),
+        ConfigKey("max-message", .size(1...1 << 30), "16MiB", says: "the longest that is taken"),
+        ConfigKey(
+          "ping", .either(.words(["off"]), .duration(.seconds(1) ... .seconds(3600))), "20s",
+          says: "after so long a silence"),
+      ]), support: .later(), says: "for ws and wss listeners"),
     ConfigKey(
       "packets",
       .switched([
-        ConfigKey("idle", .duration(.milliseconds(1) ... .seconds(60))), ConfigKey("max", .size(1...64 << 10)),
-        ConfigKey("delimiter", .escapes),
-      ]), "off"),
+        ConfigKey(
+          "idle", .duration(.milliseconds(1) ... .seconds(60)), says: "a silence that ends a packet"),
+        ConfigKey("max", .size(1...64 << 10), says: "the length at which it ends"),
+        ConfigKey("delimiter", .escapes, says: "the bytes behind which it ends"),
+      ]), "off", says: "for devices that speak in frames, which are kept whole"),
     ConfigKey(
       "capture",
       .switched([
-        ConfigKey("file", .path), ConfigKey("format", .words(["pcapng", "hex", "raw"]), "pcapng"),
-        ConfigKey("rotate", .size(4096...1 << 40)), ConfigKey("keep", .integer(1...10_000)),
-      ]), "off", support: .later(except: ["off"])),
+        ConfigKey("file", .path, says: "with {route} and {date}"),
+        ConfigKey("format", .words(["pcapng", "hex", "raw"]), "pcapng", says: "how it is written"),
+        ConfigKey("rotate", .size(4096...1 << 40), says: "a new file after so much"),
+        ConfigKey("keep", .integer(1...10_000), says: "how many old files stay"),
+      ]), "off", support: .later(except: ["off"]), says: "record what is said"),
   ]
 
   private static let clients = ConfigKey(
     "clients",
     .mapping([
       // The default depends on the link: see Config.standardMax.
-      ConfigKey("max", .integer(1...100_000)),
-      ConfigKey("when-full", .words(Config.Clients.WhenFull.allCases.map(\.rawValue)), "refuse"),
-      ConfigKey("writers", .words(Config.Clients.Writers.allCases.map(\.rawValue)), "all", sharedOnly: true),
+      ConfigKey(
+        "max", .integer(1...100_000), says: "how many at once; unless it is said 8 on a shared link, 1000 else"),
+      ConfigKey(
+        "when-full", .words(Config.Clients.WhenFull.allCases.map(\.rawValue)), "refuse",
+        says: "what happens to one more"),
+      ConfigKey(
+        "writers", .words(Config.Clients.Writers.allCases.map(\.rawValue)), "all", sharedOnly: true,
+        says: "who may send to the device; one is who has the pen"),
       ConfigKey(
         "takeover", .either(.words(["refuse", "newest"]), .prefixed("idle", .duration(pause))), "refuse",
-        sharedOnly: true),
-      ConfigKey("slow", .words(Config.Clients.Slow.allCases.map(\.rawValue)), "auto"),
-      ConfigKey("buffer", .size(4096...16 << 20)),  // the default depends on the link, too
-      ConfigKey("backlog", .size(0...16 << 20), "0", sharedOnly: true),
-      ConfigKey("idle-timeout", .either(.words(["off"]), .duration(pause)), "off"),
-      ConfigKey("keepalive", .flag, "yes"),
-      ConfigKey("notices", .flag, "yes"),
-      ConfigKey("allow", .list(.network)), ConfigKey("deny", .list(.network)),
-      ConfigKey("users", .list(.text), support: .later()), ConfigKey("banner", .lines),
-    ]))
+        sharedOnly: true, says: "with one writer: who may take the pen, and when"),
+      ConfigKey(
+        "slow", .words(Config.Clients.Slow.allCases.map(\.rawValue)), "auto",
+        says: "when a client does not read; auto: block the device while it is alone, else disconnect it"),
+      ConfigKey(
+        "buffer", .size(4096...16 << 20),  // the default depends on the link, too
+        says: "bytes kept per client and direction; unless it is said 64KiB on a shared link, 256KiB else"),
+      ConfigKey(
+        "backlog", .size(0...16 << 20), "0", sharedOnly: true,
+        says: "the last bytes of device output, sent to each new client first"),
+      ConfigKey(
+        "idle-timeout", .either(.words(["off"]), .duration(pause)), "off",
+        says: "end a client after so long without a byte either way"),
+      ConfigKey("keepalive", .flag, "yes", says: "find dead clients within 30 seconds"),
+      ConfigKey("notices", .flag, "yes", says: "tell people in a line of text why they are refused"),
+      ConfigKey("allow", .list(.network), says: "networks that may come; all unless it is said"),
+      ConfigKey("deny", .list(.network), says: "networks of those that may not"),
+      ConfigKey("users", .list(.text), support: .later(), says: "who may come, by name"),
+      ConfigKey("banner", .lines, says: "what each reads first, with {route}, {endpoint} and {client}"),
+    ]), says: "who may come, and what they may do")
 
   private static let device = ConfigKey(
     "device",
     .mapping([
-      ConfigKey("open", .words(Config.Device.Open.allCases.map(\.rawValue)), "on-demand", sharedOnly: true),
-      ConfigKey("linger", .duration(.zero ... .seconds(86400)), "0s", sharedOnly: true),
-      ConfigKey("retry", .durations(pause), "250ms..30s", sharedOnly: true),
-      ConfigKey("absent", .words(Config.Device.Absent.allCases.map(\.rawValue)), "hold", sharedOnly: true),
-      ConfigKey("connect-timeout", .duration(pause), "10s"),
-      ConfigKey("drain", .duration(.zero ... .seconds(3600)), "5s"),
-      ConfigKey("flush", .words(Config.Device.Flush.allCases.map(\.rawValue)), "connect", sharedOnly: true),
-      ConfigKey("on-open", .escapes, sharedOnly: true), ConfigKey("on-close", .escapes, sharedOnly: true),
+      ConfigKey(
+        "open", .words(Config.Device.Open.allCases.map(\.rawValue)), "on-demand", sharedOnly: true,
+        says: "while there are clients, or always"),
+      ConfigKey(
+        "linger", .duration(.zero ... .seconds(86400)), "0s", sharedOnly: true,
+        says: "how long it stays open after the last client"),
+      ConfigKey(
+        "retry", .durations(pause), "250ms..30s", sharedOnly: true,
+        says: "pauses between two tries while it is not there; and at once when it comes"),
+      ConfigKey(
+        "absent", .words(Config.Device.Absent.allCases.map(\.rawValue)), "hold", sharedOnly: true,
+        says: "while it is not there: hold clients and what they send, discard what they send, or close them"),
+      ConfigKey("connect-timeout", .duration(pause), "10s", says: "how long one try to open or connect may take"),
+      ConfigKey(
+        "drain", .duration(.zero ... .seconds(3600)), "5s",
+        says: "how long what a client sent before it left may stand still before it is given up"),
+      ConfigKey(
+        "flush", .words(Config.Device.Flush.allCases.map(\.rawValue)), "connect", sharedOnly: true,
+        says: "throw away what was said before the link was opened, what is unsent when the last client leaves, or both"
+      ),
+      ConfigKey("on-open", .escapes, sharedOnly: true, says: "bytes to send when the link has opened"),
+      ConfigKey("on-close", .escapes, sharedOnly: true, says: "bytes to send before it closes"),
       ConfigKey(
         "reset", .words(["off", "esp32", "esp8266", "avr", "stm32"]), "off", support: .later(except: ["off"]),
-        sharedOnly: true),
-    ]))
+        sharedOnly: true, says: "reset lines for programmers"),
+    ]), says: "when it is opened, and what happens while it is not there")
 
   private static let tls = ConfigKey(
     "tls",
     .mapping([
-      ConfigKey("certificate", .path), ConfigKey("key", .path), ConfigKey("client-ca", .path),
-      ConfigKey("min-version", .words(["1.2", "1.3"]), "1.2"),
-      ConfigKey("certificates", .mappings([ConfigKey("certificate", .path), ConfigKey("key", .path)])),
-      ConfigKey("client-auth", .words(["required", "optional"]), "required"), ConfigKey("crl", .path),
-      ConfigKey("ciphers", .text),
-    ]), support: .later())
+      ConfigKey("certificate", .path, says: "the chain, in PEM"), ConfigKey("key", .path, says: "its key, in PEM"),
+      ConfigKey("client-ca", .path, says: "who signs certificates of clients"),
+      ConfigKey("min-version", .words(["1.2", "1.3"]), "1.2", says: "of the protocol"),
+      ConfigKey(
+        "certificates",
+        .mappings([
+          ConfigKey("certificate", .path, says: "the chain, in PEM"), ConfigKey("key", .path, says: "its key, in PEM"),
+        ]), says: "others, chosen by the name that is asked for (SNI)"),
+      ConfigKey(
+        "client-auth", .words(["required", "optional"]), "required", says: "whether clients need a certificate"),
+      ConfigKey("crl", .path, says: "certificates that are revoked"),
+      ConfigKey("ciphers", .text, says: "of TLS 1.2, in OpenSSL's words"),
+    ]), support: .later(), says: "for tls, telnets and wss listeners")
 
   private static let roles = ConfigKey.Shape.value(.words(["monitor", "writer"]))
 

@@ -49,6 +49,7 @@ extension ConfigReader {
       let path = "\(spot.path).\(Suggestion.plain(entry.name))"
       var items = [entry.value]
       if case .sequence(let list) = entry.value.content { items = list }
+      if items.isEmpty { report("expected a value, not an empty list", at: entry.value.place, path) }
       for item in items {
         guard case .scalar(let scalar) = item.content, !item.isNull else {
           report("expected a single value, not \(item.kind)", at: item.place, path)

@@ -10,6 +10,9 @@ public enum Units {
     ("KB", 1000), ("B", 1),
   ]
 
+  public static var durationNames: [String] { durations.map(\.unit) }
+  public static var sizeNames: [String] { sizes.map(\.unit) }
+
   /// "250ms" → 250 milliseconds; "0" needs no unit. Nil when it is no duration, or longer than 2^53 milliseconds.
   public static func duration(_ text: String) -> Duration? {
     guard let (number, unit) = split(text) else { return nil }
