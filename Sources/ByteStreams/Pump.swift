@@ -32,6 +32,8 @@ public final class Pump {
   /// Bytes read by `skim`.
   public private(set) var skimmed: UInt64 = 0
   public private(set) var sourceEnded = false
+  /// The last turn has read all that the source had at hand.
+  public private(set) var sourceIsDry = false
   /// The sink's last answer was that it takes no more now. `drain` finds out anew.
   public private(set) var sinkIsBlocked = false
   /// Bytes read and not yet written.
@@ -61,6 +63,7 @@ public final class Pump {
     var canWrite = mayWrite && sink != nil && !sinkIsBlocked
     if canWrite && count > 0 { canWrite = try write(limit: .max) }
     var reads = Self.budget(capacity: capacity)
+    sourceIsDry = false
     reading: while !sourceEnded {
       guard wantsMore(canWrite) else {
         source.readerWaits = []
@@ -79,10 +82,12 @@ public final class Pump {
         // A short read has emptied the source, unless bytes hide inside; looking once more would cost a call.
         if count > 0 && count < room && !source.holdsBytes {
           source.readerWaits = wantsMore(canWrite) ? .readable : []
+          sourceIsDry = true
           break reading
         }
       case .blocked(let wish):
         source.readerWaits = wish
+        sourceIsDry = true
         break reading
       case .ended:
         source.readerWaits = []

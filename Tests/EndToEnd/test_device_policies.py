@@ -1,11 +1,10 @@
 """What `device.*` promises while a device comes and goes: each policy with a device that is replaced under traffic, and what
 a device hears first and last."""
-import fcntl
+import contextlib
 import os
 import select
 import signal
 import socket
-import termios
 import threading
 import time
 import tty
@@ -25,15 +24,18 @@ class Cable:
         self.socat = self.far = None
 
     def plug(self):
-        self.socat = Socat(
-            f"pty,raw,echo=0,link={self.link}", f"pty,raw,echo=0,link={self.other}", links=(self.link, self.other))
+        near = self.link + "-near"
+        self.socat = Socat(f"pty,raw,echo=0,link={near}", f"pty,raw,echo=0,link={self.other}", links=(near, self.other))
         self.far = os.open(self.other, os.O_RDWR | os.O_NOCTTY)
         tty.setraw(self.far)
+        # Only now: what the gateway says before somebody has the far end open would be lost in it.
+        os.symlink(os.readlink(near), self.link)
 
     def pull(self):
         if self.far is not None:
-            os.close(self.far)
+            os.unlink(self.link)
             self.socat.kill()
+            os.close(self.far)
             self.far = None
 
     def say(self, data: bytes):
@@ -95,12 +97,20 @@ class Talker:
         self._stop.set()
         self.threads[0].join(10)
 
+    def leave(self):
+        """With a reset. A thread that waits in recv would keep the socket open."""
+        self.stop_talking()
+        with contextlib.suppress(OSError):
+            self.client.shutdown(socket.SHUT_RD)
+        self.threads[1].join(10)
+        with contextlib.suppress(OSError):
+            reset(self.client)
+
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.stop_talking()
-        reset(self.client)
+        self.leave()
 
 
 def serve(cable: Cable, absent: str, **device) -> Gateway:
@@ -137,7 +147,7 @@ def test_hold_ten_times(folder):
             talker.stop_talking()
             until(lambda: not cable.hear(0.5), 10, "silence")
             assert not gateway.events("session ended")
-            reset(talker.client)
+            talker.leave()
             ended = gateway.event("session ended")
             assert (ended["up"], ended["dropped"]) == (talker.number * RECORD, 0), ended
 
@@ -156,7 +166,7 @@ def test_discard_ten_times(folder):
             talker.stop_talking()
             until(lambda: not cable.hear(0.5), 10, "silence")
             assert not gateway.events("session ended")
-            reset(talker.client)
+            talker.leave()
             ended = gateway.event("session ended")
             assert ended["up"] + ended["dropped"] == talker.number * RECORD, ended
             assert ended["dropped"] >= 10 * 50 * RECORD, ended
@@ -172,7 +182,7 @@ def test_close_ten_times(folder, open_):
                 lose(cable, gateway, talker, slow, generation)
                 assert talker.ended.wait(10) and receive_all(slow) == b""
             gone = gateway.event("session ended", reason="device-lost", count=2 * generation)
-            assert cable.link in gone["error"], gone
+            assert cable.link in gone["error"] or "EIO" in gone["error"], gone
             with gateway.connect("port") as early:
                 assert receive_all(early) == b""
             gone = gateway.event("session ended", reason="open-failed", count=generation)
@@ -249,13 +259,17 @@ def test_flush_at_disconnect(leave):
             time.sleep(0.3)  # until the gateway has noticed; a client that sees an open link proves it
             with gateway.connect("port") as second:
                 second.sendall(b"clean")
-                assert device.read(5) == b"clean"
+                old = 0
+                while (piece := device.read(1)) == b"\0":
+                    old += 1
+                # The kernel has some 4 KiB in the hands of the reader already.
+                assert piece + device.read(4) == b"clean" and old < 5000
                 device.write(b"answer")
                 assert receive_until(second, b"answer") == b"answer"
-                if leave is not reset:
-                    return
-                ended = gateway.event("session ended")
-                assert ended["reason"] == "client-lost" and 0 < ended["up"] < sent and ended["dropped"] > 0, ended
+                if leave is reset:
+                    ended = gateway.event("session ended")
+                    assert old < ended["up"] and ended["up"] + ended["dropped"] <= sent, ended
+                    assert ended["dropped"] >= 60_000, ended
 
 
 def test_a_client_who_left_before_sigterm_is_delivered(folder):

@@ -68,25 +68,37 @@ struct SharedEndingsTests {
   }
 
   @Test(
-    "that is sent away has what its client sent before he left delivered, though it is unread",
-    arguments: [true, false])
-  func sentAwayAfterHeLeft(hasLeft: Bool) throws {
+    "that is sent away has what its client has sent so far delivered, though it was unread",
+    arguments: [[.moved(100), .ended], [.moved(100), .blocked(until: .readable), .ended], [.moved(100)]]
+      as [[ScriptedStream.Step]])
+  func sentAway(reads: [ScriptedStream.Step]) throws {
     let rig = try HubRig(buffer: 16)
-    let client = ScriptedStream(reads: [.moved(100), .ended])
+    let client = ScriptedStream(reads: reads)
     client.holdsBytes = true
-    client.lastByteIsIn = hasLeft
+    client.lastByteIsIn = reads.count == 3
     let session = rig.join(client)
     let endpoint = ScriptedStream(writes: [.blocked(until: .writable)])
     rig.hub.attach(endpoint)
-    rig.wakeReader(client)
     rig.hub.leaveAll(Ending(.shutdown))
     for _ in 0..<60 where rig.ending(of: session) == nil {
       rig.advance(by: .seconds(4), step: .seconds(1))
       endpoint.willWrite(.moved(2), .blocked(until: .writable))
       rig.wakeWriter(endpoint)
+      rig.wakeReader(client)
     }
-    #expect(rig.ending(of: session) == .shutdown && session.dropped == 0)
-    #expect(endpoint.written == pattern(0..<(hasLeft ? 100 : 16)), "who is there still could go on for ever")
+    #expect(rig.ending(of: session) == .shutdown && endpoint.written == pattern(0..<100) && session.dropped == 0)
+  }
+
+  @Test("that is sent away does not stay for as long as its client goes on sending")
+  func sentAwayWhileSending() throws {
+    let rig = try HubRig(buffer: 65_536)
+    let client = ScriptedStream(reads: [.moved(1 << 30)])
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(takesAll: true)
+    rig.hub.attach(endpoint)
+    rig.hub.leaveAll(Ending(.shutdown))
+    for _ in 0..<1000 where rig.ending(of: session) == nil { rig.wakeReader(client) }
+    #expect(rig.ending(of: session) == .shutdown && endpoint.written.count < 5 << 20)
   }
 
   @Test("has all of its input delivered after its client left, though there was no room to read it")

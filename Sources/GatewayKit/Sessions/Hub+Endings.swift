@@ -6,6 +6,8 @@ extension Hub {
   // A client that has finished sending may go on listening to a shared endpoint; one that closed altogether looks the
   // same until a write to him fails, so silence ends it. The same for a client that goes on after his endpoint's end.
   static let halfClosedLimit = Duration.seconds(30)
+  // One who has left may have so much in his own kernel still (net.ipv4.tcp_wmem); one who is there could go on for ever.
+  private static let mostLeftBehind: UInt64 = 4 << 20
 
   /// Sends everybody away with `ending` once they have what is kept for them, and their input is delivered.
   func leaveAll(_ ending: Ending) {
@@ -17,14 +19,24 @@ extension Hub {
     session.leaving = ending
     session.leavesAt = head
     let isLost = !canReachEndpoint || policy.flushesBehindLast
-    // One who has left already has said all he will, and that is still read and delivered. Others would go on for ever.
-    if isLost || !(session.hasSentLastByte || session.client.lastByteIsIn) { session.pump.endSource() }
+    if isLost || !session.mayWrite { session.pump.endSource() }
     if isLost { session.dropped &+= UInt64(session.pump.discard()) }
+    session.mostSent = session.pump.moved &+ UInt64(session.pump.count) &+ Self.mostLeftBehind
+    if !session.pump.sourceEnded { takeInput(of: session) }
+    guard !session.isOver else { return }
     // The beginning of a packet is all he will hear of it.
     if let cutter, let ring, session.takesOutput, !session.isBlocked {
       session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
     }
     settle(session)
+  }
+
+  /// What one who leaves has sent is still read: as long as there is something at hand, or his end is.
+  private func endInputIfRead(_ session: Session) {
+    let pump = session.pump
+    guard !pump.sourceEnded else { return }
+    let isRead = pump.sourceIsDry && !session.client.lastByteIsIn
+    if isRead || pump.moved &+ UInt64(pump.count) >= session.mostSent { pump.endSource() }
   }
 
   /// Decides what follows from the state a session is in. Called after whatever may have changed it.
@@ -38,6 +50,7 @@ extension Hub {
       session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
     }
     if let ending = session.leaving {
+      endInputIfRead(session)
       if heardAll && session.pump.sourceEnded && session.pump.count == 0 && !holdsLastUnit(session) {
         end(session, ending)
       } else {

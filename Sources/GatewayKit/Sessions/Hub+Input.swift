@@ -31,7 +31,7 @@ extension Hub {
   private func takeInput(of session: Session, mayWrite: Bool) {
     do {
       switch try session.pump.turn(mayWrite: mayWrite) {
-      case .idle: break
+      case .idle: if session.leaving != nil { settle(session) }
       case .keeps:
         queue(session)
         if session.pump.sourceEnded { settle(session) }

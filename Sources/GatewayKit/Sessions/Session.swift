@@ -61,6 +61,8 @@ final class Session: ByteStreamDelegate {
   var leaving: Ending?
   /// Position up to which he still hears then; output under way must not keep him forever.
   var leavesAt: UInt64 = 0
+  /// How much of what he sends is delivered then.
+  var mostSent: UInt64 = 0
   var isOver = false
   /// Which side was first to finish.
   var endedFirst: Ending.Word?
