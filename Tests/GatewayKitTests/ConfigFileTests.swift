@@ -1,5 +1,6 @@
 // What golden files can't show: odd bytes, files and secrets, sizes, damage, and the values themselves.
 
+import ByteStreams
 import Glibc
 import StreamBroker
 import Testing
@@ -69,6 +70,51 @@ struct ConfigFileTests {
       """
     let taken = "tty:///dev/null is taken by routes.a.endpoint (line 2); one device can have one route"
     #expect(problems(Array(text.utf8)).hasSuffix(": routes.b.endpoint: \(taken)"))
+  }
+
+  /// A machine with two adapters. Each has several names.
+  private struct TwoAdapters: Connector {
+    static let scheme = "tty"
+    static let isLine = true
+    let realDevice: String?
+
+    init(_ url: EndpointURL) {
+      let names = [
+        "usb/0403:6001": "ttyUSB0", "usb/0403:6001/A50285BI": "ttyUSB0", "/dev/serial/by-id/a": "ttyUSB0",
+        "/dev/serial/by-path/b": "ttyUSB0", "/dev/ttyUSB0": "ttyUSB0", "usb/10c4:ea60": "ttyUSB1",
+        "/dev/serial/by-id/c": "ttyUSB1",
+      ]
+      realDevice = names[url.host == "usb" ? "usb\(url.path)" : url.path].map { "tty:///dev/\($0)" }
+    }
+
+    func open(
+      on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    ) -> any Opening { DoneAtOnce() }
+  }
+
+  @Test(
+    "knows a port by what its connector finds behind a name, in whatever order they are said",
+    arguments: [
+      ("usb/0403:6001", "/dev/serial/by-id/a", true), ("/dev/serial/by-id/a", "/dev/serial/by-path/b", true),
+      ("/dev/ttyUSB0", "usb/0403:6001/A50285BI", true), ("usb/0403:6001", "usb/0403:6001/A50285BI", true),
+      ("usb/0403:6001", "usb/10c4:ea60", false), ("/dev/serial/by-id/a", "/dev/serial/by-id/c", false),
+      ("/dev/serial/by-id/away", "usb/10c4:ea60", false), ("usb/1234:0001", "usb/1234:0001", true),
+    ])
+  func sameDevice(one: String, other: String, isSame: Bool) throws {
+    for (first, second) in [(one, other), (other, one)] {
+      let text = """
+        routes:
+          a: { listen: 'tcp://:1', endpoint: 'tty://\(first)' }
+          b: { listen: 'tcp://:2', endpoint: 'tty://\(second)' }
+        """
+      var problem: ConfigProblems?
+      do throws(ConfigProblems) {
+        _ = try ConfigFile.read(Array(text.utf8), broker: Broker([TwoAdapters.self]))
+      } catch { problem = error }
+      let said = problem.map { "\($0)" } ?? ""
+      #expect(said.contains("is taken by routes.a.endpoint (line 2); one device can have one route") == isSame)
+      #expect(said.isEmpty == !isSame, "\(said)")
+    }
   }
 
   @Test("with odd bytes says which and where")

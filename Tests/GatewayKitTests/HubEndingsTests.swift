@@ -237,6 +237,22 @@ struct OwnLinkEndingsTests {
     return rig
   }
 
+  @Test("has its input delivered behind its client's end for as long as drain says, and for 30 s at least")
+  func drain() throws {
+    for (drain, limit) in [(Duration.seconds(5), 30), (.seconds(60), 60)] {
+      let rig = try HubRig(isShared: false, drain: drain)
+      let client = ScriptedStream(reads: [.moved(3), .ended])
+      client.holdsBytes = true
+      let session = rig.join(client)
+      rig.hub.attach(ScriptedStream())
+      rig.wakeReader(client)
+      rig.advance(by: .seconds(limit - 1), step: .seconds(1))
+      #expect(rig.ending(of: session) == nil)
+      rig.advance(by: .seconds(2), step: .seconds(1))
+      #expect(rig.ending(of: session) == .clientLeft && session.dropped == 3)
+    }
+  }
+
   @Test("passes the client's end on, and waits for the answer as long as it takes")
   func clientFirst() throws {
     let rig = try rig()

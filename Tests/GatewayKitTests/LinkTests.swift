@@ -133,6 +133,20 @@ struct LinkTests {
     #expect(rig.openings.count == 2 && rig.ending(of: session) == nil)
   }
 
+  @Test("of one client gives up an opening that takes too long, too, and ends him with the reason")
+  func timeoutOfOwn() throws {
+    let rig = try LinkRig(isShared: false) { $0.connectTimeout = .seconds(3) }
+    let session = rig.join(ScriptedStream())
+    rig.pass(.milliseconds(2_999))
+    #expect(rig.ending(of: session) == nil)
+    rig.pass(.milliseconds(1))
+    #expect(rig.openings[0].isCancelled && rig.ending(of: session) == .openFailed)
+    let cause = try #require(rig.endings[session.number]?.first?.cause)
+    #expect("\(cause)".hasSuffix("no answer within 3.0 seconds"))
+    rig.openings[0].succeed(ScriptedStream())  // comes too late to matter
+    #expect(rig.link.status == .closed)
+  }
+
   @Test("works with a connector that answers at once", arguments: [true, false])
   func atOnce(succeeds: Bool) throws {
     let rig = try LinkRig()

@@ -85,6 +85,10 @@ struct StatusLogTests {
       .listenerClosed(route: "gps", listener: "tcp://127.0.0.1:0", bound: "tcp://127.0.0.1:4001"),
       "info listener closed route=gps listen=tcp://127.0.0.1:4001"
     ),
+    (
+      .linkDropped(route: "gps", endpoint: "tty:///dev/x", bytes: 12),
+      "warning link drops route=gps endpoint=tty:///dev/x dropped=12"
+    ),
     (.writerChanged(route: "gps", from: 17, to: 18), "info writer changed route=gps from=17 to=18"),
     (.writerChanged(route: "gps", from: nil, to: 18), "info writer changed route=gps to=18"),
     (

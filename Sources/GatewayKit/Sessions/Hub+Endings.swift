@@ -65,7 +65,7 @@ extension Hub {
     let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
     if endpointHasEnded && heardAll && !isComplete { tellEnd(to: session) }
     // On a link of his own the client may be there still, waiting for an answer: his endpoint gets more time.
-    let drainLimit = policy.isShared ? policy.drain : Self.halfClosedLimit
+    let drainLimit = policy.isShared ? policy.drain : max(policy.drain, Self.halfClosedLimit)
     guard session.pump.sourceEnded else {
       if session.hasSentLastByte {
         watch(session, drainLimit)
