@@ -70,7 +70,7 @@ public struct PtyConnector: Connector {
     let closes: Inotify
     do throws(SystemError) {
       closes = try Inotify.open().get()
-      try closes.watch(pty.path, IN_CLOSE)
+      try closes.watch(pty.path, Int32(IN_CLOSE_WRITE | IN_CLOSE_NOWRITE))
     } catch {
       throw OpenFailure("\(error.call) \(pty.path)", error)
     }

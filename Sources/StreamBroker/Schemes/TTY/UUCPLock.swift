@@ -3,6 +3,7 @@
 // bind who asks; flock and TIOCEXCL come besides. Files, so on the port's queue only.
 
 import ByteStreams
+import CLinux
 import Glibc
 import Synchronization
 
