@@ -34,16 +34,16 @@ public struct StatusTable {
   // MARK: - Routes
 
   private var routes: [String] {
-    var table = TextTable(["ROUTE", "LINK", "ENDPOINT", "LISTENERS", "CLIENTS", "UP", "DOWN", "DROPPED"], paint)
-    table.alignRight(4...7)
+    var table = TextTable(["ROUTE", "LINK", "ENDPOINT", "LISTENERS", "CLIENTS"] + traffic + ["DROPPED"], paint)
+    table.alignRight(4...5 + traffic.count)
     for route in snapshot.routes {
-      let rates = rate(of: route)
-      table.add([
+      var cells: [TextTable.Cell] = [
         .init(route.name), link(of: route), .init(route.endpoint), listener(route.listeners.first),
-        .init("\(route.clients.count)/\(route.maxClients)"), figure(route.totals.up, rates?.up),
-        figure(route.totals.down, rates?.down),
-        .init(Figures.bytesOrNone(route.totals.dropped), route.totals.dropped > 0 ? .yellow : .dim),
-      ])
+        .init("\(route.clients.count)/\(route.maxClients)"),
+      ]
+      let rates = rate(of: route)
+      cells += figures(route.totals.up, rates?.up) + figures(route.totals.down, rates?.down)
+      table.add(cells + [dropped(route.totals.dropped)])
       for other in route.listeners.dropFirst() { table.add(["", "", "", listener(other)]) }
       for note in notes(on: route) { table.note("  " + note) }
     }
@@ -88,18 +88,19 @@ public struct StatusTable {
 
   private var clients: [String] {
     var table = TextTable(
-      ["SESSION", "ROUTE", "CLIENT", "LISTENER", "SINCE", "UP", "DOWN", "QUEUED", "DROPPED", ""], paint)
+      ["SESSION", "ROUTE", "CLIENT", "LISTENER", "SINCE"] + traffic + ["QUEUED", "DROPPED", ""], paint)
     table.alignRight(0...0)
-    table.alignRight(4...8)
+    table.alignRight(4...6 + traffic.count)
     for route in snapshot.routes {
       for client in route.clients {
-        let rates = rate(of: client, on: route)
-        table.add([
+        var cells: [TextTable.Cell] = [
           .init("\(client.number)"), .init(route.name), .init(client.address ?? "local"), .init(client.listener),
-          .init(Figures.age(client.nanoseconds)), figure(client.up, rates?.up), figure(client.down, rates?.down),
-          .init(Figures.bytesOrNone(client.queuedUp &+ client.queuedDown)),
-          .init(Figures.bytesOrNone(client.dropped), client.dropped > 0 ? .yellow : .dim), marks(of: client),
-        ])
+          .init(Figures.age(client.nanoseconds)),
+        ]
+        let rates = rate(of: client, on: route)
+        cells += figures(client.up, rates?.up) + figures(client.down, rates?.down)
+        cells.append(.init(Figures.bytesOrNone(client.queuedUp &+ client.queuedDown)))
+        table.add(cells + [dropped(client.dropped), marks(of: client)])
       }
     }
     return table.lines
@@ -128,14 +129,20 @@ public struct StatusTable {
     return table.lines
   }
 
-  // MARK: - Rates
+  // MARK: - Bytes and rates
 
   private typealias Rates = (up: UInt64, down: UInt64)
 
-  private func figure(_ bytes: UInt64, _ rate: UInt64?) -> TextTable.Cell {
-    guard let rate else { return .init(Figures.bytes(bytes)) }
-    let speed = rate == 0 ? "-" : Figures.bytes(rate) + "/s"
-    return .init("\(Figures.bytes(bytes)) \(Figures.padded(speed, to: 10))")
+  private var traffic: [String] { before == nil ? ["UP", "DOWN"] : ["UP", "UP/S", "DOWN", "DOWN/S"] }
+
+  private func figures(_ bytes: UInt64, _ rate: UInt64?) -> [TextTable.Cell] {
+    let total = TextTable.Cell(Figures.bytes(bytes))
+    guard before != nil else { return [total] }
+    return [total, .init(Figures.bytesOrNone(rate ?? 0), rate ?? 0 > 0 ? .green : .dim)]
+  }
+
+  private func dropped(_ bytes: UInt64) -> TextTable.Cell {
+    .init(Figures.bytesOrNone(bytes), bytes > 0 ? .yellow : .dim)
   }
 
   private func rate(of route: Snapshot.Route) -> Rates? {
@@ -180,8 +187,4 @@ enum Figures {
   }
 
   static func count(_ number: Int, _ noun: String) -> String { "\(number) \(noun)\(number == 1 ? "" : "s")" }
-
-  static func padded(_ text: String, to width: Int) -> String {
-    String(repeating: " ", count: max(0, width - text.count)) + text
-  }
 }

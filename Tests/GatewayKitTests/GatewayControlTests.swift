@@ -1,0 +1,228 @@
+// A gateway started from a file, and what can be asked of it and done to it while it runs.
+
+import Dispatch
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A running gateway", .timeLimit(.minutes(1)))
+struct GatewayControlTests {
+  /// A gateway, its file in a folder of its own, and its control socket.
+  private final class Rig: Sendable {
+    let folder: String
+    let story = Story()
+    let board = StatusBoard()
+    let gateway: Gateway
+    var path: String { folder + "/config.yaml" }
+    var control: ControlAddress { .path(folder + "/control.sock") }
+
+    init(_ text: String, file: String? = nil) throws {
+      var template = Array("/tmp/bw-XXXXXX".utf8CString)
+      folder = try #require(mkdtemp(&template).map { String(cString: $0) })
+      gateway = try Gateway(status: StatusSink([board.observe] + story.sink.observers), board: board)
+      try write(text)
+    }
+
+    func start() throws {
+      let source = ConfigSource(path: path, environment: ["RUNTIME_DIRECTORY": folder])
+      gateway.start(try source.load(), from: source)
+    }
+
+    func write(_ text: String) throws { try writeText(text, to: path) }
+
+    /// Asks until there is a gateway. Blocks.
+    func ask(_ request: String, _ address: ControlAddress? = nil) throws -> JSONValue {
+      let limit = monotonicNanoseconds() + 10_000_000_000
+      while true {
+        do {
+          let answer = try ControlClient.ask(request, at: address ?? control, within: .seconds(20))
+          return try JSONReader.read(answer)
+        } catch let error as SystemError where error.errno == ENOENT && monotonicNanoseconds() < limit {
+          usleep(5000)
+        }
+      }
+    }
+
+    func reloads() -> [ReloadReport] {
+      story.all.compactMap { if case .reloaded(let report) = $0 { report } else { nil } }
+    }
+  }
+
+  /// Runs a gateway on `text` while `body`, which may block, asks.
+  private func withGateway(_ text: String, _ body: @escaping @Sendable (Rig) throws -> Void) async throws {
+    let rig = try Rig(text)
+    try rig.start()
+    var result: Result<Void, any Error> = .success(())
+    do { try await onOwnThread { try body(rig) } } catch { result = .failure(error) }
+    await withCheckedContinuation { over in rig.gateway.stop { over.resume() } }
+    try result.get()
+    #expect(access(rig.folder + "/control.sock", F_OK) != 0)
+    for name in ["config.yaml", "other.yaml", "..data", "link.yaml"] { unlink(rig.folder + "/" + name) }
+    rmdir(rig.folder)
+  }
+
+  private static func echo(_ name: String, _ more: String = "") -> String {
+    "  \(name): { listen: 'tcp://127.0.0.1:0', endpoint: 'sim://echo'\(more) }\n"
+  }
+
+  private static func config(_ routes: String...) -> String { "routes:\n" + routes.joined() }
+
+  @Test("tells its routes and clients at the control socket")
+  func status() async throws {
+    try await withGateway(Self.config(Self.echo("b"), Self.echo("a"))) { rig in
+      let client = try connectTCP(rig.story.address(of: "a"))
+      try client.send([1, 2, 3])
+      _ = try client.receive(exactly: 3)
+      let snapshot = try #require(Snapshot(try rig.ask("status")))
+      #expect(snapshot.routes.map(\.name) == ["a", "b"] && snapshot.isHealthy)
+      #expect(snapshot.routes[0].clients.map(\.up) == [3] && snapshot.routes[0].state?.word == "open")
+      client.close()
+    }
+  }
+
+  @Test("ends those who are kicked, says whom, and knows who is not there")
+  func kick() async throws {
+    try await withGateway(Self.config(Self.echo("a"), Self.echo("b", ", link: per-client"))) { rig in
+      let clients = try ["a", "a", "b", "b", "b"].map { try connectTCP(rig.story.address(of: $0)) }
+      for client in clients {
+        try client.send([1])
+        _ = try client.receive(exactly: 1)
+      }
+      let numbers = try #require(Snapshot(try rig.ask("status"))).routes.map { $0.clients.map(\.number) }
+      #expect(try rig.ask("kick a \(numbers[0][0]) 999999") == .object(["kicked": .array([.integer(numbers[0][0])])]))
+      _ = try clients[0].receiveToEnd()  // on a shared echo everybody hears everybody
+      try clients[1].send([2])
+      while true {
+        let heard = try clients[1].receive(exactly: 1)
+        try #require(!heard.isEmpty)
+        if heard == [2] { break }
+      }
+      #expect(try rig.ask("kick b --all") == .object(["kicked": .array(numbers[1].map { .integer($0) })]))
+      for client in clients[2...] { #expect(try client.receiveToEnd().isEmpty) }
+      #expect(try rig.ask("kick c --all")["error"]?.text == "there is no route 'c'")
+      #expect(try rig.story.reports(atLeast: 4).map(\.ending.word) == [.kicked, .kicked, .kicked, .kicked])
+      let totals = try #require(Snapshot(try rig.ask("status"))).routes.map(\.totals.ended)
+      #expect(totals == [[.kicked: 1], [.kicked: 3]])
+      for client in clients { client.close() }
+    }
+  }
+
+  @Test("reads its file again when asked, and answers when that is carried out")
+  func reload() async throws {
+    try await withGateway(Self.config(Self.echo("a"), Self.echo("b"))) { rig in
+      _ = try rig.story.address(of: "b")
+      try rig.write("log: { level: debug }\n" + Self.config(Self.echo("a", ", clients: { max: 2 }"), Self.echo("c")))
+      let answer = try rig.ask("reload")
+      #expect(
+        ReloadAnswer(Array(answer.description.utf8))
+          == .carriedOut([
+            "added    c", "removed  b", "changed  a: clients.max", "changed  log.level", "0 routes untouched",
+          ]))
+      let states = rig.board.listeners(of: "c").map(\.state)
+      #expect(states.count == 1 && states[0] != .starting)
+      let told = ReloadAnswer(Array(try rig.ask("reload").description.utf8))
+      #expect(told == .carriedOut(["nothing changed, 2 routes"]))
+    }
+  }
+
+  @Test("changes nothing by a file with mistakes, and tells all of them with their places")
+  func broken() async throws {
+    try await withGateway(Self.config(Self.echo("a"))) { rig in
+      let client = try connectTCP(rig.story.address(of: "a"))
+      try rig.write("routes:\n  a: { lisen: x }\n  b: { endpoint: 'tyy:///x', listen: 'tcp://:1' }\n")
+      guard case .refused(let problems) = ReloadAnswer(Array(try rig.ask("reload").description.utf8)) else {
+        Issue.record("taken")
+        return
+      }
+      #expect(problems.count >= 3 && problems[0].hasPrefix("\(rig.path):2:"), "\(problems)")
+      try client.send([1])
+      #expect(try client.receive(exactly: 1) == [1])
+      client.close()
+      let failures = rig.story.all.compactMap { if case .reloadFailed(let problems) = $0 { problems } else { nil } }
+      #expect(failures == [problems])
+    }
+  }
+
+  @Test("moves its control socket, and answers at the old one who asked for it")
+  func moves() async throws {
+    try await withGateway(Self.config(Self.echo("a"))) { rig in
+      let other = ControlAddress.path(rig.folder + "/other.sock")
+      _ = try rig.ask("health")
+      try rig.write("control: { socket: '\(rig.folder)/other.sock' }\n" + Self.config(Self.echo("a")))
+      #expect(try rig.ask("reload")["settings"]?.array == [.text("control.socket")])
+      #expect(try rig.ask("health", other)["healthy"] == .bool(true))
+      let limit = monotonicNanoseconds() + 10_000_000_000
+      while access(rig.folder + "/control.sock", F_OK) == 0, monotonicNanoseconds() < limit { usleep(5000) }
+      #expect(access(rig.folder + "/control.sock", F_OK) != 0)
+      try rig.write("control: { socket: off }\n" + Self.config(Self.echo("a")))
+      #expect(try rig.ask("reload", other)["reloaded"] == .bool(true))
+      while access(rig.folder + "/other.sock", F_OK) == 0, monotonicNanoseconds() < limit { usleep(5000) }
+      #expect(access(rig.folder + "/other.sock", F_OK) != 0)
+    }
+  }
+
+  @Test("watches its file: written in place, replaced, reached by links that are swapped", arguments: 0..<3)
+  func watches(kind: Int) async throws {
+    let (first, second) = (Self.config(Self.echo("a")), Self.config(Self.echo("a"), Self.echo("b")))
+    let rig = try Rig(first)
+    if kind == 2 {  // as Kubernetes mounts a ConfigMap
+      for (name, text) in [("1", first), ("2", second)] {
+        try #require(mkdir(rig.folder + "/" + name, 0o755) == 0)
+        try writeText(text, to: rig.folder + "/\(name)/config.yaml")
+      }
+      unlink(rig.path)
+      try #require(symlink("1", rig.folder + "/..data") == 0 && symlink("..data/config.yaml", rig.path) == 0)
+    }
+    try rig.start()
+    rig.gateway.watchSource()
+    var result: Result<Void, any Error> = .success(())
+    do {
+      try await onOwnThread {
+        _ = try rig.story.address(of: "a")
+        _ = try rig.ask("health")
+        usleep(100_000)  // the watch is set up aside; nothing tells of it
+        switch kind {
+        case 0: try rig.write(second)
+        case 1:
+          try writeText(second, to: rig.folder + "/other.yaml")
+          rename(rig.folder + "/other.yaml", rig.path)
+        default:
+          symlink("2", rig.folder + "/..tmp")
+          rename(rig.folder + "/..tmp", rig.folder + "/..data")
+        }
+        _ = try rig.story.address(of: "b")
+        // Several steps of an editor are one change.
+        for index in 0..<5 {
+          try writeText(index < 4 ? "broken: [" : second, to: rig.path)
+          usleep(20_000)
+        }
+        try writeText(first, to: rig.path)
+        _ = try rig.story.wait { _ in rig.reloads().contains { $0.removed == ["b"] } ? true : nil }
+        let failures = rig.story.all.count { if case .reloadFailed = $0 { true } else { false } }
+        #expect(failures == 0)
+      }
+    } catch { result = .failure(error) }
+    await withCheckedContinuation { over in rig.gateway.stop { over.resume() } }
+    try result.get()
+    _ = try await onOwnThread { system("rm -r '\(rig.folder)'") }
+  }
+
+  @Test("leaves no descriptor and no lane behind when it stops")
+  func leak() async throws {
+    try await expectNoDescriptorLeak {
+      for _ in 0..<3 {
+        try await withGateway(Self.config(Self.echo("a"), Self.echo("b", ", link: per-client"))) { rig in
+          rig.gateway.watchSource()
+          let client = try connectTCP(rig.story.address(of: "b"))
+          try client.send([1])
+          _ = try client.receive(exactly: 1)
+          _ = try rig.ask("status")
+          client.close()
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,197 @@
+// A picture of routes at work: figures that lanes keep, pages of clients, and lanes that hang.
+
+import Dispatch
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A status survey", .timeLimit(.minutes(1)))
+struct StatusSurveyTests {
+  private static let head = Snapshot(version: "test", process: 1, nanoseconds: 0, isHealthy: true)
+
+  /// Routes of `configs`, each on two lanes of its own or on `lanes`; `body` may block.
+  private func withRoutes(
+    _ configs: [Config.Route], _ body: @escaping @Sendable (Rig) throws -> Void
+  ) async throws {
+    let rig = try Rig(configs)
+    var result: Result<Void, any Error> = .success(())
+    do { try await onOwnThread { try body(rig) } } catch { result = .failure(error) }
+    await rig.stop()
+    try result.get()
+  }
+
+  private final class Rig: Sendable {
+    let story = Story()
+    let board = StatusBoard()
+    let lanes: [Lane]
+    let home: Lane
+    let routes: [(config: Config.Route, route: Resident<Route>)]
+
+    init(_ configs: [Config.Route]) throws {
+      let (story, board) = (story, board)
+      let sink = StatusSink([board.observe] + story.sink.observers)
+      let lanes = try (0..<2).map { try Lane("survey \($0)") }
+      self.lanes = lanes
+      home = try Lane("survey home")
+      routes = try configs.enumerated().map { index, config in
+        let connector = try Gateway.broker.connector(config.endpoint)
+        let (own, other) = (lanes[index % 2], lanes[(index + 1) % 2])
+        let route = Resident(on: own) { lane in
+          Route(config, connector: connector, on: lane, others: [other], status: sink)
+        }
+        return (config, route)
+      }
+    }
+
+    /// The whole answer, and how many pieces it came in. Blocks.
+    func survey() throws -> (text: String, pieces: Int) {
+      let answer = Answer<(String, Int)>()
+      let (routes, board, lanes, home) = (routes, board, lanes, home)
+      home.post { lane in
+        let inquiry = LaneInquiry(on: home, lane.poller)
+        let survey = StatusSurvey(head, routes: routes, board: board, lanes: lanes, inquiry: inquiry)
+        Self.collect(survey, "", 0) { answer.give(($0, $1)) }
+      }
+      return try answer.wait()
+    }
+
+    private static func collect(
+      _ survey: StatusSurvey, _ text: String, _ pieces: Int, _ done: @escaping (String, Int) -> Void
+    ) {
+      survey.next { piece in
+        guard let piece else { return done(text, pieces) }
+        collect(survey, text + piece, pieces + 1, done)
+      }
+    }
+
+    func snapshot() throws -> Snapshot {
+      try #require(Snapshot.read(Array(try survey().text.utf8)))
+    }
+
+    func stop() async {
+      for (_, route) in routes { await stop(route) }
+      stopLanes()
+    }
+
+    func stop(_ route: Resident<Route>) async {
+      await withCheckedContinuation { over in
+        route.post { _, route in route.stop(Ending(.shutdown), within: .milliseconds(100)) { over.resume() } }
+      }
+      route.evict()
+    }
+
+    func stopLanes() { for lane in lanes + [home] { lane.stop() } }
+  }
+
+  @Test("shows what each client sent and got, while he is here and after")
+  func bytes() async throws {
+    let config = try routeConfig("link: per-client", endpoint: "sim://echo")
+    try await withRoutes([config]) { rig in
+      let address = try rig.story.address()
+      let clients = try (0..<4).map { _ in try connectTCP(address) }
+      for (index, client) in clients.enumerated() {
+        try client.send([UInt8](repeating: 1, count: index + 1))
+        _ = try client.receive(exactly: index + 1)
+      }
+      let route = try #require(try rig.snapshot().routes.first)
+      #expect(route.clients.map(\.up).sorted() == [1, 2, 3, 4] && route.clients.map(\.down).sorted() == [1, 2, 3, 4])
+      #expect(route.clients.map(\.number) == route.clients.map(\.number).sorted())
+      #expect(route.clients.allSatisfy { $0.address?.hasPrefix("127.0.0.1:") ?? false })
+      #expect(route.totals == Snapshot.Totals(ended: [:], up: 10, down: 10, dropped: 0))
+      #expect(route.links == ["open": 4] && route.state == nil)
+      for client in clients { client.close() }
+      _ = try rig.story.reports(atLeast: 4)
+      let after = try #require(try rig.snapshot().routes.first)
+      #expect(after.clients.isEmpty)
+      #expect(after.totals == Snapshot.Totals(ended: [.clientLeft: 4], up: 10, down: 10, dropped: 0))
+    }
+  }
+
+  @Test("shows what is kept for a client who does not read, and who has the pen")
+  func queued() async throws {
+    let config = try routeConfig("clients: { writers: one, slow: block }", endpoint: "sim://flood")
+    try await withRoutes([config]) { rig in
+      let client = try connectTCP(rig.story.address())
+      defer { client.close() }
+      let limit = monotonicNanoseconds() + 20_000_000_000
+      var seen: Snapshot.Client?
+      while seen?.queuedDown ?? 0 < 32768, monotonicNanoseconds() < limit {
+        usleep(20_000)
+        seen = try rig.snapshot().routes.first?.clients.first
+      }
+      #expect(seen?.queuedDown ?? 0 >= 32768)
+      #expect(seen?.hasPen == true && seen?.phase == .open)
+    }
+  }
+
+  @Test("says since when a link is what it is, why it waits, and when it is tried again")
+  func link() async throws {
+    let config = try routeConfig(
+      "device: { open: always, retry: 100ms..200ms }", endpoint: "tty:///dev/baudway-none")
+    try await withRoutes([config]) { rig in
+      var states: [Snapshot.LinkState] = []
+      let limit = monotonicNanoseconds() + 20_000_000_000
+      while states.last?.nanoseconds ?? 0 < 1_000_000_000, monotonicNanoseconds() < limit {
+        usleep(50_000)
+        if let state = try rig.snapshot().routes.first?.state, state.word == "waiting" { states.append(state) }
+      }
+      // Ten tries later it still counts from the first.
+      let last = try #require(states.last)
+      #expect(last.nanoseconds >= 1_000_000_000)
+      #expect(last.reason?.contains("ENOENT") ?? false)
+      #expect(try #require(last.retry) <= .milliseconds(200))
+    }
+  }
+
+  @Test("is made in pages, and has every client once")
+  func pages() async throws {
+    let config = try routeConfig("link: per-client", endpoint: "sim://sink")
+    let count = 3 * StatusSurvey.page
+    try await withRoutes([config]) { rig in
+      let address = try rig.story.address()
+      let clients = try (0..<count).map { _ in try connectTCP(address) }
+      _ = try rig.story.sessions(atLeast: count)
+      let (text, pieces) = try rig.survey()
+      let snapshot = try #require(Snapshot.read(Array(text.utf8)))
+      let numbers = try #require(snapshot.routes.first).clients.map(\.number)
+      #expect(numbers.count == count && Set(numbers).count == count)
+      #expect(pieces >= 4)  // opening, two pages of two lanes, closing
+      for client in clients { client.close() }
+    }
+  }
+
+  @Test("shows a lane that hangs as such after a second, and all the others")
+  func stuck() async throws {
+    let configs = try ["a", "b", "c", "d"].map { try routeConfig(endpoint: "sim://echo", name: $0) }
+    try await withRoutes(configs) { rig in
+      for name in ["a", "b", "c", "d"] { _ = try rig.story.address(of: name) }
+      let free = DispatchSemaphore(value: 0)
+      rig.lanes[1].post { _ in free.wait() }
+      let before = monotonicNanoseconds()
+      let routes = try rig.snapshot().routes
+      let time = monotonicNanoseconds() - before
+      free.signal()
+      #expect(routes.map(\.isStuck) == [false, true, false, true])
+      #expect(routes.map(\.listeners.count) == [1, 1, 1, 1])
+      // Once for all of its routes; the rest is a busy machine's.
+      #expect(time >= 1_000_000_000 && time < 10_000_000_000)
+      let after = try rig.snapshot().routes
+      #expect(after.allSatisfy { !$0.isStuck })
+    }
+  }
+
+  @Test("passes over a route that goes meanwhile")
+  func gone() async throws {
+    let configs = try ["a", "b"].map { try routeConfig(endpoint: "sim://echo", name: $0) }
+    let rig = try Rig(configs)
+    await rig.stop(rig.routes[0].route)
+    let snapshot = try await onOwnThread { try rig.snapshot() }
+    #expect(snapshot.routes.map(\.name) == ["b"])
+    await rig.stop(rig.routes[1].route)
+    rig.stopLanes()
+  }
+}
