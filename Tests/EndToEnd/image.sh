@@ -85,10 +85,13 @@ if [ "$(inspect '{{.Config.User}}')" = 900:20 ]; then pass "user 900:20"; else f
 has_health_check() { inspect '{{.HealthCheck}}' | grep health; }
 check "has a health check" has_health_check
 
+# Little memory and few threads are enough. Without root the kernel may not let us say so.
+limits=()
+[ "$(id -u)" -ne 0 ] || limits=(-m 64m --pids-limit 32)
 # run [OPTION...]: as Deploy/compose.yaml does it. podman alone would add a writable /tmp.
 run() {
   podman run -d --name "$name" -p 127.0.0.1::4001 --read-only --read-only-tmpfs=false --cap-drop ALL \
-    --security-opt no-new-privileges "$@" "$image" >/dev/null 2>"$work/log" || { cat "$work/log"; fail "run"; return 1; }
+    --security-opt no-new-privileges "${limits[@]}" "$@" "$image" >/dev/null 2>"$work/log" || { cat "$work/log"; fail "run"; return 1; }
   # Who asks where it listens gets HOST:PORT.
   address=$(podman port "$name" 4001)
 }
@@ -99,6 +102,14 @@ status() {
   local pid pattern
   pid=$(podman inspect -f '{{.State.Pid}}' "$name")
   for pattern; do grep -E "$pattern" "/proc/$pid/status" || { cat "/proc/$pid/status"; return 1; }; done
+}
+unhealthy_when_it_hangs() {
+  local pid answer=0
+  pid=$(podman inspect -f '{{.State.Pid}}' "$name")
+  kill -STOP "$pid"
+  podman healthcheck run "$name" || answer=$?
+  kill -CONT "$pid"
+  [ $answer -ne 0 ] && soon 5 podman healthcheck run "$name"
 }
 read_only() { podman exec "$name" sh -c 'touch /x 2>&1; test ! -e /x'; }
 # stopped TEXT MILLISECONDS: SIGTERM ends it in that time, with exit code 0.
@@ -123,6 +134,7 @@ if run; then
   check "no new privileges" status '^NoNewPrivs:\s1$'
   check "root file system is read-only" read_only
   check "healthy" podman healthcheck run "$name"
+  check "not healthy while it hangs" unhealthy_when_it_hangs
   check "check likes the shipped config" podman exec "$name" baudway check /etc/baudway/config.yaml
   stopped "SIGTERM" 2000
 fi

@@ -1,0 +1,376 @@
+"""The inner half of unit.sh: runs as root in the booted Debian, and says of each check `ok: …` or `FAIL: …`, at the end `done`.
+
+/shared/tree is the project's tree as far as installing needs it; what Deploy/README.md says of installing is what is done.
+The serial port is a pseudo-terminal behind /dev/ttyUSB0 that says everything back in capitals.
+"""
+import os
+import pathlib
+import pwd
+import re
+import resource
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+import tty
+
+TREE = pathlib.Path("/shared/tree")
+CONFIG = pathlib.Path("/etc/baudway/config.yaml")
+PORT = "/dev/ttyUSB0"
+BASE = """
+  board: { listen: "tcp://127.0.0.1:4001", endpoint: "tty:///dev/ttyUSB0", device: { open: always } }
+  echo: { listen: "tcp://127.0.0.1:4002", endpoint: sim://echo }
+"""
+LOCAL = BASE + """
+  local: { listen: "unix:///run/baudway/local.sock?group=dialout", endpoint: sim://echo }
+  modem: { listen: "tcp://127.0.0.1:4004", endpoint: "pty:///run/baudway/modem?group=dialout", device: { open: always } }
+"""
+
+
+# --- saying ----------------------------------------------------------------------------------------------------------
+
+
+def run(*words, check=True, seconds=30, **more) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, **more)
+    if check and done.returncode:
+        raise AssertionError(f"{' '.join(words)}: exit {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def soon(seconds, condition, what=""):
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if answer := condition():
+                return answer
+            problem = "no"
+        except (OSError, AssertionError, subprocess.TimeoutExpired) as error:
+            problem = error
+        assert time.monotonic() < end, f"not within {seconds} s: {what} ({problem})"
+        time.sleep(0.05)
+
+
+def check(text):
+    """Decorates a function that is called at once; what it raises is a failure, what it returns is shown."""
+    def call(body):
+        try:
+            shown = body()
+            print(f"ok: {text}" + (f" ({shown})" if shown else ""))
+        except Exception as error:  # noqa: B902 - a check may fail in any way
+            print(f"FAIL: {text}: {type(error).__name__}: {error}")
+            print(run("systemctl", "status", "baudway", "--no-pager", "-n", "12", check=False))
+    return call
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+
+def prop(name, unit="baudway") -> str:
+    return run("systemctl", "show", "-P", name, unit).strip()
+
+
+def is_active():
+    return prop("ActiveState") == "active"
+
+
+def pid() -> int:
+    return int(prop("MainPID"))
+
+
+def configure(routes=BASE):
+    CONFIG.write_text(f"version: 1\nlog: {{ level: debug }}\nroutes:{routes}")
+
+
+def drop_in(text):
+    """Settings of the unit for this test alone; they are taken at the next start."""
+    folder = pathlib.Path("/run/systemd/system/baudway.service.d")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "test.conf").write_text(text)
+    run("systemctl", "daemon-reload")
+
+
+def restarted(before, count) -> bool:
+    return int(prop("NRestarts")) >= count and is_active() and pid() not in (0, before)
+
+
+# --- clients and devices ---------------------------------------------------------------------------------------------
+
+
+def says_back(client, expected=b"PING"):
+    client.sendall(b"ping")
+    got = b""
+    while len(got) < 4:
+        piece = client.recv(4 - len(got))
+        assert piece, f"ended after {got!r}"
+        got += piece
+    assert got == expected, got
+    return True
+
+
+def connect(port):
+    client = socket.create_connection(("127.0.0.1", port), 5)
+    client.settimeout(5)
+    return client
+
+
+def speaks(port=4001, expected=b"PING"):
+    with connect(port) as client:
+        return says_back(client, expected)
+
+
+class Device:
+    """Plugged in when it is made, until `unplug`."""
+
+    def __init__(self):
+        self.master, slave = os.openpty()
+        tty.setraw(slave)
+        os.chown(slave, 0, 20)
+        os.fchmod(slave, 0o660)
+        self.name = os.ttyname(slave)
+        os.close(slave)
+        self.is_plugged = True
+        self.thread = threading.Thread(target=self._speak, daemon=True)
+        self.thread.start()
+        if os.path.lexists(PORT):
+            os.unlink(PORT)
+        os.symlink(self.name, PORT)
+
+    def _speak(self):
+        while self.is_plugged:
+            try:
+                # Never waits in a read: the master is not closed as long as somebody does.
+                if select.select([self.master], [], [], 0.02)[0]:
+                    os.write(self.master, os.read(self.master, 4096).upper())
+            except OSError:  # EIO is said while nobody has the port open
+                time.sleep(0.02)
+
+    def unplug(self):
+        os.unlink(PORT)
+        self.is_plugged = False
+        self.thread.join()
+        os.close(self.master)
+
+
+# --- the checks ------------------------------------------------------------------------------------------------------
+
+
+def install():
+    """The commands of the operators' page, as they stand there."""
+    page = (TREE / "Deploy/README.md").read_text()
+    section = page[page.index("## As a service"):]
+    commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1]
+    run("bash", "-euc", 'sudo() { "$@"; }\n' + commands, cwd=TREE)
+    soon(10, is_active)
+    assert prop("UnitFileState") == "enabled"
+    assert (prop("WatchdogUSec"), prop("LimitNOFILE")) == ("30s", "65536")
+    assert "$schema=/usr/local/share/baudway/config.schema.json" in CONFIG.read_text()
+    assert pathlib.Path("/usr/local/share/baudway/config.schema.json").is_file()
+
+
+def score():
+    told = run("systemd-analyze", "security", "--no-pager", "--threshold=16", "baudway.service")
+    return told.splitlines()[-1].strip("→ ")
+
+
+def verified():
+    told = run("systemd-analyze", "verify", "--man=no", "baudway.service", "/etc/systemd/system/baudway.socket")
+    assert not told, told  # it exits with 0 even where it knows a key not
+
+
+def udev_rules():
+    """`udevadm verify` is of systemd 254; before, `test` tells what it cannot read of any rules file."""
+    told = run("udevadm", "test", "/sys/class/mem/null", check=False)
+    assert "60-baudway.rules" in told, told[-2000:]
+    wrong = [line for line in told.splitlines() if re.search(r"60-baudway\.rules:\d+", line)]
+    assert not wrong, wrong
+    broken = pathlib.Path("/etc/udev/rules.d/61-broken.rules")
+    broken.write_text('SUBSYSTEM=="tty", MDOE="0660"\n')
+    told = run("udevadm", "test", "/sys/class/mem/null", check=False)
+    broken.unlink()
+    assert re.search(r"61-broken\.rules:1", told), "a mistake goes unnoticed"
+
+
+def identity():
+    status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{pid()}/status").read_text().splitlines())
+    assert "0" not in status["Uid"].split(), status["Uid"]
+    assert set(status["Gid"].split()) == {"20"}, status["Gid"]
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[name], 16) == 0, (name, status[name])
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"), status
+    files = re.search(r"Max open files\s+(\d+)\s+(\d+)", pathlib.Path(f"/proc/{pid()}/limits").read_text())
+    # As many as the unit asks for, or as the machine lets it have, and no soft limit for programs that use select(2).
+    assert files[1] == files[2] and int(files[1]) >= min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1]), files[0]
+    return f"user {status['Uid'].split()[0]}, group dialout"
+
+
+def sandbox():
+    user = str(os.stat(f"/proc/{pid()}").st_uid)
+    inside = ["nsenter", "-t", str(pid()), "-m"]
+    # Not even root in its place.
+    for path in ("/x", "/etc/x", "/usr/x", "/var/lib/x"):
+        assert "Read-only file system" in run(*inside, "touch", path, check=False), path
+    for path in ("/etc/baudway/x", "/etc/baudway/config.yaml"):
+        assert "denied" in run(*inside, "-S", user, "-G", "20", "touch", path, check=False), path
+    for path in ("/run/baudway/x", "/var/lib/baudway/x", "/tmp/x", "/run/lock/x"):
+        run(*inside, "-S", user, "-G", "20", "sh", "-c", f"touch {path} && rm {path}")
+    assert not os.path.exists("/tmp/x")
+    assert pathlib.Path("/run/baudway/control.sock").is_socket()
+
+
+def locked():
+    locks = [p for p in pathlib.Path("/run/lock").glob("LCK..*") if p.read_text().split() == [str(pid())]]
+    assert locks, os.listdir("/run/lock")
+    return locks[0].name
+
+
+def local_programs():
+    """Whoever is in the group reaches a listener and a pseudo-terminal of the gateway's; nobody else does."""
+    configure(LOCAL)
+    run("systemctl", "reload", "baudway")
+    soon(5, lambda: os.path.islink("/run/baudway/modem") and os.path.exists("/run/baudway/local.sock"))
+    for path in ("/run/baudway/modem", "/run/baudway/local.sock"):
+        status = os.stat(path)
+        assert (status.st_gid, status.st_mode & 0o777) == (20, 0o660), (path, status)
+    program = """
+import os, socket
+client = socket.socket(socket.AF_UNIX)
+client.connect("/run/baudway/local.sock")
+client.sendall(b"ping")
+assert client.recv(4) == b"ping"
+os.close(os.open("/run/baudway/modem", os.O_RDWR | os.O_NOCTTY))
+"""
+    for groups, code in ((["dialout"], 0), ([], 1)):
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", program], user="nobody", group="nogroup", extra_groups=groups,
+            capture_output=True, text=True, timeout=10)
+        assert done.returncode == code and (not code or "PermissionError" in done.stderr), (groups, done)
+    configure()
+    run("systemctl", "reload", "baudway")
+
+
+def stays_for_reload():
+    before = pid()
+    with connect(4001) as client, connect(4002) as other:
+        says_back(client)
+        says_back(other, b"ping")
+        configure(BASE + '  more: { listen: "tcp://127.0.0.1:4003", endpoint: sim://echo }\n')
+        run("systemctl", "reload", "baudway")
+        soon(5, lambda: speaks(4003, b"ping"))
+        says_back(client)
+        says_back(other, b"ping")
+    assert (pid(), is_active()) == (before, True)
+    assert "3 routes" in soon(5, lambda: (t := prop("StatusText")) and "3 routes" in t and t)
+
+
+def bad_reload():
+    before = pid()
+    with connect(4002) as client:
+        says_back(client, b"ping")
+        configure(BASE + "  more: { listne: x }\n")
+        told = run("systemctl", "reload", "baudway", check=False)
+        configure()
+        assert "failed" in told, told
+        says_back(client, b"ping")
+    assert (pid(), is_active()) == (before, True)
+    assert "reload failed" in prop("StatusText"), prop("StatusText")
+    run("systemctl", "reload", "baudway")
+    soon(3, lambda: "reload failed" not in prop("StatusText"))
+
+
+def hung():
+    drop_in("[Service]\nWatchdogSec=2\nTimeoutAbortSec=2\n")
+    run("systemctl", "restart", "baudway")
+    before = pid()
+    time.sleep(3)  # it is fed: nothing happens in more than the interval
+    assert (pid(), prop("NRestarts")) == (before, "0")
+    os.kill(before, signal.SIGSTOP)
+    start = time.monotonic()
+    soon(15, lambda: restarted(before, 1))
+    soon(5, speaks)
+    log = run("journalctl", "-u", "baudway", "--no-pager", "-n", "60", check=False)
+    assert "Watchdog timeout" in log, log
+    return f"after {time.monotonic() - start:.1f} s"
+
+
+def crashed():
+    before = pid()
+    os.kill(before, signal.SIGKILL)
+    soon(10, lambda: restarted(before, 2))
+    soon(5, speaks)
+    drop_in("")
+
+
+def not_restarted():
+    run("systemctl", "stop", "baudway")
+    run("systemctl", "reset-failed", "baudway", check=False)
+    configure("\n  board: { listen: 'tcp://127.0.0.1:4001', endpoint: 'tyt:///dev/ttyUSB0' }\n")
+    assert "failed" in run("systemctl", "start", "baudway", check=False)
+    time.sleep(3)  # longer than RestartSec
+    assert (prop("ExecMainStatus"), prop("ActiveState"), prop("NRestarts")) == ("78", "failed", "0")
+    log = run("journalctl", "-u", "baudway", "--no-pager", "-n", "20")
+    assert "did you mean 'tty'" in log, log
+    configure()
+    run("systemctl", "start", "baudway")
+
+
+def replugged(device):
+    device.unplug()
+    soon(5, lambda: "1 device away" in prop("StatusText"))
+    assert is_active()
+    with connect(4001) as client:
+        Device()
+        soon(5, lambda: "away" not in prop("StatusText"))
+        says_back(client)
+
+
+def asked():
+    assert '"healthy":true' in run("baudway", "health", str(CONFIG))
+    stranger = subprocess.run(
+        ["baudway", "health", str(CONFIG)], user="nobody", group="nogroup", capture_output=True, text=True, timeout=10)
+    assert stranger.returncode == 1, stranger
+
+
+def stopped():
+    before = pid()
+    with connect(4001) as client:
+        says_back(client)
+        start = time.monotonic()
+        run("systemctl", "stop", "baudway")
+        took = time.monotonic() - start
+        assert client.recv(1) == b""
+    assert took < 5, took
+    assert (prop("Result"), prop("ExecMainStatus"), prop("ActiveState")) == ("success", "0", "inactive")
+    assert not os.path.exists(f"/proc/{before}") and not os.path.exists("/run/baudway")
+    return f"{took:.2f} s"
+
+
+def main():
+    run("ip", "link", "set", "lo", "up", check=False)
+    check("installs as Deploy/README.md says, starts, is enabled")(install)
+    check("systemd-analyze verify finds nothing in unit and socket")(verified)
+    check("exposure at most 1.6")(score)
+    check("the udev rules are read without a complaint")(udev_rules)
+    configure()
+    # Not there yet: it is ready without it.
+    run("systemctl", "restart", "baudway")
+    check("ready, and a status line")(lambda: soon(5, lambda: re.search("2 routes.*1 device away", prop("StatusText"))) and None)
+    device = Device()
+    check("a serial port that comes is opened, and speaks")(lambda: soon(5, speaks) and None)
+    check("a user of its own without capabilities")(identity)
+    check("writes where it may, and nowhere else")(sandbox)
+    check("has its port locked for programs that look at lock files")(locked)
+    check("local programs of its group reach it")(local_programs)
+    check("root asks it, nobody else")(asked)
+    check("a reload keeps process and clients")(stays_for_reload)
+    check("a reload of a broken file fails and changes nothing")(bad_reload)
+    check("a port that is pulled and put back")(lambda: replugged(device))
+    check("a hung process is ended by the watchdog and started again")(hung)
+    check("a crashed one is started again")(crashed)
+    check("a mistake in the configuration is exit code 78 and no restart")(not_restarted)
+    check("stops in order")(stopped)
+    print("done")
+
+
+main()
