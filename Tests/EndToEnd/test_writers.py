@@ -1,0 +1,266 @@
+"""Who may write to a shared device, and what it costs the others: one pen, monitors, packets that stay whole, and clients who
+lose the oldest instead of holding up anybody."""
+import random
+import re
+import select
+import socket
+import threading
+import time
+
+import pytest
+from kit import Deadline, Gateway, Pty, Server, receive, receive_all, receive_until, reset, until
+
+LISTEN = "tcp://127.0.0.1:0"
+
+
+def route(device, listen=LISTEN, packets=None, **clients) -> dict:
+    answer = {"listen": listen, "endpoint": device.url, "clients": clients, "device": {"open": "always"}}
+    return {**answer, "packets": packets} if packets else answer
+
+
+def number_of(gateway, client) -> int:
+    """The client's session, by the address it comes from."""
+    return gateway.event("session opened", client="%s:%d" % client.getsockname())["session"]
+
+
+def hears_nothing(device, seconds=0.2):
+    assert not select.select([device.master], [], [], seconds)[0], "the device hears what it should not"
+
+
+def test_one_has_the_pen_and_hands_it_on_when_he_finishes():
+    with Pty() as device, Gateway({"routes": {"port": route(device, writers="one")}}) as gateway:
+        gateway.event("link open")
+        first, second = gateway.connect("port"), gateway.connect("port")
+        with first, second:
+            one, two = number_of(gateway, first), number_of(gateway, second)
+            assert gateway.event("writer changed")["to"] == one
+            second.sendall(b"nobody hears this")
+            hears_nothing(device)
+            first.sendall(b"mine")
+            assert device.read(4) == b"mine"
+            first.sendall(b"last")
+            first.shutdown(socket.SHUT_WR)
+            changed = gateway.event("writer changed", count=2)
+            assert (changed["from"], changed["to"]) == (one, two)
+            second.sendall(b"yours")
+            assert device.read(9) == b"lastyours"
+            # Who has finished sending hears on.
+            device.write(b"to all")
+            assert receive(first, 6) == receive(second, 6) == b"to all"
+            reset(second)
+            ended = gateway.event("session ended", session=two)
+            assert (ended["up"], ended["dropped"]) == (5, len(b"nobody hears this"))
+
+
+def test_the_newest_takes_the_pen_and_what_was_sent_before_comes_first():
+    """The device takes nothing for a while, so that input of both is kept at the handing over."""
+    with Pty() as device, Gateway({"routes": {"port": route(device, writers="one", takeover="newest")}}) as gateway:
+        gateway.event("link open")
+        before = random.Random(1).randbytes(40_000)
+        with gateway.connect("port") as old:
+            old.sendall(before)
+            time.sleep(0.3)  # more than a pty keeps: the rest is in the client's ring
+            with gateway.connect("port") as new:
+                gateway.event("writer changed", to=number_of(gateway, new))
+                new.sendall(b"new")
+                old.sendall(b"too late")
+                assert device.read(len(before) + 3) == before + b"new"
+                hears_nothing(device)
+
+
+def test_an_idle_holder_loses_the_pen_to_who_sends():
+    with Pty() as device, Gateway({"routes": {"port": route(device, writers="one", takeover="idle:500ms")}}) as gateway:
+        gateway.event("link open")
+        with gateway.connect("port") as first, gateway.connect("port") as second:
+            number_of(gateway, first), number_of(gateway, second)
+            first.sendall(b"a")
+            assert device.read(1) == b"a"
+            second.sendall(b"too early")
+            hears_nothing(device, 0.1)
+            time.sleep(0.6)
+            second.sendall(b"whole")
+            assert device.read(5) == b"whole"
+            gateway.event("writer changed", to=number_of(gateway, second))
+            first.sendall(b"x")
+            hears_nothing(device)
+
+
+@pytest.mark.parametrize("writers", ["all", "none"])
+def test_monitors_hear_and_say_nothing(writers):
+    with Pty() as device, Gateway({
+        "routes": {"port": route(device, [LISTEN, f"{LISTEN}?role=monitor"], writers=writers)}
+    }) as gateway:
+        gateway.event("link open")
+        with gateway.connect("port") as writer, gateway.connect("port", 1) as monitor:
+            numbers = number_of(gateway, writer), number_of(gateway, monitor)
+            flood = bytes(4 << 20)  # more than all buffers on its way: it is read, or this would block
+            monitor.sendall(flood)
+            writer.sendall(b"said")
+            if writers == "all":
+                assert device.read(4) == b"said"
+            hears_nothing(device)
+            device.write(b"heard")
+            assert receive(writer, 5) == receive(monitor, 5) == b"heard"
+            for client in (writer, monitor):
+                client.shutdown(socket.SHUT_WR)
+            time.sleep(0.2)
+            reset(monitor)
+            reset(writer)
+            dropped = [gateway.event("session ended", session=number)["dropped"] for number in numbers]
+            assert dropped == [0 if writers == "all" else 4, len(flood)]
+
+
+def test_packets_of_many_writers_are_not_mixed():
+    """Ten writers send their packets in pieces, with pauses in the middle of them."""
+    packets = {number: [b"%d:%s\n" % (number, b"x" * random.Random(number * 100 + k).randrange(300)) for k in range(40)]
+               for number in range(10)}
+    with Pty() as device, Gateway({
+        "routes": {"port": route(device, packets={"delimiter": "\\n", "idle": "5s"}, max=20)}
+    }) as gateway:
+        gateway.event("link open")
+
+        def speak(number):
+            dice = random.Random(number)
+            with gateway.connect("port") as client:
+                for packet in packets[number]:
+                    while packet:
+                        count = dice.randrange(1, 100)
+                        client.sendall(packet[:count])
+                        packet = packet[count:]
+                        time.sleep(dice.random() * 0.003)
+                client.shutdown(socket.SHUT_WR)
+                time.sleep(0.5)
+
+        threads = [threading.Thread(target=speak, args=(number,), daemon=True) for number in packets]
+        for thread in threads:
+            thread.start()
+        total = sum(len(p) for one in packets.values() for p in one)
+        heard = device.read(total, 60).splitlines(keepends=True)
+        for thread in threads:
+            thread.join(20)
+        for number, sent in packets.items():
+            assert [line for line in heard if line.startswith(b"%d:" % number)] == sent
+        assert len(heard) == 400
+
+
+def test_a_begun_packet_holds_the_others_for_its_idle_time_only():
+    with Pty() as device, Gateway({
+        "routes": {"port": route(device, packets={"delimiter": "\\n", "idle": "400ms"})}
+    }) as gateway:
+        gateway.event("link open")
+        with gateway.connect("port") as one, gateway.connect("port") as two:
+            one.sendall(b"begun")
+            assert device.read(5) == b"begun"
+            start = time.monotonic()
+            two.sendall(b"mine\n")
+            assert device.read(5) == b"mine\n"
+            assert 0.2 < time.monotonic() - start < 3
+
+
+def test_what_the_device_says_comes_in_packets():
+    with Pty() as device, Gateway({
+        "routes": {"port": route(device, packets={"delimiter": "\\n", "max": 100})}
+    }) as gateway:
+        gateway.event("link open")
+        with gateway.connect("port") as client:
+            number_of(gateway, client)
+            for piece in (b"in thr", b"ee pie", b"ces\nnext"):
+                assert not select.select([client], [], [], 0.1)[0], "held back until it is complete"
+                device.write(piece)
+            assert client.recv(1000) == b"in three pieces\n"
+            device.write(b"\n")
+            assert client.recv(1000) == b"next\n"
+
+
+def test_a_client_who_does_not_read_loses_the_oldest_and_delays_nobody(figure):
+    """The device says numbered lines at the rate of a fast port; one client stops reading for a while."""
+    with Pty() as device, Gateway({
+        "routes": {"port": route(device, packets={"delimiter": "\\n"}, slow="drop-oldest", buffer="4KiB")}
+    }) as gateway, gateway.connect("port", receive_buffer=2048) as stuck, gateway.connect("port") as healthy:
+        gateway.event("link open")
+        number = number_of(gateway, stuck)
+        number_of(gateway, healthy)
+        stop, worst, heard = threading.Event(), [0.0], bytearray()
+
+        def listen():
+            last = time.monotonic()
+            while not stop.is_set():
+                piece = healthy.recv(1 << 16)
+                now = time.monotonic()
+                worst[0] = max(worst[0], now - last)
+                last = now
+                heard.extend(piece)
+                if heard.endswith(b"end\n"):
+                    return
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        line, deadline, quiet = 0, Deadline(60), None
+        # Until the kernel's buffers are full and the policy is at work, and on for a second.
+        while not (gateway.events("session drops", session=number) and line % 3000 == 0):
+            assert not deadline.passed
+            for _ in range(10):
+                device.write(b"line %08d %s\n" % (line, b"." * 80))
+                line += 1
+            time.sleep(0.001)
+            if quiet is None and line >= 1000:
+                quiet, worst[0] = worst[0], 0.0  # nobody is slow yet: the kernel keeps it all
+        device.write(b"end\n")
+        listener.join(20)
+        assert bytes(heard).split(b"\n")[:-2] == [b"line %08d %s" % (k, b"." * 80) for k in range(line)]
+        text = receive_until(stuck, b"end\n", 20)
+        numbers = [int(entry[5:13]) for entry in text.split(b"\n")[:-2]]
+        assert all(re.fullmatch(rb"line \d{8} \.{80}", entry) for entry in text.split(b"\n")[:-2]), "whole packets"
+        assert numbers == sorted(set(numbers)) and len(numbers) < line
+        reset(stuck)
+        ended = gateway.event("session ended", session=number)
+        assert ended["down"] == len(text) and ended["dropped"] == 95 * (line - len(numbers))
+        drops = gateway.events("session drops", session=number)
+        assert sum(entry["dropped"] for entry in drops) <= ended["dropped"]
+        figure("longest silence of a healthy client beside one who does not read", 1000 * worst[0], "ms", aim=50,
+               control=1000 * quiet)
+        assert worst[0] < 1
+
+
+def test_a_reload_changes_who_may_write_and_ends_nobody():
+    with Pty() as device, Gateway({"routes": {"port": route(device)}}) as gateway:
+        gateway.event("link open")
+        with gateway.connect("port") as first, gateway.connect("port") as second:
+            one = number_of(gateway, first)
+            number_of(gateway, second)
+            for client in (first, second):
+                client.sendall(b"x")
+                assert device.read(1) == b"x"
+            gateway.configure({"routes": {"port": route(device, writers="one")}})
+            gateway.signal(1)
+            assert gateway.event("writer changed")["to"] == one
+            second.sendall(b"dropped")
+            hears_nothing(device)
+            first.sendall(b"heard")
+            assert device.read(5) == b"heard"
+            assert not gateway.events("session ended") and len(gateway.events("link open")) == 1
+
+
+def test_an_endpoint_of_his_own_learns_that_a_client_broke_off():
+    """A file that comes short must not look complete."""
+    heard, broke = bytearray(), []
+
+    def serve(connection):
+        try:
+            while piece := connection.recv(1 << 16):
+                heard.extend(piece)
+        except ConnectionResetError:
+            broke.append(True)
+
+    with Server(serve) as server, Gateway({"routes": {"proxy": {"listen": LISTEN, "endpoint": server.url}}}) as gateway:
+        client = gateway.connect("proxy")
+        client.sendall(b"the first half")
+        until(lambda: bytes(heard) == b"the first half")
+        reset(client)
+        assert gateway.event("session ended")["reason"] == "client-lost"
+        until(lambda: broke, 5, "a reset")
+        with gateway.connect("proxy") as client:
+            client.sendall(b"whole")
+            client.shutdown(socket.SHUT_WR)
+            assert receive_all(client) == b""
+        assert heard.endswith(b"whole") and len(broke) == 1
