@@ -2,7 +2,8 @@
 // Pumps and hubs know nothing else. A stream lives on the lane it was made on and is never sent to another.
 
 public protocol ByteStream: AnyObject {
-  /// Who is told when waiting is over. Kept strongly until `close()`, as the poller keeps an open stream.
+  /// Who is told when waiting is over. Kept strongly until `close()`, as the poller keeps an open stream. A closed stream takes
+  /// none: the two would keep each other for good.
   var delegate: (any ByteStreamDelegate)? { get set }
 
   /// Reads into `run`, which is not empty; keeps no pointer to it. Throws what broke the stream for good.

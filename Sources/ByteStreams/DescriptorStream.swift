@@ -6,7 +6,9 @@ import Dispatch
 import Glibc
 
 public final class DescriptorStream: ByteStream, PollHandler {
-  public var delegate: (any ByteStreamDelegate)?
+  public var delegate: (any ByteStreamDelegate)? {
+    didSet { if isClosed && delegate != nil { delegate = nil } }
+  }
 
   public var readerWaits: Readiness = [] {
     didSet { if readerWaits != oldValue { waitsChanged() } }

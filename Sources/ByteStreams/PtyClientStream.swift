@@ -5,7 +5,9 @@ import CLinux
 import Glibc
 
 public final class PtyClientStream: ByteStream, ByteStreamDelegate {
-  public var delegate: (any ByteStreamDelegate)?
+  public var delegate: (any ByteStreamDelegate)? {
+    didSet { if isClosed && delegate != nil { delegate = nil } }
+  }
   private let stream: DescriptorStream
   private let poller: Poller
   private let master: Int32

@@ -55,6 +55,29 @@ struct LingeringTests {
     #expect(stream.isClosed)
   }
 
+  @Test("breaks off when the other side has acknowledged all, or half a minute nothing", arguments: [true, false])
+  func breakOff(isStuck: Bool) {
+    let stream = ScriptedStream()
+    stream.unacknowledged = 10
+    stream.holdsUnit = true
+    lingering.breakOff(stream)
+    stream.holdsUnit = false
+    for left in [9, 9, 5, 3] {
+      pass(.milliseconds(320))
+      stream.unacknowledged = left
+      #expect(!stream.isClosed && stream.readerWaits == [])
+    }
+    if isStuck {
+      for _ in 0..<90 { pass(.milliseconds(320)) }
+      #expect(!stream.isClosed)
+      for _ in 0..<10 { pass(.milliseconds(320)) }
+    } else {
+      stream.unacknowledged = 0
+      pass(.milliseconds(320))
+    }
+    #expect(stream.isAborted && !stream.finishedWriting)
+  }
+
   @Test("waits for two seconds of silence, and half a minute whatever comes")
   func longest() {
     let silent = ScriptedStream()

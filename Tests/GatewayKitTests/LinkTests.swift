@@ -191,6 +191,44 @@ struct LinkTests {
     #expect(rig.ending(of: session) == .deviceLost && session.up == 0 && session.down == 30 && session.dropped == 5)
   }
 
+  @Test(
+    "of one client breaks off where he did, after what he sent before, and finishes where he finished",
+    arguments: [true, false])
+  func brokenOff(breaks: Bool) throws {
+    let rig = try LinkRig(isShared: false)
+    let client = ScriptedStream(reads: [.moved(5), breaks ? .failed(SystemError("read", ECONNRESET)) : .ended])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
+    endpoint.unacknowledged = 5
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(client)
+    #expect(rig.ending(of: session) == nil)
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == pattern(0..<5) && endpoint.finishedWriting == !breaks)
+    #expect(rig.ending(of: session) == (breaks ? .clientLost : nil))
+    // Not before the other side has it, or the reset would destroy it.
+    rig.pass(.milliseconds(100))
+    #expect(!endpoint.isClosed)
+    endpoint.unacknowledged = 0
+    rig.pass(.milliseconds(400))
+    #expect(endpoint.isAborted == breaks)
+  }
+
+  @Test("of one client breaks off when what he sent last was given up")
+  func inputGivenUp() throws {
+    let rig = try LinkRig(isShared: false)
+    let client = ScriptedStream(reads: [.moved(5), .ended])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream()
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(client)
+    for _ in 0..<4 { rig.pass(.seconds(10)) }
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 5)
+    #expect(endpoint.isAborted && !endpoint.finishedWriting)
+  }
+
   @Test("of one client calls it the endpoint's leave when it ended in order and then takes no more")
   func deafAfterEnd() throws {
     let rig = try LinkRig(isShared: false)

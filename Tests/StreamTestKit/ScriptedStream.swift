@@ -37,6 +37,8 @@ public final class ScriptedStream: ByteStream {
   public private(set) var interestChanges = 0
   public private(set) var finishedWriting = false
   public private(set) var isClosed = false
+  /// It was broken off.
+  public private(set) var isAborted = false
 
   private var reads: [Step]
   private var writes: [Step]
@@ -110,6 +112,11 @@ public final class ScriptedStream: ByteStream {
   }
 
   public func finishWriting() { finishedWriting = true }
+
+  public func abort() {
+    isAborted = true
+    close()
+  }
 
   public func close() {
     isClosed = true

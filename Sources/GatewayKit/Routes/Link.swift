@@ -38,6 +38,8 @@ final class Link: HubDelegate {
   var heldUntil: UInt64 = 0
   /// What the endpoint that is left hears last, where that is not what the settings say now.
   var oldLastWords: [UInt8]?
+  /// The client of a link of his own broke off, or what he sent was given up: his endpoint must not take it for all of it.
+  private var breaksOff = false
   // Each attempt has a number, so that the answer of one that was given up means nothing.
   private var attempt = 0
   private var isStopping = false
@@ -79,6 +81,7 @@ final class Link: HubDelegate {
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
+    breaksOff = !settings.hub.isShared && session.isInputCut
     if hub.sessions.isEmpty && settings.device.flush.atDisconnect { flush(.both) }
     closeIfUnneeded()
     delegate.linkHasSettled(self)
@@ -217,7 +220,11 @@ final class Link: HubDelegate {
   }
 
   private func part(from stream: any ByteStream) {
-    lingering.close(stream, otherSideFinished: hub.endpointHasEnded)
+    if breaksOff {
+      lingering.breakOff(stream)
+    } else {
+      lingering.close(stream, otherSideFinished: hub.endpointHasEnded)
+    }
     follow(device.handle(.drained))
     delegate.linkHasSettled(self)
   }

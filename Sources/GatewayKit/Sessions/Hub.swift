@@ -160,7 +160,9 @@ final class Hub: ByteStreamDelegate {
       last.place = session.place
     }
     if session.isWaiting { waiting.removeAll { $0 === session } }
-    session.dropped &+= UInt64(session.pump.discard())
+    let cut = session.pump.discard()
+    if cut > 0 { session.isInputCut = true }
+    session.dropped &+= UInt64(cut)
     if session.takesOutput { session.dropped &+= session.kept(head: head) }
     inputIsOver(session)
     stopTellingDrops(of: session)

@@ -18,6 +18,8 @@ final class Lingering: ByteStreamDelegate {
     var isHeard = false
     /// There is nothing to wait for but the unit that it holds.
     let onlyHoldsUnit: Bool
+    /// Its end is a reset.
+    var breaksOff = false
   }
 
   private var entries: [ObjectIdentifier: Entry] = [:]
@@ -94,6 +96,32 @@ final class Lingering: ByteStreamDelegate {
     entries[ObjectIdentifier(stream)] = entry
   }
 
+  // MARK: - Breaking off
+
+  /// Takes over `stream` and resets it, where it can be: the other side shall know that it did not get all. Not before it has
+  /// acknowledged what is on its way, which a reset would destroy.
+  func breakOff(_ stream: any ByteStream) {
+    guard stream.holdsUnit || stream.unacknowledged > 0, entries.count < Self.most else { return stream.abort() }
+    entries[ObjectIdentifier(stream)] = Entry(
+      stream: stream, timer: watchTail(of: stream, in: Self.look), unacknowledged: stream.unacknowledged,
+      onlyHoldsUnit: false, breaksOff: true)
+    stream.delegate = self
+    stream.writerWaits = stream.holdsUnit ? .writable : []
+    stream.readerWaits = []
+  }
+
+  private func watchTail(of stream: any ByteStream, in pause: Duration) -> Timers.Token {
+    poller.timers.after(pause) { [weak self, weak stream] in
+      guard let self, let stream, var entry = entries[ObjectIdentifier(stream)] else { return }
+      let left = stream.unacknowledged
+      entry.stalledFor = left < entry.unacknowledged ? .zero : entry.stalledFor + pause
+      guard left > 0 || stream.holdsUnit, entry.stalledFor < Self.longestStall else { return finish(stream) }
+      entry.unacknowledged = left
+      entry.timer = watchTail(of: stream, in: min(pause * 2, Self.longestLook))
+      entries[ObjectIdentifier(stream)] = entry
+    }
+  }
+
   /// Calls `done` when none is left, and sees to it that this is so within `limit`.
   func empty(within limit: Duration, then done: @escaping () -> Void) {
     if entries.isEmpty { return done() }
@@ -119,6 +147,7 @@ final class Lingering: ByteStreamDelegate {
   private func goOn(_ stream: any ByteStream) {
     guard !stream.holdsUnit, let entry = entries[ObjectIdentifier(stream)] else { return }
     stream.writerWaits = []
+    if entry.breaksOff { return }
     if entry.onlyHoldsUnit { finish(stream) } else { stream.finishWriting() }
   }
 
@@ -138,8 +167,9 @@ final class Lingering: ByteStreamDelegate {
   }
 
   private func finish(_ stream: any ByteStream) {
-    poller.timers.cancel(entries.removeValue(forKey: ObjectIdentifier(stream))?.timer)
-    stream.close()
+    let entry = entries.removeValue(forKey: ObjectIdentifier(stream))
+    poller.timers.cancel(entry?.timer)
+    if entry?.breaksOff == true { stream.abort() } else { stream.close() }
     guard entries.isEmpty, let done = whenEmpty else { return }
     whenEmpty = nil
     done()

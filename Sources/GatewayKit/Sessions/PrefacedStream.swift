@@ -5,7 +5,9 @@
 import ByteStreams
 
 final class PrefacedStream: ByteStream, ByteStreamDelegate {
-  var delegate: (any ByteStreamDelegate)?
+  var delegate: (any ByteStreamDelegate)? {
+    didSet { if stream.delegate == nil && delegate != nil { delegate = nil } }  // it is closed
+  }
 
   var readerWaits: Readiness {
     get { stream.readerWaits }

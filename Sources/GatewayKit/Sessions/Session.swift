@@ -43,6 +43,8 @@ final class Session: ByteStreamDelegate {
   var droppedWithoutPen: UInt64 = 0
   /// The last of all clients has finished sending, and nothing more is wanted of anybody.
   var isFlushed = false
+  /// He broke off, or some of what he sent was given up: what his endpoint heard of him is not all.
+  var isInputCut = false
   /// Sees to it that his packets stay whole, where packets are on.
   var gate: PacketGate?
   /// The end of his input has reached his endpoint.

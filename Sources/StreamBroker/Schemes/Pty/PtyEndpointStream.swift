@@ -8,7 +8,9 @@ import Glibc
 import Synchronization
 
 final class PtyEndpointStream: ByteStream, ByteStreamDelegate {
-  var delegate: (any ByteStreamDelegate)?
+  var delegate: (any ByteStreamDelegate)? {
+    didSet { if atClose == nil && delegate != nil { delegate = nil } }
+  }
 
   var readerWaits: Readiness {
     get { master.readerWaits }

@@ -35,7 +35,9 @@ extension SimDevice {
 }
 
 public final class SimStream: ByteStream, PollHandler {
-  public var delegate: (any ByteStreamDelegate)?
+  public var delegate: (any ByteStreamDelegate)? {
+    didSet { if isClosed && delegate != nil { delegate = nil } }
+  }
   public var readerWaits: Readiness = [] { didSet { arrange() } }
   public var writerWaits: Readiness = [] { didSet { arrange() } }
   public var canHalfClose: Bool { device.canHalfClose }
