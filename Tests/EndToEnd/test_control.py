@@ -1,0 +1,387 @@
+"""Seeing and steering a running gateway: status, reload, kick, and serve --watch."""
+import collections
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+from kit import Deadline, Gateway, binary, connect, free_port, receive_all, reset, round_trip, until
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+OWN = {**ECHO, "link": "per-client"}
+
+
+def status(gateway) -> dict:
+    done = gateway.command("status", str(gateway.path), "--json")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return json.loads(done.stdout)
+
+
+def route(gateway, name: str) -> dict:
+    return next(r for r in status(gateway)["routes"] if r["route"] == name)
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+
+
+def test_status_is_a_table_for_people():
+    with Gateway({"routes": {"echo": ECHO, "away": {**ECHO, "endpoint": "tty:///dev/none", "device": {"open": "always"}}}}) as gateway:
+        with gateway.connect("echo") as client:
+            round_trip(client, b"x" * 2048)
+            done = gateway.command("status", str(gateway.path))
+            assert (done.returncode, done.stderr) == (0, "")
+            lines = done.stdout.splitlines()
+            assert re.fullmatch(rf"baudway \S+, pid {gateway.pid}, up \S+( \S+)?: healthy, 2 routes, 1 client", lines[0]), lines[0]
+            assert any(re.match(r"echo +open \S+ +sim://echo +tcp://127.0.0.1:\d+ +1/8 +2.0 KiB +2.0 KiB +-$", l) for l in lines), lines
+            assert any(re.match(r"away +(waiting|opening) .*tty:///dev/none", l) for l in lines), lines
+            assert any("ENOENT" in l and l.startswith("  ") for l in lines), lines
+            name = "%s:%d" % client.getsockname()
+            assert any(re.match(rf" +\d+ +echo +{name} .* 2.0 KiB +2.0 KiB +- +-$", l) for l in lines), lines
+            assert "\x1b" not in done.stdout  # colours are for terminals
+
+
+def test_status_counts_bytes_drops_and_who_has_the_pen():
+    config = {"routes": {"echo": {**ECHO, "clients": {"writers": "one"}}}}
+    with Gateway(config) as gateway:
+        with gateway.connect("echo") as first, gateway.connect("echo") as second:
+            round_trip(first, b"x" * 1000)
+            second.sendall(b"y" * 500)  # has no pen: read, dropped and counted
+            until(lambda: route(gateway, "echo")["totals"]["dropped"] == 500, 10, "500 bytes dropped")
+            picture = route(gateway, "echo")
+            pens = {c["session"]: (c["pen"], c["up"], c["dropped"]) for c in picture["clients"]}
+            opened = [e["session"] for e in gateway.events("session opened")]
+            assert pens == {opened[0]: (True, 1000, 0), opened[1]: (False, 0, 500)}
+            assert picture["totals"]["up"] == 1000
+            assert [s for s in gateway.command("status", str(gateway.path)).stdout.splitlines() if s.endswith(" pen")]
+
+
+def test_every_ending_has_the_same_word_in_log_and_status():
+    config = {"routes": {"own": OWN, "one": {**OWN, "clients": {"max": 1}}, "gone": {**OWN, "endpoint": f"tcp://127.0.0.1:{free_port()}"}}}
+    with Gateway(config) as gateway:
+        with gateway.connect("own") as client:
+            round_trip(client)
+        client = gateway.connect("own")
+        round_trip(client)
+        reset(client)
+        with gateway.connect("gone") as client:
+            receive_all(client)
+        with gateway.connect("one") as holder:
+            round_trip(holder)
+            with gateway.connect("one") as refused:
+                assert b"full" in receive_all(refused)
+            assert gateway.command("kick", "one", "--all", "-c", str(gateway.path)).returncode == 0
+            assert receive_all(holder) == b""
+        gateway.event("session ended", count=5)
+        told = collections.Counter((e["route"], e["reason"]) for e in gateway.events("session ended"))
+        shown = {(r["route"], word): count for r in status(gateway)["routes"] for word, count in r["totals"]["ended"].items()}
+        assert shown == dict(told)
+        words = {word for _, word in told}
+        assert words == {"client-left", "client-lost", "open-failed", "full", "kicked"}, words
+
+
+def test_nobody_answers():
+    gateway = Gateway({"routes": {"echo": ECHO}})
+    for words in (["status"], ["reload"], ["kick", "echo", "--all", "-c"]):
+        done = gateway.command(*words, str(gateway.path))
+        assert done.returncode == 69, done  # EX_UNAVAILABLE
+        assert "no gateway answers at" in done.stderr and not done.stdout
+
+
+def test_status_finds_the_gateway_though_its_file_is_broken_since():
+    with Gateway({"control": {"socket": "/tmp/bw-control-%d.sock" % os.getpid()}, "routes": {"echo": ECHO}}) as gateway:
+        gateway.path.write_text(gateway.path.read_text().replace('"endpoint"', '"endpiont"'))
+        assert route(gateway, "echo")["state"]["word"] == "closed"
+
+
+# --- reload ----------------------------------------------------------------------------------------------------------
+
+
+def test_reload_prints_what_changed_and_it_is_so_when_it_returns():
+    port = free_port()
+    with Gateway({"routes": {"stays": ECHO, "goes": ECHO, "changes": ECHO}}) as gateway, gateway.connect("changes") as client:
+        round_trip(client)
+        late = {**ECHO, "listen": f"tcp://127.0.0.1:{port}"}
+        gateway.configure({"routes": {"stays": ECHO, "changes": {**ECHO, "clients": {"max": 3, "slow": "block"}}, "comes": late}})
+        done = gateway.command("reload", str(gateway.path))
+        assert (done.returncode, done.stderr) == (0, ""), done
+        assert done.stdout.splitlines() == [
+            "added    comes", "removed  goes", "changed  changes: clients.max, clients.slow", "1 route untouched"]
+        with connect(("127.0.0.1", port)) as new:
+            round_trip(new)
+        round_trip(client)
+        done = gateway.command("reload", str(gateway.path), "--json")
+        assert json.loads(done.stdout) == {
+            "reloaded": True, "added": [], "removed": [], "changed": [], "untouched": 3, "settings": []}
+
+
+def test_reload_tells_all_mistakes_and_changes_nothing():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
+        gateway.path.write_text("version: 1\nroutes:\n  echo:\n    lisen: x\n    endpoint: sim://ecko\n")
+        done = gateway.command("reload", str(gateway.path))
+        assert done.returncode == 78 and not done.stdout, done  # EX_CONFIG
+        assert re.search(r"^\S*config\.yaml:4:5: routes\.echo: unknown key 'lisen'", done.stderr, re.M), done.stderr
+        assert re.search(r"^\S*config\.yaml:5:\d+: routes\.echo\.endpoint: ", done.stderr, re.M), done.stderr
+        round_trip(client)
+        assert gateway.event("reload failed")
+
+
+def test_reload_changes_how_and_what_is_logged():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        gateway.configure({"log": {"format": "text", "level": "debug"}, "routes": {"echo": ECHO}})
+        done = gateway.command("reload", str(gateway.path))
+        assert "changed  log.level" in done.stdout and "changed  log.format" in done.stdout
+        client = gateway.connect("echo")
+        until(lambda: any(re.match(r"\S+Z debug link opening ", line) for line in gateway.lines), 10, "a debug line as text")
+        assert not any(e["level"] == "debug" for e in gateway.entries)
+        gateway.configure({"log": {"format": "json", "level": "info"}, "routes": {"echo": ECHO}})
+        assert gateway.command("reload", str(gateway.path)).returncode == 0
+        assert gateway.event("reloaded", count=1)["changes"] == "log.level log.format"
+        # What was told as text meanwhile is not in the account of sessions.
+        gateway.stopping = False
+        reset(client)
+        gateway.stop()
+
+
+@pytest.mark.parametrize("how", ["write", "rename", "swap"])
+def test_a_watched_file_is_read_again(how):
+    """As an editor writes it in place, as another renames it over, as Kubernetes swaps the folder behind links."""
+    gateway = Gateway({"routes": {"echo": ECHO}}, stopping=False)
+    new = json.dumps({"version": 1, "log": {"format": "json"}, "routes": {"echo": ECHO, "new": ECHO}})
+    if how == "swap":
+        for name in ("one", "two"):
+            (gateway.folder / name).mkdir()
+        gateway.path.rename(gateway.folder / "one" / "config.yaml")
+        (gateway.folder / "two" / "config.yaml").write_text(new)
+        (gateway.folder / "..data").symlink_to("one")
+        gateway.path.symlink_to("..data/config.yaml")
+    gateway.prefix = []
+    gateway.process = subprocess.Popen(
+        [binary(), "serve", "--watch", str(gateway.path)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=gateway.environment)
+    gateway.follow(gateway.process.stderr)
+    try:
+        with gateway.connect("echo") as client:
+            round_trip(client)
+            gateway.event("started")
+            # Nothing tells when the watch is set up; a change before that is not seen, so it is made again.
+            deadline = Deadline(20)
+            while not gateway.events("listening", route="new"):
+                assert not deadline.passed, gateway.lines
+                if how == "write":
+                    gateway.path.write_text(new)
+                elif how == "rename":
+                    (gateway.folder / "new.yaml").write_text(new)
+                    (gateway.folder / "new.yaml").rename(gateway.path)
+                else:
+                    (gateway.folder / "..tmp").symlink_to("two")
+                    (gateway.folder / "..tmp").rename(gateway.folder / "..data")
+                time.sleep(0.5)
+            round_trip(client)
+            with gateway.connect("new") as other:
+                round_trip(other)
+            assert not gateway.events("reload failed")
+            gateway.path.resolve().write_text("routes: {")
+            assert gateway.event("reload failed")
+            round_trip(client)
+        gateway.stop()
+    finally:
+        gateway.__exit__(None, None, None)
+
+
+# --- kick ------------------------------------------------------------------------------------------------------------
+
+
+def test_kick_ends_whom_it_names_and_nobody_else():
+    with Gateway({"routes": {"own": OWN, "other": OWN}}) as gateway:
+        clients = [gateway.connect("own") for _ in range(3)] + [gateway.connect("other")]
+        for client in clients:
+            round_trip(client)
+        by_name = {c["client"]: c["session"] for c in route(gateway, "own")["clients"]}
+        numbers = [by_name["%s:%d" % c.getsockname()] for c in clients[:3]]
+        done = gateway.command("kick", "own", str(numbers[1]), "-c", str(gateway.path))
+        assert (done.returncode, done.stdout) == (0, f"session {numbers[1]} of own ended\n"), done
+        assert receive_all(clients[1]) == b""
+        assert gateway.event("session ended")["reason"] == "kicked"
+        round_trip(clients[0])
+        done = gateway.command("kick", "own", str(numbers[1]), str(numbers[2]), "-c", str(gateway.path))
+        assert done.returncode == 1 and f"no session {numbers[1]}" in done.stderr, done
+        assert receive_all(clients[2]) == b""
+        done = gateway.command("kick", "own", "--all", "-c", str(gateway.path))
+        assert (done.returncode, done.stdout) == (0, f"session {numbers[0]} of own ended\n"), done
+        assert gateway.command("kick", "own", "--all", "-c", str(gateway.path)).stdout == "own has no clients\n"
+        assert gateway.command("kick", "nope", "--all", "-c", str(gateway.path)).returncode == 64
+        assert gateway.command("kick", "own", "-c", str(gateway.path)).returncode == 64
+        round_trip(clients[3])
+        for client in clients:
+            client.close()
+
+
+# --- watching --------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A program on a terminal of `rows` and `columns`: what it writes, and how it leaves the terminal."""
+
+    def __init__(self, *words, env, rows=24, columns=100):
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.before = termios.tcgetattr(self.slave)
+        slave = self.slave
+
+        def control():  # the terminal's own session, so that ^C and ^Z reach it
+            os.setsid()
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            words, stdin=self.slave, stdout=self.slave, stderr=self.slave, env={**env, "TERM": "xterm"}, preexec_fn=control)
+        self.output = b""
+
+    def read_until(self, pattern: bytes, seconds: float = 15, count: int = 1):
+        deadline = Deadline(seconds)
+        while len(re.findall(pattern, self.output, re.S)) < count:
+            assert not deadline.passed, f"no {count} {pattern!r} in {self.output[-2000:]!r}"
+            if select.select([self.master], [], [], 0.2)[0]:
+                self.output += os.read(self.master, 65536)
+
+    def end(self) -> int:
+        code = self.process.wait(10)
+        while select.select([self.master], [], [], 0.1)[0]:
+            self.output += os.read(self.master, 65536)
+        assert termios.tcgetattr(self.slave) == self.before
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+ENTER, LEAVE, HOME = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[H"
+
+
+@pytest.mark.parametrize("end", [b"\x03", signal.SIGTERM, signal.SIGHUP])
+def test_watch_draws_each_second_and_leaves_the_terminal_as_it_was(end):
+    with Gateway({"routes": {"gps": {**ECHO, "endpoint": "sim://nmea?rate=10"}}}) as gateway, gateway.connect("gps") as client:
+        with Terminal(binary(), "status", str(gateway.path), "--watch", env=gateway.environment) as terminal:
+            # The third picture has rates.
+            terminal.read_until(re.escape(HOME), count=3)
+            terminal.read_until(rb"DOWN/S.*gps")
+            if isinstance(end, bytes):
+                os.write(terminal.master, end)
+            else:
+                terminal.process.send_signal(end)
+            assert terminal.end() == 0
+            out = terminal.output
+            assert out.startswith(ENTER + b"\x1b[?25l") and out.rstrip().endswith(b"\x1b[?25h" + LEAVE), out[-200:]
+            assert out.count(ENTER) == out.count(LEAVE) == 1
+            assert b"\x1b[2J" not in out and b"\x1b[J" in out  # drawn over, never cleared: no flicker
+        client.recv(1)
+
+
+# A shell's part: the kernel stops nobody who has no shell that could continue him.
+SHELL = """
+import os, sys
+if (job := os.fork()) == 0:
+    os.setpgid(0, 0)
+    os.execv(sys.argv[1], sys.argv[1:])
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]))
+"""
+
+
+def test_watch_stops_and_goes_on_like_other_programs():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        words = ["/usr/bin/python3", "-c", SHELL, binary(), "status", str(gateway.path), "--watch"]
+        with Terminal(*words, env=gateway.environment) as terminal:
+            terminal.read_until(re.escape(HOME))
+            shell = terminal.process.pid
+            job = int(open(f"/proc/{shell}/task/{shell}/children").read())
+            os.kill(job, signal.SIGTSTP)
+            terminal.read_until(re.escape(LEAVE))
+            until(lambda: open(f"/proc/{job}/stat").read().rpartition(")")[2].split()[0] == "T", 5, "stopped")
+            assert termios.tcgetattr(terminal.slave) == terminal.before
+            os.kill(job, signal.SIGCONT)
+            terminal.read_until(re.escape(ENTER), count=2)
+            os.kill(job, signal.SIGINT)
+            assert terminal.end() == 0
+
+
+def test_watch_never_draws_beyond_the_terminal():
+    routes = {f"route-{n:02}": ECHO for n in range(30)}
+    with Gateway({"routes": routes}) as gateway:
+        with Terminal(binary(), "status", str(gateway.path), "--watch", env=gateway.environment, rows=10, columns=40) as terminal:
+            terminal.read_until(re.escape(HOME) + rb".*\x1b\[J")
+            terminal.process.send_signal(signal.SIGINT)
+            terminal.end()
+            picture = terminal.output.split(HOME)[1].split(b"\x1b[J")[0]
+            lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\r", b"", picture).split(b"\n")
+            assert len(lines) == 10 and all(len(line.decode()) <= 40 for line in lines), lines
+            assert re.search(r"… \d+ more lines", lines[-1].decode())
+
+
+def test_watch_waits_for_a_gateway_that_went():
+    gateway = Gateway({"routes": {"echo": ECHO}})
+    with gateway:
+        terminal = Terminal(binary(), "status", str(gateway.path), "--watch", env=gateway.environment)
+        terminal.read_until(rb"healthy")
+    with terminal:
+        terminal.read_until(rb"no gateway answers at")
+        assert terminal.process.poll() is None
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+
+
+def test_watch_in_a_pipe_is_one_picture_after_the_other():
+    with Gateway({"routes": {"echo": ECHO}}) as gateway:
+        watch = subprocess.Popen(
+            [binary(), "status", str(gateway.path), "--watch", "--json"], env=gateway.environment, stdout=subprocess.PIPE)
+        try:
+            for _ in range(3):
+                assert json.loads(watch.stdout.readline())["routes"][0]["route"] == "echo"
+        finally:
+            watch.kill()
+            watch.wait()
+            watch.stdout.close()
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+def test_many_clients_and_a_slow_reader_of_their_status():
+    """An answer of any size is made while it is taken: the gateway does not keep it, and carries bytes meanwhile."""
+    count = 2000
+    with Gateway({"routes": {"crowd": {**OWN, "clients": {"max": count}}, "echo": ECHO}}) as gateway:
+        address = gateway.address("crowd")
+        crowd = [connect(address) for _ in range(count)]
+        gateway.event("session opened", count=count, seconds=60)
+        with gateway.connect("echo") as client:
+            before = memory(gateway.pid)
+            slow = [socket.socket(socket.AF_UNIX) for _ in range(12)]
+            for one in slow:
+                one.connect(str(gateway.folder / "control.sock"))
+                one.sendall(b"status\n")
+            for _ in range(20):
+                round_trip(client)
+            assert len(status(gateway)["routes"][0]["clients"]) == count
+            assert memory(gateway.pid) - before < 16 << 20
+            for one in slow:
+                one.close()
+        for one in crowd:
+            reset(one)
+
+
+def memory(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

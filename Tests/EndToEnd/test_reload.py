@@ -1,0 +1,223 @@
+"""Reload under load: whatever changes in the configuration, routes that are not touched lose no byte and no client, and a
+route that is changed keeps its clients, but for those it forbids now."""
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from kit import Deadline, Gateway, Pty, Server, connect, free_port, receive_all, until
+from test_control import status
+
+BLOCK = os.urandom(1 << 16)
+
+
+def pattern(place: int, count: int) -> bytes:
+    """The running pattern of a stream: what stands at each place can be checked."""
+    start = place % len(BLOCK)
+    return (BLOCK[start:] + BLOCK * (count // len(BLOCK) + 1))[:count]
+
+
+class Traffic:
+    """A client who sends the pattern, and all who must hear it from the other end, byte by byte, while `running`."""
+
+    def __init__(self, sender: socket.socket, *hearers: socket.socket, seed: int, most: int = 2000):
+        self.sent, self.heard, self.errors = 0, [0] * len(hearers), []
+        self.running = True
+        self.most = most  # bytes at once, fifty times a second
+        self.random = random.Random(seed)
+        bodies = [(self._send, sender)] + [(self._hear, index, hearer) for index, hearer in enumerate(hearers)]
+        self.threads = [threading.Thread(target=self._guard, args=body, daemon=True) for body in bodies]
+        for thread in self.threads:
+            thread.start()
+
+    def _guard(self, body, *arguments):
+        try:
+            body(*arguments)
+        except BaseException as error:  # noqa: B902 - looked at by the test
+            self.errors.append(error)
+
+    def _send(self, sender):
+        while self.running:
+            count = self.random.randint(1, self.most)
+            sender.sendall(pattern(self.sent, count))
+            self.sent += count
+            time.sleep(0.02)
+
+    def _hear(self, index, hearer):
+        while self.running or self.heard[index] < self.sent:
+            if not select.select([hearer], [], [], 0.1)[0]:
+                continue
+            data = hearer.recv(65536)
+            assert data, f"ended at byte {self.heard[index]}"
+            assert data == pattern(self.heard[index], len(data)), f"changed behind byte {self.heard[index]}"
+            self.heard[index] += len(data)
+
+    def check(self):
+        assert not self.errors, self.errors
+
+    def finish(self) -> int:
+        """Every byte sent has arrived; returns how many that were."""
+        self.running = False
+        deadline = Deadline(30)
+        while any(thread.is_alive() for thread in self.threads) and not self.errors and not deadline.passed:
+            time.sleep(0.02)
+        self.check()
+        assert all(heard == self.sent for heard in self.heard), (self.sent, self.heard)
+        return self.sent
+
+
+class Echo(Pty):
+    """A device that says back what it hears."""
+
+    def __init__(self):
+        super().__init__()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            while data := os.read(self.master, 4096):
+                self.write(data)
+        except OSError:
+            pass
+
+
+def echo(connection):
+    while data := connection.recv(65536):
+        connection.sendall(data)
+
+
+class Changes:
+    """The route `changing`, and one that comes and goes: a change of each kind, one after the other, and back again."""
+
+    def __init__(self, devices):
+        self.devices = devices
+        self.ports = [free_port() for _ in range(3)]
+        self.base = {"listen": [f"tcp://127.0.0.1:{self.ports[0]}"], "endpoint": {"url": devices[0].url}}
+        self.kinds = [
+            ("listener added", {"listen": self.base["listen"] + [f"tcp://127.0.0.1:{self.ports[1]}"]}),
+            ("listener replaced", {"listen": self.base["listen"] + [f"tcp://127.0.0.1:{self.ports[2]}"]}),
+            ("endpoint", {"endpoint": {"url": devices[1].url}}),
+            ("line setting", {"endpoint": {"url": devices[1].url, "baud": 19200, "parity": "even"}}),
+            ("clients", {"clients": {"max": 5, "slow": "block", "buffer": "8KiB", "banner": "hello"}}),
+            ("pen", {"clients": {"writers": "one", "takeover": "newest"}}),
+            ("device", {"device": {"absent": "discard", "linger": "2s", "retry": "100ms..1s", "open": "always"}}),
+            ("allow", {"clients": {"allow": ["127.0.0.1/32"]}}),
+            ("packets", {"packets": {"idle": "5ms"}}),
+            ("link", None),
+        ]
+
+    def config(self, turn: int) -> tuple[str, dict, dict]:
+        """What changes in this turn, the routes, and the settings beside them."""
+        name, change = self.kinds[turn % len(self.kinds)]
+        routes = {"changing": {**self.base, **(change or {})}}
+        if turn % 2:
+            routes["guest"] = {"listen": f"tcp://127.0.0.1:{self.guest}", "endpoint": "sim://echo"}
+        if change is None:  # another kind of link: replaced, not changed
+            routes["other"] = {"listen": f"tcp://127.0.0.1:{self.other}", "endpoint": "sim://echo", "link": "per-client"}
+        else:
+            routes["other"] = {"listen": f"tcp://127.0.0.1:{self.other}", "endpoint": "sim://echo"}
+        return name, routes, {"log": {"format": "json", "level": "info" if turn % 3 else "notice"}} if turn % 5 == 4 else {}
+
+    guest = free_port()
+    other = free_port()
+
+
+def ask(client: socket.socket, token: bytes):
+    """A token comes back through the device, whatever is said besides. Again and again: while a port is reopened, or somebody
+    else has the pen for a moment, what is sent may be dropped, as the configuration wants it."""
+    deadline, data = Deadline(20), b""
+    client.settimeout(0.3)
+    while token not in data:
+        assert not deadline.passed, f"no {token!r}"
+        client.sendall(token)
+        with contextlib.suppress(TimeoutError):
+            piece = client.recv(1 << 16)
+            assert piece, f"ended before {token!r}"
+            data = data[-100:] + piece
+
+
+@pytest.mark.timeout(900)
+def test_reload_under_load(long):
+    turns = 100 if long else 10
+    with Echo() as steady, Echo() as first, Echo() as second, Server(echo) as server:
+        changes = Changes([first, second])
+        untouched = {
+            "steady": {"listen": "tcp://127.0.0.1:0", "endpoint": steady.url, "clients": {"slow": "block"}},
+            "flow": {"listen": "tcp://127.0.0.1:0", "endpoint": server.url},
+        }
+        name, routes, more = changes.config(0)
+        with Gateway({"routes": {**untouched, **routes}}) as gateway:
+            one, two = gateway.connect("steady"), gateway.connect("steady")
+            flows = [gateway.connect("flow") for _ in range(3)]
+            traffic = [Traffic(one, one, two, seed=1)] + [
+                Traffic(f, f, seed=2 + n, most=40_000) for n, f in enumerate(flows)]
+            stays = connect(("127.0.0.1", changes.ports[0]))
+            ask(stays, b"<begin>")
+            until(lambda: len(sessions(gateway, untouched)) == 5, 10, "five clients")
+            before = sessions(gateway, untouched)
+            link = gateway.event("link open", route="steady")
+            for turn in range(1, turns + 1):
+                marks = [stream.sent + 1000 for stream in traffic]
+                turn_over(gateway, changes, untouched, turn)
+                ask(stays, b"<%d>" % turn)
+                until(lambda: all(s.errors or s.sent >= mark for s, mark in zip(traffic, marks)), 20, "traffic goes on")
+                for stream in traffic:
+                    stream.check()
+            assert sessions(gateway, untouched) == before
+            assert gateway.events("link open", route="steady") == [link]
+            assert not gateway.events("link closed", route="steady") and not gateway.events("listener waiting")
+            moved = [stream.finish() for stream in traffic]
+            assert min(moved) > 1000 * turns, moved
+            ended = gateway.events("session ended")
+            assert not [e for e in ended if e["route"] in untouched or e["client"] == "%s:%d" % stays.getsockname()]
+            # The others of the changed route came to look, or are forbidden now.
+            assert {e["reason"] for e in ended if e["route"] == "changing"} <= {"client-left", "client-lost", "denied"}
+            assert any(e["reason"] == "denied" for e in ended)
+            for client in (one, two, stays, *flows):
+                client.close()
+
+
+def sessions(gateway, names) -> set:
+    return {(r["route"], c["session"]) for r in status(gateway)["routes"] if r["route"] in names for c in r["clients"]}
+
+
+def turn_over(gateway, changes, untouched, turn):
+    """One reload, by signal or command, and a look whether it is so."""
+    name, routes, more = changes.config(turn)
+    stranger = None
+    if name == "allow":
+        stranger = socket.create_connection(("127.0.0.1", changes.ports[0]), source_address=("127.0.0.2", 0))
+        until(lambda: any(":" in c["client"] and c["client"].startswith("127.0.0.2:") for r in status(gateway)["routes"]
+                          for c in r["clients"]), 10, "the stranger is in")
+    count = len(gateway.events("reloaded"))
+    gateway.configure({"routes": {**untouched, **routes}})
+    if turn % 2:
+        gateway.signal(signal.SIGHUP)
+        gateway.event("reloaded", count=count + 1, seconds=30)
+    else:
+        done = gateway.command("reload", str(gateway.path), seconds=60)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        gateway.event("reloaded", count=count + 1)
+    told = gateway.events("reloaded")[-1]
+    assert "steady" not in told.get("changes", "") and "flow" not in told.get("changes", ""), told
+    if stranger:
+        receive_all(stranger)
+        stranger.close()
+    for port, is_served in [(changes.guest, "guest" in routes), (changes.other, True)] + [
+        (port, any(str(port) in url for url in routes["changing"]["listen"])) for port in changes.ports
+    ]:
+        with socket.socket() as probe:
+            probe.settimeout(20)
+            assert (probe.connect_ex(("127.0.0.1", port)) == 0) == is_served, (name, port)
+    if turn % 10 == 9:
+        text = gateway.path.read_text()
+        gateway.path.write_text(text.replace('"endpoint"', '"endpiont"'))
+        done = gateway.command("reload", str(gateway.path))
+        assert done.returncode == 78 and "endpiont" in done.stderr, done
+        gateway.path.write_text(text)
