@@ -36,6 +36,24 @@ def test_networks_decide_who_may_come(clients):
         assert len(gateway.events("session opened")) == 1
 
 
+def test_a_reload_ends_those_whom_it_forbids():
+    config = {"routes": {"lab": {**ECHO, "listen": "tcp://*:0"}}}
+    with Gateway(config) as gateway:
+        port = gateway.address("lab")[1]
+        with connect(("127.0.0.1", port)) as stranger, connect(("::1", port)) as friend:
+            gateway.event("session opened", count=2)
+            config["routes"]["lab"]["clients"] = {"deny": ["127.0.0.1"]}
+            gateway.configure(config)
+            gateway.signal(signal.SIGHUP)
+            gateway.event("reloaded")
+            assert receive_all(stranger) == b""
+            assert gateway.event("session ended")["reason"] == "denied"
+            round_trip(friend)  # on the same port, which was not let go of
+            with connect(("127.0.0.1", port)) as again:
+                assert receive_all(again) == b"baudway: lab is not open to 127.0.0.1\r\n"
+        assert len(gateway.events("listening")) == 1 and len(gateway.events("link open")) == 1
+
+
 def test_a_monitor_is_told_from_a_writer():
     listen = ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0?role=monitor"]
     with Gateway({"routes": {"lab": {**ECHO, "listen": listen}}}) as gateway:

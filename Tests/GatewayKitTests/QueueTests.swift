@@ -130,8 +130,9 @@ struct QueueTests {
   func lanes() async throws {
     let server = try LoopbackListener()
     let config = try routeConfig("clients: { max: 1, when-full: queue }", endpoint: "tcp://\(server.address)")
-    try await withRoute(config) { story, _ in
+    try await withRoute(config) { story, route in
       let address = try story.address()
+      var lanes: Set<Int> = []
       let clients = try (0..<6).map { _ in try connectTCP(address) }
       _ = try story.wait { events in events.waiting == 5 ? true : nil }
       for (number, client) in clients.enumerated() {
@@ -143,8 +144,10 @@ struct QueueTests {
         }
         try client.send([UInt8(number)])
         #expect(try endpoint.receive(exactly: 1) == [UInt8(number)])
+        lanes.formUnion(try ask(route) { Array($0.present.values) })
         client.reset()
       }
+      #expect(lanes == [0, 1])
       #expect(try story.reports(atLeast: 6).allSatisfy { $0.ending.word == .clientLost })
     }
     server.close()
