@@ -40,11 +40,11 @@ struct AcceptLoopTests {
       let other = try Descriptor.socket(.ipv4)
       while dup(0) >= 0 {}
       try rig.connect(one)
-      rig.run(for: 150)
+      rig.run(for: 200)
       try #require(rig.told.count == 1)
       rig.skew = 6_000_000_000
       try rig.connect(other)
-      rig.run(for: 50)
+      rig.run(for: 200)
       try #require(rig.told.count == 2)
       served.close()
     }

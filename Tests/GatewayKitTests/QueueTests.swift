@@ -114,8 +114,10 @@ struct QueueTests {
       try echo(first, 1)
       let second = try connectTCP(address)
       _ = try line(of: second)
+      let before = monotonicNanoseconds()
       first.finishWriting()
       try echo(second, 2)
+      #expect(monotonicNanoseconds() - before < 20_000_000_000, "a listener would have 30 s")
       #expect(try first.receiveToEnd().isEmpty)
       #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.clientLeft])
       // Nobody waits any more, so a listener may stay.
@@ -123,6 +125,50 @@ struct QueueTests {
       for _ in 0..<5000 where try ask(route, { $0.group.sessions.allSatisfy { !$0.isHalfClosed } }) { usleep(1000) }
       #expect(try ask(route) { $0.present.count } == 1)
       second.close()
+    }
+  }
+
+  @Test("is overtaken by nobody, not even while the lanes look for somebody who has left")
+  func overtaking() async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
+      let address = try story.address()
+      let first = try connectTCP(address)
+      let number = try story.sessions(atLeast: 1)[0]
+      let newcomers = try ask(route) { route in
+        let second = try? connectTCP(address)
+        route.poller.sweep()  // the look for ghosts begins
+        let isUndecided = route.answersAwaited > 0
+        route.end(number, Ending(.kicked))
+        let third = try? connectTCP(address)
+        route.poller.sweep()
+        return isUndecided ? [second, third].compactMap(\.self) : []
+      }
+      try #require(newcomers.count == 2)
+      try echo(newcomers[0], 2)
+      #expect(try line(of: newcomers[1]) == "baudway: x is full; you are number 1 in the queue")
+      for client in newcomers + [first] { client.close() }
+    }
+  }
+
+  @Test("finishes the line that it has begun, before all else that comes", arguments: [true, false])
+  func wholeLines(getsIn: Bool) async throws {
+    try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
+      let first = try connectTCP(try story.address())
+      let number = try story.sessions(atLeast: 1)[0]
+      // Lives on the lane; a socket that takes no whole line can't be had from the kernel.
+      nonisolated(unsafe) let slow = ScriptedStream(
+        reads: [.bytes([7])], writes: [.moved(10), .blocked(until: .writable), .moved(1000), .moved(1000)])
+      let written = try ask(route) { route in
+        route.queue.append(slow, Arrival.Label(address: nil, listener: "x"), mayLeave: true)
+        let begun = slow.written
+        if getsIn { route.end(number, Ending(.kicked)) } else { route.stop(Ending(.shutdown), within: .zero) {} }
+        return (begun, slow.written)
+      }
+      let line = "baudway: x is full; you are number 1 in the queue\r\n"
+      #expect(written.0 == Array(line.utf8.prefix(10)))
+      #expect(String(decoding: written.1, as: UTF8.self) == line + (getsIn ? "" : "baudway: shutting down\r\n"))
+      try ask(route) { _ in slow.close() }
+      first.close()
     }
   }
 
@@ -190,53 +236,6 @@ struct QueueTests {
       #expect(story.reports.map(\.ending.word) == [.denied])
       for client in [first, third] { client.close() }
     }
-  }
-}
-
-@Suite("A line of clients", .timeLimit(.minutes(1)))
-struct ClientQueueTests {
-  @Test("finishes each line that it has begun, before the next and before all that comes when it is his turn")
-  func wholeLines() throws {
-    let clock = ManualClock()
-    let poller = try Poller(clock: clock.clock) { _ in }
-    let queue = ClientQueue(on: poller, notice: { "number \($0)" }, hasLeft: { _, _ in })
-    let label = Arrival.Label(address: nil, listener: "x")
-    let slow = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
-    queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
-    queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
-    queue.append(slow, label, mayLeave: true)
-    #expect(slow.written == Array("num".utf8) && slow.writerWaits == .writable)
-    for _ in 0..<2 {  // he moves up twice meanwhile
-      _ = queue.takeFirst()
-      clock.advance(by: .seconds(2))
-      poller.timers.fireDue()
-    }
-    #expect(slow.written.count == 3)
-    slow.willWrite(.moved(100), .moved(4), .blocked(until: .writable))
-    slow.delegate?.stream(slow, handle: .hasSpaceAvailable)
-    #expect(slow.written == Array("number 3\r\nnumb".utf8))
-    let client = try #require(queue.takeFirst())
-    #expect(client.unsent == Array("er 1\r\n".utf8) && slow.writerWaits == [] && queue.isEmpty)
-  }
-
-  @Test("tells all who moved up together, at once the first time and then not more often than once a second")
-  func seldom() throws {
-    let clock = ManualClock()
-    let poller = try Poller(clock: clock.clock) { _ in }
-    let queue = ClientQueue(on: poller, notice: { "\($0)" }, hasLeft: { _, _ in })
-    let last = ScriptedStream(takesAll: true)
-    for number in 1...10 {
-      let stream = number == 10 ? last : ScriptedStream(takesAll: true)
-      queue.append(stream, Arrival.Label(address: nil, listener: "x"), mayLeave: true)
-    }
-    for _ in 0..<2 { _ = queue.takeFirst() }
-    poller.timers.fireDue()
-    for _ in 0..<3 { _ = queue.takeFirst() }
-    poller.timers.fireDue()
-    #expect(String(decoding: last.written, as: UTF8.self) == "10\r\n8\r\n")
-    clock.advance(by: .seconds(1))
-    poller.timers.fireDue()
-    #expect(String(decoding: last.written, as: UTF8.self) == "10\r\n8\r\n5\r\n")
   }
 }
 
