@@ -120,7 +120,7 @@ def test_a_queue_ends_with_the_gateway():
 
 def test_nobody_who_is_connected_is_reset_by_a_stop():
     """Clients whom the kernel has accepted and the gateway has not: it is stopped in the other sense meanwhile."""
-    with Gateway({"routes": {"lab": ECHO}}, stopping=False) as gateway:
+    with Gateway({"routes": {"lab": {**route(max=200), "link": "per-client"}}}, stopping=False) as gateway:
         address = gateway.address("lab")
         gateway.signal(signal.SIGSTOP)
         clients = [connect(address) for _ in range(100)]

@@ -108,6 +108,26 @@ struct RouteReloadTests {
     }
   }
 
+  @Test("looks after the connections of those who come from then on, or does not, as it says")
+  func keepalive() async throws {
+    try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
+      let address = try story.address()
+      var clients: [FarEnd] = []
+      for (number, isOn) in [true, false, true].enumerated() {
+        try update(route, routeConfig("clients: { keepalive: \(isOn) }", endpoint: "sim://echo"))
+        clients.append(try connectTCP(address))
+        _ = try story.sessions(atLeast: number + 1)
+        let options = try ask(route) { route in
+          let newest = route.group.sessions.max { $0.number < $1.number }
+          let raw = (newest?.client as? DescriptorStream)?.raw ?? -1
+          return [option(raw, SOL_SOCKET, SO_KEEPALIVE), option(raw, Int32(IPPROTO_TCP), TCP_KEEPIDLE)]
+        }
+        #expect(options[0] == (isOn ? 1 : 0) && (!isOn || options[1] == 10))
+      }
+      for client in clients { client.close() }
+    }
+  }
+
   @Test("gives a listener another role where it is, and ends the writers who came in by it")
   func role() async throws {
     let two = "['tcp://127.0.0.1:0', 'tcp://[::1]:0%']"
@@ -139,6 +159,13 @@ struct RouteReloadTests {
 private func echo(_ client: FarEnd) throws {
   try client.send([1])
   #expect(try client.receive(exactly: 1) == [1])
+}
+
+private func option(_ descriptor: Int32, _ level: Int32, _ name: Int32) -> Int32 {
+  var value: Int32 = -1
+  var length = socklen_t(MemoryLayout<Int32>.size)
+  getsockopt(descriptor, level, name, &value, &length)
+  return value
 }
 
 private func update(_ route: Resident<Route>, _ config: Config.Route) throws {

@@ -139,6 +139,18 @@ struct IdleClientTests {
     #expect(rig.words == [.idle] && rig.story.reports[0].dropped == (way == "kept" ? 10 : 0))
   }
 
+  @Test("who is on his way out ends with the word he was sent away with")
+  func leaving() throws {
+    let rig = try GroupRig("clients: { idle-timeout: 8s, slow: block }")
+    rig.take(ScriptedStream())
+    let endpoint = ScriptedStream(reads: [.moved(10)])
+    rig.open(endpoint)
+    rig.wake(endpoint, .hasBytesAvailable)
+    rig.group.stop(Ending(.routeRemoved)) {}
+    rig.pass(.seconds(31))
+    #expect(rig.words == [.routeRemoved])
+  }
+
   @Test("follows a new limit at once, and none when it is taken away")
   func reload() throws {
     let rig = try GroupRig("clients: { idle-timeout: 8s }")

@@ -156,7 +156,7 @@ final class SessionGroup: LinkDelegate {
     at session: Session, every pause: Duration, _ limit: Duration, since: UInt64, _ activity: UInt64
   ) {
     session.idleTimer = poller.timers.after(pause) { [weak self, weak session] in
-      guard let self, let session, !session.isOver else { return }
+      guard let self, let session, !session.isOver, session.leaving == nil else { return }  // who leaves has his own deadline
       let now = poller.timers.now
       if session.activity != activity {
         look(at: session, every: pause, limit, since: now, session.activity)
