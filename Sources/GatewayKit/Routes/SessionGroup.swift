@@ -156,7 +156,8 @@ final class SessionGroup: LinkDelegate {
     at session: Session, every pause: Duration, _ limit: Duration, since: UInt64, _ activity: UInt64
   ) {
     session.idleTimer = poller.timers.after(pause) { [weak self, weak session] in
-      guard let self, let session, !session.isOver, session.leaving == nil else { return }  // who leaves has his own deadline
+      // Who is on his way out has a deadline of his own.
+      guard let self, let session, !session.isOver, session.leaving == nil else { return }
       let now = poller.timers.now
       if session.activity != activity {
         look(at: session, every: pause, limit, since: now, session.activity)
