@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import socket
+import termios
 import threading
 import time
 import tty
@@ -289,6 +290,43 @@ def test_a_client_who_left_before_sigterm_is_delivered(folder):
         assert gateway.wait(8) == 0
         ended = gateway.event("session ended")
         assert (ended["up"], ended["dropped"]) == (size, 0), ended
+
+
+def test_reload_of_line_settings_and_of_the_endpoint():
+    """A changed bit rate goes to the open port; a changed endpoint is opened while the clients stay, whatever `absent` says."""
+    with Pty() as device, Pty() as other:
+        def route(pty: Pty, baud: int, **more) -> dict:
+            return {"routes": {"port": {
+                "listen": "tcp://127.0.0.1:0", "endpoint": {"url": pty.url, "baud": baud},
+                "device": {"absent": "close", "on-open": "hello", "on-close": "bye", **more}}}}
+
+        def reload(config: dict):
+            gateway.configure(config)
+            count = len(gateway.events("reloaded")) + 1
+            gateway.signal(signal.SIGHUP)
+            gateway.event("reloaded", count=count)
+
+        def rate() -> int:
+            return termios.tcgetattr(device.slave)[5]
+
+        with Gateway(route(device, 9600)) as gateway, gateway.connect("port") as client:
+            client.sendall(b"a")
+            assert device.read(6) == b"helloa" and rate() == termios.B9600
+            reload(route(device, 57600))
+            until(lambda: rate() == termios.B57600, 5, "the new bit rate")
+            client.sendall(b"b")
+            assert device.read(1) == b"b", "the port was not opened anew"
+            assert len(gateway.events("link open")) == 1 and not gateway.events("link closed")
+            reload(route(other, 57600))
+            client.sendall(b"c")
+            assert device.read(3) == b"bye" and other.read(6) == b"helloc"
+            other.write(b"answer")
+            assert receive_until(client, b"answer") == b"answer"
+            assert not gateway.events("session ended")
+            reset(client)
+            gateway.event("link closed")
+            reload(route(other, 57600, open="always"))
+            gateway.event("link open", count=3)
 
 
 def test_two_names_of_one_device(folder):
