@@ -12,7 +12,7 @@ public final class Gateway: Sendable {
   public static let broker = Broker(Schemes.standard)
 
   private let core: Resident<GatewayCore>
-  private let lanes: [Lane]
+  let lanes: [Lane]
 
   /// `board` must be among those that `status` tells. Throws when the process is out of descriptors before it began.
   public init(status: StatusSink, board: StatusBoard) throws(SystemError) {

@@ -8,8 +8,8 @@ extension GatewayCore {
   // MARK: - The socket
 
   func openControl(at address: ControlAddress) {
-    let server = ControlServer(address, on: poller) { [unowned self] request in  // ended before the gateway is
-      answer(request)
+    let server = ControlServer(address, on: poller) { [weak self] request in
+      self?.answer(request) ?? OneLine(ControlFault.stopping.answer)
     }
     control = server
     server.start(failed: { [status] error in status.tell(.controlFailed(error, path: address.description)) })
@@ -118,7 +118,7 @@ extension ReloadOutcome {
         "reloaded": .bool(false),
         "problems": .array(problems.description.split(separator: "\n").map { .text(String($0)) }),
       ])
-    case .stopping: ControlFault("the gateway is stopping").answer
+    case .stopping: ControlFault.stopping.answer
     case .noSource: ControlFault("this gateway was not started from a file").answer
     }
   }

@@ -20,7 +20,7 @@ def test_version():
 def test_help_names_the_commands():
     done = command("--help")
     assert done.returncode == 0
-    for word in ("serve", "check", "health"):
+    for word in ("serve", "check", "status", "reload", "kick", "health"):
         assert word in done.stdout
 
 
@@ -35,5 +35,6 @@ def test_check_prints_every_default():
     gateway = Gateway({"routes": {"echo": ECHO, "port": {**ECHO, "listen": "tcp://127.0.0.1:4002", "endpoint": "tty:///dev/ttyS77"}}})
     done = gateway.command("check", str(gateway.path))
     assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n") and not done.stdout.endswith("\n\n")
     for word in ("echo", "sim://echo", "tcp://127.0.0.1:4001", "/dev/ttyS77", "on-demand", "hold", "250ms", "30s"):
         assert word in done.stdout, f"{word} is not in:\n{done.stdout}"

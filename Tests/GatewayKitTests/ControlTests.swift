@@ -33,14 +33,14 @@ struct ControlTests {
 
   /// Serves at `address` while `body`, which may block, asks.
   private func serve(
-    _ address: ControlAddress,
+    _ address: ControlAddress, answerLimit: Duration = Conversation.answerLimit,
     answer: @escaping @Sendable (ControlRequest) -> any ControlAnswer = { _ in
       OneLine(.object(["healthy": .bool(true)]))
     },
     _ body: @escaping @Sendable () throws -> Void
   ) async throws {
     try await onLane { lane in
-      let server = ControlServer(address, on: lane.poller, answer: answer)
+      let server = ControlServer(address, on: lane.poller, answerLimit: answerLimit, answer: answer)
       let bound = Gate()
       let failure = Kept<SystemError>()
       server.start {
@@ -180,6 +180,16 @@ struct ControlTests {
       }
       #expect(monotonicNanoseconds() - before < 15_000_000_000)
       for one in all { one.close() }
+    }
+  }
+
+  @Test("says so when it can't answer in time, instead of nothing")
+  func tooLate() async throws {
+    let address = ControlAddress.path(Self.path("tooLate"))
+    try await serve(address, answerLimit: .milliseconds(200)) { _ in
+      OneLine()
+    } _: { () throws in
+      #expect(try Self.ask("reload", address).contains("not done within a minute"))
     }
   }
 

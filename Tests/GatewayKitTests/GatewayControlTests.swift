@@ -83,6 +83,32 @@ struct GatewayControlTests {
     }
   }
 
+  @Test(
+    "waits with its health until every listener has been tried, but not for a lane that hangs",
+    arguments: [true, false])
+  func healthWaits(hangs: Bool) async throws {
+    let rig = try Rig(Self.config(Self.echo("a"), Self.echo("b")))
+    let free = DispatchSemaphore(value: 0)
+    let lanes = rig.gateway.lanes.dropLast()
+    for lane in lanes { lane.post { _ in free.wait() } }
+    try rig.start()
+    let answer = Answer<JSONValue>()
+    DispatchQueue(label: "asks").async { answer.give((try? rig.ask("health")) ?? .null) }
+    try await onOwnThread { () throws in
+      if hangs {
+        #expect(try answer.wait()["healthy"] == .bool(false))
+      } else {
+        // Long enough for it to have been asked, in general: then there was nothing to answer.
+        usleep(300_000)
+      }
+    }
+    for _ in lanes { free.signal() }
+    if !hangs {
+      try await onOwnThread { () throws in #expect(try answer.wait()["healthy"] == .bool(true)) }
+    }
+    await withCheckedContinuation { over in rig.gateway.stop { over.resume() } }
+  }
+
   @Test("ends those who are kicked, says whom, and knows who is not there")
   func kick() async throws {
     try await withGateway(Self.config(Self.echo("a"), Self.echo("b", ", link: per-client"))) { rig in

@@ -115,6 +115,8 @@ public struct ControlFault: Error, Hashable, Sendable {
   public let message: String
   init(_ message: String) { self.message = message }
 
+  static let stopping = ControlFault("the gateway is stopping")
+  static let late = ControlFault("it is not done within a minute; it may be later")
   static let unknown = ControlFault("unknown request; there are \(ControlRequest.names.joined(separator: ", "))")
 
   var answer: JSONValue {

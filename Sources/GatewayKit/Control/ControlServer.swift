@@ -10,6 +10,7 @@ import StreamBroker
 final class ControlServer {
   let address: ControlAddress
   private let poller: Poller
+  private let answerLimit: Duration
   private let answer: (ControlRequest) -> any ControlAnswer
   // Files may lie on a network; a lane must not wait for one.
   private let queue = DispatchQueue(label: "baudway.control-socket")
@@ -25,8 +26,12 @@ final class ControlServer {
   private static let most = 16
   private static let retry = Duration.seconds(1)
 
-  init(_ address: ControlAddress, on poller: Poller, answer: @escaping (ControlRequest) -> any ControlAnswer) {
+  init(
+    _ address: ControlAddress, on poller: Poller, answerLimit: Duration = Conversation.answerLimit,
+    answer: @escaping (ControlRequest) -> any ControlAnswer
+  ) {
     self.address = address
+    self.answerLimit = answerLimit
     self.poller = poller
     self.answer = answer
   }
@@ -92,8 +97,8 @@ final class ControlServer {
   private func greet(_ client: consuming Descriptor) {
     guard conversations.count < Self.most, ControlSocket.admits(client.raw, at: address) else { return }
     // Strong: an answer under way must come to its end even when the socket has moved elsewhere.
-    let conversation = Conversation(client, on: poller, answer: answer) { [self] conversation in
-      conversations[ObjectIdentifier(conversation)] = nil
+    let conversation = Conversation(client, on: poller, answerLimit: answerLimit, answer: answer) { [self] over in
+      conversations[ObjectIdentifier(over)] = nil
     }
     conversations[ObjectIdentifier(conversation)] = conversation
   }

@@ -19,6 +19,7 @@ final class Conversation: ByteStreamDelegate {
   private var pieces: (any ControlAnswer)?
   private var piece: [UInt8] = []
   private var written = 0
+  private var hasBegun = false
   private var deadline: Timers.Token?
   private var isOver = false
 
@@ -27,12 +28,14 @@ final class Conversation: ByteStreamDelegate {
   /// Without taking a byte of what is ready for him.
   private static let stallLimit = Duration.seconds(5)
   /// For a piece to be made: a reload waits for clients that drain, and for a file that a network brings.
-  private static let answerLimit = Duration.seconds(60)
+  static let answerLimit = Duration.seconds(60)
+  private let answerLimit: Duration
 
   init(
-    _ client: consuming Descriptor, on poller: Poller, answer: @escaping (ControlRequest) -> any ControlAnswer,
-    ended: @escaping (Conversation) -> Void
+    _ client: consuming Descriptor, on poller: Poller, answerLimit: Duration = Conversation.answerLimit,
+    answer: @escaping (ControlRequest) -> any ControlAnswer, ended: @escaping (Conversation) -> Void
   ) {
+    self.answerLimit = answerLimit
     stream = DescriptorStream(client, kind: .socket, on: poller)
     self.poller = poller
     self.answer = answer
@@ -84,10 +87,11 @@ final class Conversation: ByteStreamDelegate {
   // MARK: - The answer
 
   private func fetch() {
-    limit(Self.answerLimit)
-    pieces?.next { [weak self] piece in
-      guard let self, !isOver else { return }
+    limit(answerLimit) { [weak self] in self?.apologize() }
+    pieces?.next { [weak self, pieces] piece in
+      guard let self, !isOver, pieces === self.pieces else { return }
       guard let piece else { return close() }
+      hasBegun = true
       self.piece = Array(piece.utf8)
       written = 0
       limit(Self.stallLimit)
@@ -118,9 +122,18 @@ final class Conversation: ByteStreamDelegate {
     }
   }
 
-  private func limit(_ time: Duration) {
+  /// An answer that has begun can only break off.
+  private func apologize() {
+    guard !hasBegun else { return close() }
+    pieces = OneLine(ControlFault.late.answer)
+    fetch()
+  }
+
+  private func limit(_ time: Duration) { limit(time) { [weak self] in self?.close() } }
+
+  private func limit(_ time: Duration, then action: @escaping () -> Void) {
     poller.timers.cancel(deadline)
-    deadline = poller.timers.after(time) { [weak self] in self?.close() }
+    deadline = poller.timers.after(time, action)
   }
 
   func close() {

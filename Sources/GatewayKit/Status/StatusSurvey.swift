@@ -27,8 +27,8 @@ final class StatusSurvey: ControlAnswer {
     case opening
     /// About to ask this route.
     case route(Int)
-    /// In the middle of its clients; lanes that have more of them.
-    case clients(Int, [(group: Resident<SessionGroup>, last: UInt64)])
+    /// In the middle of its clients; lanes that have more of them, and how often they are asked still.
+    case clients(Int, [(group: Resident<SessionGroup>, last: UInt64)], turns: Int)
     case over
   }
 
@@ -62,7 +62,7 @@ final class StatusSurvey: ControlAnswer {
     case .route:
       stage = .over
       done(Snapshot.closing + "\n")
-    case .clients(let index, let more): askOn(index, more, done)
+    case .clients(let index, let more, let turns): askOn(index, more, turns, done)
     case .over: done(nil)
     }
   }
@@ -123,17 +123,19 @@ final class StatusSurvey: ControlAnswer {
     var piece = (isFirst ? "" : ",") + picture.opening
     isFirst = false
     piece += list(answers, isFirst: true)
-    done(piece + advance(index, answers))
+    // Clients who come meanwhile have higher numbers; a crowd that changes all the time must not be followed for ever.
+    done(piece + advance(index, answers, turns: routes[index].config.clients.max / Self.page + 1))
   }
 
   // MARK: - Its clients
 
   private func askOn(
-    _ index: Int, _ more: [(group: Resident<SessionGroup>, last: UInt64)], _ done: @escaping (String?) -> Void
+    _ index: Int, _ more: [(group: Resident<SessionGroup>, last: UInt64)], _ turns: Int,
+    _ done: @escaping (String?) -> Void
   ) {
     let last = Dictionary(uniqueKeysWithValues: more.enumerated().map { ($0.offset, $0.element.last) })
     collect(more.map(\.group), after: last) { [self] answers in
-      done(list(answers, isFirst: false) + advance(index, answers))
+      done(list(answers, isFirst: false) + advance(index, answers, turns: turns - 1))
     }
   }
 
@@ -144,12 +146,13 @@ final class StatusSurvey: ControlAnswer {
   }
 
   /// Goes on to the lanes that have more clients, or closes the route.
-  private func advance(_ index: Int, _ answers: Answers) -> String {
+  private func advance(_ index: Int, _ answers: Answers, turns: Int) -> String {
     let more = answers.compactMap { group, facts in
       facts.flatMap { $0.hasMore ? $0.clients.last.map { (group: group, last: $0.number) } : nil }
     }
-    stage = more.isEmpty ? .route(index + 1) : .clients(index, more)
-    return more.isEmpty ? Snapshot.Route.closing : ""
+    let isOver = more.isEmpty || turns <= 0
+    stage = isOver ? .route(index + 1) : .clients(index, more, turns: turns)
+    return isOver ? Snapshot.Route.closing : ""
   }
 }
 
