@@ -1,0 +1,127 @@
+"""Bytes whose every place can be checked: an endless repetition of a random block, and those who read it.
+
+Used by the actors: whoever sends cuts pieces out of a Pattern, whoever receives hands what came to a Reader.
+"""
+
+import random
+
+LENGTH = 1_048_573  # a prime near 1 MiB: no buffer size divides it, so a lost buffer never looks like none
+WINDOW = 24  # so many bytes tell a place within the block
+
+
+class Misplaced(Exception):
+    """A byte is lost, doubled or changed where nothing allows it."""
+
+
+class Pattern:
+    """`mark`, 0 to 3, stands in the two top bits of every byte and tells senders on one line apart; None leaves all eight."""
+
+    def __init__(self, seed, mark=None):
+        block = random.Random(f"pattern {seed} {mark}").randbytes(LENGTH)
+        if mark is not None:
+            block = block.translate(bytes(byte & 0x3F | mark << 6 for byte in range(256)))
+        self.block = block
+        self._twice = memoryview(block + block)
+
+    def piece(self, position, count):
+        """The bytes from `position` on, at most a block of them."""
+        start = position % LENGTH
+        return self._twice[start : start + min(count, LENGTH)]
+
+    def find(self, window, after):
+        """The first place ≥ `after` where `window` stands; None when it stands nowhere."""
+        start = after % LENGTH
+        place = bytes(self._twice[start : start + LENGTH + len(window) - 1]).find(window)
+        return None if place < 0 else after + place
+
+
+class Reader:
+    """Follows one sender's bytes. `gaps` is what was missing where it may: outside of `allow` a gap raises."""
+
+    def __init__(self, pattern, position=None):
+        self.pattern = pattern
+        self.position = position  # of the next byte; None until the first bytes tell
+        self.received = 0
+        self.gaps = 0
+        self.may_skip = False
+        self._kept = b""
+
+    def take(self, data):
+        data = self._kept + bytes(data) if self._kept else data
+        self._kept = b""
+        view = memoryview(data)
+        while view:
+            if self.position is not None:
+                same = self._matching(view)
+                self.position += same
+                self.received += same
+                view = view[same:]
+                if not view:
+                    return
+                if not self.may_skip:
+                    raise Misplaced(
+                        f"after {self.received} bytes, at place {self.position}: {bytes(view[:WINDOW]).hex()} "
+                        f"in place of {bytes(self.pattern.piece(self.position, WINDOW)).hex()}"
+                    )
+            if len(view) < WINDOW:
+                self._kept = bytes(view)
+                return
+            found = self.pattern.find(bytes(view[:WINDOW]), self.position or 0)
+            if found is None:
+                raise Misplaced(f"after {self.received} bytes: {bytes(view[:WINDOW]).hex()} stands nowhere")
+            if self.position is not None:
+                self.gaps += found - self.position
+            self.position = found
+
+    def _matching(self, view):
+        """How many bytes of `view` are those that come next."""
+        done = 0
+        while done < len(view):
+            want = self.pattern.piece(self.position + done, min(len(view) - done, 65536))
+            have = view[done : done + len(want)]
+            if have != want:
+                # Where they part, by halves.
+                low, high = 0, len(want)
+                while low < high:
+                    middle = (low + high + 1) // 2
+                    if have[:middle] == want[:middle]:
+                        low = middle
+                    else:
+                        high = middle - 1
+                return done + low
+            done += len(want)
+        return done
+
+    def is_at(self, position):
+        """Whether all before `position` was heard; so it is for one who has heard nothing yet."""
+        return not self._kept and (self.position is None or (self.position - position) % LENGTH == 0)
+
+    @property
+    def is_whole(self):
+        """Nothing is waiting for more bytes that would tell its place."""
+        return not self._kept
+
+
+class Sorter:
+    """Takes the bytes of up to four senders with marks from one line and hands each sender's to his reader."""
+
+    def __init__(self, patterns):
+        self.readers = [None] * 4
+        self.patterns = patterns
+        self.received = 0
+        self._others = [bytes(byte for byte in range(256) if byte >> 6 != mark) for mark in range(4)]
+
+    def expect(self, mark, position):
+        """From now on a new sender of this mark begins at `position`; the one before has ended."""
+        self.readers[mark] = Reader(self.patterns[mark], position)
+        return self.readers[mark]
+
+    def take(self, data):
+        self.received += len(data)
+        for mark, reader in enumerate(self.readers):
+            own = bytes(data).translate(None, self._others[mark])
+            if not own:
+                continue
+            if reader is None:
+                raise Misplaced(f"{len(own)} bytes of mark {mark}, which nobody sends")
+            reader.take(own)
