@@ -804,7 +804,7 @@ class LimitRoom(Room):
             if data and data.startswith(b"hello"):
                 served += 1
                 client.reset()
-                await self.gone(client, "client-lost", up=5)
+                await self.gone(client, "client-lost", "client-left", up=5)
             else:
                 turned_away += 1
                 client.close()
