@@ -106,9 +106,12 @@ class Gateway:
             return
         event = entry.get("event", "")
         if event == "listening":
-            self.listening[entry["route"]] = entry["listen"]
+            # One listener each on 127.0.0.1; a second one of a route is told by its other address.
+            second = "@2" if "127.0.0.2" in entry["listen"] else ""
+            self.listening[entry["route"] + second] = entry["listen"]
         elif event == "route stopped":
-            self.listening.pop(entry["route"], None)
+            for name in (entry["route"], entry["route"] + "@2"):
+                self.listening.pop(name, None)
         elif event == "session opened":
             if entry["session"] in self.opened:
                 self.problems.append(f"session {entry['session']} opened twice")
@@ -124,8 +127,9 @@ class Gateway:
         elif event.startswith("reload"):
             self.reloads += 1
 
-    def port(self, route):
-        return int(self.listening[route].rsplit(":", 1)[1])
+    def address(self, route):
+        """Host and port."""
+        return self.listening[route].removeprefix("tcp://").rsplit(":", 1)
 
     async def ending(self, client, within=45):
         """How the client's session ended; the log tells each once."""
@@ -204,9 +208,10 @@ class Client:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.bind((source, 0))
-        loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.sock_connect(sock, ("127.0.0.1", gateway.port(route))), 15)
-        return cls(route, sock)
+        host, port = gateway.address(route)
+        async with asyncio.timeout(15):
+            await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        return cls(route.removesuffix("@2"), sock)
 
     async def send(self, data, within=60):
         # Not wait_for, which in Python 3.11 forgets to be cancelled when the call has just succeeded.
