@@ -2,6 +2,7 @@
 // moves the bytes and decides when it is over; the session keeps what that needs and tells the hub of events.
 
 import ByteStreams
+import Glibc
 
 final class Session: ByteStreamDelegate {
   /// Unique in the process; what the log calls him.
@@ -139,7 +140,7 @@ final class Session: ByteStreamDelegate {
       if !client.writerWaits.isEmpty { client.writerWaits = client.holdsUnit ? client.writerWaits : [] }
     } catch {
       self.cursor = cursor
-      stopOutput(at: ring.head)
+      outputFailed(error, at: ring.head)
     }
   }
 
@@ -177,9 +178,18 @@ final class Session: ByteStreamDelegate {
         }
       }
     } catch {
-      stopOutput(at: head)
+      outputFailed(error, at: head)
     }
     return true
+  }
+
+  // A reset is told to whoever asks first, and reading then finds an end as if he had left in order. Linux says EPIPE in
+  // place of ECONNRESET when his FIN came before it.
+  private func outputFailed(_ error: any Error, at head: UInt64) {
+    if inputError == nil, let error = error as? SystemError, [ECONNRESET, ETIMEDOUT].contains(error.errno) {
+      inputError = error
+    }
+    stopOutput(at: head)
   }
 
   /// He takes nothing any more; what was kept for him up to `head` is dropped.
