@@ -883,7 +883,7 @@ class DoorRoom(Room):
     async def fault_kick(self):
         client = await self.connect("kick")
         await self.echoes(client)
-        code, said = await self.gateway.command("kick", str(self.gateway.path), "kick", "--all")
+        code, said = await self.gateway.command("kick", "--all", "kick", "--config", str(self.gateway.path))
         assert code == 0, said
         await client.words()
         await self.gone(client, "kicked")
