@@ -825,7 +825,7 @@ class DoorRoom(Room):
             "queue": echo(max=1, **{"when-full": "queue"}),
             "replace": echo(max=1, **{"when-full": "replace-oldest"}),
             "denied": echo(deny=["127.0.0.66"]),
-            "idle": echo(**{"idle-timeout": "200ms"}),
+            "idle": echo(**{"idle-timeout": "1s"}),
             "kick": echo(),
         }
 
