@@ -122,7 +122,7 @@ extension Hub {
 
   /// The client's stream broke, or both its directions ended. What he sent before is still delivered.
   func clientFailed(_ session: Session, _ cause: (any Error)?) {
-    session.inputError = cause
+    session.inputError = session.inputError ?? cause
     if !session.pump.sourceEnded { session.isInputCut = true }
     session.stopOutput(at: head)
     session.pump.endSource()
