@@ -314,18 +314,24 @@ class TCPDevice:
 
     def __init__(self):
         self.listener = self.connection = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        # Bound all the time, also while nobody listens: a connection that was given the port would meet itself.
+        self._placeholder = self._bound(0)
+        self.port = self._placeholder.getsockname()[1]
+
+    @staticmethod
+    def _bound(port):
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(("127.0.0.1", port))
+        return bound
 
     @property
     def url(self):
         return f"tcp://127.0.0.1:{self.port}"
 
     def appear(self):
-        self.listener = socket.socket()
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind(("127.0.0.1", self.port))
+        self.listener = self._bound(self.port)
         self.listener.listen(16)
         self.listener.setblocking(False)
 

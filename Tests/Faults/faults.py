@@ -185,7 +185,7 @@ def main():
     parser = argparse.ArgumentParser(prog="Tests/Faults/run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=25, help="how long (default 25)")
     parser.add_argument("--seed", type=int, help="another one each time when nothing is said; it is printed")
-    parser.add_argument("--rooms", help="only these: line,server,proxy,door,reload,limit")
+    parser.add_argument("--rooms", help="only these: line,server,slow,discard,close,drop,pen,proxy,door,reload,limit")
     parser.add_argument("--log", help="keep the gateway's log here")
     parser.add_argument("--binary", default=os.environ.get("BAUDWAY"), help="the gateway; else $BAUDWAY")
     options = parser.parse_args()
