@@ -437,7 +437,15 @@ class SlowRoom(ServerRoom):
             talker.is_sending = False
         await asyncio.sleep(0.1)
         await self.line.quiet()
-        slow = [talker for talker in talkers if (self.route, talker.client.name) in self.gateway.ended]
+
+        def is_slow(talker):
+            return (self.route, talker.client.name) in self.gateway.ended
+
+        await until(
+            lambda: all(is_slow(talker) or talker.heard.is_at(self.line.said) for talker in talkers),
+            60, "everybody hearing all, or being ended", every=0.01,
+        )
+        slow = [talker for talker in talkers if is_slow(talker)]
         for talker in slow:
             await self.gone(talker.client, "too-slow")
             await talker.leave("close")
