@@ -109,7 +109,7 @@ unhealthy_when_it_hangs() {
   kill -STOP "$pid"
   podman healthcheck run "$name" || answer=$?
   kill -CONT "$pid"
-  [ $answer -ne 0 ] && soon 5 podman healthcheck run "$name"
+  [ "$answer" -ne 0 ] && soon 5 podman healthcheck run "$name"
 }
 read_only() { podman exec "$name" sh -c 'touch /x 2>&1; test ! -e /x'; }
 # stopped TEXT MILLISECONDS: SIGTERM ends it in that time, with exit code 0.
