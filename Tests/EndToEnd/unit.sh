@@ -1,8 +1,9 @@
 #!/bin/bash
-# Deploy/baudway.service under a real systemd: boots a Debian 12 in systemd-nspawn, with a network of its own and nothing kept,
+# Deploy/baudway.service under a real systemd: boots a Debian in systemd-nspawn, with a network of its own and nothing kept,
 # installs the gateway there as Deploy/README.md says, and runs unit_inside.py in it. Also what needs no boot: verify, score.
-#   BAUDWAY=file    the gateway under test (default: Deploy/build's)
-# The Debian lies in .build/unit and is made once (a minute). Takes root; exit code 0 with "skipped" without it, or where
+#   BAUDWAY=file           the gateway under test (default: Deploy/build's)
+#   UNIT_DEBIAN=trixie     another release of Debian than bookworm: one with a newer systemd
+# The Debian lies in .build/unit-bookworm and is made once (a minute). Takes root; exit code 0 with "skipped" without it, or where
 # nspawn cannot boot at all; never when CI is set.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 70
@@ -18,7 +19,8 @@ skip_or_fail() {
 install_packages systemd-container mmdebstrap || exit 1
 [ -n "${BAUDWAY:-}" ] || BAUDWAY=$(Deploy/build) || exit 1
 
-folder=$PWD/.build/unit
+release=${UNIT_DEBIAN:-bookworm}
+folder=$PWD/.build/unit-$release
 root=$folder/root shared=$folder/shared
 mkdir -p "$folder" || exit 1
 # One at a time: two boots of one tree get in each other's way.
@@ -30,16 +32,22 @@ made="systemd-sysv dbus udev python3 iproute2 libyaml-0-2 libstdc++6"
 if [ "$(cat "$root/.made" 2>/dev/null)" != "$made" ]; then
   rm -rf --one-file-system "$root"
   start=$SECONDS
+  hooks=()
+  [ "$release" != bookworm ] || hooks=(--hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr)
   # shellcheck disable=SC2016  # mmdebstrap's variable, not ours
-  timeout -k 5 600 mmdebstrap --quiet --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr \
-    --include="${made// /,}" --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-    --dpkgopt='path-exclude=/usr/share/locale/*' --customize-hook='rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/*' \
-    bookworm "$root" \
-    "deb $(mirror bookworm http://deb.debian.org/debian) bookworm main" \
-    "deb $(mirror bookworm-security http://deb.debian.org/debian-security) bookworm-security main" \
+  timeout -k 5 600 mmdebstrap --quiet --variant=minbase "${hooks[@]}" --include="${made// /,}" \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --customize-hook='rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/*' \
+    "$release" "$root" \
+    "deb $(mirror bookworm http://deb.debian.org/debian) $release main" \
+    "deb $(mirror bookworm-security http://deb.debian.org/debian-security) $release-security main" \
     >"$folder/mmdebstrap.log" 2>&1 || { tail -n 20 "$folder/mmdebstrap.log"; exit 1; }
-  # What runs at the boot, and ends it.
-  cat >"$root/etc/systemd/system/baudway-test.service" <<'UNIT'
+  echo "$made" >"$root/.made"
+  echo "made a Debian ($release) in $((SECONDS - start)) s"
+fi
+
+# What runs at the boot, and ends it.
+cat >"$root/etc/systemd/system/baudway-test.service" <<'UNIT'
 [Unit]
 After=basic.target dbus.service
 [Service]
@@ -50,11 +58,8 @@ StandardOutput=append:/shared/log
 StandardError=inherit
 TimeoutStartSec=150
 UNIT
-  mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
-  ln -sf ../baudway-test.service "$root/etc/systemd/system/multi-user.target.wants/"
-  echo "$made" >"$root/.made"
-  echo "made a Debian 12 in $((SECONDS - start)) s"
-fi
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+ln -sf ../baudway-test.service "$root/etc/systemd/system/multi-user.target.wants/"
 
 # What is installed from, with a Deploy/build that has built already.
 rm -rf "$shared" && mkdir -p "$shared/tree" || exit 1

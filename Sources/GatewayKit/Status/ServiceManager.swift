@@ -135,7 +135,8 @@ public final class ServiceManager: Sendable {
   }
 
   private func tell() {
-    isLineDue.store(false, ordering: .sequentiallyConsistent)  // what changes from here on is for the next line
+    // What changes from here on is for the next line. An exchange, because a store would not see what those before it have counted.
+    _ = isLineDue.exchange(false, ordering: .acquiringAndReleasing)
     picture.withLock { picture in
       let line = line(of: picture)
       guard picture.phase != .starting, picture.owed == nil, line != picture.told else { return }
