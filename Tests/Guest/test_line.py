@@ -1,0 +1,96 @@
+"""What a URL says of a line is what the driver has in force; what the driver refuses is told with what it does instead."""
+import json
+
+import pytest
+
+from rig import PROGRAMS, UART, USB, BusRecord, GuestGateway, route
+
+pytestmark = pytest.mark.usefixtures("adapter")
+
+# What every port that the gateway has open looks like, if the URL says nothing else.
+DEFAULTS = {
+    "baud": 115200, "data": 8, "parity": "none", "stop": 1, "rtscts": False, "xonxoff": False, "hupcl": False,
+    "clocal": True, "raw": True, "vmin": 1, "vtime": 0, "exclusive": True, "locked": True, "low-latency": True,
+    "dtr": True, "rts": True,
+}
+OPEN = {"device": {"open": "always", "retry": "250ms..1s"}}
+
+
+def gateway(guest, **queries) -> GuestGateway:
+    """With one route for each port, opened at once: gateway(guest, uart="baud=300", usb="parity=odd")."""
+    ports = {"uart": UART, "usb": USB}
+    return GuestGateway(guest, {"routes": {n: route(f"tty://{ports[n]}?{q}", **OPEN) for n, q in queries.items()}})
+
+
+@pytest.mark.parametrize("uart, usb, differs", [
+    ("", "", {}),
+    ("baud=300&data=7&parity=even&stop=2", "baud=300&data=7&parity=even&stop=2",
+     {"baud": 300, "data": 7, "parity": "even", "stop": 2}),
+    ("baud=115200&parity=odd&flow=rtscts", "baud=115200&parity=odd&flow=rtscts",
+     {"parity": "odd", "rtscts": True}),
+    ("baud=31250&parity=mark&flow=xonxoff", "baud=31250&parity=mark&flow=xonxoff",
+     {"baud": 31250, "parity": "mark", "xonxoff": True}),
+    ("baud=57600&data=7&parity=space", "baud=57600&data=7&parity=space", {"baud": 57600, "data": 7, "parity": "space"}),
+    ("low-latency=no&exclusive=no&hupcl=yes", "low-latency=no&exclusive=no&hupcl=yes",
+     {"low-latency": False, "exclusive": False, "locked": False, "hupcl": True}),
+    ("dtr=off&rts=off", "dtr=off&rts=off", {"dtr": False, "rts": False}),
+    ("dtr=on&rts=off", "dtr=on&rts=off", {"rts": False}),
+])
+def test_is_in_force(guest, uart, usb, differs):
+    with gateway(guest, uart=uart, usb=usb) as served:
+        for name, device in ("uart", UART), ("usb", USB):
+            served.event("link open", route=name)
+            told = served.line(device)
+            assert {k: told[k] for k in DEFAULTS} == {**DEFAULTS, **differs}, name
+            assert told["baud-in"] == told["baud"]
+
+
+def test_five_bits_with_one_and_a_half_stop_bits(guest):
+    with gateway(guest, uart="data=5&stop=1.5") as served:
+        served.event("link open")
+        told = served.line(UART)
+        assert (told["data"], told["stop"]) == (5, 2)  # CSTOPB, which is 1.5 here
+
+
+@pytest.mark.parametrize("baud, divisor", [(31250, 0x0060), (250000, 0x000c), (1000000, 0x0003), (123456, 0x8018)])
+def test_any_rate_on_the_adapter(guest, baud, divisor):
+    """3 MHz through a divisor with eighths in the top bits: what the adapter is told to do, not only what is believed."""
+    with BusRecord(guest) as record, gateway(guest, usb=f"baud={baud}") as served:
+        served.event("link open")
+        assert served.line(USB)["baud"] == baud
+        rates = [value for _, request, value in record.requests() if request == 3]
+        assert rates[-1] == divisor, [hex(value) for value in rates]
+
+
+@pytest.mark.parametrize("device, query, refused", [
+    (UART, "baud=230400", "230400 bit/s (it runs at {baud})"),
+    (USB, "baud=4000000", "4000000 bit/s (it runs at {baud})"),
+    (USB, "data=6", "6 data bits"),
+])
+def test_what_the_driver_refuses_is_told_with_what_is_in_force(guest, device, query, refused):
+    with gateway(guest, **{"uart" if device == UART else "usb": query}) as served:
+        waiting = served.event("link waiting")
+        told = json.loads(guest.ask(f"exec 3<>{device}; {PROGRAMS}/port line $$ {device}"))
+        assert "the port does not do " + refused.format(**told) in waiting["error"], (waiting, told)
+        assert not served.events("link open")
+
+
+@pytest.mark.parametrize("device", [UART, USB])
+def test_rs485_where_the_driver_knows_none_of_it(guest, device):
+    with gateway(guest, **{"uart" if device == UART else "usb": "rs485=rts-on-send"}) as served:
+        waiting = served.event("link waiting")
+        assert waiting["error"].startswith(f"ioctl TIOCSRS485 {device}: Inappropriate ioctl for device (ENOTTY)"), waiting
+        assert "the driver has no RS-485 mode" in waiting["error"], waiting
+
+
+def test_a_lock_file_is_honoured_and_written(guest):
+    """As minicom, picocom and cu make it: /var/lock/LCK..ttyS1 with a process number."""
+    lock = "/var/lock/LCK..ttyS1"
+    guest.ask(f"printf '%10d\\n' 1 >{lock}")
+    with gateway(guest, uart="") as served:
+        waiting = served.event("link waiting")
+        assert lock in waiting["error"], waiting
+        guest.ask(f"rm {lock}")
+        served.event("link open")
+        assert guest.ask(f"cat {lock}").split() == guest.ask("busybox pidof baudway").split()
+    assert guest.run(f"ls {lock}").returncode != 0
