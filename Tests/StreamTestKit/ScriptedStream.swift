@@ -25,6 +25,7 @@ public final class ScriptedStream: ByteStream {
   public var holdsBytes = false
   public var holdsUnit = false
   public var unacknowledged = 0
+  public var lastByteIsIn = false
   public var unread: Int?
   public var serialLine: (any SerialLine)?
 
