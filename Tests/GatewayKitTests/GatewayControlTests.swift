@@ -40,8 +40,10 @@ struct GatewayControlTests {
         do {
           let answer = try ControlClient.ask(request, at: address ?? control, within: .seconds(20))
           return try JSONReader.read(answer)
-        } catch let error as SystemError where error.errno == ENOENT && monotonicNanoseconds() < limit {
-          usleep(5000)
+        } catch let error as SystemError
+          where [ENOENT, ECONNREFUSED].contains(error.errno) && monotonicNanoseconds() < limit
+        {
+          usleep(5000)  // not bound yet, or bound and not listening yet
         }
       }
     }
