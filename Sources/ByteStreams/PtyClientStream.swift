@@ -11,17 +11,25 @@ public final class PtyClientStream: ByteStream, ByteStreamDelegate {
   private let stream: DescriptorStream
   private let poller: Poller
   private let master: Int32
-  private let closed: (_ hungUp: Bool) -> Void
+  private let told: (Departure) -> Void
+  private var isLeaving = false
   private var isHungUp = false
   private var isClosed = false
 
-  /// Takes over a master, or a duplicate of one that outlives the stream. `closed` is called once, at the end of `close()`, with
-  /// whether the slave's last user had left by himself.
-  public init(_ master: consuming Descriptor, on poller: Poller, closed: @escaping (_ hungUp: Bool) -> Void = { _ in })
-  {
+  /// How a user goes.
+  public enum Departure: Equatable, Sendable {
+    /// He has closed the slave, and not all that he wrote could be read yet. Whoever opens it now would go on in his place, so
+    /// the pty is not for others any more.
+    case leaving
+    /// The stream is closed. The last of it; he may have hung up by himself, or is hung up on when nobody else has the master.
+    case closed(hungUp: Bool)
+  }
+
+  /// Takes over a master, or a duplicate of one that outlives the stream.
+  public init(_ master: consuming Descriptor, on poller: Poller, told: @escaping (Departure) -> Void = { _ in }) {
     self.master = master.raw
     self.poller = poller
-    self.closed = closed
+    self.told = told
     stream = DescriptorStream(master, kind: .ptyMaster, on: poller)
     stream.delegate = self
   }
@@ -38,8 +46,14 @@ public final class PtyClientStream: ByteStream, ByteStreamDelegate {
   public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard !isHungUp else { return .ended }
     let transfer = try stream.read(into: run)
-    if transfer == .ended && !isClosed { hangUp() }
-    return transfer
+    switch transfer {
+    case .moved: return transfer
+    // Of one who was seen leaving there is no more to come; what comes is of somebody else.
+    case .blocked where !isLeaving: return transfer
+    case .blocked, .ended:
+      if !isClosed { hangUp() }
+      return .ended
+    }
   }
 
   public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
@@ -62,6 +76,8 @@ public final class PtyClientStream: ByteStream, ByteStreamDelegate {
   /// Nobody is there to write to either, and the next who opens the slave is somebody else.
   private func hangUp() {
     isHungUp = true
+    // Before anybody learns that he has gone. If it fails, the owner of the pty finds out.
+    if !isLeaving { try? PtyMaster.refresh(master, allIsRead: true) }
     stream.readerWaits = []
     stream.writerWaits = []
     poller.timers.after(.zero) { [weak self] in
@@ -71,6 +87,10 @@ public final class PtyClientStream: ByteStream, ByteStreamDelegate {
 
   public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     if isHungUp { return }
+    if event == .lastByteIsIn {
+      isLeaving = true
+      told(.leaving)
+    }
     delegate?.stream(self, handle: event)
   }
 
@@ -79,6 +99,6 @@ public final class PtyClientStream: ByteStream, ByteStreamDelegate {
     isClosed = true
     stream.close()
     dismissDelegate()
-    closed(isHungUp)
+    told(.closed(hungUp: isHungUp))
   }
 }

@@ -24,7 +24,7 @@ private final class Terminal {
     let path = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
     let terminal = Terminal(master: Descriptor(owning: raw), path: path)
     _ = try terminal.user()
-    try PtyMaster.refresh(raw)
+    try PtyMaster.refresh(raw, allIsRead: true)
     return terminal
   }
 
@@ -35,13 +35,19 @@ private final class Terminal {
   }
 
   /// As the gateway has it: the pty outlives the stream.
-  func stream(on poller: Poller, closed: @escaping (Bool) -> Void = { _ in }) -> PtyClientStream {
-    PtyClientStream(Descriptor(owning: fcntl(master.raw, F_DUPFD_CLOEXEC, 0)), on: poller, closed: closed)
+  func stream(on poller: Poller, told: @escaping (PtyClientStream.Departure) -> Void = { _ in }) -> PtyClientStream {
+    PtyClientStream(Descriptor(owning: fcntl(master.raw, F_DUPFD_CLOEXEC, 0)), on: poller, told: told)
   }
 }
 
 private func write(_ user: Int32, _ text: String) {
   #expect(Glibc.write(user, text, text.utf8.count) == text.utf8.count)
+}
+
+/// Waits until nobody has the slave open: a process that another test is just starting may have it a little longer than we.
+private func hangUp(_ terminal: Terminal) throws {
+  for _ in 0..<10_000 where !PtyMaster.isHungUp(terminal.master.raw) { usleep(1000) }
+  try #require(PtyMaster.isHungUp(terminal.master.raw))
 }
 
 @Suite("A pty's stream", .timeLimit(.minutes(1)))
@@ -51,13 +57,14 @@ struct PtyClientStreamTests {
     try await onLane { lane in
       let terminal = try Terminal.make()
       let first = try terminal.user()
-      var hungUp: [Bool] = []
-      let stream = terminal.stream(on: lane.poller) { hungUp.append($0) }
+      var told: [PtyClientStream.Departure] = []
+      let stream = terminal.stream(on: lane.poller) { told.append($0) }
       let gate = Gate()
       let recorder = EventRecorder { _ in gate.open() }
       stream.delegate = recorder
       write(first.raw, "last words")
       _ = consume first
+      try hangUp(terminal)
       let heard = try stream.readSome()
       #expect(heard == Array("last words".utf8))
       #expect(stream.sawEnd)
@@ -69,17 +76,17 @@ struct PtyClientStreamTests {
       #expect(PtyMaster.hasInput(terminal.master.raw))
       stream.close()
       stream.close()
-      #expect(hungUp == [true])
+      #expect(told == [.closed(hungUp: true)])
     }
   }
 
-  @Test("tells that its user has gone, though nobody reads")
+  @Test("tells that its user has gone, though nobody reads, and ends with what he wrote")
   func unseen() async throws {
     try await onLane { lane in
       let terminal = try Terminal.make()
       let user = try terminal.user()
-      var hungUp: [Bool] = []
-      let stream = terminal.stream(on: lane.poller) { hungUp.append($0) }
+      var told: [PtyClientStream.Departure] = []
+      let stream = terminal.stream(on: lane.poller) { told.append($0) }
       let gate = Gate()
       let recorder = EventRecorder { _ in gate.open() }
       stream.delegate = recorder
@@ -88,9 +95,15 @@ struct PtyClientStreamTests {
       write(user.raw, "kept")
       _ = consume user
       await gate.wait(on: lane)
-      #expect(recorder.events == [.lastByteIsIn])
+      #expect(recorder.events == [.lastByteIsIn] && told == [.leaving])
+      // Somebody who comes before he is read to his end does not go on in his place.
+      let second = try terminal.user()
+      let heard = try stream.readSome()
+      #expect(heard == Array("kept".utf8))
+      #expect(stream.sawEnd)
+      _ = consume second
       stream.close()
-      #expect(hungUp == [false])
+      #expect(told == [.leaving, .closed(hungUp: true)])
     }
   }
 
@@ -102,12 +115,12 @@ struct PtyClientStreamTests {
       let stream = terminal.stream(on: lane.poller)
       #expect(stream.unread == 0)
       #expect(try stream.write([1, 2, 3]) == .moved(3))
-      for _ in 0..<1000 where stream.unread == 0 { usleep(1000) }  // the kernel takes it over on a thread of its own
       #expect(stream.unread == 3)
       var bytes = [UInt8](repeating: 0, count: 10)
       #expect(read(user.raw, &bytes, 10) == 3 && stream.unread == 0)
       _ = try stream.write([1])
       _ = consume user
+      try hangUp(terminal)
       #expect(stream.unread == nil)
       stream.close()
     }
@@ -131,9 +144,9 @@ struct PtyMasterTests {
     _ = ioctl(first.raw, UInt(TIOCEXCL), 0)
     tcflow(first.raw, TCOOFF)
     _ = consume first
-    #expect(PtyMaster.isHungUp(terminal.master.raw))
+    try hangUp(terminal)
 
-    try PtyMaster.refresh(terminal.master.raw)
+    try PtyMaster.refresh(terminal.master.raw, allIsRead: false)
     let second = try terminal.user()
     tcgetattr(second.raw, &modes)
     #expect(modes.c_lflag & tcflag_t(ECHO | ICANON | ISIG) == 0 && modes.c_iflag & tcflag_t(ICRNL | IXON) == 0)
@@ -148,6 +161,23 @@ struct PtyMasterTests {
     #expect(String(decoding: heard.prefix(max(0, count)), as: UTF8.self).hasPrefix("for the device"))
   }
 
+  @Test("says nothing that its user's echo has said after he had gone")
+  func lateEcho() throws {
+    let terminal = try Terminal.make()
+    let user = try terminal.user()
+    var modes = termios()
+    tcgetattr(user.raw, &modes)
+    modes.c_lflag |= tcflag_t(ECHO)
+    tcsetattr(user.raw, TCSANOW, &modes)
+    _ = consume user
+    try hangUp(terminal)
+    #expect(!PtyMaster.hasInput(terminal.master.raw))
+    #expect(Glibc.write(terminal.master.raw, "echo", 4) == 4)
+    for _ in 0..<10_000 where !PtyMaster.hasInput(terminal.master.raw) { usleep(1000) }
+    try PtyMaster.refresh(terminal.master.raw, allIsRead: true)
+    #expect(!PtyMaster.hasInput(terminal.master.raw))
+  }
+
   @Test("keeps what its user has set when he is there already")
   func alreadyThere() throws {
     let terminal = try Terminal.make()
@@ -157,7 +187,7 @@ struct PtyMasterTests {
     modes.c_lflag |= tcflag_t(ICANON)
     tcsetattr(user.raw, TCSANOW, &modes)
     write(user.raw, "early\n")
-    try PtyMaster.refresh(terminal.master.raw)
+    try PtyMaster.refresh(terminal.master.raw, allIsRead: false)
     tcgetattr(user.raw, &modes)
     #expect(modes.c_lflag & tcflag_t(ICANON) != 0 && PtyMaster.hasInput(terminal.master.raw))
   }
@@ -175,7 +205,7 @@ struct PtyMasterTests {
       let raw = user.raw
       close(raw)  // the process ends before the owner would
       do {
-        try PtyMaster.refresh(terminal.master.raw)
+        try PtyMaster.refresh(terminal.master.raw, allIsRead: false)
       } catch {
         _exit(error as? SystemError == SystemError("open", EBUSY) && PtyMaster.isHungUp(terminal.master.raw) ? 0 : 1)
       }

@@ -30,7 +30,7 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
   static let rigs = [
     tcp("tcp on IPv4", "tcp://127.0.0.1:0", "127.0.0.1"), tcp("tcp on IPv6", "tcp://[::1]:0", "::1"),
     tcp("tcp on all addresses", "tcp://*:0", "127.0.0.1"),
-    tcp("tcp by the name localhost", "tcp://localhost:0", "127.0.0.1"), unix,
+    tcp("tcp by the name localhost", "tcp://localhost:0", "127.0.0.1"), unix, pty,
   ]
 
   private static func tcp(_ name: String, _ freeURL: String, _ host: String) -> ListenerRig {
@@ -47,10 +47,15 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
     return try #require(SocketAddress(numeric: host, port: port))
   }
 
-  private static let unix: ListenerRig = {
-    let folder = try! TemporaryFolder()  // of all tests with this rig; gone with the process's rigs
+  /// Paths in a folder of the rig's own.
+  private static func paths() -> @Sendable () -> String {
+    let folder = try! TemporaryFolder()  // a test can do nothing without one
     let last = Atomic<Int>(0)
-    let path: @Sendable () -> String = { folder / "\(last.add(1, ordering: .relaxed).newValue).sock" }
+    return { folder / "\(last.add(1, ordering: .relaxed).newValue)" }
+  }
+
+  private static let unix: ListenerRig = {
+    let path = paths()
     return ListenerRig(
       name: "unix", freeURL: { "unix://\(path())" },
       connect: { try connectUnix(String($0.dropFirst("unix://".count))) },
@@ -66,6 +71,17 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
         )
       }, refusal: SystemError("connect", ENOENT))
   }()
+
+  private static let pty: ListenerRig = {
+    let path = paths()
+    return ListenerRig(
+      name: "pty", freeURL: { "pty://\(path())" }, connect: { try openPort(String($0.dropFirst("pty://".count))) },
+      occupy: {
+        let path = path()
+        Glibc.close(creat(path, 0o600))
+        return ("pty://\(path)", EEXIST, { unlink(path) })
+      }, refusal: SystemError("open", ENOENT), most: 1, knowsClients: false)
+  }()
 }
 
 /// A connected client. Blocks.
@@ -76,6 +92,13 @@ func connectUnix(_ path: String) throws -> FarEnd {
   guard try UnixAddress.path(path).withSockaddr({ connect(raw, $0, $1) }) == 0 else { throw SystemError("connect") }
   _ = fcntl(raw, F_SETFL, O_NONBLOCK)
   return FarEnd(socket, isSocket: true)
+}
+
+/// A program that has a serial port open.
+func openPort(_ path: String) throws -> FarEnd {
+  let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+  guard raw >= 0 else { throw SystemError("open") }
+  return FarEnd(Descriptor(owning: raw), isSocket: false)
 }
 
 @Suite("A listener", .timeLimit(.minutes(1)))

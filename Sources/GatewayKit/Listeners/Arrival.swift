@@ -24,16 +24,20 @@ public struct Arrival: ~Copyable, Sendable {
   var label: Label
   let descriptor: Descriptor
   let kind: DescriptorStream.Kind
+  /// The place that a client of a pty has.
+  private let seat: PtySeat?
 
-  init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label) {
+  init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtySeat? = nil) {
     self.label = label
     self.kind = kind
     self.descriptor = descriptor
+    self.seat = seat
   }
 
   /// The client's stream, on the lane it will stay on.
   consuming func stream(on poller: Poller) -> any ByteStream {
-    DescriptorStream(descriptor, kind: kind, on: poller)
+    guard let seat else { return DescriptorStream(descriptor, kind: kind, on: poller) }
+    return PtyClientStream(descriptor, on: poller) { seat.tell($0) }
   }
 }
 

@@ -6,7 +6,7 @@ import StreamBroker
 
 public enum ListenerSchemes {
   /// Those this build can listen on. The others are known and checked.
-  public static let built: Set<String> = ["tcp", "unix"]
+  public static let built: Set<String> = ["tcp", "unix", "pty"]
 
   public static let all: [SchemeGrammar] = [
     network("tcp", example: "tcp://127.0.0.1:4001"),

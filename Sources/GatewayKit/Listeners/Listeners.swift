@@ -5,6 +5,7 @@ enum Listeners {
     switch listen.scheme {
     case "tcp": TCPListener(listen, context)
     case "unix": UnixListener(listen, context)
+    case "pty": PtyListener(listen, context)
     default: preconditionFailure("the configuration lets no listener through that is not built")
     }
   }

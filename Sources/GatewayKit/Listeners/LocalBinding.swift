@@ -31,14 +31,26 @@ final class LocalBinding<Place: Sendable> {
     self.listener = listener
     self.take = take
     self.leave = leave
-    queue = DeviceQueue.of("listen \(path)")
+    queue = Self.queue(of: path)
   }
+
+  /// Since the place was ours, or from the start, it could not be taken at once.
+  var hasWaited: Bool { lastFailure != nil }
+
+  static func queue(of path: String) -> DeviceQueue { DeviceQueue.of("listen \(path)") }
 
   /// Calls `taken` on the lane as soon as the place is ours; if it throws, the place is given up and tried again like one that
   /// could not be taken. Why it waits is said once per reason.
-  func start(_ taken: @escaping (Place) throws(SystemError) -> Void) {
+  /// With `replacing`, another of our own makes way for it.
+  func start(replacing old: Place? = nil, _ taken: @escaping (Place) throws(SystemError) -> Void) {
     isTaking = true
-    context.poller.offload(to: queue.queue, take) { [self] result in
+    let take = take
+    let leave = leave
+    context.poller.offload(to: queue.queue) {
+      let result = take()
+      if let old { leave(old) }
+      return result
+    } then: { [self] result in
       isTaking = false
       if isStopped { return giveUp(try? result.get(), then: whenStopped ?? {}) }
       do throws(OpenFailure) {
@@ -62,11 +74,6 @@ final class LocalBinding<Place: Sendable> {
     }
     lastFailure = failure
     retryTimer = context.poller.timers.after(Self.retry) { [weak self] in self?.start(taken) }
-  }
-
-  /// Runs `work` where the place is taken and left.
-  func offload<Result: Sendable>(_ work: @escaping @Sendable () -> Result, then done: @escaping (Result) -> Void) {
-    context.poller.offload(to: queue.queue, work, then: done)
   }
 
   /// Tries no more, and gives up `place` if it was taken. `done` is called when that has happened, or takes too long.

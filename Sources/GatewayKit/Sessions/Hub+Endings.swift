@@ -64,6 +64,7 @@ extension Hub {
     }
     let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
     if endpointHasEnded && heardAll && !isComplete { tellEnd(to: session) }
+    guard session.leaving == nil, !session.isOver else { return }
     // On a link of his own the client may be there still, waiting for an answer: his endpoint gets more time.
     let drainLimit = policy.isShared ? policy.drain : max(policy.drain, Self.halfClosedLimit)
     guard session.pump.sourceEnded else {
@@ -98,6 +99,8 @@ extension Hub {
   private func tellEnd(to session: Session) {
     guard session.takesOutput, !session.isToldEnd, !holdsLastUnit(session) else { return }
     session.isToldEnd = true
+    // Who can't be told while he goes on writing, as on a pty, would wait for nothing.
+    guard session.client.canHalfClose else { return leave(session, Ending(session.endedFirst ?? .endpointLeft)) }
     session.client.finishWriting()
   }
 

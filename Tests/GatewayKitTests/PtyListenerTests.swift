@@ -1,0 +1,247 @@
+// Pty listeners: programs that open a port one after the other or together, and what each of them finds.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+/// Asks again and again, for ten seconds: the kernel tells nobody of links. Blocks.
+private func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () -> Bool) throws {
+  for _ in 0..<10_000 where !condition() { usleep(1000) }
+  try #require(condition(), sourceLocation: sourceLocation)
+}
+
+@Suite("A pty listener", .timeLimit(.minutes(1)))
+struct PtyListenerTests {
+  /// A route that leads from a port at `path` to `endpoint`.
+  private func serve(
+    _ endpoint: String, _ more: String = "", query: String = "",
+    _ body: @escaping @Sendable (_ path: String, Story, Resident<Route>) throws -> Void
+  ) async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "port"
+    try await withRoute(routeConfig(more, listen: "pty://\(path)\(query)", endpoint: endpoint)) { story, route in
+      #expect(try story.bound() == "pty://\(path)")
+      try body(path, story, route)
+    }
+    #expect(Self.target(of: path) == nil)
+  }
+
+  private static func target(of path: String) -> String? {
+    guard let real = realpath(path, nil) else { return nil }
+    defer { free(real) }
+    return String(cString: real)
+  }
+
+  private static func echo(_ port: FarEnd, _ byte: UInt8 = 1) throws {
+    try port.send([byte])
+    #expect(try port.receive(exactly: 1) == [byte])
+  }
+
+  @Test("gives the port the mode, owner and group of its URL", .enabled(if: geteuid() == 0))
+  func rights() async throws {
+    try await serve("sim://echo", query: "?mode=0622&owner=4711&group=nogroup") { path, _, _ in
+      var status = stat()
+      #expect(stat(path, &status) == 0 && status.st_mode & 0o7777 == 0o622 && status.st_uid == 4711)
+      #expect(try status.st_gid == NodeOwnership.group("nogroup"))
+      try Self.echo(openPort(path))
+    }
+  }
+
+  @Test("serves one user after the other at the same port, each as if he were the first")
+  func oneAfterTheOther() async throws {
+    try await serve("sim://echo") { path, story, _ in
+      let node = Self.target(of: path)
+      for round in 1...10 {
+        let port = try openPort(path)
+        let raw = open(path, O_RDWR | O_NOCTTY)
+        var modes = termios()
+        #expect(tcgetattr(raw, &modes) == 0 && modes.c_lflag & tcflag_t(ICANON | ISIG) == 0)
+        modes.c_lflag |= tcflag_t(ICANON | ISIG)
+        tcsetattr(raw, TCSANOW, &modes)
+        Glibc.close(raw)
+        try port.send([UInt8(ascii: "\n")])
+        #expect(try port.receive(exactly: 1) == [UInt8(ascii: "\n")])
+        port.close()
+        let ending = try story.reports(atLeast: round)[round - 1].ending
+        #expect(ending.word == .clientLeft, "\(ending)")
+        #expect(Self.target(of: path) == node)
+      }
+      #expect(story.opened == 10)
+    }
+  }
+
+  @Test("takes several programs that have it open for one client, who leaves with the last of them")
+  func together() async throws {
+    try await serve("sim://echo") { path, story, _ in
+      let first = try openPort(path)
+      try Self.echo(first)
+      let second = try openPort(path)
+      try Self.echo(second, 2)
+      first.close()
+      try Self.echo(second, 3)
+      #expect(story.opened == 1 && story.reports.isEmpty)
+      second.close()
+      #expect(try story.reports(atLeast: 1)[0].up == 3)
+    }
+  }
+
+  @Test("delivers what was written by one who opens, writes and closes at once")
+  func hitAndRun() async throws {
+    let server = try LoopbackListener()
+    try await serve("tcp://\(server.address)") { path, story, _ in
+      for round in 1...20 {
+        let port = try openPort(path)
+        try port.send(Array("AT\r\(round)".utf8))
+        port.close()
+        let endpoint = try server.accept()
+        #expect(try endpoint.receiveToEnd() == Array("AT\r\(round)".utf8))
+        endpoint.close()
+        _ = try story.reports(atLeast: round)
+      }
+    }
+    server.close()
+  }
+
+  @Test("lets the next user wait while the device takes what the one before has left behind, and mixes up nothing")
+  func inTurn() async throws {
+    let device = try makePty()
+    try await serve("tty://\(device.path)", "clients: { max: 1 }") { path, story, _ in
+      let first = try openPort(path)
+      // More than the device, the ring and the port's own buffers take.
+      let sent = try sendAll(first)
+      let node = Self.target(of: path)
+      first.close()
+      // Until he is known to have left, somebody else would go on in his place.
+      try until { Self.target(of: path) != node }
+      let second = try openPort(path)
+      try second.send([0x42])
+      usleep(100_000)
+      #expect(story.opened == 1 && story.reports.isEmpty)
+      #expect(try device.master.receive(exactly: sent + 1) == [UInt8](repeating: 0x41, count: sent) + [0x42])
+      #expect(story.reports.map(\.ending.word) == [.clientLeft] && story.opened == 2)
+      device.unplug()
+    }
+  }
+
+  /// Sends until the gateway has taken no more for a while.
+  private func sendAll(_ port: FarEnd) throws -> Int {
+    var sent = 0
+    var idle = 0
+    while sent == 0 || idle < 300 {
+      let more = try port.sendUntilFull(0x41)
+      sent += more
+      idle = more == 0 ? idle + 1 : 0
+      usleep(1000)
+    }
+    return sent
+  }
+
+  @Test("gives no user what was said to the one before, or while nobody was there")
+  func unread() async throws {
+    let server = try LoopbackListener()
+    let more = "link: shared, device: { open: always, flush: none }, clients: { max: 2 }"
+    let folder = try TemporaryFolder()
+    let config = try routeConfig(more, listen: "pty://\(folder / "port")", endpoint: "tcp://\(server.address)")
+    try await withRoute(config) { story, _ in
+      _ = try story.bound()
+      let endpoint = try server.accept()
+      let first = try openPort(folder / "port")
+      _ = try story.wait { _ in story.opened == 1 ? true : nil }
+      try endpoint.send([UInt8](repeating: 0x41, count: 3000))
+      #expect(try first.receive(exactly: 1) == [0x41])
+      first.close()
+      let report = try story.reports(atLeast: 1)[0]
+      #expect(report.down == 3000)
+      let second = try openPort(folder / "port")
+      _ = try story.wait { _ in story.opened == 2 ? true : nil }
+      try endpoint.send([0x42])
+      #expect(try second.receive(upTo: 100) == [0x42])
+      endpoint.close()
+    }
+    server.close()
+  }
+
+  @Test("hangs up on a user whose endpoint ends, after all that it said, however slowly he reads")
+  func endpointEnds() async throws {
+    let server = try LoopbackListener()
+    try await serve("tcp://\(server.address)") { path, story, _ in
+      let port = try openPort(path)
+      let endpoint = try server.accept()
+      let said = (0..<10_000).map { UInt8($0 % 251) }
+      try endpoint.send(said)
+      endpoint.close()
+      _ = try story.reports(atLeast: 1)
+      usleep(300_000)  // longer than any pause between two looks whether he reads
+      #expect(try port.receive(exactly: 100) == Array(said[..<100]))
+      usleep(300_000)
+      #expect(try port.receiveToEnd() == Array(said[100...]))
+      #expect(story.reports[0].ending.word == .endpointLeft)
+      port.close()
+      let next = try openPort(path)
+      try server.accept().send([1])
+      #expect(try next.receive(exactly: 1) == [1])
+    }
+    server.close()
+  }
+
+  @Test("hangs up on one who is kicked, and has another port for whoever comes next")
+  func kicked() async throws {
+    try await serve("sim://echo") { path, story, route in
+      for round in 1...3 {
+        let node = Self.target(of: path)
+        let port = try openPort(path)
+        try Self.echo(port)
+        route.post { _, route in route.kick(nil) }
+        #expect(try port.receiveToEnd().isEmpty)
+        #expect(try story.reports(atLeast: 2 * round - 1)[2 * round - 2].ending.word == .kicked)
+        // He still has the old one, and nothing keeps others from the new one.
+        try until { Self.target(of: path) != nil && Self.target(of: path) != node }
+        let next = try openPort(path)
+        try Self.echo(next)
+        next.close()
+        port.close()
+        _ = try story.reports(atLeast: 2 * round)
+      }
+    }
+  }
+
+  @Test("tells a user why there is no place for him, and hangs up")
+  func full() async throws {
+    let folder = try TemporaryFolder()
+    let text =
+      "routes: { x: { listen: ['tcp://127.0.0.1:0', 'pty://\(folder / "port")'], endpoint: 'sim://echo', clients: { max: 1 } } }\n"
+    let config = try ConfigFile.read(Array(text.utf8))
+    try await withRoute(#require(config.routes.first)) { story, _ in
+      _ = try story.bound(of: "x", 1)
+      let client = try connectTCP(story.address())
+      try Self.echo(client)
+      let port = try openPort(folder / "port")
+      let told = String(decoding: try port.receiveToEnd(), as: UTF8.self)
+      #expect(told == "baudway: x is full (1 of 1 clients)\r\n")
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .full)
+    }
+  }
+
+  @Test("keeps a user's port for him when it listens no longer, and lets nobody else in")
+  func listenerGoes() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "port"
+    try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, route in
+      _ = try story.bound()
+      let port = try openPort(path)
+      try Self.echo(port)
+      let config = try routeConfig(endpoint: "sim://echo")
+      let connector = try Gateway.broker.connector(config.endpoint)
+      route.post { _, route in route.update(config, connector: connector) }
+      _ = try story.bound(of: "x", 1)
+      try Self.echo(port, 2)
+      try until { Self.target(of: path) == nil }
+      port.close()
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .clientLeft)
+    }
+  }
+}
