@@ -24,9 +24,6 @@ public protocol ByteStream: AnyObject {
   /// A unit that was taken has not left yet (a TLS record, a frame): half-close, drain and close wait for it.
   var holdsUnit: Bool { get }
 
-  /// The other side sends no more, as far as can be told now, though what it sent may be unread. Costs a call.
-  var lastByteIsIn: Bool { get }
-
   /// Bytes that were taken and that the other side has not acknowledged yet, as far as the stream can tell; else 0.
   var unacknowledged: Int { get }
 
@@ -56,7 +53,6 @@ public protocol ByteStream: AnyObject {
 extension ByteStream {
   public var holdsBytes: Bool { false }
   public var holdsUnit: Bool { false }
-  public var lastByteIsIn: Bool { false }
   public var unacknowledged: Int { 0 }
   public var unread: Int? { nil }
   public var largestUnit: Int { 1 }

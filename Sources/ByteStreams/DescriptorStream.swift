@@ -138,13 +138,6 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
-  public var lastByteIsIn: Bool {
-    guard isSocket, !isClosed else { return false }
-    // POLLRDHUP of poll(2), which has the same bit.
-    var one = pollfd(fd: raw, events: Int16(truncatingIfNeeded: EPOLLRDHUP.rawValue), revents: 0)
-    return poll(&one, 1, 0) > 0
-  }
-
   public var unacknowledged: Int {
     var count: Int32 = 0
     guard isTCP, !isClosed, ioctl(raw, UInt(TIOCOUTQ), &count) == 0 else { return 0 }  // SIOCOUTQ of tcp(7)

@@ -8,21 +8,6 @@ import Testing
 
 @Suite("A descriptor's stream", .timeLimit(.minutes(1)))
 struct DescriptorStreamTests {
-  @Test("knows that the other side's last byte is in while it is unread, and does not guess", arguments: [true, false])
-  func lastByteIsIn(isReset: Bool) async throws {
-    let (near, far) = try FarEnd.tcpPair()
-    try await onLane { lane in
-      let stream = try near.stream(on: lane.poller, isTCP: true)
-      defer { stream.close() }
-      try far.send([1, 2, 3])
-      #expect(!stream.lastByteIsIn)
-      if isReset { far.reset() } else { far.finishWriting() }
-      while !stream.lastByteIsIn { usleep(1000) }  // over the loopback, and bounded by the suite's limit
-      #expect(try stream.readSome() == [1, 2, 3])
-    }
-    far.close()
-  }
-
   @Test("says ended when the other side of a pty closed, though the kernel says EIO")
   func ptyEnd() async throws {
     let pty = try makePty()

@@ -25,7 +25,6 @@ public final class ScriptedStream: ByteStream {
   public var holdsBytes = false
   public var holdsUnit = false
   public var unacknowledged = 0
-  public var lastByteIsIn = false
   public var unread: Int?
   public var serialLine: (any SerialLine)?
 

@@ -31,12 +31,11 @@ extension Hub {
     settle(session)
   }
 
-  /// What one who leaves has sent is still read: as long as there is something at hand, or his end is.
+  /// What one who leaves has sent so far is still read.
   private func endInputIfRead(_ session: Session) {
     let pump = session.pump
     guard !pump.sourceEnded else { return }
-    let isRead = pump.sourceIsDry && !session.client.lastByteIsIn
-    if isRead || pump.moved &+ UInt64(pump.count) >= session.mostSent { pump.endSource() }
+    if pump.sourceIsDry || pump.moved &+ UInt64(pump.count) >= session.mostSent { pump.endSource() }
   }
 
   /// Decides what follows from the state a session is in. Called after whatever may have changed it.
