@@ -207,6 +207,7 @@ struct DropOldestTests {
     #expect(rig.ending(of: session) == nil, "the rest is still for him")
     client.willWrite(.moved(100), .moved(100), .moved(100), .moved(100))
     rig.wakeWriter(client)
+    rig.advance(by: .milliseconds(20))
     #expect(rig.ending(of: session) == .shutdown)
     #expect(client.written.starts(with: Array("line 0\n".utf8)) && client.written.suffix(8) == Array("line 19\n".utf8))
   }

@@ -87,6 +87,24 @@ struct SharedEndingsTests {
     #expect(rig.ending(of: session) == .shutdown && endpoint.written == pattern(0..<100) && session.dropped == 0)
   }
 
+  @Test("that is sent away has delivered what his machine could send only once ours had room", arguments: [19, 21])
+  func sentAwayBehindFullBuffers(gap: Int) throws {
+    let rig = try HubRig()
+    let client = ScriptedStream(reads: [.bytes([1]), .blocked(until: .readable)])
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(takesAll: true)
+    rig.hub.attach(endpoint)
+    rig.hub.leaveAll(Ending(.shutdown))
+    for byte in UInt8(2)...4 {
+      rig.advance(by: .milliseconds(gap), step: .milliseconds(1))
+      client.willRead(.bytes([byte]), .blocked(until: .readable))
+      rig.wakeReader(client)
+    }
+    #expect(endpoint.written == (gap < 20 ? [1, 2, 3, 4] : [1]))
+    rig.advance(by: .milliseconds(20))
+    #expect(rig.ending(of: session) == .shutdown)
+  }
+
   @Test("that is sent away does not stay for as long as its client goes on sending")
   func sentAwayWhileSending() throws {
     let rig = try HubRig(buffer: 65_536)
@@ -174,6 +192,7 @@ struct SharedEndingsTests {
     rig.wakeReader(endpoint)
     rig.wakeReader(slow)
     rig.hub.leaveAll(Ending(.shutdown))
+    rig.advance(by: .milliseconds(20))
     #expect(rig.ending(of: early) == .shutdown && rig.ending(of: late) == nil)
     endpoint.willRead(.moved(10))  // output that comes after he left does not keep him
     rig.wakeReader(endpoint)

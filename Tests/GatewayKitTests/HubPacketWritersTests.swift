@@ -110,6 +110,8 @@ struct HubPacketWritersTests {
     endpoint.isStuck = false
     rig.wakeWriter(endpoint)
     rig.wakeWriter(endpoint)
+    rig.advance(by: .milliseconds(20))
+    rig.wakeWriter(endpoint)
     #expect(heard(endpoint) == "aaaab\n" && session.up == 4 && session.dropped == 0)
   }
 

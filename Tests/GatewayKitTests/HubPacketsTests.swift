@@ -174,6 +174,7 @@ struct HubPacketsTests {
     say("abc", endpoint, rig)
     let session = rig.hub.sessions[0]
     rig.hub.leave(session, Ending(.shutdown))
+    rig.advance(by: .milliseconds(20))
     #expect(pieces(client) == ["abc"] && rig.ending(of: session) == .shutdown && session.dropped == 0)
     say("d\n", endpoint, rig)
     #expect(pieces(staying) == ["abcd\n"])

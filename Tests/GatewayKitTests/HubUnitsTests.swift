@@ -61,6 +61,7 @@ struct HubUnitsTests {
       } else {
         wire.willWrite(.moved(100))
         rig.wakeWriter(wire)
+        rig.advance(by: .milliseconds(20))
         #expect(wire.written == unit([1, 2, 3]))
       }
       #expect(rig.ending(of: session) == .shutdown)

@@ -93,6 +93,8 @@ struct UUCPLockTests {
     let lock = try take()
     let failure = #expect(throws: OpenFailure.self) { try take() }
     #expect(failure?.advice?.hasPrefix("in use by this program, on another route") == true)
+    try folder.write("LCK..ttyUSB0", "\(try deadProcess())\n")  // somebody's mistake
+    #expect(throws: OpenFailure.self) { try take() }
     withExtendedLifetime(lock) {}
   }
 
@@ -108,7 +110,7 @@ struct UUCPLockTests {
     for _ in 0..<50 {
       if hasStale { try folder.write("LCK..ttyUSB0", "\(dead)\n") }
       let locks = locks
-      let taken = await withTaskGroup(of: UUCPLock?.self) { group in
+      var taken = await withTaskGroup(of: UUCPLock?.self) { group in
         for _ in 0..<4 {
           group.addTask { try? locks.take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") }
         }
@@ -118,6 +120,10 @@ struct UUCPLockTests {
       }
       #expect(FileSystem.names(in: folder.path) == ["LCK..ttyUSB0"])
       #expect(taken.count == 1)
+      // The last one's task may keep its lock a moment longer.
+      taken = []
+      let deadline = monotonicNanoseconds() + 10_000_000_000
+      while !FileSystem.names(in: folder.path).isEmpty, monotonicNanoseconds() < deadline { usleep(1000) }
     }
   }
 

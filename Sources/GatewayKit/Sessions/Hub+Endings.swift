@@ -8,6 +8,7 @@ extension Hub {
   static let halfClosedLimit = Duration.seconds(30)
   // One who has left may have so much in his own kernel still (net.ipv4.tcp_wmem); one who is there could go on for ever.
   private static let mostLeftBehind: UInt64 = 4 << 20
+  private static let lull = Duration.milliseconds(20)
 
   /// Sends everybody away with `ending` once they have what is kept for them, and their input is delivered.
   func leaveAll(_ ending: Ending) {
@@ -31,11 +32,19 @@ extension Hub {
     settle(session)
   }
 
-  /// What one who leaves has sent so far is still read.
+  /// What one who leaves has sent is still read: till nothing came for a moment, as his machine can send what it keeps
+  /// for him only once ours has room; or till it is more than that can be.
   private func endInputIfRead(_ session: Session) {
     let pump = session.pump
-    guard !pump.sourceEnded else { return }
-    if pump.sourceIsDry || pump.moved &+ UInt64(pump.count) >= session.mostSent { pump.endSource() }
+    let sent = pump.moved &+ UInt64(pump.count)
+    guard !pump.sourceEnded, sent < session.mostSent else { return pump.endSource() }
+    guard pump.sourceIsDry, !session.client.readerWaits.isEmpty, session.lull == nil else { return }
+    session.lull = poller.timers.after(Self.lull) { [weak self, weak session] in
+      guard let self, let session else { return }
+      session.lull = nil
+      if pump.sourceIsDry && sent == pump.moved &+ UInt64(pump.count) { pump.endSource() }
+      settle(session)
+    }
   }
 
   /// Decides what follows from the state a session is in. Called after whatever may have changed it.
@@ -126,6 +135,7 @@ extension Hub {
     guard !session.isOver else { return }
     session.isOver = true
     stopWatching(session)
+    poller.timers.cancel(session.lull)
     remove(session)
     delegate.sessionIsOver(session, ending)
   }

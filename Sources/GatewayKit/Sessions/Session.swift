@@ -71,6 +71,8 @@ final class Session: ByteStreamDelegate {
   var endedFirst: Ending.Word?
   var patience = Duration.zero
   var deadline: Timers.Token?
+  /// For one who leaves and whose input is read dry: when that is believed.
+  var lull: Timers.Token?
   /// Progress when the deadline was set: another value means that it begins again.
   var progress: UInt64 = 0
   /// What he had not acknowledged then; less is progress too.

@@ -87,13 +87,14 @@ struct UUCPLocks: Sendable {
   }
 
   private func look(at path: String, _ held: Set<String>) -> State {
+    if held.contains(path) { return .held(getpid()) }  // whatever others wrote over it
     var status = stat()
     guard lstat(path, &status) == 0 else { return .free }
     guard let pid = Self.pid(in: path) else {
       // Empty, perhaps: some make it first and write then. Or nobody's.
       return time(nil) - status.st_mtim.tv_sec < 10 ? .held(nil) : .stale
     }
-    if pid == getpid() { return held.contains(path) ? .held(pid) : .stale }
+    if pid == getpid() { return .stale }
     return kill(pid, 0) == 0 || errno == EPERM ? .held(pid) : .stale
   }
 
