@@ -24,8 +24,10 @@ public final class Pump {
   public let source: any ByteStream
   /// Where the bytes go. Nil while there is none: what comes is kept up to `capacity`, then reading stops.
   public var sink: (any ByteStream)?
-  /// The most it may keep, in bytes. Another value holds for the next ring; one that is in use stays until it is empty.
-  public var capacity: Int
+  /// The most it may keep, in bytes.
+  public var capacity: Int { nextCapacity }
+  // Private, since for a public variable each look would be checked at run time for exclusive access.
+  private var nextCapacity: Int
 
   /// Bytes written so far.
   public private(set) var moved: UInt64 = 0
@@ -49,9 +51,12 @@ public final class Pump {
   public init(from source: any ByteStream, to sink: (any ByteStream)?, capacity: Int, on poller: Poller) {
     self.source = source
     self.sink = sink
-    self.capacity = capacity
+    nextCapacity = capacity
     self.poller = poller
   }
+
+  /// Another capacity holds for the next ring; one that is in use stays until it is empty.
+  public func resize(to capacity: Int) { nextCapacity = capacity }
 
   // MARK: - Turns
 
@@ -62,7 +67,7 @@ public final class Pump {
     // A turn that the source woke does not try a blocked sink again.
     var canWrite = mayWrite && sink != nil && !sinkIsBlocked
     if canWrite && count > 0 { canWrite = try write(limit: .max) }
-    var reads = Self.budget(capacity: capacity)
+    var reads = Self.budget(capacity: nextCapacity)
     sourceIsDry = false
     reading: while !sourceEnded {
       guard wantsMore(canWrite) else {
@@ -115,9 +120,9 @@ public final class Pump {
   public func skim() throws(Fault) {
     guard !sourceEnded else { return }
     let ring: RingBuffer
-    do { ring = try poller.rings.borrow(capacity: capacity) } catch { throw Fault(side: .ourselves, cause: error) }
+    do { ring = try poller.rings.borrow(capacity: nextCapacity) } catch { throw Fault(side: .ourselves, cause: error) }
     defer { poller.rings.giveBack(ring) }
-    for _ in 0..<Self.budget(capacity: capacity) {
+    for _ in 0..<Self.budget(capacity: nextCapacity) {
       switch try read(into: ring) {
       case .moved(let count):
         ring.release(upTo: ring.head)
@@ -170,11 +175,11 @@ public final class Pump {
 
   // MARK: - One step
 
-  private var room: Int { ring?.room ?? capacity }
+  private var room: Int { ring?.room ?? nextCapacity }
 
   private func read() throws(Fault) -> Transfer {
     let ring: RingBuffer
-    do { ring = try self.ring ?? poller.rings.borrow(capacity: capacity) } catch {
+    do { ring = try self.ring ?? poller.rings.borrow(capacity: nextCapacity) } catch {
       throw Fault(side: .ourselves, cause: error)
     }
     self.ring = ring

@@ -196,6 +196,21 @@ struct HubPacketsTests {
     #expect(pieces(last) == (backlog == 0 ? [] : ["fourth\n"]))
   }
 
+  @Test("begins a packet with the next device, whatever the last one left unfinished")
+  func nextDevice() throws {
+    let (rig, _, endpoint) = try hub(Config.Packets(idle: nil, max: 4, delimiter: nil))
+    say("ab", endpoint, rig)
+    rig.hub.end(rig.hub.sessions[0], Ending(.clientLeft))
+    rig.hub.dropUnheard()  // as a link does that nobody needs
+    rig.hub.detach()?.close()
+    let client = PieceStream()
+    rig.join(client)
+    let next = PieceStream()
+    rig.hub.attach(next)
+    say("cdefg", next, rig)
+    #expect(pieces(client) == ["cdef"])
+  }
+
   @Test("owns no ring while no packet is under way")
   func ringGivenBack() throws {
     let (rig, _, endpoint) = try hub()

@@ -172,11 +172,14 @@ public struct Config: Hashable, Sendable {
 }
 
 extension Config.Route {
-  /// The most bytes its rings can hold at once: one ring of device output for each link, one of input for each client.
+  /// The most bytes it can hold at once: one ring of device output for each link, one of input for each client.
   public var worstCaseMemory: Int {
-    switch link {
-    case .shared: clients.buffer + clients.backlog + clients.max * clients.buffer
-    case .perClient: 2 * clients.max * clients.buffer
+    // One who loses packets still gets the rest of the one he has half.
+    let rest =
+      packets == nil || clients.slow != .dropOldest ? 0 : min(packets?.max ?? .max, clients.buffer + clients.backlog)
+    return switch link {
+    case .shared: clients.buffer + clients.backlog + clients.max * (clients.buffer + rest)
+    case .perClient: clients.max * (2 * clients.buffer + rest)
     }
   }
 }

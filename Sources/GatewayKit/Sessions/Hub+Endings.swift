@@ -12,7 +12,9 @@ extension Hub {
 
   /// Sends everybody away with `ending` once they have what is kept for them, and their input is delivered.
   func leaveAll(_ ending: Ending) {
+    isDismissing = true
     for session in sessions { leave(session, ending) }
+    isDismissing = false
   }
 
   func leave(_ session: Session, _ ending: Ending) {

@@ -41,8 +41,9 @@ extension Hub {
   func endPacket() {
     poller.timers.cancel(packetTimer)
     packetTimer = nil
-    guard let cutter, let ring, cutter.end != ring.head else { return }
+    guard let cutter, cutter.end != head else { return }
     cutter.cut()
+    guard let ring else { return }  // nobody was there to hear its beginning
     distribute(ring)
     giveBack()
   }

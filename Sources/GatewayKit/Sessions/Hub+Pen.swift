@@ -38,7 +38,8 @@ extension Hub {
   }
 
   private var longestPresentWriter: Session? {
-    sessions.filter { $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil && $0 !== pen }
+    guard !isDismissing else { return nil }
+    return sessions.filter { $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil && $0 !== pen }
       .min { $0.number < $1.number }
   }
 

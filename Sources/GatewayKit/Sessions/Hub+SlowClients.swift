@@ -51,12 +51,11 @@ extension Hub {
 
   /// The hub reads on, or has nothing to read from.
   func endHoldUp() {
+    let wasCounting = holdUpTimer != nil
+    poller.timers.cancel(holdUpTimer)
+    holdUpTimer = nil
     guard policy.slow != .block, sessions.count > 1 || policy.slow == .dropOldest else { return }
-    if holdUpTimer != nil {
-      poller.timers.cancel(holdUpTimer)
-      holdUpTimer = nil
-      chargeHoldUp()
-    }
+    if wasCounting { chargeHoldUp() }
     for session in sessions { session.slow.stretchEnded() }
   }
 

@@ -68,6 +68,8 @@ final class Hub: ByteStreamDelegate {
   var waiting: [Session] = []
   /// With one writer: who it is.
   var pen: Session?
+  /// All are being sent away, so the pen goes to nobody else.
+  var isDismissing = false
   /// When he last sent something; nanoseconds on the lane's clock. Noted where an idle one loses the pen.
   var penUsedAt: UInt64 = 0
   private(set) var notesPenUse: Bool
@@ -179,7 +181,7 @@ final class Hub: ByteStreamDelegate {
     let old = self.policy
     self.policy = policy
     notesPenUse = policy.takesIdlePen
-    for session in sessions { session.pump.capacity = policy.buffer }
+    for session in sessions { session.pump.resize(to: policy.buffer) }
     if policy.packets != old.packets { changePackets() }
     if policy.writers != old.writers || policy.takeover != old.takeover { changeWriters() }
     changeSlow()
