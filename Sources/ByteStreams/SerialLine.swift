@@ -35,7 +35,18 @@ public enum ModemOutput: Sendable { case dtr, rts }
 /// What to throw away: `input` came from the device, `output` waits to be sent (tcflush(3)).
 public enum Purge: Sendable { case input, output, both }
 
+extension LineSettings: CustomStringConvertible {
+  /// As people say it: "9600 8N1", "115200 7E2 rtscts".
+  public var description: String {
+    let letter = parity.rawValue.prefix(1).uppercased()
+    let flow = flowControl == .none ? "" : " \(flowControl.rawValue)"
+    return "\(bitsPerSecond) \(dataBits)\(letter)\(stopBits.rawValue)\(flow)"
+  }
+}
+
 public protocol SerialLine: AnyObject {
+  /// What was in force when the driver was last asked: at the opening, and after each `apply`.
+  var settings: LineSettings { get }
   /// Puts the settings in force; what the driver refuses or rounds shows in the answer, which is what is really in force.
   func apply(_ settings: LineSettings, _ done: @escaping (Result<LineSettings, SystemError>) -> Void)
   /// Raises or drops a line.

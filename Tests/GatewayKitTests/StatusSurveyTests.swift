@@ -147,6 +147,28 @@ struct StatusSurveyTests {
     }
   }
 
+  @Test("says how the line of an open port is set, by the driver's word: a pty knows no parity")
+  func line() async throws {
+    let pty = try makePty()
+    let config = try routeConfig(
+      "device: { open: always }", endpoint: "tty://\(pty.path)?baud=31250&parity=even&stop=2")
+    try await withRoutes([config]) { rig in
+      var state: Snapshot.LinkState?
+      let limit = monotonicNanoseconds() + 20_000_000_000
+      while state?.word != "open", monotonicNanoseconds() < limit {
+        usleep(20_000)
+        state = try rig.snapshot().routes.first?.state
+      }
+      #expect(state?.line == "31250 8N2")
+      pty.unplug()
+      while state?.word == "open", monotonicNanoseconds() < limit {
+        usleep(20_000)
+        state = try rig.snapshot().routes.first?.state
+      }
+      #expect(state?.line == nil)
+    }
+  }
+
   @Test("is made in pages, and has every client once")
   func pages() async throws {
     let config = try routeConfig("link: per-client", endpoint: "sim://sink")

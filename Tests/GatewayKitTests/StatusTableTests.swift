@@ -11,11 +11,11 @@ struct StatusTableTests {
   private static let second: UInt64 = 1_000_000_000
 
   static var snapshot: Snapshot {
-    var gps = Snapshot.Route(name: "gps", endpoint: "sim://nmea?rate=1", link: .shared, maxClients: 8)
+    var gps = Snapshot.Route(name: "gps", endpoint: "tty:///dev/ttyS1?baud=4800", link: .shared, maxClients: 8)
     gps.listeners = [
       .init(url: "tcp://127.0.0.1:4001", state: .listening("tcp://127.0.0.1:4001"), nanoseconds: 9 * second)
     ]
-    gps.state = .init(word: "open", nanoseconds: 7384 * second)
+    gps.state = .init(word: "open", nanoseconds: 7384 * second, line: "4800 8N1")
     gps.totals = .init(ended: [.clientLeft: 30, .clientLost: 9, .tooSlow: 2], up: 12, down: 3_565_158, dropped: 0)
     gps.clients = [
       client(17, "127.0.0.1:51234", up: 12, down: 3_565_000, seconds: 723, pen: true),

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from kit import until
 from rig import PROGRAMS, UART, USB, BusRecord, GuestGateway, route
 
 pytestmark = pytest.mark.usefixtures("adapter")
@@ -14,6 +15,18 @@ DEFAULTS = {
     "dtr": True, "rts": True,
 }
 OPEN = {"device": {"open": "always", "retry": "250ms..1s"}}
+
+
+def words(told: dict) -> str:
+    """The driver's settings as `baudway status` says them."""
+    flow = " rtscts" * told["rtscts"] + " xonxoff" * told["xonxoff"]
+    return f"{told['baud']} {told['data']}{told['parity'][0].upper()}{told['stop']}{flow}"
+
+
+def status(served: GuestGateway, name: str) -> dict:
+    """What the gateway says of the route's link."""
+    answer = json.loads(served.command("status", str(served.path), "--json", seconds=30).stdout)
+    return next(route["state"] for route in answer["routes"] if route["route"] == name)
 
 
 def gateway(guest, **queries) -> GuestGateway:
@@ -43,6 +56,7 @@ def test_is_in_force(guest, uart, usb, differs):
             told = served.line(device)
             assert {k: told[k] for k in DEFAULTS} == {**DEFAULTS, **differs}, name
             assert told["baud-in"] == told["baud"]
+            assert status(served, name)["line"] == words(told), name
 
 
 def test_five_bits_with_one_and_a_half_stop_bits(guest):
@@ -73,6 +87,33 @@ def test_what_the_driver_refuses_is_told_with_what_is_in_force(guest, device, qu
         told = json.loads(guest.ask(f"exec 3<>{device}; {PROGRAMS}/port line $$ {device}"))
         assert "the port does not do " + refused.format(**told) in waiting["error"], (waiting, told)
         assert not served.events("link open")
+
+
+def test_a_reload_sets_the_open_port_anew_under_its_client(guest, adapter):
+    """And a setting that the driver refuses is told with what is in force, while the client waits."""
+    def configure(served, query):
+        served.configure({"routes": {"usb": route(f"tty://{USB}?{query}", **OPEN)}})
+        guest.run("true", fresh=True)  # or the machine goes on seeing the old file
+        served.signal(1)
+
+    with gateway(guest, usb="baud=9600") as served, served.connect("usb") as client:
+        configure(served, "baud=250000&parity=even")
+        served.event("reloaded")
+        until(lambda: served.line(USB)["baud"] == 250000, 10, "the new rate")
+        assert {k: served.line(USB)[k] for k in ("parity", "hupcl", "low-latency")} \
+            == {"parity": "even", "hupcl": False, "low-latency": True}
+        assert status(served, "usb")["line"] == "250000 8E1"
+        client.sendall(b"at the new rate")
+        assert adapter.read(15) == b"at the new rate"
+        assert not served.events("link closed")
+
+        configure(served, "baud=4000000")
+        assert "does not do 4000000 bit/s (it runs at 9600)" in served.event("link waiting")["error"]
+        configure(served, "baud=19200")
+        served.event("link open", count=2)
+        client.sendall(b"and back")
+        assert adapter.read(8) == b"and back"
+        assert not served.events("session ended")
 
 
 @pytest.mark.parametrize("device", [UART, USB])

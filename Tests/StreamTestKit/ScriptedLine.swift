@@ -6,6 +6,7 @@ public final class ScriptedLine: SerialLine {
   public private(set) var applied: [LineSettings] = []
   public private(set) var outputs: [(line: ModemOutput, isOn: Bool)] = []
   public private(set) var purges: [Purge] = []
+  public var settings = LineSettings()
   /// What `apply` answers; nil: what was asked for.
   public var takes: ((LineSettings) -> Result<LineSettings, SystemError>)?
 

@@ -30,8 +30,9 @@ extension Link {
     let now = monotonicNanoseconds()
     var reason: String?
     if case .waiting(let why) = status { reason = why.description }
+    let line = status == .open ? hub.endpoint?.serialLine?.settings.description : nil
     return Snapshot.LinkState(
-      word: status.word, nanoseconds: now &- since, reason: reason,
+      word: status.word, nanoseconds: now &- since, line: line, reason: reason,
       retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) })
   }
 }

@@ -53,6 +53,8 @@ public struct Snapshot: Hashable, Sendable {
     /// A word of LinkStatus.
     public var word: String
     public var nanoseconds: UInt64
+    /// Of an open serial port: what is in force, which need not be quite what was asked for: "115200 8N1".
+    public var line: String?
     /// Why it waits.
     public var reason: String?
     /// Until the next try.

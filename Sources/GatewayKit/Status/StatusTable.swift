@@ -57,7 +57,8 @@ public struct StatusTable {
       return words.isEmpty ? .init("-", .dim) : .init(words.map { "\($0.value) \($0.key)" }.joined(separator: ", "))
     }
     let colour: Paint.Colour = ["open": .green, "closed": .dim][state.word] ?? .yellow
-    return .init("\(state.word) \(Figures.age(state.nanoseconds))", colour)
+    let line = state.line.map { " at \($0)" } ?? ""
+    return .init("\(state.word) \(Figures.age(state.nanoseconds))\(line)", colour)
   }
 
   private func listener(_ listener: Snapshot.Listener?) -> TextTable.Cell {

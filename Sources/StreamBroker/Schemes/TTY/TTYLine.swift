@@ -7,7 +7,6 @@ import Dispatch
 import Glibc
 
 final class TTYLine: SerialLine {
-  /// What was in force when last asked.
   private(set) var settings: LineSettings
   // Weak: the stream keeps the line.
   private weak var stream: DescriptorStream?
