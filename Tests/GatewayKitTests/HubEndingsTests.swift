@@ -90,18 +90,18 @@ struct SharedEndingsTests {
   @Test("that is sent away has delivered what his machine could send only once ours had room", arguments: [19, 21])
   func sentAwayBehindFullBuffers(gap: Int) throws {
     let rig = try HubRig()
-    let client = ScriptedStream(reads: [.bytes([1]), .blocked(until: .readable)])
+    let client = ScriptedStream(reads: [.bytes([1])])
     let session = rig.join(client)
     let endpoint = ScriptedStream(takesAll: true)
     rig.hub.attach(endpoint)
     rig.hub.leaveAll(Ending(.shutdown))
     for byte in UInt8(2)...4 {
       rig.advance(by: .milliseconds(gap), step: .milliseconds(1))
-      client.willRead(.bytes([byte]), .blocked(until: .readable))
+      client.willRead(.bytes([byte]))
       rig.wakeReader(client)
     }
     #expect(endpoint.written == (gap < 20 ? [1, 2, 3, 4] : [1]))
-    rig.advance(by: .milliseconds(20))
+    rig.advance(by: .milliseconds(40))
     #expect(rig.ending(of: session) == .shutdown)
   }
 

@@ -85,6 +85,7 @@ struct ReplaceOldestTests {
     try await withRoute(routeConfig(Self.clients(2), endpoint: "tcp://\(server.address)")) { story, route in
       let address = try story.address()
       var ends: [FarEnd] = []
+      var endpoints: [FarEnd] = []
       for number in 0..<6 as Range<UInt8> {
         let client = try connectTCP(address)
         try client.send([number])
@@ -93,6 +94,7 @@ struct ReplaceOldestTests {
         #expect(try endpoint.receive(exactly: 1) == [number])
         if number >= 2 { #expect(try ends[Int(number) - 2].receiveToEnd().isEmpty) }
         ends.append(client)
+        endpoints.append(endpoint)  // it does not end before its client does
       }
       #expect(try story.reports(atLeast: 4).allSatisfy { $0.ending.word == .replaced })
       #expect(story.ended == Array(try story.sessions(atLeast: 6)[..<4]))
