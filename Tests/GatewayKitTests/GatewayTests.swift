@@ -63,6 +63,18 @@ struct GatewayTests {
     #expect(throws: SystemError.self) { try ControlClient.ask("health", at: control) }
   }
 
+  @Test("is healthy with listeners whose URLs have settings")
+  func settings() async throws {
+    let folder = try TemporaryFolder()
+    let (unix, pty) = ("unix://\(folder / "x")?mode=0600", "pty://\(folder / "y")?mode=0600")
+    let listen = "['tcp://127.0.0.1:0?role=monitor', '\(unix)', '\(pty)']"
+    let config = try config("a: { listen: \(listen), endpoint: 'sim://echo' }")
+    try await withGateway(config) { _, story, board in
+      _ = try story.bound(of: "a", 2)
+      #expect(board.isHealthy)
+    }
+  }
+
   @Test("says by its health when an address can't be bound")
   func unhealthy() async throws {
     let other = try LoopbackListener()

@@ -209,6 +209,27 @@ struct PtyListenerTests {
     }
   }
 
+  @Test("says that it listens no more, when it waits for a place for its next port")
+  func placeless() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "sub/port"
+    mkdir(folder / "sub", 0o700)
+    try await withRoute(routeConfig(listen: "pty://\(path)?mode=0600", endpoint: "sim://echo")) { story, route in
+      _ = try story.bound()
+      let port = try openPort(path)
+      try Self.echo(port)
+      try #require(rename(folder / "sub", folder / "other") == 0)
+      route.post { _, route in route.kick(nil) }
+      _ = try story.wait { events in events.first { if case .listenerWaits = $0 { true } else { false } } }
+      let board = StatusBoard()
+      story.all.forEach(board.observe)
+      #expect(board.listeners(of: "x").map(\.url) == ["pty://\(path)"] && !board.isHealthy)
+      mkdir(folder / "sub", 0o700)
+      _ = try story.bound(of: "x", 1)
+      try Self.echo(openPort(path))
+    }
+  }
+
   @Test("tells a user why there is no place for him, and hangs up")
   func full() async throws {
     let folder = try TemporaryFolder()

@@ -9,6 +9,8 @@ import StreamBroker
 final class LocalBinding<Place: Sendable> {
   private let context: ListenerContext
   private let listener: String
+  /// Called before it is told that the listener waits.
+  var waits: () -> Void = {}
   private let take: @Sendable () -> Result<Place, OpenFailure>
   private let leave: @Sendable (Place) -> Void
   private let queue: DeviceQueue
@@ -22,7 +24,7 @@ final class LocalBinding<Place: Sendable> {
   /// Stopping waits no longer than this for a file system that hangs.
   private static var patience: Duration { .seconds(1) }
 
-  /// `take` and `leave` run on the queue of `path`. `listener` is its URL.
+  /// `take` and `leave` run on the queue of `path`. `listener` is what it is called in events.
   init(
     _ context: ListenerContext, listener: String, path: String,
     take: @escaping @Sendable () -> Result<Place, OpenFailure>, leave: @escaping @Sendable (Place) -> Void
@@ -33,9 +35,6 @@ final class LocalBinding<Place: Sendable> {
     self.leave = leave
     queue = Self.queue(of: path)
   }
-
-  /// Since the place was ours, or from the start, it could not be taken at once.
-  var hasWaited: Bool { lastFailure != nil }
 
   static func queue(of path: String) -> DeviceQueue { DeviceQueue.of("listen \(path)") }
 
@@ -70,6 +69,7 @@ final class LocalBinding<Place: Sendable> {
 
   private func wait(_ failure: OpenFailure, _ taken: @escaping (Place) throws(SystemError) -> Void) {
     if failure != lastFailure {
+      waits()
       context.status.tell(.listenerWaits(route: context.route, listener: listener, failure, retry: Self.retry))
     }
     lastFailure = failure

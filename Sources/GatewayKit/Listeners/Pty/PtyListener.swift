@@ -8,7 +8,6 @@ import Synchronization
 /// A pty lives as long as programs open and close it one after the other. It makes way for another only when the gateway ended
 /// the client, which must hang up on him, or when he left it so that nobody else could use it.
 final class PtyListener: Listener, PollHandler {
-  private let url: String
   private let name: String
   private let context: ListenerContext
   private let binding: LocalBinding<PtyDoor>
@@ -26,11 +25,10 @@ final class PtyListener: Listener, PollHandler {
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     let path = listen.url.path
     let ownership = NodeOwnership(listen.url)
-    url = listen.url.description
-    name = listen.url.place
+    name = listen.place
     self.context = context
     let queue = LocalBinding<PtyDoor>.queue(of: path)
-    binding = LocalBinding(context, listener: url, path: path) {
+    binding = LocalBinding(context, listener: name, path: path) {
       do throws(OpenFailure) {
         return .success(try PtyDoor.open(path, ownership))
       } catch {
@@ -39,6 +37,7 @@ final class PtyListener: Listener, PollHandler {
     } leave: {
       $0.leave(on: queue)
     }
+    binding.waits = { [unowned self] in tellClosed() }
   }
 
   func start() { start(replacing: nil) }
@@ -50,9 +49,7 @@ final class PtyListener: Listener, PollHandler {
   private func serve(_ door: PtyDoor) throws(SystemError) {
     try context.poller.add(door.opens.raw, handler: self, for: .readable)
     self.door = door
-    if !isTold || binding.hasWaited {
-      context.status.tell(.listening(route: context.route, listener: url, bound: name))
-    }
+    if !isTold { context.status.tell(.listening(route: context.route, listener: name, bound: name)) }
     isTold = true
     look()
   }
@@ -61,7 +58,13 @@ final class PtyListener: Listener, PollHandler {
     look()
     context.poller.timers.cancel(pause)
     binding.stop(takeDoor(), then: done)
-    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: isTold ? name : nil))
+    context.status.tell(.listenerClosed(route: context.route, listener: name, bound: isTold ? name : nil))
+  }
+
+  /// It listened, and does not find another place at once.
+  private func tellClosed() {
+    if isTold { context.status.tell(.listenerClosed(route: context.route, listener: name, bound: name)) }
+    isTold = false
   }
 
   private func takeDoor() -> PtyDoor? {

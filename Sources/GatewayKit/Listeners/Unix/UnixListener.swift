@@ -5,7 +5,6 @@ import CLinux
 import StreamBroker
 
 final class UnixListener: Listener {
-  private let url: String
   private let name: String
   private let context: ListenerContext
   private let binding: LocalBinding<UnixDoor>
@@ -18,10 +17,9 @@ final class UnixListener: Listener {
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     let path = listen.url.path
     let ownership = NodeOwnership(listen.url)
-    url = listen.url.description
-    name = listen.url.place
+    name = listen.place
     self.context = context
-    binding = LocalBinding(context, listener: url, path: path) {
+    binding = LocalBinding(context, listener: name, path: path) {
       do throws(OpenFailure) {
         return .success(try UnixDoor.open(path, ownership, queue: Self.queue))
       } catch {
@@ -48,7 +46,7 @@ final class UnixListener: Listener {
         context.arrived(Arrival(descriptor, kind: .socket, label: label))
       })
     self.door = door
-    context.status.tell(.listening(route: context.route, listener: url, bound: name))
+    context.status.tell(.listening(route: context.route, listener: name, bound: name))
   }
 
   func stop(then done: @escaping () -> Void) {
@@ -57,7 +55,7 @@ final class UnixListener: Listener {
     loop = nil
     binding.stop(door, then: done)
     door = nil
-    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: wasBound ? name : nil))
+    context.status.tell(.listenerClosed(route: context.route, listener: name, bound: wasBound ? name : nil))
   }
 }
 
