@@ -75,6 +75,7 @@ struct GatewayControlTests {
   @Test("tells its routes and clients at the control socket")
   func status() async throws {
     try await withGateway(Self.config(Self.echo("b"), Self.echo("a"))) { rig in
+      _ = try rig.story.address(of: "b")
       let client = try connectTCP(rig.story.address(of: "a"))
       try client.send([1, 2, 3])
       _ = try client.receive(exactly: 3)

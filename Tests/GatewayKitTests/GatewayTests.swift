@@ -29,7 +29,11 @@ struct GatewayTests {
     gateway.start(config, control: control)
     let result: Result<Void, any Error>
     do {
-      try await onOwnThread { try body(gateway, story, board) }
+      try await onOwnThread {
+        // Its routes work on other lanes, and may tell of themselves before.
+        _ = try story.wait { events in events.first { if case .started = $0 { true } else { false } } }
+        try body(gateway, story, board)
+      }
       result = .success(())
     } catch {
       result = .failure(error)
