@@ -89,6 +89,9 @@ public struct SocketAddress: Hashable, Sendable {
     return SocketAddress(family: .ipv4, high: 0, low: low & 0xFFFF_FFFF, scope: 0, port: port)
   }
 
+  /// 0.0.0.0 or ::, which mean all addresses of this machine.
+  public var isAny: Bool { high == 0 && low == 0 }
+
   /// 127.0.0.0/8 or ::1.
   public var isLoopback: Bool {
     let address = unmapped

@@ -14,8 +14,11 @@ public final class Gateway: Sendable {
   private let core: Resident<GatewayCore>
   let lanes: [Lane]
 
-  /// `board` must be among those that `status` tells. Throws when the process is out of descriptors before it began.
-  public init(status: StatusSink, board: StatusBoard) throws(SystemError) {
+  /// `board` must be among those that `status` tells. `inherited` are for the listeners that have their addresses. Throws when
+  /// the process is out of descriptors before it began.
+  public init(
+    status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets()
+  ) throws(SystemError) {
     let cores = max(1, min(4, Int(sysconf(Int32(_SC_NPROCESSORS_ONLN)))))
     var lanes: [Lane] = []
     for number in 0..<cores { lanes.append(try Lane("baudway.lane-\(number)")) }
@@ -23,7 +26,9 @@ public final class Gateway: Sendable {
     let home = try Lane("baudway.control")
     let all = lanes
     self.lanes = all + [home]
-    core = Resident(on: home) { home in GatewayCore(all, home: home, status: status, board: board) }
+    core = Resident(on: home) { home in
+      GatewayCore(all, home: home, status: status, board: board, inherited: inherited)
+    }
   }
 
   /// `source` is where `config` came from, for those who ask to read it again; `control` takes the place of what it says.

@@ -17,6 +17,7 @@ final class GatewayCore {
   let poller: Poller
   let status: StatusSink
   let board: StatusBoard
+  private let inherited: InheritedSockets
   private let broker = Gateway.broker
   let began = monotonicNanoseconds()
 
@@ -41,12 +42,15 @@ final class GatewayCore {
   /// How long sessions may take to end when their route does.
   private static let drainLimit = Duration.seconds(5)
 
-  init(_ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard) {
+  init(
+    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, inherited: InheritedSockets
+  ) {
     self.lanes = lanes
     self.home = home
     poller = home.poller
     self.status = status
     self.board = board
+    self.inherited = inherited
   }
 
   func start(_ config: Config, from source: ConfigSource?, control address: ControlAddress?) {
@@ -63,10 +67,10 @@ final class GatewayCore {
     let lane = lanes[nextLane % lanes.count]
     nextLane += 1
     let others = lanes.filter { $0 !== lane }
-    let (status, connector) = (status, connector(of: config))
+    let (status, inherited, connector) = (status, inherited, connector(of: config))
     board.expect(config.listen.map(\.place), of: config.name)
     let route = Resident(on: lane) { lane in
-      Route(config, connector: connector, on: lane, others: others, status: status)
+      Route(config, connector: connector, on: lane, others: others, status: status, inherited: inherited)
     }
     running[config.name] = Running(config: config, route: route)
   }

@@ -19,6 +19,7 @@ struct Serve: ParsableCommand {
   var watch = false
 
   func run() throws {
+    let handover = Handover.take()
     let config = try file.load()
     raiseDescriptorLimit()
     // Whoever reads the log may go before us; no device is to lose its clients for that.
@@ -27,9 +28,11 @@ struct Serve: ParsableCommand {
     let board = StatusBoard()
     let manager = serviceManager(of: config)
     let status = StatusSink([log.observe, board.observe] + (manager.map { [$0.observe] } ?? []))
+    if let problem = handover.problem { say("baudway: \(problem)") }
+    let inherited = InheritedSockets(handover, for: config.routes, tell: { status.tell($0) })
     let gateway: Gateway
     do {
-      gateway = try Gateway(status: status, board: board)
+      gateway = try Gateway(status: status, board: board, inherited: inherited)
     } catch {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)

@@ -129,6 +129,8 @@ class Gateway:
     one ending for each session. `stopping=False` leaves all of that to the test.
     """
 
+    descriptors_passed = ()
+
     def __init__(self, config, *, prefix=(), stopping=True, ready=None, text=False, stderr=subprocess.PIPE):
         self._folder = tempfile.TemporaryDirectory(prefix="bw-", ignore_cleanup_errors=True)
         self.folder = pathlib.Path(self._folder.name)
@@ -159,7 +161,7 @@ class Gateway:
     def start(self, command="serve"):
         self.process = subprocess.Popen(
             [*self.prefix, binary(), command, str(self.path)], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=self.stderr, env=self.environment)
+            stdout=subprocess.DEVNULL, stderr=self.stderr, env=self.environment, pass_fds=self.descriptors_passed)
         if self.stderr == subprocess.PIPE:
             self.follow(self.process.stderr)
         return self

@@ -28,6 +28,12 @@ LOCAL = BASE + """
   modem: { listen: "tcp://127.0.0.1:4004", endpoint: "pty:///run/baudway/modem?group=dialout", device: { open: always } }
 """
 
+# Addresses that systemd holds for us: one of them an ordinary user may not bind, one is a path.
+HELD = BASE + """
+  low: { listen: "tcp://127.0.0.1:23", endpoint: sim://echo }
+  path: { listen: "unix:///run/held.sock", endpoint: sim://echo }
+"""
+
 
 # --- saying ----------------------------------------------------------------------------------------------------------
 
@@ -83,9 +89,9 @@ def configure(routes=BASE):
     CONFIG.write_text(f"version: 1\nlog: {{ level: debug }}\nroutes:{routes}")
 
 
-def drop_in(text):
+def drop_in(text, kind="service"):
     """Settings of the unit for this test alone; they are taken at the next start."""
-    folder = pathlib.Path("/run/systemd/system/baudway.service.d")
+    folder = pathlib.Path(f"/run/systemd/system/baudway.{kind}.d")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "test.conf").write_text(text)
     run("systemctl", "daemon-reload")
@@ -156,12 +162,14 @@ class Device:
 # --- the checks ------------------------------------------------------------------------------------------------------
 
 
-def install():
-    """The commands of the operators' page, as they stand there."""
+def documented(section) -> str:
+    """The first commands of a section of the operators' page, as they stand there."""
     page = (TREE / "Deploy/README.md").read_text()
-    section = page[page.index("## As a service"):]
-    commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1]
-    run("bash", "-euc", 'sudo() { "$@"; }\n' + commands, cwd=TREE)
+    return re.search(r"```sh\n(.*?)```", page[page.index(section):], re.DOTALL)[1]
+
+
+def install():
+    run("bash", "-euc", 'sudo() { "$@"; }\n' + documented("## As a service"), cwd=TREE)
     soon(10, is_active)
     assert prop("UnitFileState") == "enabled"
     assert (prop("WatchdogUSec"), prop("LimitNOFILE")) == ("30s", "65536")
@@ -297,10 +305,11 @@ def hung():
 
 
 def crashed():
-    before = pid()
-    os.kill(before, signal.SIGKILL)
-    soon(10, lambda: restarted(before, 2))
-    soon(5, speaks)
+    for count, number in enumerate((signal.SIGSEGV, signal.SIGKILL), start=2):
+        before = pid()
+        os.kill(before, number)
+        soon(10, lambda: restarted(before, count))
+        soon(5, speaks)
     drop_in("")
 
 
@@ -325,6 +334,90 @@ def replugged(device):
         Device()
         soon(5, lambda: "away" not in prop("StatusText"))
         says_back(client)
+
+
+def arrived(address):
+    """A client in the queue of whoever holds the address; nobody need be there to take him."""
+    client = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+    client.settimeout(20)
+    client.connect(address)
+    return client
+
+
+def activated():
+    configure(HELD)
+    drop_in("[Socket]\nListenStream=127.0.0.1:23\nListenStream=/run/held.sock\nListenStream=127.0.0.1:4444\n", "socket")
+    # As Deploy/README.md says, but for the last one: the first client is to do that.
+    commands = documented("### Addresses that systemd holds").splitlines()
+    run("bash", "-euc", "\n".join(['sudo() { "$@"; }', *commands[:-1]]))
+    time.sleep(0.5)
+    assert (prop("ActiveState"), prop("ActiveState", "baudway.socket")) == ("inactive", "active")
+    with arrived(("127.0.0.1", 4001)) as client:
+        says_back(client)
+    assert is_active()
+    for address in (("127.0.0.1", 23), "/run/held.sock"):
+        with arrived(address) as client:
+            says_back(client, b"ping")
+    log = run("journalctl", "-u", "baudway", "--no-pager", "-n", "30")
+    assert 'socket=tcp://127.0.0.1:4444 error="no listener has its address"' in log, log
+    assert log.count("inherited socket closed") == 1 and "listener waiting" not in log, log
+
+
+def held():
+    """Who comes while it is away waits, and is served: at a restart, at a stop, after a reload that took the listener away."""
+    node = os.stat("/run/held.sock").st_ino
+    drop_in("[Service]\nExecStartPre=/bin/sleep 2\n")
+    addresses = (("127.0.0.1", 4001), ("127.0.0.1", 23), "/run/held.sock")
+    for command in ("restart", "stop"):
+        before = pid()
+        restart = subprocess.Popen(["systemctl", command, "baudway"], stderr=subprocess.DEVNULL)
+        soon(5, lambda: not os.path.exists(f"/proc/{before}"))
+        clients = [arrived(address) for address in addresses]
+        assert not is_active()
+        for client, answer in zip(clients, (b"PING", b"ping", b"ping")):
+            says_back(client, answer)
+            client.close()
+        assert restart.wait(10) == 0 and is_active() and pid() != before
+    drop_in("")
+    before = pid()
+    configure()
+    run("systemctl", "reload", "baudway")
+    client = arrived("/run/held.sock")
+    configure(HELD)
+    run("systemctl", "reload", "baudway")
+    says_back(client, b"ping")
+    client.close()
+    assert pid() == before and os.stat("/run/held.sock").st_ino == node
+
+
+def given_up():
+    """A mistake in the file while a client waits: systemd starts the service again and again, and then lets go of the addresses."""
+    configure("\n  board: { listen: 'tcp://127.0.0.1:4001', endpoint: 'tyt:///dev/ttyUSB0' }\n")
+    run("systemctl", "stop", "baudway.service")
+    client = arrived(("127.0.0.1", 4001))
+    soon(20, lambda: prop("ActiveState", "baudway.socket") == "failed")
+    client.close()
+    assert prop("ActiveState") == "failed"
+    # Mended, with one more address.
+    configure(HELD + '  more: { listen: "tcp://127.0.0.1:24", endpoint: sim://echo }\n')
+    drop_in("[Socket]\nListenStream=127.0.0.1:23\nListenStream=127.0.0.1:24\nListenStream=/run/held.sock\n", "socket")
+    for _ in range(2):  # the second time with both at work
+        before = pid()
+        run("bash", "-euc", 'sudo() { "$@"; }\n' + documented("### Addresses that systemd holds"))
+        assert is_active() and pid() != before
+        for address in (("127.0.0.1", 24), "/run/held.sock"):
+            with arrived(address) as client:
+                says_back(client, b"ping")
+
+
+def let_go():
+    """The service goes on without the sockets' unit, and binds by itself at its next start."""
+    run("systemctl", "stop", "baudway.socket", "baudway.service")
+    pathlib.Path("/run/held.sock").unlink()
+    drop_in("", "socket")
+    configure()
+    run("systemctl", "start", "baudway")
+    soon(5, speaks)
 
 
 def asked():
@@ -371,6 +464,10 @@ def main():
     check("a hung process is ended by the watchdog and started again")(hung)
     check("a crashed one is started again")(crashed)
     check("a mistake in the configuration is exit code 78 and no restart")(not_restarted)
+    check("sockets that systemd holds: the first client starts it")(activated)
+    check("and who comes while it is away waits there for it")(held)
+    check("and a mistake that made systemd give them up is mended by those commands")(given_up)
+    check("and without them it binds again itself")(let_go)
     check("stops in order")(stopped)
     print("done")
 

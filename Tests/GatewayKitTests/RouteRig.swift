@@ -127,14 +127,14 @@ func routeConfig(
 
 /// A route on two lanes, its home and another; stopped and gone after `body`, which may block.
 func withRoute(
-  _ config: Config.Route, connector: (any Connector)? = nil,
+  _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
   _ body: @escaping @Sendable (Story, Resident<Route>) throws -> Void
 ) async throws {
   let story = Story()
   let lanes = try (0..<2).map { try Lane("route \($0)") }
   let connector = try connector ?? Gateway.broker.connector(config.endpoint)
   let route = Resident(on: lanes[0]) { lane in
-    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink)
+    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink, inherited: inherited)
   }
   let result: Result<Void, any Error>
   do {

@@ -54,6 +54,10 @@ struct StatusLogTests {
       #"warning listener waiting route=x listen=tcp://:1 error="bind: Address already in use (EADDRINUSE)" retry=1.000"#
     ),
     (
+      .inheritedUnused(socket: "tcp://[::]:23", name: "te\nst", .same(as: 4)),
+      #"warning inherited socket closed name="te\nst" socket=tcp://[::]:23 error="it is the same as descriptor 4""#
+    ),
+    (
       .sessionOpened(route: "gps", number: 17, label),
       "info session 17 opened route=gps client=127.0.0.1:51234 listen=tcp://127.0.0.1:4001"
     ),

@@ -40,13 +40,18 @@ final class AcceptLoop: PollHandler {
     try poller.add(raw, handler: self, for: .readable)
   }
 
-  /// Closing the socket resets whoever still waits in it for accept(2), so they are handed over first.
-  func stop() {
+  /// Closing the socket resets whoever still waits in it for accept(2), so they are handed over first; unless it is open
+  /// elsewhere too, where they can wait for somebody else.
+  func stop(isSocketShared: Bool = false) {
     guard !isStopped else { return }
-    for _ in 0..<Self.mostAtStop where !acceptOne() { break }
+    if !isSocketShared { handOverAll() }
     isStopped = true
     poller.timers.cancel(pause)
     poller.remove(socket.raw)
+  }
+
+  private func handOverAll() {
+    for _ in 0..<Self.mostAtStop where !acceptOne() { break }
   }
 
   /// Lends out the socket, to change what clients inherit from it.

@@ -30,11 +30,13 @@ final class ListenerContext {
   /// Whether the kernel looks after idle clients.
   var keepsAlive: Bool
   var role: Config.Listen.Role
+  /// Sockets that are bound already.
+  let inherited: InheritedSockets
   private let admit: (consuming Arrival) -> Void
 
   init(
     route: String, poller: Poller, status: StatusSink, isShared: Bool, door: Int, sendsNotices: Bool, keepsAlive: Bool,
-    role: Config.Listen.Role, admit: @escaping (consuming Arrival) -> Void
+    role: Config.Listen.Role, inherited: InheritedSockets, admit: @escaping (consuming Arrival) -> Void
   ) {
     self.route = route
     self.poller = poller
@@ -44,6 +46,7 @@ final class ListenerContext {
     self.sendsNotices = sendsNotices
     self.keepsAlive = keepsAlive
     self.role = role
+    self.inherited = inherited
     self.admit = admit
   }
 

@@ -15,6 +15,7 @@ final class Route {
   let poller: Poller
   let lane: Lane
   let status: StatusSink
+  private let inherited: InheritedSockets
 
   private struct Door {
     var listen: Config.Listen
@@ -47,7 +48,11 @@ final class Route {
   private(set) var stopping: Ending?
 
   /// Makes a route on `lane`, its home. `others` are the lanes that sessions with links of their own may spread to.
-  init(_ config: Config.Route, connector: any Connector, on lane: isolated Lane, others: [Lane], status: StatusSink) {
+  init(
+    _ config: Config.Route, connector: any Connector, on lane: isolated Lane, others: [Lane], status: StatusSink,
+    inherited: InheritedSockets = InheritedSockets()
+  ) {
+    self.inherited = inherited
     settings = RouteSettings(config, connector: connector)
     clients = config.clients
     self.lane = lane
@@ -152,7 +157,8 @@ final class Route {
     lastDoor += 1
     let context = ListenerContext(
       route: settings.name, poller: poller, status: status, isShared: settings.hub.isShared, door: lastDoor,
-      sendsNotices: clients.notices, keepsAlive: clients.keepalive, role: listen.role
+      sendsNotices: clients.notices, keepsAlive: clients.keepalive, role: listen.role,
+      inherited: inherited
     ) { [unowned self] arrival in  // its own listeners, which stop before it goes
       admit(arrival)
     }

@@ -40,6 +40,10 @@ struct LogLine {
           ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("retry", .seconds(retry.nanoseconds)),
         ])
+    case .inheritedUnused(let socket, let name, let fault):
+      self.init(
+        .warning, "inherited socket closed",
+        [("socket", .text(socket)), ("name", name.map { .text($0) }), ("error", .text(fault.description))])
     case .outOfDescriptors(let route, let listener, let error):
       self.init(
         .error, "out of descriptors",
@@ -129,7 +133,7 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .controlFailed, .watchFailed, .dropped, .linkDropped,
+    case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped,
       .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed: .error

@@ -14,6 +14,8 @@ public enum StatusEvent: Sendable {
   case listenerWaits(route: String, listener: String, OpenFailure, retry: Duration)
   /// It accepts no more; `bound` is nil when it never did.
   case listenerClosed(route: String, listener: String, bound: String?)
+  /// A socket that the process was started with is of no use, and was closed. `name` is its starter's.
+  case inheritedUnused(socket: String, name: String?, InheritedSockets.Fault)
   case outOfDescriptors(route: String, listener: String, SystemError)
   /// So many clients wait for a place.
   case queue(route: String, waiting: Int)

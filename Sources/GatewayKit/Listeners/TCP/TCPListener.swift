@@ -9,8 +9,10 @@ final class TCPListener: Listener {
   private let host: String?
   private let port: UInt16
   private let url: String
+  private let listen: Config.Listen
   private let context: ListenerContext
-  private var loop: AcceptLoop?
+  private var loops: [AcceptLoop] = []  // one, but for inherited sockets
+  private var isInherited = false
   private var bound: String?
   private var retryTimer: Timers.Token?
   private var lastError: SystemError?
@@ -23,25 +25,19 @@ final class TCPListener: Listener {
     host = listen.host
     port = UInt16(listen.port)  // the URL's grammar lets no larger one through
     url = listen.place
+    self.listen = listen
     self.context = context
   }
 
   func start() {
-    do {
-      let socket = try bind()
-      let address = try SocketAddress.local(of: socket.raw) ?? .any(.ipv6, port: port)
-      let name = host == nil ? "tcp://*:\(address.port)" : "tcp://\(address)"
-      let context = context
-      loop = try AcceptLoop(
-        socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
-        outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
-        accepted: { descriptor, address in
-          context.arrived(
-            Arrival(descriptor, kind: .tcp(wasDialled: false), label: Arrival.Label(address: address, listener: name)))
-        })
-      bound = name
-      context.status.tell(.listening(route: context.route, listener: url, bound: name))
+    do throws(SystemError) {
+      let inherited = context.inherited.matching(listen)
+      isInherited = !inherited.isEmpty
+      if !isInherited { try accept(from: bind()) }
+      for socket in inherited { try accept(from: adopt(socket)) }
+      context.status.tell(.listening(route: context.route, listener: url, bound: bound ?? url))
     } catch {
+      closeLoops()
       // An address that is not there yet, or a port somebody still holds: wait for it, and say so once.
       if error != lastError {
         let failure = OpenFailure(error.call, error)
@@ -52,23 +48,55 @@ final class TCPListener: Listener {
     }
   }
 
+  private func accept(from socket: consuming Descriptor) throws(SystemError) {
+    let address = try SocketAddress.local(of: socket.raw) ?? .any(.ipv6, port: port)
+    let name = host == nil ? "tcp://*:\(address.port)" : "tcp://\(address)"
+    let context = context
+    loops.append(
+      try AcceptLoop(
+        socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
+        outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
+        accepted: { descriptor, address in
+          context.arrived(
+            Arrival(descriptor, kind: .tcp(wasDialled: false), label: Arrival.Label(address: address, listener: name)))
+        }))
+    bound = name
+  }
+
+  private func closeLoops() {
+    for loop in loops { loop.stop(isSocketShared: isInherited) }
+    loops = []
+    bound = nil
+  }
+
   func contextChanged() {
     // Inherited by those who come from now on. It can't fail on a socket that is bound.
-    loop?.withSocket { [context] socket in
-      if context.keepsAlive {
-        try? SocketOptions.applyKeepalive(to: socket)
-      } else {
-        try? SocketOptions.set(socket, SOL_SOCKET, SO_KEEPALIVE, 0)
-      }
-    }
+    for loop in loops { loop.withSocket { try? setKeepalive(of: $0) } }
   }
 
   func stop(then done: @escaping () -> Void) {
     context.poller.timers.cancel(retryTimer)
-    loop?.stop()
-    loop = nil
+    let bound = bound
+    closeLoops()
     context.status.tell(.listenerClosed(route: context.route, listener: url, bound: bound))
     done()
+  }
+
+  private func setKeepalive(of socket: Int32) throws(SystemError) {
+    if context.keepsAlive {
+      try SocketOptions.applyKeepalive(to: socket)
+    } else {
+      try SocketOptions.set(socket, SOL_SOCKET, SO_KEEPALIVE, 0)
+    }
+  }
+
+  /// What clients inherit from it may have been set for another route before.
+  private func adopt(_ inherited: InheritedSockets.Socket) throws(SystemError) -> Descriptor {
+    let socket = try inherited.duplicate()
+    try SocketOptions.applyStream(to: socket.raw, keepalive: false, limitsUnsent: context.isShared)
+    if !context.isShared { try SocketOptions.set(socket.raw, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT, 0) }
+    try setKeepalive(of: socket.raw)
+    return socket
   }
 
   private func bind() throws(SystemError) -> Descriptor {
@@ -94,7 +122,7 @@ final class TCPListener: Listener {
     // Inherited by all that are accepted.
     try SocketOptions.applyStream(to: socket.raw, keepalive: context.keepsAlive, limitsUnsent: context.isShared)
     guard address.withSockaddr({ Glibc.bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
-    guard listen(socket.raw, Self.queue) == 0 else { throw SystemError("listen") }
+    guard Glibc.listen(socket.raw, Self.queue) == 0 else { throw SystemError("listen") }
     return socket
   }
 }

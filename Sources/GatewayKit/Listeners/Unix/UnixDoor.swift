@@ -9,8 +9,20 @@ import StreamBroker
 struct UnixDoor: Sendable {
   let socket: DescriptorParcel
   private let raw: Int32
-  private let path: String
-  private let file: FileIdentity
+  /// Nil where the file is not ours to remove.
+  private let file: (path: String, identity: FileIdentity)?
+
+  var isInherited: Bool { file == nil }
+
+  /// A listener's part in a socket that somebody else has bound. Its file and its rights are their matter.
+  static func inherited(_ socket: InheritedSockets.Socket) throws(OpenFailure) -> UnixDoor {
+    do throws(SystemError) {
+      let copy = try socket.duplicate()
+      return UnixDoor(socket: DescriptorParcel(copy), raw: socket.raw, file: nil)
+    } catch {
+      throw OpenFailure(error.call, error)
+    }
+  }
 
   /// Binds and listens at `path`. A socket's file that nobody has bound is left over from a crash and makes way; anything else
   /// stays, and is EADDRINUSE.
@@ -39,11 +51,13 @@ struct UnixDoor: Sendable {
     let socket = DescriptorParcel(Descriptor(owning: raw))
     try bind(raw, to: path)
     guard let file = FileIdentity(path) else { throw SystemError("stat") }
-    return UnixDoor(socket: socket, raw: raw, path: path, file: file)
+    return UnixDoor(socket: socket, raw: raw, file: (path, file))
   }
 
   /// Removes the file, unless somebody else has put his own in its place.
-  func removeFile() { if FileIdentity(path) == file { unlink(path) } }
+  func removeFile() {
+    if let file, FileIdentity(file.path) == file.identity { unlink(file.path) }
+  }
 
   private static func bind(_ raw: Int32, to path: String) throws(SystemError) {
     let address = UnixAddress.path(path)
@@ -77,7 +91,7 @@ struct UnixDoor: Sendable {
 }
 
 /// Which file it is that has a name now.
-private struct FileIdentity: Equatable, Sendable {
+struct FileIdentity: Equatable, Sendable {
   let device: dev_t
   let number: ino_t
   let isSocket: Bool
@@ -89,5 +103,11 @@ private struct FileIdentity: Equatable, Sendable {
     device = status.st_dev
     number = status.st_ino
     isSocket = status.st_mode & S_IFMT == S_IFSOCK
+  }
+
+  /// Whether two names lead to one file, as through /var/run and /run.
+  static func isSame(_ path: String, _ other: String) -> Bool {
+    guard let file = FileIdentity(path) else { return false }
+    return file == FileIdentity(other)
   }
 }

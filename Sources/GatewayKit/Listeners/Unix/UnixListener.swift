@@ -19,8 +19,10 @@ final class UnixListener: Listener {
     let ownership = NodeOwnership(listen.url)
     name = listen.place
     self.context = context
+    let inherited = context.inherited
     binding = LocalBinding(context, listener: name, path: path) {
       do throws(OpenFailure) {
+        if let socket = inherited.matching(listen).first { return .success(try .inherited(socket)) }
         return .success(try UnixDoor.open(path, ownership, queue: Self.queue))
       } catch {
         return .failure(error)
@@ -50,7 +52,7 @@ final class UnixListener: Listener {
   }
 
   func stop(then done: @escaping () -> Void) {
-    loop?.stop()
+    loop?.stop(isSocketShared: door?.isInherited ?? false)
     let wasBound = loop != nil
     loop = nil
     binding.stop(door, then: done)
