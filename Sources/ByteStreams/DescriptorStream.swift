@@ -26,7 +26,8 @@ public final class DescriptorStream: ByteStream, PollHandler {
     case socket
     /// A terminal or another device. Not a pipe: writing to one that nobody reads raises SIGPIPE.
     case device
-    /// The master of a pseudo-terminal: a device that hangs up for a while when the last user of its slave goes.
+    /// The master of a pseudo-terminal, or a duplicate of it: a device that hangs up for a while when the last user of its
+    /// slave goes.
     case ptyMaster
   }
 
@@ -204,7 +205,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
 
   public func close() {
     guard let descriptor = descriptor.take() else { return }
-    if isInPoller { poller.remove(raw, isClosing: closeQueue == nil) }
+    if isInPoller { poller.remove(raw, isClosing: closeQueue == nil && !mayBeDuplicate) }
     poller.peers.remove(self)
     dismissDelegate()
     if let closeQueue {
@@ -218,6 +219,9 @@ public final class DescriptorStream: ByteStream, PollHandler {
       kept = nil
     }
   }
+
+  /// Then close(2) leaves it in the epoll set, where it would go on telling under a number that is somebody else's.
+  private var mayBeDuplicate: Bool { if case .ptyMaster = kind { true } else { false } }
 
   /// Gives the descriptor away to go on elsewhere, perhaps on another lane; the stream counts as closed. Nil if it was.
   public func release() -> Descriptor? {

@@ -107,6 +107,19 @@ struct PtyClientStreamTests {
     }
   }
 
+  @Test("leaves nothing behind in the lane's set when it is closed, though its pty lives on")
+  func closed() throws {
+    let poller = try Poller { _ in }
+    let terminal = try Terminal.make()
+    let user = try terminal.user()
+    let stream = terminal.stream(on: poller)
+    stream.readerWaits = .readable
+    write(user.raw, "here")
+    #expect(poller.turn(waiting: 1000))
+    stream.close()
+    #expect(!poller.turn(waiting: 0))
+  }
+
   @Test("knows what its user has not read, and has nothing to wait for when he is gone")
   func unread() async throws {
     try await onLane { lane in
