@@ -46,6 +46,23 @@ struct PseudoterminalTests {
     #expect(FileSystem.target(of: folder / "modem") == nil)
   }
 
+  @Test("is at its place all the time, and nowhere else, when its link is replaced")
+  func noGap() throws {
+    let folder = try TemporaryFolder()
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
+    #expect(symlink("/dev/pts/5", folder / "modem~") == 0)  // left by one who died meanwhile
+    let watch = try Inotify.open().get()
+    try watch.watch(folder / "", IN_DELETE | IN_MOVED_TO)
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8")
+    var seen: [String] = []
+    _ = watch.read { _, mask, name in
+      seen.append((mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ") + String(cString: name!))
+      return false
+    }
+    #expect(seen == ["deleted modem~", "moved to modem"])
+    #expect(FileSystem.names(in: folder / "") == ["modem"] && FileSystem.target(of: folder / "modem") == "/dev/pts/8")
+  }
+
   @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file"])
   func others(kind: String) throws {
     let folder = try TemporaryFolder()
@@ -58,6 +75,16 @@ struct PseudoterminalTests {
     let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/7") }
     #expect(failure?.cause?.errno == EEXIST)
     #expect(access(path, F_OK) == 0)
+  }
+
+  @Test("is not made by way of a file of somebody else's")
+  func foreignFile() throws {
+    let folder = try TemporaryFolder()
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
+    Glibc.close(creat(folder / "modem~", 0o600))
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8") }
+    #expect(failure?.cause?.errno == EEXIST && access(folder / "modem~", F_OK) == 0)
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/7")
   }
 
   @Test("leaves a link that somebody else has put in the place of its own")

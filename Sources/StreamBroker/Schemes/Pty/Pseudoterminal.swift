@@ -54,20 +54,40 @@ public struct PtyName: Sendable {
   /// Makes the link. One that a gateway before us has left, which leads to a pty or to nothing, is replaced; anything
   /// else under that name is not ours to touch.
   public static func place(_ path: String, leadingTo target: String) throws(OpenFailure) -> PtyName {
-    var status = stat()
-    if lstat(path, &status) == 0 {
-      guard isStale(path, status) else {
-        throw OpenFailure(
-          "symlink \(path)", SystemError("symlink", EEXIST),
-          advice: "something else has this name, and only links to ptys are replaced; remove it, or name another place")
-      }
-      _ = unlink(path)
-    }
-    guard symlink(target, path) == 0 else {
-      let error = SystemError("symlink")
+    do throws(SystemError) {
+      // Once more where somebody, such as the pty before this one, has removed what we found.
+      var isMade = try make(path, target)
+      if !isMade { isMade = try replace(path, target) }
+      if !isMade { isMade = try make(path, target) }
+      guard isMade else { throw SystemError("symlink", EEXIST) }
+    } catch {
       throw OpenFailure("symlink \(path)", error, advice: advice(error))
     }
     return PtyName(path: path, target: target)
+  }
+
+  /// False when the name is taken.
+  private static func make(_ path: String, _ target: String) throws(SystemError) -> Bool {
+    if symlink(target, path) == 0 { return true }
+    let error = SystemError("symlink")
+    guard error.errno == EEXIST else { throw error }
+    return false
+  }
+
+  /// In one step: a program that writes to a name which is missing for a moment makes a file of it, and that would stay.
+  /// False when what has the name is not to be replaced.
+  private static func replace(_ path: String, _ target: String) throws(SystemError) -> Bool {
+    guard isStale(path) else { return false }
+    let next = path + "~"
+    if try !make(next, target) {
+      guard isStale(next), unlink(next) == 0, try make(next, target) else { return false }
+    }
+    guard rename(next, path) == 0 else {
+      let error = SystemError("rename")
+      unlink(next)
+      throw error
+    }
+    return true
   }
 
   /// Removes it, unless somebody else has put his own in its place.
@@ -75,15 +95,17 @@ public struct PtyName: Sendable {
     if FileSystem.target(of: path) == target { unlink(path) }
   }
 
-  private static func isStale(_ path: String, _ status: stat) -> Bool {
-    guard status.st_mode & S_IFMT == S_IFLNK else { return false }
-    return FileSystem.target(of: path)?.hasPrefix("/dev/pts/") ?? false || (access(path, F_OK) != 0 && errno == ENOENT)
+  private static func isStale(_ path: String) -> Bool {
+    guard let target = FileSystem.target(of: path) else { return false }
+    return target.hasPrefix("/dev/pts/") || (access(path, F_OK) != 0 && errno == ENOENT)
   }
 
   private static func advice(_ error: SystemError) -> String? {
     switch error.errno {
     case ENOENT: "its folder has to be there"
     case EACCES, EPERM, EROFS: "the folder has to be writable for the gateway's user"
+    case EEXIST:
+      "something else has this name, and only links to ptys are replaced; remove it, or name another place"
     default: nil
     }
   }
