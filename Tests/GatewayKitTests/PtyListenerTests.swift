@@ -8,53 +8,22 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// Asks again and again, for ten seconds: the kernel tells nobody of links. Blocks.
-private func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () -> Bool) throws {
-  for _ in 0..<10_000 where !condition() { usleep(1000) }
-  try #require(condition(), sourceLocation: sourceLocation)
-}
-
 @Suite("A pty listener", .timeLimit(.minutes(1)))
 struct PtyListenerTests {
-  /// A route that leads from a port at `path` to `endpoint`.
-  private func serve(
-    _ endpoint: String, _ more: String = "", query: String = "",
-    _ body: @escaping @Sendable (_ path: String, Story, Resident<Route>) throws -> Void
-  ) async throws {
-    let folder = try TemporaryFolder()
-    let path = folder / "port"
-    try await withRoute(routeConfig(more, listen: "pty://\(path)\(query)", endpoint: endpoint)) { story, route in
-      #expect(try story.bound() == "pty://\(path)")
-      try body(path, story, route)
-    }
-    #expect(Self.target(of: path) == nil)
-  }
-
-  private static func target(of path: String) -> String? {
-    guard let real = realpath(path, nil) else { return nil }
-    defer { free(real) }
-    return String(cString: real)
-  }
-
-  private static func echo(_ port: FarEnd, _ byte: UInt8 = 1) throws {
-    try port.send([byte])
-    #expect(try port.receive(exactly: 1) == [byte])
-  }
-
   @Test("gives the port the mode, owner and group of its URL", .enabled(if: geteuid() == 0))
   func rights() async throws {
-    try await serve("sim://echo", query: "?mode=0622&owner=4711&group=nogroup") { path, _, _ in
+    try await servePty("sim://echo", query: "?mode=0622&owner=4711&group=nogroup") { path, _, _ in
       var status = stat()
       #expect(stat(path, &status) == 0 && status.st_mode & 0o7777 == 0o622 && status.st_uid == 4711)
       #expect(try status.st_gid == NodeOwnership.group("nogroup"))
-      try Self.echo(openPort(path))
+      try expectEcho(openPort(path))
     }
   }
 
   @Test("serves one user after the other at the same port, each as if he were the first")
   func oneAfterTheOther() async throws {
-    try await serve("sim://echo") { path, story, _ in
-      let node = Self.target(of: path)
+    try await servePty("sim://echo") { path, story, _ in
+      let target = node(of: path)
       for round in 1...10 {
         let port = try openPort(path)
         let raw = open(path, O_RDWR | O_NOCTTY)
@@ -68,7 +37,7 @@ struct PtyListenerTests {
         port.close()
         let ending = try story.reports(atLeast: round)[round - 1].ending
         #expect(ending.word == .clientLeft, "\(ending)")
-        #expect(Self.target(of: path) == node)
+        #expect(node(of: path) == target)
       }
       #expect(story.opened == 10)
     }
@@ -76,13 +45,13 @@ struct PtyListenerTests {
 
   @Test("takes several programs that have it open for one client, who leaves with the last of them")
   func together() async throws {
-    try await serve("sim://echo") { path, story, _ in
+    try await servePty("sim://echo") { path, story, _ in
       let first = try openPort(path)
-      try Self.echo(first)
+      try expectEcho(first)
       let second = try openPort(path)
-      try Self.echo(second, 2)
+      try expectEcho(second, 2)
       first.close()
-      try Self.echo(second, 3)
+      try expectEcho(second, 3)
       #expect(story.opened == 1 && story.reports.isEmpty)
       second.close()
       #expect(try story.reports(atLeast: 1)[0].up == 3)
@@ -92,7 +61,7 @@ struct PtyListenerTests {
   @Test("delivers what was written by one who opens, writes and closes at once")
   func hitAndRun() async throws {
     let server = try LoopbackListener()
-    try await serve("tcp://\(server.address)") { path, story, _ in
+    try await servePty("tcp://\(server.address)") { path, story, _ in
       for round in 1...20 {
         let port = try openPort(path)
         try port.send(Array("AT\r\(round)".utf8))
@@ -109,14 +78,14 @@ struct PtyListenerTests {
   @Test("lets the next user wait while the device takes what the one before has left behind, and mixes up nothing")
   func inTurn() async throws {
     let device = try makePty()
-    try await serve("tty://\(device.path)", "clients: { max: 1 }") { path, story, _ in
+    try await servePty("tty://\(device.path)", "clients: { max: 1 }") { path, story, _ in
       let first = try openPort(path)
       // More than the device, the ring and the port's own buffers take.
       let sent = try sendAll(first)
-      let node = Self.target(of: path)
+      let target = node(of: path)
       first.close()
       // Until he is known to have left, somebody else would go on in his place.
-      try until { Self.target(of: path) != node }
+      try until { node(of: path) != target }
       let second = try openPort(path)
       try second.send([0x42])
       usleep(100_000)
@@ -168,7 +137,7 @@ struct PtyListenerTests {
   @Test("hangs up on a user whose endpoint ends, after all that it said, however slowly he reads")
   func endpointEnds() async throws {
     let server = try LoopbackListener()
-    try await serve("tcp://\(server.address)") { path, story, _ in
+    try await servePty("tcp://\(server.address)") { path, story, _ in
       let port = try openPort(path)
       let endpoint = try server.accept()
       let said = (0..<10_000).map { UInt8($0 % 251) }
@@ -190,18 +159,18 @@ struct PtyListenerTests {
 
   @Test("hangs up on one who is kicked, and has another port for whoever comes next")
   func kicked() async throws {
-    try await serve("sim://echo") { path, story, route in
+    try await servePty("sim://echo") { path, story, route in
       for round in 1...3 {
-        let node = Self.target(of: path)
+        let target = node(of: path)
         let port = try openPort(path)
-        try Self.echo(port)
+        try expectEcho(port)
         route.post { _, route in route.kick(nil) }
         #expect(try port.receiveToEnd().isEmpty)
         #expect(try story.reports(atLeast: 2 * round - 1)[2 * round - 2].ending.word == .kicked)
         // He still has the old one, and nothing keeps others from the new one.
-        try until { Self.target(of: path) != nil && Self.target(of: path) != node }
+        try until { node(of: path) != nil && node(of: path) != target }
         let next = try openPort(path)
-        try Self.echo(next)
+        try expectEcho(next)
         next.close()
         port.close()
         _ = try story.reports(atLeast: 2 * round)
@@ -217,7 +186,7 @@ struct PtyListenerTests {
     try await withRoute(routeConfig(listen: "pty://\(path)?mode=0600", endpoint: "sim://echo")) { story, route in
       _ = try story.bound()
       let port = try openPort(path)
-      try Self.echo(port)
+      try expectEcho(port)
       try #require(rename(folder / "sub", folder / "other") == 0)
       route.post { _, route in route.kick(nil) }
       _ = try story.wait { events in events.first { if case .listenerWaits = $0 { true } else { false } } }
@@ -226,12 +195,14 @@ struct PtyListenerTests {
       #expect(board.listeners(of: "x").map(\.url) == ["pty://\(path)"] && !board.isHealthy)
       mkdir(folder / "sub", 0o700)
       _ = try story.bound(of: "x", 1)
-      try Self.echo(openPort(path))
+      try expectEcho(openPort(path))
     }
   }
 
-  @Test("tells a user why there is no place for him, and hangs up")
-  func full() async throws {
+  @Test(
+    "tells a user once why there is no place for him, and rests until he closes the port or somebody else opens it",
+    arguments: [true, false])
+  func full(stays: Bool) async throws {
     let folder = try TemporaryFolder()
     let text =
       "routes: { x: { listen: ['tcp://127.0.0.1:0', 'pty://\(folder / "port")'], endpoint: 'sim://echo', clients: { max: 1 } } }\n"
@@ -239,30 +210,42 @@ struct PtyListenerTests {
     try await withRoute(#require(config.routes.first)) { story, _ in
       _ = try story.bound(of: "x", 1)
       let client = try connectTCP(story.address())
-      try Self.echo(client)
-      let port = try openPort(folder / "port")
-      let told = String(decoding: try port.receiveToEnd(), as: UTF8.self)
-      #expect(told == "baudway: x is full (1 of 1 clients)\r\n")
-      #expect(try story.reports(atLeast: 1)[0].ending.word == .full)
+      try expectEcho(client)
+      let target = node(of: folder / "port")
+      let raw = open(folder / "port", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+      let port = FarEnd(Descriptor(owning: raw), isSocket: false)
+      let notice = Array("baudway: x is full (1 of 1 clients)\r\n".utf8)
+      #expect(try port.receive(exactly: notice.count) == notice)
+      try port.send([UInt8](repeating: 0x41, count: 100_000))  // more than a pty takes that nobody reads
+      usleep(300_000)
+      #expect(!isHungUp(raw) && node(of: folder / "port") == target)
+      #expect(story.reports.map(\.ending.word) == [.full])
+      client.reset()
+      _ = try story.reports(atLeast: 2)
+      if !stays { port.close() }
+      let next = try openPort(folder / "port")
+      try expectEcho(next, 2)
+      #expect(story.reports.map(\.ending.word) == [.full, .clientLost] && story.opened == 2)
+      next.close()
+      port.close()
+      #expect(try story.reports(atLeast: 3)[2].up == 1)
     }
   }
 
-  @Test("keeps a user's port for him when it listens no longer, and lets nobody else in")
-  func listenerGoes() async throws {
-    let folder = try TemporaryFolder()
-    let path = folder / "port"
-    try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, route in
-      _ = try story.bound()
-      let port = try openPort(path)
-      try Self.echo(port)
-      let config = try routeConfig(endpoint: "sim://echo")
-      let connector = try Gateway.broker.connector(config.endpoint)
-      route.post { _, route in route.update(config, connector: connector) }
-      _ = try story.bound(of: "x", 1)
-      try Self.echo(port, 2)
-      try until { Self.target(of: path) == nil }
-      port.close()
-      #expect(try story.reports(atLeast: 1)[0].ending.word == .clientLeft)
+  @Test("lets one who opens the port again whenever he is hung up on, try his endpoint once a second")
+  func opensAgain() async throws {
+    let server = try LoopbackListener()
+    let address = server.address
+    server.close()
+    try await servePty("tcp://\(address)") { path, story, _ in
+      let start = monotonicNanoseconds()
+      while monotonicNanoseconds() - start < 2_500_000_000 {
+        guard let port = try? openPort(path) else { continue }
+        _ = try port.receiveToEnd()
+        port.close()
+      }
+      let words = story.reports.map(\.ending.word)
+      #expect((2...4).contains(words.count) && words.allSatisfy { $0 == .openFailed }, "\(words)")
     }
   }
 }

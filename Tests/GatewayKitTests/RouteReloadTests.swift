@@ -168,7 +168,7 @@ private func option(_ descriptor: Int32, _ level: Int32, _ name: Int32) -> Int32
   return value
 }
 
-private func update(_ route: Resident<Route>, _ config: Config.Route) throws {
+func update(_ route: Resident<Route>, _ config: Config.Route) throws {
   let connector = try Gateway.broker.connector(config.endpoint)
   try ask(route) { $0.update(config, connector: connector) }
 }

@@ -39,6 +39,12 @@ public struct Arrival: ~Copyable, Sendable {
     guard let seat else { return DescriptorStream(descriptor, kind: kind, on: poller) }
     return PtyClientStream(descriptor, on: poller) { seat.tell($0) }
   }
+
+  /// The stream of one who does not get in.
+  consuming func refusedStream(on poller: Poller) -> any ByteStream {
+    seat?.refuse()
+    return stream(on: poller)
+  }
 }
 
 /// Carries an arrival through a closure on its way to a lane. Whoever takes first owns it.

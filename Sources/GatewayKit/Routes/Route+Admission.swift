@@ -91,7 +91,7 @@ extension Route {
   func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
     let label = arrival.label
     let text = notice(ending.word, to: label)
-    group.turnAway(arrival.stream(on: poller), label, nextNumber(), ending, text: text)
+    group.turnAway(arrival.refusedStream(on: poller), label, nextNumber(), ending, text: text)
   }
 
   /// Ends the waiting of one who has left the queue, or can't stay in it.

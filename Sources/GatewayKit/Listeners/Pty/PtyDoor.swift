@@ -46,12 +46,12 @@ struct PtyDoor: Sendable {
   /// Clears it of whatever somebody left who is gone. Whether it can serve the next one; if not, it takes another pty.
   func refresh() -> Bool {
     let isGood = (try? PtyMaster.refresh(master, allIsRead: !PtyMaster.hasInput(master))) != nil || isInUse
-    forgetOpenings()  // ours are among them
+    _ = wasOpened()  // by us
     return isGood
   }
 
-  /// How often it was opened means nothing: inotify makes one of equal events.
-  func forgetOpenings() { _ = opens.read { _, _, _ in false } }
+  /// Whether it was opened since this was last asked. How often means nothing: inotify makes one of equal events.
+  func wasOpened() -> Bool { opens.read { _, _, _ in true } }
 
   /// Whoever has it open is hung up on, unless a client's stream goes on.
   func leave(on queue: DeviceQueue) {

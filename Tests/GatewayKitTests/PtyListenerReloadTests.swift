@@ -1,0 +1,144 @@
+// Pty listeners while the gateway goes on: configurations change under them, and devices go.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A pty listener's port", .timeLimit(.minutes(1)))
+struct PtyListenerReloadTests {
+  @Test("stays with its user when something else is changed")
+  func unchanged() async throws {
+    try await servePty("sim://echo") { path, story, route in
+      let first = node(of: path)
+      let port = try openPort(path)
+      try expectEcho(port)
+      try update(route, routeConfig("clients: { max: 3 }", listen: "pty://\(path)", endpoint: "sim://echo"))
+      try expectEcho(port, 2)
+      #expect(node(of: path) == first && story.opened == 1 && story.reports.isEmpty)
+      port.close()
+      _ = try story.reports(atLeast: 1)
+      try expectEcho(openPort(path), 3)
+    }
+  }
+
+  @Test("moves to its new place, and its user keeps the old one")
+  func moved() async throws {
+    try await servePty("sim://echo") { path, story, route in
+      let port = try openPort(path)
+      try expectEcho(port)
+      try update(route, routeConfig(listen: "pty://\(path)-2", endpoint: "sim://echo"))
+      #expect(try story.bound(of: "x", 1) == "pty://\(path)-2")
+      try until { node(of: path) == nil }
+      let other = try openPort("\(path)-2")
+      try expectEcho(other, 2)
+      try port.send([3])
+      #expect(try port.receive(exactly: 2) == [2, 3] && other.receive(exactly: 1) == [3])
+      #expect(story.links == [.opening, .open] && story.opened == 2)
+      port.close()
+      #expect(try story.reports(atLeast: 1)[0].up == 2)
+      try expectEcho(other, 4)
+    }
+  }
+
+  @Test("is another one when its mode is changed, at the same place")
+  func changed() async throws {
+    try await servePty("sim://echo") { path, story, route in
+      let port = try openPort(path)
+      try expectEcho(port)
+      try update(route, routeConfig(listen: "pty://\(path)?mode=0600", endpoint: "sim://echo"))
+      _ = try story.bound(of: "x", 1)
+      var status = stat()
+      #expect(stat(path, &status) == 0 && status.st_mode & 0o7777 == 0o600)
+      let other = try openPort(path)
+      try expectEcho(other, 2)
+      #expect(try port.receive(exactly: 1) == [2])
+    }
+  }
+
+  @Test("is kept for its user when it is listened at no longer, and nobody else gets in")
+  func removed() async throws {
+    try await servePty("sim://echo") { path, story, route in
+      let port = try openPort(path)
+      try expectEcho(port)
+      try update(route, routeConfig(endpoint: "sim://echo"))
+      _ = try story.bound(of: "x", 1)
+      try expectEcho(port, 2)
+      try until { node(of: path) == nil }
+      port.close()
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .clientLeft)
+    }
+  }
+
+  @Test(
+    "is taken over from a gateway that has died, whose pty is gone or is somebody else's now", arguments: [true, false])
+  func leftOver(isGone: Bool) async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "port"
+    let other = try makePty()
+    #expect(symlink(isGone ? "/dev/pts/999999" : other.path, path) == 0)
+    try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, _ in
+      _ = try story.bound()
+      #expect(node(of: path) != other.path)
+      try expectEcho(openPort(path))
+    }
+    #expect(node(of: path) == nil)
+  }
+
+  @Test("stays with its user when the device goes, and what he says meanwhile is the next one's")
+  func hold() async throws {
+    let devices = try (0...10).map { _ in try makePty() }
+    let folder = try TemporaryFolder()
+    let device = folder / "device"
+    #expect(symlink(devices[0].path, device) == 0)
+    try await servePty("tty://\(device)") { path, story, _ in
+      let port = try openPort(path)
+      try port.send([0])
+      #expect(try devices[0].master.receive(exactly: 1) == [0])
+      for number in 1...10 {
+        unlink(device)
+        devices[number - 1].unplug()
+        _ = try story.wait { _ in story.links.count { $0.word == "waiting" } >= number ? true : nil }
+        try port.send([UInt8(number)])
+        #expect(symlink(devices[number].path, device) == 0)
+        #expect(try devices[number].master.receive(exactly: 1) == [UInt8(number)])
+        try devices[number].master.send([0x80 | UInt8(number)])
+        #expect(try port.receive(exactly: 1) == [0x80 | UInt8(number)])
+      }
+      #expect(story.opened == 1 && story.reports.isEmpty)
+      port.close()
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .clientLeft)
+      devices[10].unplug()
+    }
+  }
+
+  @Test("hangs up on its user when the device goes and `absent` says so, and is there for the next one")
+  func absentClose() async throws {
+    let devices = try (0...1).map { _ in try makePty() }
+    let folder = try TemporaryFolder()
+    let device = folder / "device"
+    #expect(symlink(devices[0].path, device) == 0)
+    try await servePty("tty://\(device)", "device: { absent: close }") { path, story, _ in
+      let port = try openPort(path)
+      try port.send([1])
+      #expect(try devices[0].master.receive(exactly: 1) == [1])
+      try devices[0].master.send([2])
+      #expect(try port.receive(exactly: 1) == [2])
+      unlink(device)
+      devices[0].unplug()
+      #expect(try port.receiveToEnd().isEmpty)
+      #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.deviceLost])
+      #expect(symlink(devices[1].path, device) == 0)
+      try until { node(of: path) != nil }
+      let next = try openPort(path)
+      try next.send([3])
+      #expect(try devices[1].master.receive(exactly: 1) == [3])
+      port.close()
+      next.close()
+      devices[1].unplug()
+    }
+  }
+}
