@@ -358,7 +358,7 @@ def activated():
     for address in (("127.0.0.1", 23), "/run/held.sock"):
         with arrived(address) as client:
             says_back(client, b"ping")
-    log = run("journalctl", "-u", "baudway", "--no-pager", "-n", "30")
+    log = run("journalctl", f"_PID={pid()}", "--no-pager")
     assert 'socket=tcp://127.0.0.1:4444 error="no listener has its address"' in log, log
     assert log.count("inherited socket closed") == 1 and "listener waiting" not in log, log
 
@@ -441,6 +441,15 @@ def stopped():
     return f"{took:.2f} s"
 
 
+def journal():
+    """It writes to standard error; what comes by syslog(3) is of the libraries below it, and nothing anybody could use."""
+    by = {
+        way: run("journalctl", "-q", "-t", "baudway", f"_TRANSPORT={way}", "-o", "cat", "--no-pager").splitlines()
+        for way in ("stdout", "syslog")
+    }
+    assert by["stdout"] and not by["syslog"], (len(by["stdout"]), by["syslog"][:5])
+
+
 def main():
     run("ip", "link", "set", "lo", "up", check=False)
     check("installs as Deploy/README.md says, starts, is enabled")(install)
@@ -469,6 +478,7 @@ def main():
     check("and a mistake that made systemd give them up is mended by those commands")(given_up)
     check("and without them it binds again itself")(let_go)
     check("stops in order")(stopped)
+    check("its journal has its own lines alone")(journal)
     print("done")
 
 
