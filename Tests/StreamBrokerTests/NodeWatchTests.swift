@@ -151,25 +151,27 @@ final class NodeWatchTests: Sendable {
   @Test("leaves no descriptor behind, wherever it is cancelled")
   func cancelled() async throws {
     let path = "\(directory)/node"
-    var wereSeen = false
     for delay in 0..<20 {
       let watch = await lane.ask { lane, answer in
         answer(OnLane(value: NodeWatch(path: path, on: lane.poller, changed: {})))
       }
       // A few visits of the lane later each time, so that it is caught in every state.
       for _ in 0..<delay { await lane.ask { _, answer in answer(()) } }
-      wereSeen = wereSeen || watchCount() > 0
+      if delay == 19 { until { watchCount() > 0 } }
       await lane.ask { _, answer in
         watch.value.cancel()
         answer(())
       }
     }
-    let deadline = monotonicNanoseconds() + 10_000_000_000
-    // They close on queues of their own.
-    while watchCount() > 0, monotonicNanoseconds() < deadline { usleep(1000) }
-    #expect(wereSeen && watchCount() == 0)
+    until { watchCount() == 0 }  // they close on queues of their own
     lane.stop()
     removeAll()
+  }
+
+  private func until(_ condition: () -> Bool, sourceLocation: SourceLocation = #_sourceLocation) {
+    let deadline = monotonicNanoseconds() + 10_000_000_000
+    while !condition(), monotonicNanoseconds() < deadline { usleep(1000) }
+    #expect(condition(), sourceLocation: sourceLocation)
   }
 
   /// How many descriptors of this process watch the test's own directory; other tests have theirs (proc(5), fdinfo).
