@@ -10,13 +10,16 @@ COPY Sources Sources
 # Not built, but Package.swift names its folders.
 COPY Tests Tests
 COPY Deploy/release.flags Deploy/release.flags
-RUN xargs swift build <Deploy/release.flags \
+# libstdc++ is linked in (see Deploy/build).
+RUN products=$(swift build -c release --show-bin-path) && mkdir -p "$products" \
+ && ln -s "$(clang -print-file-name=libstdc++.a)" "$products/" \
+ && xargs swift build <Deploy/release.flags \
  && install -D .build/release/baudway /out/usr/bin/baudway
 
 FROM docker.io/library/debian:bookworm-slim
 # 900 is the gateway's own number; 20 is dialout, the group that serial ports belong to.
 RUN apt-get -q update \
- && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-0-2 libstdc++6 \
+ && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-0-2 libgcc-s1 \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 900 --gid dialout --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin baudway
 COPY --from=build /out /
