@@ -212,3 +212,20 @@ def test_the_name_is_taken_over_from_a_gateway_that_was_killed_and_from_nobody_e
             assert "EEXIST" in gateway.event("listener waiting")["error"]
             gateway.stop()
         assert open(port).read() == "somebody's"
+
+
+def test_a_script_may_write_where_somebody_has_a_terminal(folder):
+    """`echo > port` beside it: both are one client, who goes with the last of them."""
+    with Device(f"{folder}/device") as device, Gateway({"routes": route(folder)}) as gateway, \
+            Terminal(PICOCOM, f"{folder}/port", gateway.folder).start() as terminal:
+        for number in range(10):
+            subprocess.run(["sh", "-c", f"printf script-{number} > {folder}/port"], check=True, timeout=10)
+            device.hears(b"script-%d" % number)
+            terminal.type(b"typed-%d" % number)
+            device.hears(b"typed-%d" % number)
+            device.says(b"\r\n{answer:%d}" % number)
+            terminal.expect(b"{answer:%d}" % number)
+        assert not gateway.events("session ended")
+        assert terminal.leave() == 0
+        gateway.event("session ended", reason="client-left")
+        assert len(gateway.events("session opened")) == len(gateway.events("session ended")) == 1
