@@ -6,135 +6,142 @@ Prints what was moved and done; exit code 1 at the first thing that is not as it
 
 import argparse
 import asyncio
+import collections
+import itertools
 import os
 import random
 import sys
 import tempfile
 import time
+import traceback
 
 import rooms
-from actors import Client, Gateway, until
+from actors.clients import Client
+from actors.gateway import Gateway
+from actors.waits import until
 
 WORDS = """client-left endpoint-left client-lost open-failed device-lost full queue-left denied replaced kicked idle
 too-slow route-removed shutdown internal""".split()
 
 
-class Calm:
-    """Rooms share it while they work; one that must be alone waits until nobody does."""
-
-    def __init__(self):
-        self._busy, self._alone = 0, False
-        self._changed = asyncio.Condition()
-
-    async def enter(self, alone):
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._alone)
-            if alone:
-                self._alone = True
-                await self._changed.wait_for(lambda: self._busy == 0)
-            else:
-                self._busy += 1
-
-    async def leave(self, alone):
-        async with self._changed:
-            if alone:
-                self._alone = False
-            else:
-                self._busy -= 1
-            self._changed.notify_all()
+# A kind of fault is a room's. A short run does each at least once, the long one as often as is promised.
+LONG, OFTEN = 1800, 100
+MANY_ROOMS = 120  # seconds from which on there are as many copies of a room as it wants
 
 
 class Run:
     def __init__(self, options):
         self.options = options
         self.random = random.Random(options.seed)
-        self.end = time.monotonic() + options.seconds
-        self.calm = Calm()
+        self.needed = OFTEN if options.seconds >= LONG else 1
+        self.failed, self.failure = asyncio.Event(), None
+
+    def copies(self, kind):
+        return kind.copies if self.options.seconds >= MANY_ROOMS else 1
 
     async def work(self, room):
-        alone = getattr(room, "is_alone", False)
-        while time.monotonic() < self.end and not self.failed.is_set():
+        """One scenario after another; beyond the time only for what was not done often enough."""
+        while not self.failed.is_set():
             name = room.next_fault()
-            if alone and room.done[name] and not self.options.seconds > 60:
-                # One of a kind is enough for a short run: all others wait meanwhile.
-                if all(room.done.values()):
+            if time.monotonic() > self.end:
+                name = room.missing(-(-self.needed // self.copies(type(room))))
+                if name is None or time.monotonic() > self.latest:
                     return
-            await self.calm.enter(alone)
+            room.under_way[name] += 1
             try:
-                await asyncio.wait_for(room.faults()[name](), 180)
+                await asyncio.wait_for(room.faults[name](), 180)
                 room.done[name] += 1
-            except BaseException as error:
-                if not isinstance(error, asyncio.CancelledError):
-                    self.failed.set()
-                    self.failure = f"{type(room).__name__}, fault '{name}': {type(error).__name__}: {error}"
-                    import traceback
-
-                    traceback.print_exc()
+            except Exception as error:
+                self.failed.set()
+                self.failure = self.failure or f"{room.title()}, fault '{name}': {type(error).__name__}: {error}"
+                traceback.print_exc()
                 raise
             finally:
-                await self.calm.leave(alone)
-            if alone:
-                await asyncio.sleep(max(1.0, self.options.seconds / 400))
+                room.under_way[name] -= 1
 
     async def run(self):
-        self.failed, self.failure = asyncio.Event(), None
         with tempfile.TemporaryDirectory(prefix="bw-far-") as folder:
-            box = []
-            names = self.options.rooms.split(",") if self.options.rooms else None
-            all_rooms = [
-                kind(box, random.Random(self.random.random()), folder)
+            self.gateway = Gateway(self.options.binary, self.options.log)
+            names = self.options.rooms.split(",") if self.options.rooms else [kind.title() for kind in rooms.ALL]
+            self.rooms = [
+                kind(self.gateway, random.Random(self.random.random()), folder, copy)
                 for kind in rooms.ALL
-                if not names or kind.__name__.removesuffix("Room").lower() in names
+                if kind.title() in names
+                for copy in range(self.copies(kind))
             ]
-            routes = {"last": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}
-            for room in all_rooms:
-                if hasattr(room, "prepare"):
-                    await room.prepare()
-                routes |= room.routes()
-            self.gateway = Gateway(self.options.binary, routes, self.options.log)
-            box.append(self.gateway)
+            self.gateway.routes["last"] = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+            for room in self.rooms:
+                await room.prepare()
+                self.gateway.routes |= room.routes()
+            self.gateways = [self.gateway, *(one for room in self.rooms for one in room.gateways)]
             try:
-                return await self.judge(all_rooms)
+                return await self.judge()
             finally:
-                self.gateway.close()
+                for gateway in self.gateways:
+                    gateway.close()
 
-    async def judge(self, all_rooms):
+    async def judge(self):
         await self.gateway.start()
-        for room in all_rooms:
+        for room in self.rooms:
             await room.start()
         await asyncio.sleep(1)
-        descriptors, memory = self.gateway.descriptors(), None
+        self.before = [gateway.descriptors() for gateway in self.gateways]
+        self.early = None
         began = time.monotonic()
-        workers = [asyncio.create_task(self.work(room)) for room in all_rooms]
-        watcher = asyncio.create_task(self.watch(all_rooms, began))
+        self.end = began + self.options.seconds
+        self.latest = self.end + max(60, self.options.seconds / 10)
+        workers = [asyncio.create_task(self.work(room)) for room in self.rooms for _ in range(room.workers)]
+        watcher = asyncio.create_task(self.watch(began))
         while not all(worker.done() for worker in workers) and not self.failed.is_set():
             await asyncio.sleep(0.2)
-            if memory is None and time.monotonic() - began > self.options.seconds / 4:
-                memory = self.gateway.memory()
+            if self.early is None and time.monotonic() - began > self.options.seconds / 4:
+                self.early = [gateway.memory() for gateway in self.gateways]
         watcher.cancel()
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        problems = [self.failure] if self.failure else []
-        if not problems:
-            problems += await self.end_well(all_rooms, descriptors, memory)
-        problems += self.gateway.problems
-        self.report(all_rooms, time.monotonic() - began, problems)
+        problems = [self.failure] if self.failure else await self.end_well()
+        for gateway in self.gateways:
+            problems += gateway.problems
+        self.report(time.monotonic() - began, problems)
         return not problems
 
-    async def end_well(self, all_rooms, descriptors, memory):
-        """What was taken is given back; the last client hears of the shutdown."""
+    async def end_well(self):
+        """What was taken is given back, every kind was done and every ending reached."""
         problems = []
-        for room in all_rooms:
+        for room in self.rooms:
             await room.stop()
+        for gateway, before, early in zip(self.gateways, self.before, self.early):
+            problems += await self.gave_back(gateway, before, early)
+        problems += await self.shut_down()
+        for gateway in self.gateways[1:]:
+            if code := await gateway.stop():
+                problems.append(f"exit code {code}")
+        for gateway in self.gateways:
+            if never := gateway.opened - gateway.over:
+                problems.append(f"{len(never)} sessions never ended, such as {sorted(never)[:5]}")
+        rare = [f"{name} {count}" for name, count in self.kinds().items() if count < self.needed]
+        if rare:
+            problems.append(f"done less than {self.needed} times: " + "; ".join(rare))
+        if not self.options.rooms:
+            problems += [f"no session ended {word}" for word, count in self.endings().items() if not count]
+        return problems
+
+    async def gave_back(self, gateway, before, early):
+        problems = []
         try:
-            await until(lambda: self.gateway.descriptors() <= descriptors, 45, "descriptors as before", every=0.5)
+            await until(lambda: gateway.descriptors() <= before, 45, "descriptors as before", every=0.5)
         except AssertionError:
-            problems.append(f"descriptors: {descriptors} before, {self.gateway.descriptors()} after")
-        after = self.gateway.memory()
-        print(f"descriptors {descriptors} before and {self.gateway.descriptors()} after; memory {memory} KiB early, {after} at the end")
-        if memory and self.options.seconds >= 60 and after > memory * 1.25 + 4096:
-            problems.append(f"memory: {memory} KiB early, {after} KiB at the end")
+            problems.append(f"descriptors: {before} before, {gateway.descriptors()} after")
+        after = gateway.memory()
+        print(f"descriptors {before} before and {gateway.descriptors()} after; memory {early} KiB early, {after} at the end")
+        if self.options.seconds >= 60 and after > early * 1.25 + 4096:
+            problems.append(f"memory: {early} KiB early, {after} KiB at the end")
+        return problems
+
+    async def shut_down(self):
+        """The last client hears of it."""
+        problems = []
         last = await Client.connect(self.gateway, "last")
         await last.send(b"x")
         await last.receive()
@@ -147,32 +154,46 @@ class Run:
             problems.append(f"the last client's session ended {entry['reason']}")
         if code := await stopping:
             problems.append(f"exit code {code}")
-        if never := self.gateway.opened - self.gateway.over:
-            problems.append(f"{len(never)} sessions never ended, such as {sorted(never)[:5]}")
-        if not self.options.rooms:
-            problems += [f"no session ended {word}" for word in WORDS if not self.gateway.endings[word]]
         return problems
 
-    async def watch(self, all_rooms, began):
+    def endings(self):
+        return {word: sum(gateway.endings[word] for gateway in self.gateways) for word in WORDS}
+
+    def kinds(self):
+        """How often each kind of fault was done."""
+        counts = collections.Counter()
+        for room in self.rooms:
+            for name, count in room.done.items():
+                counts[f"{room.title()}: {name}"] += count
+        return counts
+
+    @property
+    def moved(self):
+        return sum(room.moved for room in self.rooms)
+
+    @property
+    def done(self):
+        return sum(sum(room.done.values()) for room in self.rooms)
+
+    async def watch(self, began):
         while True:
             await asyncio.sleep(30)
-            moved = sum(room.moved for room in all_rooms)
             print(
-                f"{time.monotonic() - began:6.0f} s  {moved / (1 << 30):.2f} GiB, "
-                f"{sum(sum(room.done.values()) for room in all_rooms)} faults, {self.gateway.memory()} KiB",
+                f"{time.monotonic() - began:6.0f} s  {self.moved / (1 << 30):.2f} GiB, "
+                f"{self.done} faults, {self.gateway.memory()} KiB",
                 flush=True,
             )
 
-    def report(self, all_rooms, seconds, problems):
-        moved = sum(room.moved for room in all_rooms)
-        torn = sum(room.lost_by_fault for room in all_rooms)
-        for room in all_rooms:
-            done = ", ".join(f"{name} {count}" for name, count in room.done.items())
-            print(f"{type(room).__name__.removesuffix('Room').lower()}: {done}")
-        print("endings: " + ", ".join(f"{word} {self.gateway.endings[word]}" for word in WORDS))
+    def report(self, seconds, problems):
+        kinds = self.kinds()
+        for title, group in itertools.groupby(kinds.items(), lambda kind: kind[0].partition(":")[0]):
+            print(f"{title}: " + ", ".join(f"{name.partition(': ')[2]} {count}" for name, count in group))
+        rarest = "; ".join(f"{name} {count}" for name, count in kinds.most_common()[:-6:-1])
+        print(f"{len(kinds)} kinds of faults, each at least {min(kinds.values())} times; the rarest: {rarest}")
+        print("endings: " + ", ".join(f"{word} {count}" for word, count in self.endings().items()))
         print(
-            f"seed {self.options.seed}: {seconds:.0f} s, {moved} bytes moved ({moved / (1 << 30):.2f} GiB), "
-            f"{sum(sum(room.done.values()) for room in all_rooms)} faults done, {torn} bytes torn off with a cable, "
+            f"seed {self.options.seed}: {seconds:.0f} s, {self.moved} bytes moved ({self.moved / (1 << 30):.2f} GiB), "
+            f"{self.done} faults done, {sum(room.lost_by_fault for room in self.rooms)} bytes torn off with a cable, "
             f"{'0 bytes lost' if not problems else 'NOT AS IT MUST BE'}"
         )
         for problem in problems:
@@ -182,10 +203,11 @@ class Run:
 
 
 def main():
+    names = ",".join(kind.title() for kind in rooms.ALL)
     parser = argparse.ArgumentParser(prog="Tests/Faults/run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=25, help="how long (default 25)")
     parser.add_argument("--seed", type=int, help="another one each time when nothing is said; it is printed")
-    parser.add_argument("--rooms", help="only these: line,server,slow,discard,close,drop,pen,proxy,door,reload,limit")
+    parser.add_argument("--rooms", help=f"only these: {names}")
     parser.add_argument("--log", help="keep the gateway's log here")
     parser.add_argument("--binary", default=os.environ.get("BAUDWAY"), help="the gateway; else $BAUDWAY")
     options = parser.parse_args()

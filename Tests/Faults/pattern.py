@@ -21,18 +21,23 @@ class Pattern:
         if mark is not None:
             block = block.translate(bytes(byte & 0x3F | mark << 6 for byte in range(256)))
         self.block = block
-        self._twice = memoryview(block + block)
+        self._twice = block + block
+        self._view = memoryview(self._twice)
 
     def piece(self, position, count):
         """The bytes from `position` on, at most a block of them."""
         start = position % LENGTH
-        return self._twice[start : start + min(count, LENGTH)]
+        return self._view[start : start + min(count, LENGTH)]
+
+    def stands_at(self, position, data):
+        """Whether `data`, at most a block, is what comes at `position`. Memory is compared at once, not byte by byte."""
+        return self._twice.startswith(data, position % LENGTH)
 
     def find(self, window, after):
         """The first place ≥ `after` where `window` stands; None when it stands nowhere."""
         start = after % LENGTH
-        place = bytes(self._twice[start : start + LENGTH + len(window) - 1]).find(window)
-        return None if place < 0 else after + place
+        place = self._twice.find(window, start, start + LENGTH + len(window) - 1)
+        return None if place < 0 else after + place - start
 
 
 class Reader:
@@ -52,10 +57,7 @@ class Reader:
         view = memoryview(data)
         while view:
             if self.position is not None:
-                same = self._matching(view)
-                self.position += same
-                self.received += same
-                view = view[same:]
+                view = view[self.take_next(view) :]
                 if not view:
                     return
                 if not self.may_skip:
@@ -73,23 +75,29 @@ class Reader:
                 self.gaps += found - self.position
             self.position = found
 
+    def take_next(self, view):
+        """Takes as much of it as is what comes next, and says how much that was."""
+        same = self._matching(view)
+        self.position += same
+        self.received += same
+        return same
+
     def _matching(self, view):
         """How many bytes of `view` are those that come next."""
         done = 0
         while done < len(view):
-            want = self.pattern.piece(self.position + done, min(len(view) - done, 65536))
-            have = view[done : done + len(want)]
-            if have != want:
+            have = view[done : done + 65536]
+            if not self.pattern.stands_at(self.position + done, have):
                 # Where they part, by halves.
-                low, high = 0, len(want)
+                low, high = 0, len(have)
                 while low < high:
                     middle = (low + high + 1) // 2
-                    if have[:middle] == want[:middle]:
+                    if self.pattern.stands_at(self.position + done, have[:middle]):
                         low = middle
                     else:
                         high = middle - 1
                 return done + low
-            done += len(want)
+            done += len(have)
         return done
 
     def is_at(self, position):
@@ -97,8 +105,12 @@ class Reader:
         return not self._kept and (self.position is None or (self.position - position) % LENGTH == 0)
 
     @property
+    def undecided(self):
+        """So many bytes wait for more of them, which would tell their place."""
+        return len(self._kept)
+
+    @property
     def is_whole(self):
-        """Nothing is waiting for more bytes that would tell its place."""
         return not self._kept
 
 
@@ -118,8 +130,20 @@ class Sorter:
 
     def take(self, data):
         self.received += len(data)
+        view = memoryview(data)
+        # Mostly a long run of one sender's comes at a time.
+        while view and self._is_on_its_way(reader := self.readers[view[0] >> 6]) and (same := reader.take_next(view)):
+            view = view[same:]
+        if view:
+            self._sort(bytes(view))
+
+    @staticmethod
+    def _is_on_its_way(reader):
+        return reader and reader.is_whole and reader.position is not None
+
+    def _sort(self, data):
         for mark, reader in enumerate(self.readers):
-            own = bytes(data).translate(None, self._others[mark])
+            own = data.translate(None, self._others[mark])
             if not own:
                 continue
             if reader is None:

@@ -1,0 +1,233 @@
+"""What is at the far end of a route, which may go and come back: a serial port, a server."""
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import termios
+import tty
+
+PIECE = 1 << 16
+
+
+class PtyDevice:
+    """A serial port whose far end we are, under a name that may lead to another port tomorrow."""
+
+    def __init__(self, path):
+        self.path = path
+        self.master = self.slave = self.slave_name = None
+
+    @property
+    def url(self):
+        return f"tty://{self.path}"
+
+    def appear(self, elsewhere=False):
+        """A new port; the path leads to it. `elsewhere`: under another name than the last one."""
+        old, spare = self.slave_name, []
+        self.master, self.slave = os.openpty()
+        while elsewhere and os.ttyname(self.slave) == old:
+            spare += self.master, self.slave
+            self.master, self.slave = os.openpty()
+        for descriptor in spare:
+            os.close(descriptor)
+        self.slave_name = os.ttyname(self.slave)
+        tty.setraw(self.slave)
+        os.set_blocking(self.master, False)
+        new = f"{self.path}.new"
+        os.symlink(self.slave_name, new)
+        os.rename(new, self.path)
+
+    def vanish(self):
+        """The cable is pulled: whoever has the port sees a hang-up."""
+        os.unlink(self.path)
+        os.close(self.slave)
+        os.close(self.master)
+        self.master = self.slave = None
+
+    tear = vanish
+
+    @property
+    def is_there(self):
+        return self.master is not None
+
+    def write(self, data):
+        """How much it took; 0 when it is full."""
+        try:
+            return os.write(self.master, data)
+        except BlockingIOError:
+            return 0
+
+    def read(self):
+        """What came; empty when there is nothing now."""
+        try:
+            return os.read(self.master, PIECE)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            if error.errno != errno.EIO:  # nobody has the port open
+                raise
+            return b""
+
+    def unread(self):
+        """Bytes of ours that the gateway has not read."""
+        word = fcntl.ioctl(self.slave, termios.FIONREAD, b"\0" * 4)
+        return struct.unpack("i", word)[0]
+
+
+class TCPDevice:
+    """A server with one connection at a time, which may be away."""
+
+    def __init__(self):
+        self.listener = self.connection = None
+        # Bound all the time, also while nobody listens: a connection that was given the port would meet itself.
+        self._placeholder = self._bound(0)
+        self.port = self._placeholder.getsockname()[1]
+
+    @staticmethod
+    def _bound(port):
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(("127.0.0.1", port))
+        return bound
+
+    @property
+    def url(self):
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def appear(self):
+        self.listener = self._bound(self.port)
+        self.listener.listen(16)
+        self.listener.setblocking(False)
+
+    def vanish(self, resets=False):
+        self.listener.close()
+        self.listener = None
+        if self.connection:
+            if resets:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            self.connection = None
+
+    def tear(self):
+        self.vanish(resets=True)
+
+    @property
+    def is_there(self):
+        return self.listener is not None
+
+    def _accept(self):
+        if self.listener is None:
+            return
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return
+        if self.connection:
+            self.connection.close()
+        connection.setblocking(False)
+        self.connection = connection
+
+    def write(self, data):
+        self._accept()
+        if not self.connection:
+            return 0
+        try:
+            return self.connection.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return 0
+
+    def read(self):
+        self._accept()
+        if not self.connection:
+            return b""
+        try:
+            data = self.connection.recv(PIECE)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            self.connection.close()
+            self.connection = None
+        return data
+
+    def unread(self):
+        """Bytes of ours that the gateway's kernel has not acknowledged."""
+        if not self.connection:
+            return 0
+        return struct.unpack("i", fcntl.ioctl(self.connection, termios.TIOCOUTQ, b"\0" * 4))[0]
+
+
+class UnixDevice(TCPDevice):
+    """The same on a unix socket, whose file goes and comes, too."""
+
+    def __init__(self, path):
+        self.path = path
+        self.listener = self.connection = None
+
+    @property
+    def url(self):
+        return f"unix://{self.path}"
+
+    def appear(self):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(16)
+        self.listener.setblocking(False)
+
+    def vanish(self, resets=False):
+        super().vanish()
+        os.unlink(self.path)
+
+
+class ProgramDevice:
+    """A program of this machine, which has the port open that a `pty` endpoint makes, or has not."""
+
+    def __init__(self, path):
+        self.path = path
+        self.port = None
+
+    @property
+    def url(self):
+        return f"pty://{self.path}"
+
+    @property
+    def is_there(self):
+        return self.port is not None
+
+    def appear(self):
+        self.port = os.open(self.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+
+    def vanish(self):
+        os.close(self.port)
+        self.port = None
+
+    def hand_over(self):
+        """From now on another process has it open."""
+        self._holder = subprocess.Popen(["sleep", "60"], stdin=self.port)
+        self.vanish()
+
+    def kill(self):
+        self._holder.kill()
+        self._holder.wait()
+
+    def write(self, data):
+        try:
+            return os.write(self.port, data)
+        except BlockingIOError:
+            return 0
+
+    def read(self):
+        try:
+            return os.read(self.port, PIECE)
+        except BlockingIOError:
+            return b""
+
+    def unread(self):
+        """The kernel does not say it; whoever waits for all looks at those who hear it."""
+        return 0

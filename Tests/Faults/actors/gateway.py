@@ -1,0 +1,205 @@
+"""The built gateway as a process, and what its log has said."""
+
+import asyncio
+import collections
+import contextlib
+import copy
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import tempfile
+import threading
+
+from actors.waits import until
+
+
+class Gateway:
+    """The built gateway on a configuration (a dictionary; JSON is YAML) that may change, and what its log has said."""
+
+    def __init__(self, binary, keep_log=None):
+        self.binary = binary
+        self._folder = tempfile.TemporaryDirectory(prefix="bw-faults-", ignore_cleanup_errors=True)
+        self.folder = pathlib.Path(self._folder.name)
+        self.path = self.folder / "config.yaml"
+        self.routes = {}
+        self.listening = {}  # route → the addresses it has, as the log says them
+        self.ended = {}  # (route, client) or a session's number → the entry that ended it; popped by whoever waits for it
+        self.numbers = {}  # (route, client) or a session's number → the session's number
+        self.sessions = collections.defaultdict(list)  # route → the numbers of its sessions, as they opened
+        self.dropping = set()  # numbers of sessions that have lost bytes because they were slow
+        self.endings = collections.Counter()
+        self.opened = set()
+        self.over = set()
+        self.links = collections.Counter()  # (route, event) → how often
+        self.reloads = collections.Counter()  # "reloaded" or "reload failed" → how often
+        self._changes = asyncio.Lock()
+        self.arriving = collections.defaultdict(asyncio.Lock)  # route → who comes through a door where nobody has a name
+        self.problems = []
+        self.tail = collections.deque(maxlen=200)
+        self._log = open(keep_log, "w") if keep_log else None
+        self.process = None
+
+    def write(self):
+        """The configuration, replaced in one step."""
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({"version": 1, "log": {"format": "json"}, "routes": self.routes}))
+        new.rename(self.path)
+
+    async def start(self):
+        loop = asyncio.get_running_loop()
+        self.write()
+        self.process = subprocess.Popen(
+            [self.binary, "serve", str(self.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "RUNTIME_DIRECTORY": str(self.folder)},
+        )
+        threading.Thread(target=self._follow, args=(loop,), daemon=True).start()
+        await until(lambda: all(map(self.is_listening, self.routes)), 20, "listening on every route")
+
+    def is_listening(self, route):
+        """On all of its addresses."""
+        listen = self.routes[route]["listen"]
+        have = sum(key.partition("@")[0] == route for key in self.listening)
+        return have == (1 if isinstance(listen, str) else len(listen))
+
+    @staticmethod
+    def _which(address):
+        """A route has one listener on 127.0.0.1; others are told by what follows its name."""
+        if not address.startswith("tcp://"):
+            return "@local"
+        return "@2" if "127.0.0.2" in address else ""
+
+    def _follow(self, loop):
+        for raw in self.process.stderr:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._take, raw)
+
+    def _take(self, raw):
+        self.tail.append(raw.decode("utf-8", "replace").rstrip("\n"))
+        if self._log:
+            self._log.write(self.tail[-1] + "\n")
+            self._log.flush()
+        try:
+            entry = json.loads(raw)
+        except ValueError:
+            self.problems.append(f"no JSON in the log: {self.tail[-1][:200]}")
+            return
+        event = entry.get("event", "")
+        if event == "listening":
+            self.listening[entry["route"] + self._which(entry["listen"])] = entry["listen"]
+        elif event == "listener closed":
+            key = entry["route"] + self._which(entry["listen"])
+            if self.listening.get(key) == entry["listen"]:
+                del self.listening[key]
+        elif event == "session opened":
+            if entry["session"] in self.opened:
+                self.problems.append(f"session {entry['session']} opened twice")
+            self.opened.add(entry["session"])
+            self.sessions[entry["route"]].append(entry["session"])
+            self.numbers[self._key(entry)] = entry["session"]
+            self.ended.pop(self._key(entry), None)  # of another client who had the same port
+        elif event == "session ended":
+            if entry["session"] in self.over:
+                self.problems.append(f"session {entry['session']} ended twice")
+            self.over.add(entry["session"])
+            self.endings[entry["reason"]] += 1
+            self.numbers.pop(self._key(entry), None)
+            self.ended[self._key(entry)] = entry
+        elif event == "session drops":
+            self.dropping.add(entry["session"])
+        elif event.startswith("link "):
+            self.links[entry["route"], event] += 1
+        elif event in ("reloaded", "reload failed"):
+            self.reloads[event] += 1
+
+    @staticmethod
+    def _key(entry):
+        """Of a client over TCP his name, else the session's number."""
+        client = entry.get("client", "")
+        return (entry["route"], client) if ":" in client else entry["session"]
+
+    def address(self, route):
+        """Host and port."""
+        return self.listening[route].removeprefix("tcp://").rsplit(":", 1)
+
+    async def ending(self, client, within=45):
+        """How the client's session ended; the log tells each once."""
+        key = client.key
+        await until(lambda: key in self.ended, within, f"an ending of {key}")
+        return self.ended.pop(key)
+
+    @contextlib.asynccontextmanager
+    async def changing(self, outcome="reloaded", by="signal"):
+        """The body changes the routes, one body at a time; then the gateway reads them again, by signal or command. When
+        that is to fail, they are as before."""
+        async with self._changes:
+            good = copy.deepcopy(self.routes) if outcome == "reload failed" else self.routes
+            yield self.routes
+            before = self.reloads[outcome]
+            self.write()
+            if by == "command":
+                code, said = await self.command("reload", str(self.path))
+                assert (code == 0) == (outcome == "reloaded"), said
+            else:
+                self.process.send_signal(signal.SIGHUP)
+            await until(lambda: self.reloads[outcome] > before, 20, f"a reload: {outcome}")
+            if good is not self.routes:
+                self.routes = good
+                self.write()
+
+    async def kick(self, route, client=None):
+        """One of a route's clients, or all."""
+        if client:
+            await until(lambda: client.key in self.numbers, 20, "a session to kick")
+        numbers = [str(self.numbers[client.key])] if client else ["--all"]
+        code, said = await self.command("kick", route, *numbers, "--config", str(self.path))
+        assert code == 0, said
+
+    async def command(self, *words):
+        """Another run of the binary beside it; its exit code and what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            self.binary,
+            *words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "RUNTIME_DIRECTORY": str(self.folder)},
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), 20)
+        return process.returncode, output.decode("utf-8", "replace")
+
+    @contextlib.contextmanager
+    def limited(self, kind, most):
+        """Runs the body while the process may have no more of `kind` (a resource.RLIMIT_… number)."""
+        before = resource.prlimit(self.process.pid, kind)
+        resource.prlimit(self.process.pid, kind, (most, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.process.pid, kind, before)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def memory(self, what="VmRSS"):
+        """In KiB."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith(what + ":"))
+
+    async def stop(self):
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        await until(lambda: self.process.poll() is not None, 12, "the gateway's end")
+        await asyncio.sleep(0.3)  # the last lines of the log
+        return self.process.returncode
+
+    def close(self):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._folder.cleanup()

@@ -1,0 +1,24 @@
+"""The rooms: a route (or a few), what is at its far end, and the faults that are done there. They run side by side."""
+
+from rooms.absent import CloseRoom, DiscardRoom
+from rooms.door import DoorRoom, QueueRoom, ReplaceRoom
+from rooms.limits import LimitRoom
+from rooms.lines import LineRoom, ModemRoom, ServerRoom, SocketRoom
+from rooms.local import TerminalRoom, UnixRoom
+from rooms.packets import PacketDropRoom, PacketsRoom
+from rooms.proxy import ProxyRoom
+from rooms.reload import ChangedRoom, ReloadRoom
+from rooms.slow import DropRoom, SlowRoom, UnixSlowRoom
+from rooms.vanished import VanishedRoom
+from rooms.writers import FirstPenRoom, IdlePenRoom, PenRoom
+
+ALL = [
+    LineRoom, ServerRoom, SocketRoom, ModemRoom,
+    UnixRoom, TerminalRoom,
+    SlowRoom, UnixSlowRoom, DropRoom,
+    DiscardRoom, CloseRoom,
+    PenRoom, FirstPenRoom, IdlePenRoom, PacketsRoom, PacketDropRoom,
+    ProxyRoom,
+    DoorRoom, QueueRoom, ReplaceRoom, VanishedRoom,
+    ReloadRoom, ChangedRoom, LimitRoom,
+]

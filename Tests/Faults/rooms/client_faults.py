@@ -1,0 +1,93 @@
+"""What clients do. A part of rooms with a shared line."""
+
+import asyncio
+import contextlib
+
+from actors.waits import until
+
+
+class ClientFaults:
+    """At the device `traffic` goes on meanwhile, and loses nothing."""
+
+    async def fault_client_resets(self):
+        async def during(talkers):
+            victim = await self.talk(3)
+            await self.some_time()
+            await victim.leave("reset")
+            counts = await self.gone(victim.client, *self.left)
+            await until(lambda: victim.arrives.received >= counts["up"], 20, "what the victim's session put up arriving")
+            assert victim.arrives.received == counts["up"] <= victim.said
+
+        await self.traffic(during)
+
+    async def fault_client_sends_and_closes(self):
+        """All that it sent is delivered, whatever the device is doing."""
+
+        async def during(talkers):
+            client = await self.join()
+            start = self.random.randrange(1 << 30)
+            arrives = self.line.sorter.expect(3, start)
+            size = self.random.randint(1, 200_000)
+            sending = asyncio.create_task(client.send(arrives.pattern.piece(start, size)))
+            while not sending.done():
+                with contextlib.suppress(TimeoutError):
+                    await client.receive(within=0.01)  # what is unread at the close would make a reset of it
+            await sending
+            client.finish()
+            while arrives.received < size:
+                self.line.check()
+                data = await client.receive(within=30)
+                assert data, f"cut off after {arrives.received} of {size} bytes"
+            client.close()
+            await self.gone(client, "client-left", "client-lost", up=size)
+            self.moved += size
+
+        await self.traffic(during)
+
+    async def fault_client_reads_in_jerks(self):
+        async def during(talkers):
+            for _ in range(5):
+                talkers[0].reads = False
+                await asyncio.sleep(self.random.random() * 0.02)
+                talkers[0].reads = True
+                await asyncio.sleep(self.random.random() * 0.05)
+
+        await self.traffic(during, pace="dribble")
+
+    async def fault_one_client_too_many(self):
+        async def during(talkers):
+            extra = await self.connect(self.route)
+            words = await extra.words()
+            assert "full" in words, words
+            await self.gone(extra, "full", up=0, down=0)
+            extra.close()
+
+        await self.traffic(during, count=4)
+
+    async def fault_client_is_kicked(self):
+        """What he had on its way ends somewhere, as counted; the others notice nothing."""
+
+        async def during(talkers):
+            victim = await self.talk(3)
+            await self.some_time()
+            await self.gateway.kick(self.route, victim.client)
+            counts = await self.gone(victim.client, "kicked")
+            await victim.leave()
+            await until(lambda: victim.arrives.received >= counts["up"], 20, "what the kicked one's session put up arriving")
+            assert victim.arrives.received == counts["up"]
+
+        await self.traffic(during)
+
+    async def fault_client_finishes_and_listens(self):
+        async def during(talkers):
+            await talkers[0].pause()
+            talkers[0].client.finish()
+            await self.some_time()
+
+        talkers = await self.talkers(2)
+        self.line.pace = "normal"
+        await during(talkers)
+        await talkers[1].pause()
+        await self.hear_all(talkers)
+        for talker in talkers:
+            await self.part(talker, words=("client-lost", "client-left"))

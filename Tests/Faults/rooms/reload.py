@@ -1,0 +1,243 @@
+"""The configuration changes while everybody is at work: routes come, change and go, and whoever is not meant does not notice."""
+
+import os
+
+from actors.clients import LocalClient
+from actors.devices import PtyDevice
+from actors.waits import until
+from rooms.door import EchoRoom
+from rooms.shared_line import SharedLineRoom
+
+
+class ReloadRoom(EchoRoom):
+    """Changes of a route that leads to an echo."""
+
+    name = "extra"
+
+    def routes(self):
+        return {self.name: self.extra()}
+
+    def extra(self):
+        return self.echo_route(max=self.random.randint(3, 9), backlog=self.random.choice([0, 4096]))
+
+    def changing(self, **options):
+        """By a signal or by the command, as it comes."""
+        return self.gateway.changing(by=self.random.choice(["signal", "command"]), **options)
+
+    async def listens(self):
+        await until(lambda: self.gateway.is_listening(self.name), 10, "listening on all that the configuration says")
+
+    async def guest(self):
+        client = await self.connect(self.name)
+        await self.echoes(client)
+        return client
+
+    async def stays(self, client):
+        await self.echoes(client)
+        await self.leave(client, "client-lost")
+
+    async def fault_route_removed_and_added(self):
+        client = await self.guest()
+        async with self.changing() as routes:
+            del routes[self.name]
+        await client.words()
+        await self.gone(client, "route-removed")
+        client.close()
+        async with self.changing() as routes:
+            routes[self.name] = self.extra()
+        await self.listens()
+
+    async def with_listeners(self, listen):
+        client = await self.guest()
+        async with self.changing() as routes:
+            before, routes[self.name]["listen"] = routes[self.name]["listen"], listen
+        await self.listens()
+        await self.echoes(client)  # whoever was there stays
+        return client, before
+
+    async def back_to(self, listen, client):
+        async with self.changing() as routes:
+            routes[self.name]["listen"] = listen
+        await self.listens()
+        await self.stays(client)
+
+    async def fault_listener_moved(self):
+        client, before = await self.with_listeners("tcp://127.0.0.1:0?role=writer")
+        await self.back_to(before, client)
+
+    async def fault_listener_added_and_removed(self):
+        """Who came through it goes on when it is gone."""
+        path = f"{self.folder}/{self.name}.door"
+        client, before = await self.with_listeners(["tcp://127.0.0.1:0", "unix://" + path])
+        local = await LocalClient.connect(self.gateway, self.name, path)
+        await self.echoes(client)
+        await self.echoes_on(local)
+        async with self.changing() as routes:
+            routes[self.name]["listen"] = before
+        await self.listens()
+        await until(lambda: not os.path.exists(path), 10, "the socket's file being gone")
+        await self.echoes_on(local)
+        local.close()
+        await self.gone(local, "client-left", "client-lost", up=local.sent)
+        await self.stays(client)
+
+    async def echoes_on(self, client):
+        """He hears what others said before, too."""
+        word = self.word()
+        await client.send(word)
+        heard = b""
+        while word not in heard:
+            data = await client.receive(within=20)
+            assert data, f"ended before the echo: {heard}"
+            heard += data
+
+    async def fault_policy_changed(self):
+        client = await self.guest()
+        async with self.changing() as routes:
+            routes[self.name]["clients"] = self.extra()["clients"] | self.some_policy()
+        await self.stays(client)
+        async with self.changing() as routes:
+            routes[self.name]["clients"] = self.extra()["clients"]
+
+    def some_policy(self):
+        return self.random.choice([
+            {"slow": self.random.choice(["block", "disconnect", "drop-oldest"])},
+            {"writers": "one", "takeover": self.random.choice(["newest", "refuse", "idle:1s"])},
+            {"when-full": self.random.choice(["queue", "replace-oldest"])},
+            {"max": 1},  # who is there stays
+            {"buffer": self.random.choice(["4KiB", "1MiB"])},
+            {"idle-timeout": "1h", "keepalive": False},
+            {"banner": "welcome\\n", "notices": False},
+        ])
+
+    async def fault_address_denied(self):
+        client = await self.guest()
+        async with self.changing() as routes:
+            routes[self.name]["clients"] |= {"deny": ["127.0.0.0/8"]}
+        await client.words()
+        await self.gone(client, "denied", up=client.sent)
+        client.close()
+        async with self.changing() as routes:
+            del routes[self.name]["clients"]["deny"]
+
+    async def fault_door_for_monitors_only(self):
+        """Those who may not write any more are sent away, those who come may listen."""
+        client = await self.guest()
+        async with self.changing() as routes:
+            routes[self.name]["listen"] += "?role=monitor"
+        await client.words()
+        await self.gone(client, "denied", up=client.sent)
+        client.close()
+        monitor = await self.connect(self.name)
+        await monitor.send(b"hush")
+        await monitor.all_is_there()
+        monitor.reset()
+        counts = await self.gone(monitor, "client-lost", up=0)
+        assert counts["dropped"] >= 4  # and perhaps what was kept for him
+        async with self.changing() as routes:
+            routes[self.name]["listen"] = self.extra()["listen"]
+
+    async def fault_writers_forbidden(self):
+        """From then on what they send is dropped."""
+        client = await self.guest()
+        before = client.sent
+        async with self.changing() as routes:
+            routes[self.name]["clients"]["writers"] = "none"
+        await client.send(self.word())
+        await client.all_is_there()
+        client.reset()
+        await self.gone(client, "client-lost", up=before, dropped=client.sent - before)
+        async with self.changing() as routes:
+            del routes[self.name]["clients"]["writers"]
+
+    async def fault_link_of_another_kind(self):
+        """Its clients can't stay: the route is another one."""
+        client = await self.guest()
+        async with self.changing() as routes:
+            routes[self.name]["link"] = "per-client"
+            routes[self.name]["clients"] = {}
+        await client.words()
+        await self.gone(client, "route-removed", up=client.sent)
+        client.close()
+        await self.listens()
+        client = await self.guest()
+        async with self.changing() as routes:
+            routes[self.name] = self.extra()
+        await client.words()
+        await self.gone(client, "route-removed", up=client.sent)
+        client.close()
+        await self.listens()
+
+    async def fault_broken_configuration(self):
+        client = await self.guest()
+        async with self.changing(outcome="reload failed") as routes:
+            routes[self.name]["listen"] = "tpc://nowhere"
+        await self.stays(client)
+
+
+class ChangedRoom(SharedLineRoom):
+    """Changes of a line in full traffic, which loses nothing by them."""
+
+    def make_device(self):
+        return PtyDevice(f"{self.folder}/{self.route}")
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.elsewhere = PtyDevice(f"{self.folder}/{self.route}-2")
+
+    async def fault_line_settings_changed(self):
+        """They go to the open port."""
+        opened = self.gateway.links[self.route, "link open"]
+
+        async def during(_):
+            for _ in range(2):
+                async with self.gateway.changing() as routes:
+                    routes[self.route]["endpoint"] = {
+                        "url": self.device.url, "baud": self.random.choice([9600, 115200, 921600]), "data": 8
+                    }
+                await self.some_time(0, 0.1)
+
+        await self.traffic(during)
+        assert self.gateway.links[self.route, "link open"] == opened, "the port was opened again"
+
+    async def fault_policies_changed(self):
+        async def during(talkers):
+            self.line.pace = "flood"
+            for _ in range(2):
+                talkers[0].reads = not talkers[0].reads  # so that there is something to keep
+                async with self.gateway.changing() as routes:
+                    routes[self.route]["clients"] = {
+                        "max": self.random.randint(1, 9), "slow": "block", "buffer": self.random.choice(["4KiB", "64KiB", "1MiB"])
+                    }
+                    routes[self.route]["device"] |= {"linger": self.random.choice(["0", "5s"]), "drain": "10s"}
+                await self.some_time(0, 0.1)
+            async with self.gateway.changing() as routes:
+                routes[self.route]["clients"] = dict(self.clients)
+
+        await self.traffic(during)
+
+    async def fault_endpoint_changed(self):
+        """The link moves to another device, and the clients with it. What they send is at one or at the other."""
+
+        async def during(talkers):
+            for talker in talkers:
+                await talker.pause()
+            await self.hear_all(talkers)
+            old, new = self.device, self.elsewhere
+            new.appear()
+            opened = self.gateway.links[self.route, "link open"]
+            async with self.gateway.changing() as routes:
+                for talker in talkers:
+                    await talker.client.send(talker.next_piece(20000))
+                routes[self.route]["endpoint"] = new.url
+                await self.some_time(0, 0.02)
+            await until(lambda: self.gateway.links[self.route, "link open"] > opened, 10, "the link to the other device")
+            while data := old.read():
+                self.line.sorter.take(data)
+            self.device = self.line.device = new
+            self.elsewhere = old
+            old.vanish()
+            for talker in talkers:
+                talker.is_sending = True
+
+        await self.traffic(during)

@@ -1,0 +1,39 @@
+"""Clients whose cable is cut: nothing comes from them any more, not even an answer of their kernel's. They are found."""
+
+import asyncio
+
+from rooms.room import Room
+
+LONGEST = 35  # 30 s are promised; and a busy machine
+
+
+class VanishedRoom(Room):
+    workers = 16
+
+    def routes(self):
+        return {
+            "quiet": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://sink", "clients": {"max": 100}},
+            "busy": {
+                "listen": "tcp://127.0.0.1:0", "endpoint": "sim://nmea?rate=100", "clients": {"max": 100, "slow": "drop-oldest"},
+            },
+        }
+
+    async def fault_client_vanishes_in_silence(self):
+        """Keepalive finds him."""
+        client = await self.connect("quiet")
+        size = self.random.randint(1, 1000)
+        await client.send(bytes(size))
+        await client.all_is_there()
+        await asyncio.sleep(0.2)
+        client.fall_silent()
+        await self.gone(client, "client-lost", within=LONGEST, up=size)
+        client.close()
+
+    async def fault_client_vanishes_in_mid_download(self):
+        """What he was sent and did not acknowledge tells of him."""
+        client = await self.connect("busy")
+        for _ in range(self.random.randint(1, 5)):
+            assert await client.receive()
+        client.fall_silent()
+        await self.gone(client, "client-lost", within=LONGEST, up=0)
+        client.close()
