@@ -113,6 +113,7 @@ class Run:
             await room.stop()
         for gateway, before, early in zip(self.gateways, self.before, self.early):
             problems += await self.gave_back(gateway, before, early)
+        problems += await self.status_agrees()
         problems += await self.shut_down()
         for gateway in self.gateways[1:]:
             if code := await gateway.stop():
@@ -138,6 +139,14 @@ class Run:
         if self.options.seconds >= 60 and after > early * 1.25 + 4096:
             problems.append(f"memory: {early} KiB early, {after} KiB at the end")
         return problems
+
+    async def status_agrees(self):
+        """Each ending has the same word in `status` as in the log."""
+        shown, told = await self.gateway.endings_in_status(), dict(self.gateway.endings_now)
+        differ = sorted(key for key in {*shown, *told} if shown.get(key) != told.get(key))
+        words = len({word for _, word in shown})
+        print(f"status tells of {sum(shown.values())} endings by {words} words; {len(differ)} routes and words differ from the log")
+        return [f"{key}: {shown.get(key, 0)} in status, {told.get(key, 0)} in the log" for key in differ]
 
     async def shut_down(self):
         """The last client hears of it."""

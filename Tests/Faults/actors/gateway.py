@@ -31,6 +31,7 @@ class Gateway:
         self.sessions = collections.defaultdict(list)  # route → the numbers of its sessions, as they opened
         self.dropping = set()  # numbers of sessions that have lost bytes because they were slow
         self.endings = collections.Counter()
+        self.endings_now = collections.Counter()  # (route, word), of routes since they were started last
         self.opened = set()
         self.over = set()
         self.links = collections.Counter()  # (route, event) → how often
@@ -108,8 +109,12 @@ class Gateway:
                 self.problems.append(f"session {entry['session']} ended twice")
             self.over.add(entry["session"])
             self.endings[entry["reason"]] += 1
+            self.endings_now[entry["route"], entry["reason"]] += 1
             self.numbers.pop(self._key(entry), None)
             self.ended[self._key(entry)] = entry
+        elif event == "route stopped":
+            for key in [key for key in self.endings_now if key[0] == entry["route"]]:
+                del self.endings_now[key]
         elif event == "session drops":
             self.dropping.add(entry["session"])
         elif event.startswith("link "):
@@ -182,6 +187,13 @@ class Gateway:
             yield
         finally:
             resource.prlimit(self.process.pid, kind, before)
+
+    async def endings_in_status(self):
+        """As `status` counts them, by route and word."""
+        code, said = await self.command("status", "--json", str(self.path))
+        assert code == 0, said
+        routes = json.loads(said)["routes"]
+        return {(route["route"], word): count for route in routes for word, count in route["totals"]["ended"].items()}
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
