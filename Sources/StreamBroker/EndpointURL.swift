@@ -159,7 +159,8 @@ extension EndpointURL: CustomStringConvertible {
   public var place: String {
     var authority = host.contains(":") && grammar.authority.isNetwork ? "[\(host.replacing("%", with: "%25"))]" : host
     if let port, !grammar.authority.ignoresPort { authority += ":\(port)" }
-    let slashes = grammar.authority == .opaque ? "" : "//"
+    // A path of two slashes would look like a host without them.
+    let slashes = grammar.authority == .opaque && !path.hasPrefix("//") ? "" : "//"
     let isIdentity = grammar.path == .device && host == "usb"
     return "\(scheme):\(slashes)\(authority)\(isIdentity ? path : Self.escape(path, also: ""))"
   }
@@ -168,9 +169,10 @@ extension EndpointURL: CustomStringConvertible {
   static func escape(_ text: String, also more: String) -> String {
     var escaped = ""
     for scalar in text.unicodeScalars {
-      if " \"%?#<>\\".unicodeScalars.contains(scalar) || more.unicodeScalars.contains(scalar) {
-        let digits = String(scalar.value, radix: 16, uppercase: true)
-        escaped += digits.count < 2 ? "%0\(digits)" : "%\(digits)"
+      let isBlank = scalar == " " || !scalar.isASCII && scalar.properties.isWhitespace
+      if isBlank || "\"%?#<>\\".unicodeScalars.contains(scalar) || more.unicodeScalars.contains(scalar) {
+        // Each byte of these has two digits.
+        for byte in UTF8.encode(scalar)! { escaped += "%" + String(byte, radix: 16, uppercase: true) }
       } else {
         escaped.unicodeScalars.append(scalar)
       }

@@ -34,7 +34,8 @@ struct EndpointURLTests {
       ),
       ("pty:///run/x?mode=0600", "pty:///run/x?mode=0600"), ("sim://nmea?rate=1", "sim://nmea?rate=1"),
       ("exec:/usr/bin/prog?arg=-v&arg=a%20b%3F", "exec:/usr/bin/prog?arg=-v&arg=a%20b%3F"),
-      ("exec:///usr/bin/prog", "exec:/usr/bin/prog"),
+      ("exec:///usr/bin/prog", "exec:/usr/bin/prog"), ("exec:////usr/bin/prog", "exec:////usr/bin/prog"),
+      ("exec:/x?arg=%C2%A0", "exec:/x?arg=%C2%A0"), ("tcp://[FE80::A%25enP2p1s0]:1", "tcp://[fe80::a%25enP2p1s0]:1"),
     ])
   func canonical(text: String, canonical: String) throws {
     let url = try EndpointURL(text)
@@ -105,6 +106,9 @@ struct EndpointURLTests {
       ("tcp://::1:9000", 6, "an IPv6 address stands in brackets, as in tcp://[::1]:4001"),
       ("tcp://[::g]:1", 7, "'::g' is no IPv6 address"), ("tcp://[::1:1", 6, "'[' without ']'"),
       ("tcp://1.2.3.256:1", 6, "'1.2.3.256' is no IPv4 address"),
+      // A letter and a slash that Unicode takes for one character.
+      ("tcp://\u{D4E}%2F:1", 6, "'\u{D4E}/' is no host name or address"),
+      ("pty:///x?mode=+660", 14, "mode: expected permission bits in octal, such as 0660, not '+660'"),
       ("tcp://u:p@h:1", 9, "a URL takes no user name or password"),
       ("tcp://h%zz:1", 7, "broken %-escape; expected % and two hexadecimal digits (a % itself is %25)"),
       ("unix:///a%2", 9, "broken %-escape; expected % and two hexadecimal digits (a % itself is %25)"),

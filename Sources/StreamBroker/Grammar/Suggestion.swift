@@ -9,7 +9,8 @@ public enum Suggestion {
     guard !written.isEmpty, written.count <= 64 else { return nil }
     let allowed = max(1, written.count / 3)
     var best: (name: String, edits: Int)?
-    for name in candidates {
+    for name in candidates where abs(name.utf8.count - written.count) <= allowed || !name.utf8.allSatisfy({ $0 < 0x80 })
+    {
       let edits = distance(written, Array(name.unicodeScalars))
       if edits <= allowed, edits < best?.edits ?? .max { best = (name, edits) }
     }
@@ -36,7 +37,11 @@ public enum Suggestion {
 
   /// Characters that have no business in a name, a path or a line of a log: Unicode's Cc, and the two line separators.
   public static func isControl(_ scalar: Unicode.Scalar) -> Bool {
-    scalar.properties.generalCategory == .control || scalar.value == 0x2028 || scalar.value == 0x2029
+    switch scalar.value {
+    case 0x20...0x7E: false  // nearly all there are; the tables of Unicode are slow
+    case 0x2028, 0x2029: true
+    default: scalar.properties.generalCategory == .control
+    }
   }
 
   /// Damerau-Levenshtein (optimal string alignment) over three rows.

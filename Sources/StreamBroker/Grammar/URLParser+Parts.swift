@@ -60,7 +60,7 @@ extension URLParser {
         report("'[' without ']'", at: start)
         return ("", nil)
       }
-      host = string(start + 1..<close).replacing("%25", with: "%").lowercased()
+      host = address(string(start + 1..<close))
       if !isIPv6(host) { report("\(Suggestion.quote(host)) is no IPv6 address", at: start + 1) }
       if close + 1 < range.upperBound {
         guard scalars[close + 1] == ":" else {
@@ -86,8 +86,31 @@ extension URLParser {
     return (host, standard)
   }
 
+  /// Without case, but for a zone: that is the name of a network interface, and enP2p1s0 is another than enp2p1s0.
+  private func address(_ text: String) -> String {
+    let text = text.replacing("%25", with: "%")
+    let zone = text.firstIndex(of: "%") ?? text.endIndex
+    return text[..<zone].lowercased() + text[zone...]
+  }
+
+  /// By scalars: there are characters that begin with a letter and hold a slash.
+  private func isName(_ text: some StringProtocol) -> Bool {
+    text.unicodeScalars.allSatisfy { scalar in
+      switch scalar {
+      case "a"..."z", "A"..."Z", "0"..."9", "-", ".", "_": return true
+      default: break
+      }
+      return switch scalar.properties.generalCategory {
+      case .uppercaseLetter, .lowercaseLetter, .titlecaseLetter, .modifierLetter, .otherLetter, .decimalNumber,
+        .nonspacingMark, .spacingMark:
+        true
+      default: false
+      }
+    }
+  }
+
   private mutating func checkHost(_ host: String, at offset: Int, _ grammar: SchemeGrammar) {
-    let isName = host.utf8.count <= 253 && host.allSatisfy { $0.isLetter || $0.isNumber || "-._".contains($0) }
+    let isName = host.utf8.count <= 253 && isName(host)
     var address = in_addr()
     if host.isEmpty {
       report("needs a host, as in \(grammar.example)", at: offset)
@@ -101,8 +124,7 @@ extension URLParser {
   private func isIPv6(_ host: String) -> Bool {
     let parts = host.split(separator: "%", maxSplits: 1, omittingEmptySubsequences: false)
     var address = in6_addr()
-    let zoneIsGood =
-      parts.count < 2 || !parts[1].isEmpty && parts[1].allSatisfy { $0.isLetter || $0.isNumber || "-._".contains($0) }
+    let zoneIsGood = parts.count < 2 || !parts[1].isEmpty && isName(parts[1])
     return zoneIsGood && inet_pton(AF_INET6, String(parts[0]), &address) == 1
   }
 
@@ -229,6 +251,7 @@ extension URLParser {
 
   private mutating func known(_ name: String, _ grammar: SchemeGrammar, at origin: Origin) -> SchemeGrammar.Parameter? {
     if let parameter = grammar.parameter(name) { return parameter }
+    if isFull { return nil }
     var word = "parameter"
     if case .beside = origin { word = "key" }
     let none = grammar.parameters.isEmpty ? "; \(grammar.scheme) has none" : ""
@@ -242,7 +265,7 @@ extension URLParser {
     _ given: inout [Given]
   ) {
     guard let parameter = known(name, grammar, at: nameOrigin) else { return }
-    if !parameter.isRepeatable, given.contains(where: { $0.setting.name == name }) {
+    if !parameter.isRepeatable, said.contains(name) {
       report("'\(name)' is said twice", at: nameOrigin)
       return
     }
@@ -255,6 +278,7 @@ extension URLParser {
       if !parameter.support.grants(value.description) {
         report("\(name): '\(value)' is not in this build", at: valueOrigin)
       }
+      if !parameter.isRepeatable { said.insert(name) }
       given.append((EndpointURL.Setting(name: name, value: value), valueOrigin))
     } catch {
       report("\(name): \(error.message)", at: valueOrigin, suggestion: error.suggestion)

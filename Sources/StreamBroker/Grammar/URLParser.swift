@@ -4,12 +4,16 @@
 struct URLParser {
   /// Longer texts are not looked at.
   static let limit = 4096
+  /// More problems are not looked for: a text of nothing but parameters that are unknown takes long, and tells nobody more.
+  private static let mostProblems = 100
 
   let text: String
   let beside: [(name: String, value: String)]
   /// Unicode scalars, so that a place in them is a column of the config file.
   let scalars: [Unicode.Scalar]
   private(set) var problems: [URLProblem] = []
+  /// Parameters that were given and may be given once only.
+  var said: Set<String> = []
 
   /// Where a word came from, for the problem it may become.
   enum Origin {
@@ -23,7 +27,10 @@ struct URLParser {
     scalars = text.utf8.count > Self.limit ? [] : Array(text.unicodeScalars)
   }
 
+  var isFull: Bool { problems.count >= Self.mostProblems }
+
   mutating func report(_ message: String, at origin: Origin, suggestion: String? = nil) {
+    if isFull { return }
     switch origin {
     case .text(let offset):
       problems.append(URLProblem(message: message, offset: offset, suggestion: suggestion, beside: nil))
@@ -74,7 +81,7 @@ struct URLParser {
       report("longer than \(Self.limit) bytes", at: 0)
     } else if let offset = scalars.firstIndex(where: { Suggestion.isControl($0) }) {
       report("control character \(scalars[offset].escaped(asASCII: true)) in a URL", at: offset)
-    } else if let offset = scalars.firstIndex(where: { $0.properties.isWhitespace }) {
+    } else if let offset = scalars.firstIndex(where: { $0 == " " || !$0.isASCII && $0.properties.isWhitespace }) {
       report("blank in a URL; where one is meant write %20", at: offset)
     } else if let offset = scalars.firstIndex(of: "#") {
       report("'#' in a URL; where one is meant write %23", at: offset)

@@ -135,7 +135,8 @@ public indirect enum ValueKind: Hashable, Sendable {
     case .secret: text.isEmpty ? nil : .secret(Secret(text))
     case .integer(let range): Self.wholeNumber(text).flatMap { range.contains($0) ? .integer($0) : nil }
     case .mode:
-      text.utf8.count <= 5 ? Int(text, radix: 8).flatMap { (0...0o777).contains($0) ? .text(text) : nil } : nil
+      text.utf8.count <= 5 && !text.hasPrefix("+") && !text.hasPrefix("-")
+        ? Int(text, radix: 8).flatMap { (0...0o777).contains($0) ? .text(text) : nil } : nil
     case .size(let range): Units.size(text).flatMap { range.contains($0) ? .size($0) : nil }
     case .duration(let range): Units.duration(text).flatMap { range.contains($0) ? .duration($0) : nil }
     case .durations(let range): Self.durations(text, within: range)
