@@ -42,7 +42,7 @@ extension Config.Route {
       self.clients.allow.map { "allow: [ \($0.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]" },
       self.clients.deny.isEmpty
         ? nil : "deny: [ \(self.clients.deny.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]",
-      self.clients.banner.map { "banner: \(YAMLText.lines($0))" },
+      self.clients.banner.map { "banner: \(YAMLText.scalar($0))" },
     ]
     let device = [
       shared ? "open: \(self.device.open.rawValue)" : nil,
@@ -91,23 +91,6 @@ extension Config.Clients.Takeover: CustomStringConvertible {
 }
 
 enum YAMLText {
-  /// `text` of several lines as one double-quoted scalar.
-  static func lines(_ text: String) -> String {
-    if !text.unicodeScalars.contains(where: { $0.value < 0x20 || $0.value == 0x7F }) { return scalar(text) }
-    let escaped = text.replacing("\\", with: "\\\\").replacing("\"", with: "\\\"").replacing("${", with: "$${")
-      .unicodeScalars.map { letter in
-        switch letter {
-        case "\n": "\\n"
-        case "\r": "\\r"
-        case "\t": "\\t"
-        default:
-          letter.value < 0x20 || letter.value == 0x7F
-            ? "\\x" + (letter.value < 16 ? "0" : "") + String(letter.value, radix: 16) : String(letter)
-        }
-      }
-    return "\"\(escaped.joined())\""
-  }
-
   /// `{ … }`, continued on another line before it gets too wide to read.
   static func mapping(_ items: [String]) -> String {
     var lines = ["{"]
@@ -128,9 +111,40 @@ enum YAMLText {
   static func scalar(_ text: String) -> String {
     let isPlain = text.first.map { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "/") } ?? false
     let isHarmless = text.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || "._-/:?=&+".contains($0)) }
+    if isPlain, isHarmless, !text.hasSuffix(":"), !["null", "Null", "NULL"].contains(text) { return text }
     // `${` must not be expanded a second time; quotes don't protect it.
     let safe = text.replacing("${", with: "$${")
-    if isPlain, isHarmless, !text.hasSuffix(":"), !["null", "Null", "NULL"].contains(text) { return text }
-    return "'\(safe.replacing("'", with: "''"))'"
+    if safe.unicodeScalars.allSatisfy({ isPrintable($0) && !isBreak($0) && $0 != "\t" }) {
+      return "'\(safe.replacing("'", with: "''"))'"
+    }
+    return "\"\(safe.unicodeScalars.map { escaped($0) }.joined())\""
+  }
+
+  private static func escaped(_ scalar: Unicode.Scalar) -> String {
+    switch scalar {
+    case "\"", "\\": return "\\\(scalar)"
+    case "\n": return "\\n"
+    case "\r": return "\\r"
+    case "\t": return "\\t"
+    case _ where isPrintable(scalar) && !isBreak(scalar): return String(scalar)
+    default:
+      let digits = String(scalar.value, radix: 16, uppercase: true)
+      let (letter, width) = scalar.value < 0x100 ? ("x", 2) : ("u", 4)  // those above U+FFFF are printable
+      return "\\\(letter)\(String(repeating: "0", count: width - digits.count))\(digits)"
+    }
+  }
+
+  /// YAML 1.1, production [1] c-printable; without the byte order mark, which may stand at the start of a file only.
+  static func isPrintable(_ scalar: Unicode.Scalar) -> Bool {
+    switch scalar.value {
+    case 0xFEFF: false
+    case 0x09, 0x0A, 0x0D, 0x20...0x7E, 0x85, 0xA0...0xFFFD, 0x10000...: true
+    default: false
+    }
+  }
+
+  /// What ends a line there.
+  private static func isBreak(_ scalar: Unicode.Scalar) -> Bool {
+    ["\n", "\r", "\u{85}", "\u{2028}", "\u{2029}"].contains(scalar)
   }
 }

@@ -185,11 +185,11 @@ struct ConfigBuilder {
   private mutating func claimAddress(_ listener: ConfigURL) {
     guard listener.url.grammar.authority.isNetwork, let port = listener.url.port, port != 0 else { return }
     let host = listener.url.host
-    let others = addresses[port] ?? [:]
+    func taken(_ host: String) -> String? { addresses[port]?[host] }
     let isAll = host.isEmpty || host == "0.0.0.0" || host == "::"
     let other =
-      others[host] ?? others[""] ?? (host.contains(":") ? others["::"] : others["0.0.0.0"])
-      ?? (isAll ? others.filter { host.isEmpty || $0.key.contains(":") == (host == "::") }.values.min() : nil)
+      taken(host) ?? taken("") ?? taken(host.contains(":") ? "::" : "0.0.0.0")
+      ?? (isAll ? addresses[port]?.filter { host.isEmpty || $0.key.contains(":") == (host == "::") }.values.min() : nil)
     if let other {
       reader.report("port \(port) is taken by \(other)", at: listener.place, listener.path)
     } else {
@@ -208,23 +208,14 @@ struct ConfigBuilder {
     }
   }
 
-  /// Users and groups that this system does not know; one whose databases don't answer is believed.
+  /// Users and groups that this system does not know.
   private mutating func checkOwnership(_ url: ConfigURL) {
     guard url.url.grammar.parameter("owner") != nil else { return }
-    if let name = url.url.string("owner"), isUnknown({ () throws(OpenFailure) in _ = try NodeOwnership.user(name) }) {
+    if let name = url.url.string("owner"), reader.expansion.surroundings.lacksUser(name) {
       reader.report("unknown user \(Suggestion.quote(name))", at: url.place, url.path)
     }
-    if let name = url.url.string("group"), isUnknown({ () throws(OpenFailure) in _ = try NodeOwnership.group(name) }) {
+    if let name = url.url.string("group"), reader.expansion.surroundings.lacksGroup(name) {
       reader.report("unknown group \(Suggestion.quote(name))", at: url.place, url.path)
-    }
-  }
-
-  private func isUnknown(_ lookUp: () throws(OpenFailure) -> Void) -> Bool {
-    do throws(OpenFailure) {
-      try lookUp()
-      return false
-    } catch {
-      return error.cause == nil
     }
   }
 

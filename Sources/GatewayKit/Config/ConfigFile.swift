@@ -19,8 +19,8 @@ public enum ConfigFile {
   /// as it can be read at all, else nil.
   public static func controlSocket(path: String, environment: [String: String]) -> Config.Control.Socket? {
     guard let bytes = try? content(path), let root = try? YAMLParser.parse(bytes), !root.isNull else { return nil }
-    let expansion = Expansion(environment: environment, directory: folder(of: path))
-    return ConfigBuilder.controlSocket(root, ConfigReader(file: path, broker: Gateway.broker, expansion: expansion))
+    let surroundings = Surroundings(environment: environment, directory: folder(of: path))
+    return ConfigBuilder.controlSocket(root, ConfigReader(file: path, broker: Gateway.broker, in: surroundings))
   }
 
   private static func content(_ path: String) throws(ConfigProblems) -> [UInt8] {
@@ -42,6 +42,13 @@ public enum ConfigFile {
     _ bytes: [UInt8], file: String = "config.yaml", directory: String = ".", environment: [String: String] = [:],
     broker: Broker = Gateway.broker
   ) throws(ConfigProblems) -> Config {
+    let surroundings = Surroundings(environment: environment, directory: directory)
+    return try read(bytes, file: file, in: surroundings, broker: broker)
+  }
+
+  static func read(
+    _ bytes: [UInt8], file: String, in surroundings: Surroundings, broker: Broker
+  ) throws(ConfigProblems) -> Config {
     let root: YAMLNode?
     do throws(YAMLFault) {
       if bytes.count > limit { throw YAMLFault("larger than \(Units.text(bytes: limit))", at: .start) }
@@ -52,8 +59,7 @@ public enum ConfigFile {
       ])
     }
     let empty = YAMLNode(content: .mapping([]), place: .start, weight: 1)
-    let expansion = Expansion(environment: environment, directory: directory)
-    let reader = ConfigReader(file: file, broker: broker, expansion: expansion)
+    let reader = ConfigReader(file: file, broker: broker, in: surroundings)
     return try ConfigBuilder.build(root.flatMap { $0.isNull ? nil : $0 } ?? empty, reader)
   }
 

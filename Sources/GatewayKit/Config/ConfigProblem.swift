@@ -11,8 +11,8 @@ public struct ConfigProblem: Error, Hashable, Sendable {
 
   /// A line and a column (in characters) of the file, both from 1.
   public struct Place: Hashable, Comparable, Sendable {
-    public let line: Int
-    public let column: Int
+    public private(set) var line: Int
+    public private(set) var column: Int
 
     public static func < (one: Place, other: Place) -> Bool {
       (one.line, one.column) < (other.line, other.column)
@@ -50,4 +50,13 @@ public struct ConfigProblems: Error, Hashable, Sendable, CustomStringConvertible
 
 extension ConfigProblem.Place {
   static let start = Self(line: 1, column: 1)
+
+  /// Moves behind `scalar`. Lines end as in YAML 1.1, at CR LF, CR, LF, NEL, LS and PS, since libyaml counts them so.
+  mutating func pass(_ scalar: Unicode.Scalar, after last: Unicode.Scalar?) {
+    switch scalar {
+    case "\n" where last == "\r": break
+    case "\n", "\r", "\u{85}", "\u{2028}", "\u{2029}": (line, column) = (line + 1, 1)
+    default: column += 1
+    }
+  }
 }

@@ -38,10 +38,10 @@ struct ConfigReader {
   private var problems: [ConfigProblem] = []
   private var more = 0
 
-  init(file: String, broker: Broker, expansion: Expansion) {
+  init(file: String, broker: Broker, in surroundings: Surroundings) {
     self.file = file
     self.broker = broker
-    self.expansion = expansion
+    expansion = Expansion(surroundings)
   }
 
   /// All that is wrong so far, or nil.
@@ -90,6 +90,11 @@ struct ConfigReader {
     let sample = keys.first { $0.standard != nil }.map { "\($0.name): \($0.standard!)" } ?? "\(keys[0].name): …"
     for entry in entries(of: node, at: spot, sample: sample) {
       guard let key = keys.first(where: { $0.name == entry.name }) else {
+        // What was meant takes long to find, a hundred thousand times.
+        if problems.count == ConfigProblems.limit {
+          more += 1
+          continue
+        }
         let home = ConfigKeys.home(of: entry.name, under: spot.path, isSection: spot.name.isEmpty)
         let suggestion = home == nil ? Suggestion.nearest(to: entry.name, in: keys.map(\.name)) : nil
         let advice = home.map { "; it belongs \($0)" } ?? ""

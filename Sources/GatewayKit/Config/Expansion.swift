@@ -5,18 +5,13 @@ import ByteStreams
 import StreamBroker
 
 struct Expansion {
-  let environment: [String: String]
-  /// Where `file:` paths begin: the directory of the config file.
-  let directory: String
+  let surroundings: Surroundings
   /// Bytes that variables may still add: a file of references to one long variable must not fill memory.
   private var allowance = 1 << 20
 
   struct Fault: Error { let message: String }
 
-  init(environment: [String: String], directory: String) {
-    self.environment = environment
-    self.directory = directory
-  }
+  init(_ surroundings: Surroundings) { self.surroundings = surroundings }
 
   mutating func expand(_ text: String) throws(Fault) -> String {
     var result = ""
@@ -52,7 +47,7 @@ struct Expansion {
     guard isName else {
       throw Fault(message: "\(Suggestion.quote(String(name))) is no name of a variable; a plain '${' is written '$${'")
     }
-    let value = environment[String(name)]
+    let value = surroundings.environment[String(name)]
     // As in a shell, :- stands in for an empty variable too.
     if let standard { return value.flatMap { $0.isEmpty ? nil : $0 } ?? standard }
     guard let value else {
@@ -66,10 +61,10 @@ struct Expansion {
     guard text.hasPrefix("file:") else { return text }
     let name = String(text.dropFirst("file:".count))
     if name.isEmpty { throw Fault(message: "'file:' without a path") }
-    let path = name.hasPrefix("/") ? name : "\(directory)/\(name)"
+    let path = name.hasPrefix("/") ? name : "\(surroundings.directory)/\(name)"
     let bytes: [UInt8]
     do throws(SystemError) {
-      bytes = try FileBytes.read(path, limit: 64 << 10)
+      bytes = try surroundings.content(path, 64 << 10).get()
     } catch {
       throw Fault(message: "cannot read the secret's file \(Suggestion.quote(name)): \(error.text) (\(error.name))")
     }

@@ -7,17 +7,23 @@ import StreamBroker
 struct YAMLParser {
   /// Deeper is no config: the format has six levels.
   static let depthLimit = 32
-  /// Nodes that aliases may stand for, all together: enough for any file made by hand, far below a bomb.
+  /// Nodes that aliases may stand for, all together, where a long text counts as several: enough for any file made by hand,
+  /// far below a bomb.
   static let aliasLimit = 100_000
+  /// Bytes of one text. Nothing here needs more, and comparing texts can take time by the square of their length.
+  static let textLimit = 4096
+  /// Lines that begin with %. libyaml compares each with all before it.
+  static let directiveLimit = 16
 
   private let bytes: [UInt8]
+  private let end: ConfigProblem.Place
   private let parser: UnsafeMutablePointer<yaml_parser_t>
   private var anchors: [String: YAMLNode] = [:]
   private var aliased = 0
 
   /// The one document of `bytes`; nil when there is none.
   static func parse(_ bytes: [UInt8]) throws(YAMLFault) -> YAMLNode? {
-    if let fault = firstBadByte(of: bytes) { throw fault }
+    let end = try end(of: bytes)
     let pointer = UnsafeMutablePointer<yaml_parser_t>.allocate(capacity: 1)
     defer { pointer.deallocate() }
     guard yaml_parser_initialize(pointer) == 1 else { throw YAMLFault("out of memory", at: .start) }
@@ -27,14 +33,15 @@ struct YAMLParser {
       guard let base = buffer.baseAddress else { return .success(nil) }
       yaml_parser_set_input_string(pointer, base, buffer.count)
       yaml_parser_set_encoding(pointer, YAML_UTF8_ENCODING)
-      var parser = YAMLParser(bytes: bytes, parser: pointer)
+      var parser = YAMLParser(bytes: bytes, end: end, parser: pointer)
       do throws(YAMLFault) { return .success(try parser.document()) } catch { return .failure(error) }
     }
     return try result.get()
   }
 
-  private init(bytes: [UInt8], parser: UnsafeMutablePointer<yaml_parser_t>) {
+  private init(bytes: [UInt8], end: ConfigProblem.Place, parser: UnsafeMutablePointer<yaml_parser_t>) {
     self.bytes = bytes
+    self.end = end
     self.parser = parser
   }
 
@@ -69,7 +76,8 @@ struct YAMLParser {
     case YAML_ALIAS_EVENT: return try alias(String(cString: event.data.alias.anchor), at: start)
     case YAML_SCALAR_EVENT:
       try checkTag(event.data.scalar.tag, at: start)
-      let node = YAMLNode(content: .scalar(try scalar(event)), place: start, weight: 1)
+      let weight = 1 + event.data.scalar.length / 64
+      let node = YAMLNode(content: .scalar(try scalar(event)), place: start, weight: weight)
       return remember(node, event.data.scalar.anchor)
     case YAML_SEQUENCE_START_EVENT:
       try checkTag(event.data.sequence_start.tag, at: start)
@@ -99,6 +107,9 @@ struct YAMLParser {
 
   private func scalar(_ event: yaml_event_t) throws(YAMLFault) -> YAMLNode.Scalar {
     let (value, length) = (event.data.scalar.value, event.data.scalar.length)
+    if length > Self.textLimit {
+      throw YAMLFault("a text of more than \(Units.text(bytes: Self.textLimit))", at: place(event.start_mark))
+    }
     let text = String(decoding: UnsafeBufferPointer(start: value, count: length), as: UTF8.self)
     if text.unicodeScalars.contains("\0") { throw YAMLFault("NUL in a text", at: place(event.start_mark)) }
     let isPlain = event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE
@@ -141,8 +152,9 @@ struct YAMLParser {
 
   // MARK: faults
 
+  /// libyaml adds a line end where the last one lacks it, and has places behind that.
   private func place(_ mark: yaml_mark_t) -> ConfigProblem.Place {
-    ConfigProblem.Place(line: Int(mark.line) + 1, column: Int(mark.column) + 1)
+    min(ConfigProblem.Place(line: Int(mark.line) + 1, column: Int(mark.column) + 1), end)
   }
 
   /// libyaml's words, and better ones for the faults people meet most.
@@ -172,37 +184,38 @@ struct YAMLParser {
   }
 
   private func character(at place: ConfigProblem.Place) -> Unicode.Scalar? {
-    var line = bytes[...]
-    for _ in 1..<place.line { line = line.drop { $0 != UInt8(ascii: "\n") }.dropFirst() }
-    let text = String(decoding: line.prefix { $0 != UInt8(ascii: "\n") }, as: UTF8.self).unicodeScalars
-    return text.dropFirst(place.column - 1).first
+    var here = ConfigProblem.Place.start
+    var last: Unicode.Scalar?
+    for scalar in String(decoding: bytes, as: UTF8.self).unicodeScalars {
+      if here == place { return scalar }
+      here.pass(scalar, after: last)
+      last = scalar
+    }
+    return nil
   }
 
-  /// The first byte that is not UTF-8, or a control character YAML has no place for.
-  private static func firstBadByte(of bytes: [UInt8]) -> YAMLFault? {
-    var (line, column) = (1, 1)
+  /// Where the file ends. Throws at the first byte that is not UTF-8, or a control character YAML has no place for: libyaml
+  /// refuses those too, but without a line.
+  private static func end(of bytes: [UInt8]) throws(YAMLFault) -> ConfigProblem.Place {
+    var place = ConfigProblem.Place.start
+    var last: Unicode.Scalar?
+    var directives = 0
     var decoder = UTF8()
     var iterator = bytes.makeIterator()
     while true {
-      let place = ConfigProblem.Place(line: line, column: column)
       switch decoder.decode(&iterator) {
-      case .emptyInput: return nil
-      case .error: return YAMLFault("bytes that are not UTF-8", at: place)
-      case .scalarValue("\n"): (line, column) = (line + 1, 1)
+      case .emptyInput: return place
+      case .error: throw YAMLFault("bytes that are not UTF-8", at: place)
       case .scalarValue(let scalar):
-        if !isPrintable(scalar) {
-          return YAMLFault("control character \(scalar.escaped(asASCII: true))", at: place)
+        // A byte order mark may stand before everything else.
+        guard YAMLText.isPrintable(scalar) || (scalar == "\u{FEFF}" && last == nil) else {
+          throw YAMLFault("control character \(scalar.escaped(asASCII: true))", at: place)
         }
-        column += 1
+        if scalar == "%", place.column == 1 { directives += 1 }
+        if directives > directiveLimit { throw YAMLFault("more than \(directiveLimit) directives", at: place) }
+        place.pass(scalar, after: last)
+        last = scalar
       }
-    }
-  }
-
-  /// YAML 1.1, production [1] c-printable. libyaml refuses the others too, but without a line.
-  private static func isPrintable(_ scalar: Unicode.Scalar) -> Bool {
-    switch scalar.value {
-    case 0x09, 0x0D, 0x20...0x7E, 0x85, 0xA0...0xFFFD, 0x10000...: true
-    default: false
     }
   }
 }
