@@ -12,6 +12,22 @@ let strict: [SwiftSetting] = [
   .treatAllWarnings(as: .error),
 ]
 
+// Tests/Fuzz/run sets this, for a build of its own: what is under test counts where an input leads (-sanitize=fuzzer).
+let isFuzzing = Context.environment["BAUDWAY_FUZZ"] != nil
+let tested = strict + (isFuzzing ? [.unsafeFlags(["-sanitize=fuzzer", "-parse-as-library"])] : [])
+
+/// The same properties, driven by libFuzzer or by tests that replay files.
+let fuzz: Target =
+  isFuzzing
+  ? .executableTarget(
+    name: "Fuzz", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker"], path: "Tests/Fuzz",
+    exclude: ["Replay", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Driver"],
+    swiftSettings: strict, linkerSettings: [.unsafeFlags(["-sanitize=fuzzer", "-use-ld=lld"])])
+  : .testTarget(
+    name: "FuzzReplayTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker"], path: "Tests/Fuzz",
+    exclude: ["Driver", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Replay"],
+    swiftSettings: strict)
+
 let package = Package(
   name: "baudway",
   products: [
@@ -29,10 +45,10 @@ let package = Package(
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
 
     // Floor 1: bytes, rings, lanes.
-    .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: strict),
+    .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: tested),
 
     // Floor 3: a URL becomes an open stream.
-    .target(name: "StreamBroker", dependencies: ["ByteStreams", "CLinux"], swiftSettings: strict),
+    .target(name: "StreamBroker", dependencies: ["ByteStreams", "CLinux"], swiftSettings: tested),
 
     // Floor 4: the gateway.
     .target(
@@ -40,7 +56,7 @@ let package = Package(
       dependencies: [
         "ByteStreams", "CLinux", "CYAML", "StreamBroker", .product(name: "Logging", package: "swift-log"),
       ],
-      swiftSettings: strict),
+      swiftSettings: tested),
 
     // Floor 5: the command line.
     .executableTarget(
@@ -66,5 +82,6 @@ let package = Package(
         .product(name: "Logging", package: "swift-log"),
       ],
       exclude: ["Golden"], swiftSettings: strict),
+    fuzz,
   ]
 )

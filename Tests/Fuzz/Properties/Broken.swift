@@ -1,0 +1,38 @@
+// What must hold for every input, as functions of bytes that know no fuzzer: Driver runs them under libFuzzer, Replay on
+// the files beside this folder. A property that does not hold throws; a trap is a finding as well.
+
+/// An input for which something does not hold.
+struct Broken: Error, CustomStringConvertible {
+  let description: String
+  init(_ description: String) { self.description = description }
+}
+
+/// One fuzz target.
+enum Property: String, CaseIterable {
+  case url, config, control
+
+  /// Throws for an input for which the property does not hold. To be used by one thread at a time.
+  func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
+    switch self {
+    case .url: return URLProperty.check
+    case .config: return ConfigProperty.check
+    case .control:
+      let control = try ControlProperty()
+      return { input throws(Broken) in try control.check(input) }
+    }
+  }
+}
+
+func hold(_ condition: Bool, _ rule: @autoclosure () -> String) throws(Broken) {
+  if !condition { throw Broken(rule()) }
+}
+
+/// Messages are lines: whatever a file or a caller puts into one, a terminal and a log see one line of text.
+func holdsOneLine(_ text: String?, _ what: String) throws(Broken) {
+  guard let text else { return }
+  let isLine = text.unicodeScalars.allSatisfy { scalar in
+    if scalar.isASCII { return scalar.value >= 0x20 && scalar.value != 0x7F }
+    return scalar.properties.generalCategory != .control && scalar != "\u{2028}" && scalar != "\u{2029}"
+  }
+  try hold(isLine, "\(what) is no single line: \(text.debugDescription)")
+}

@@ -1,0 +1,165 @@
+// Config files: any bytes, in a world of their own. Either a config that means the same when it is written out and read
+// again, or problems that can be found in the file.
+
+import StreamBroker
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+enum ConfigProperty {
+  /// Stands in the files of secrets, and nowhere in what is printed.
+  private static let sentinel = "Tr0ub4dor-sentinel"
+
+  private static let surroundings: Surroundings = {
+    var world = Surroundings(
+      environment: [
+        "PORT": "4001", "BAUD": "9600", "EMPTY": "", "URL": "tcp://[::1]:9", "ODD": "a\u{1b}\n\"'{${PORT}",
+      ],
+      directory: "/nowhere")
+    world.content = { path, limit in
+      switch path {
+      case "/nowhere/secret": .success(Array((sentinel + "\n").utf8))
+      case "/nowhere/bytes": .success([0xFF, 0xFE, 0x00])
+      case "/nowhere/empty": .success([])
+      default: .failure(SystemError("open", path.utf8.count % 2 == 0 ? 2 : 13))
+      }
+    }
+    world.lacksUser = { $0 != "root" }
+    world.lacksGroup = { $0 != "dialout" }
+    return world
+  }()
+
+  /// The connectors of the build, which check their URLs and ask the file system nothing.
+  private static let broker = Broker([
+    Paper<TTYConnector>.self, Paper<TCPConnector>.self, Paper<UnixConnector>.self, Paper<PtyConnector>.self,
+    Paper<SimConnector>.self,
+  ])
+
+  /// What runs before a reload.
+  private static let before: Config = {
+    let text = """
+      routes:
+        a: { listen: 'tcp://127.0.0.1:4001', endpoint: 'tty:///dev/ttyUSB0?baud=9600' }
+        b: { listen: [ 'tcp://:4002', 'unix:///run/b.sock' ], endpoint: 'tcp://host:1', link: per-client }
+        gps: { listen: 'tcp://[::1]:4003', endpoint: 'sim://nmea' }
+      """
+    guard case .success(let config) = read(Array(text.utf8)) else { preconditionFailure("the fixed config is wrong") }
+    return config
+  }()
+
+  static func check(_ input: [UInt8]) throws(Broken) {
+    switch read(input) {
+    case .success(let config): try check(config)
+    case .failure(let problems): try check(problems, of: input)
+    }
+    // The commands look for the control socket in broken files, too.
+    if let root = try? YAMLParser.parse(input), !root.isNull {
+      let reader = ConfigReader(file: "config.yaml", broker: broker, in: surroundings)
+      _ = ConfigBuilder.controlSocket(root, reader)
+    }
+  }
+
+  private static func read(_ bytes: [UInt8]) -> Result<Config, ConfigProblems> {
+    do throws(ConfigProblems) {
+      return .success(try ConfigFile.read(bytes, file: "config.yaml", in: surroundings, broker: broker))
+    } catch {
+      return .failure(error)
+    }
+  }
+
+  // MARK: - Problems
+
+  private static func check(_ problems: ConfigProblems, of input: [UInt8]) throws(Broken) {
+    try hold((1...100).contains(problems.list.count), "\(problems.list.count) problems")
+    let widths = widths(of: input)
+    var last = ConfigProblem.Place.start
+    for problem in problems.list {
+      guard let place = problem.place else { throw Broken("a problem without a place: \(problem)") }
+      try hold(place >= last, "problems in the order of their places")
+      last = place
+      try hold(
+        widths.indices.contains(place.line - 1) && (1...widths[place.line - 1] + 1).contains(place.column),
+        "a place outside the file: \(problem)")
+      try hold(!problem.message.isEmpty && problem.description.utf8.count < 8000, "a message to be read: \(problem)")
+      try holdsOneLine(problem.description, "problem")
+      try hold(!contains(problem.description, sentinel), "a secret is printed: \(problem)")
+    }
+  }
+
+  private static func contains(_ text: String, _ word: String) -> Bool {
+    text.utf8.count >= word.utf8.count && text.firstRange(of: word) != nil
+  }
+
+  /// Characters of each line, as YAML 1.1 parts them: at CR LF, CR, LF, NEL, LS and PS.
+  private static func widths(of input: [UInt8]) -> [Int] {
+    var widths = [0]
+    var isAfterReturn = false
+    for scalar in String(decoding: input, as: UTF8.self).unicodeScalars {
+      switch scalar {
+      case "\n" where isAfterReturn: break
+      case "\r", "\n", "\u{85}", "\u{2028}", "\u{2029}": widths.append(0)
+      default: widths[widths.count - 1] += 1
+      }
+      isAfterReturn = scalar == "\r"
+    }
+    return widths
+  }
+
+  // MARK: - A config
+
+  private static func check(_ config: Config) throws(Broken) {
+    try hold(Set(config.routes.map(\.name)).count == config.routes.count, "two routes of one name")
+    let table = config.table
+    try hold(!contains(table, sentinel), "a secret is printed")
+    let again: Config
+    switch read(Array(table.utf8)) {
+    case .success(let config): again = config
+    case .failure(let problems): throw Broken("its table is refused: \(problems)\n\(table)")
+    }
+    try hold(again == config, "its table means something else:\n\(table)")
+    try hold(again.table == table, "its table is not canonical:\n\(again.table)")
+    let none = ReloadPlan(from: config, to: again)
+    try hold(
+      none.report.untouched == config.routes.count && none.stopped.isEmpty && none.updated.isEmpty
+        && none.started.isEmpty && none.report.settings.isEmpty, "something changes where nothing does")
+    try checkReload(to: config)
+    for route in config.routes {
+      try hold(!route.listen.isEmpty && route.worstCaseMemory > 0, "a route without a way in, or without memory")
+    }
+  }
+
+  /// A reload accounts for every route, and comes to its end in any order of events that this plays.
+  private static func checkReload(to config: Config) throws(Broken) {
+    let plan = ReloadPlan(from: before, to: config)
+    let report = plan.report
+    let names = Set(config.routes.map(\.name))
+    try hold(
+      report.added.count + report.changed.count + report.untouched == names.count, "a new route that is forgotten")
+    try hold(Set(report.removed) == Set(before.routes.map(\.name)).subtracting(names), "an old route that is forgotten")
+    try hold(report.changed.allSatisfy { !$0.keys.isEmpty }, "a change of nothing: \(report.changed)")
+    var reloading = Reloading(plan, from: before.routes)
+    var left = 4 * (config.routes.count + before.routes.count) + 4
+    while !reloading.isOver {
+      try hold(left > 0, "a reload that does not end")
+      left -= 1
+      for step in reloading.steps() {
+        reloading.letGo(step.name)
+        reloading.over(step.name)
+      }
+    }
+  }
+}
+
+/// A connector that is only asked whether a URL is good.
+private struct Paper<Real: Connector>: Connector {
+  static var scheme: String { Real.scheme }
+  static var isLine: Bool { Real.isLine }
+
+  init(_ url: EndpointURL) throws(URLProblem) { _ = try Real(url) }
+
+  func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    preconditionFailure("nothing is opened while a config is read")
+  }
+}
