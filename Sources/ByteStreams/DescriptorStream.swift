@@ -210,13 +210,12 @@ public final class DescriptorStream: ByteStream, PollHandler {
     dismissDelegate()
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)
-      closeQueue.async { [beforeClose, kept] in
+      poller.closings.run(on: closeQueue) { [beforeClose, kept = kept.take()] in
         guard let descriptor = parcel.take() else { return }
         beforeClose?(descriptor.raw)
         _ = consume descriptor
         withExtendedLifetime(kept) {}
       }
-      kept = nil
     }
   }
 

@@ -13,6 +13,9 @@ public actor Lane {
 
   /// What everything on this lane waits with.
   public let poller: Poller
+  /// The poller's, for those elsewhere.
+  public nonisolated let closings: Closings
+  public nonisolated let programs: Closings
   private var source: (any DispatchSourceRead)?
 
   // After work the lane waits so long in epoll_wait before it goes back to Dispatch: coming back costs two thread
@@ -26,6 +29,8 @@ public actor Lane {
     let executor = try LaneExecutor(label)
     self.executor = executor
     poller = try Poller(queue: executor.queue) { body in executor.post(.call(body)) }
+    closings = poller.closings
+    programs = poller.programs
     try poller.addBell(executor.bell.raw)
     executor.queue.async { self.assumeIsolated { $0.start() } }
   }

@@ -27,6 +27,9 @@ public final class Poller {
   public let timers: Timers
   public let rings = RingPool()
   public let peers: PeerWatch
+  /// What was closed and is not over yet: on queues beside the lane; and programs with what they have started.
+  public let closings = Closings()
+  public let programs = Closings()
 
   private let epoll: Descriptor
   private let queue: DispatchQueue?  // nil for tests that play the lane themselves

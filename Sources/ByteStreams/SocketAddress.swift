@@ -152,6 +152,13 @@ public struct SocketAddress: Hashable, Sendable {
     try asked("getsockname") { getsockname(descriptor, $0, $1) }
   }
 
+  /// Whether a connected socket talks to itself: nobody listened, and the kernel chose for it the very port it was to connect
+  /// to (RFC 9293 section 3.5, simultaneous open). The address that was dialled does not tell: 0.0.0.0 leads to 127.0.0.1.
+  public static func isOwnPeer(_ descriptor: Int32) -> Bool {
+    guard let local = try? local(of: descriptor) else { return false }
+    return (try? peer(of: descriptor)) == local
+  }
+
   /// What `call` fills in, for calls of accept(2)'s kind. Throws when it answers less than zero.
   public static func asked(
     _ name: String, _ call: (UnsafeMutablePointer<sockaddr>, UnsafeMutablePointer<socklen_t>) -> Int32

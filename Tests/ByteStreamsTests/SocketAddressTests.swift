@@ -34,6 +34,24 @@ struct SocketAddressTests {
     #expect(SocketAddress.any(.ipv6, port: 3).description == "[::]:3")
   }
 
+  @Test(
+    "tells of a socket that has connected to itself, by whatever name",
+    arguments: [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"), ("::1", "::1"), ("::1", "::")])
+  func ownPeer(host: String, dialled: String) throws {
+    let wanted = try #require(SocketAddress(numeric: host, port: 0))
+    let socket = try Descriptor.socket(wanted.family)
+    try #require(wanted.withSockaddr { bind(socket.raw, $0, $1) } == 0)
+    #expect(!SocketAddress.isOwnPeer(socket.raw))
+    let port = try SocketAddress.local(of: socket.raw)?.port ?? 0
+    let itself = try #require(SocketAddress(numeric: dialled, port: port))
+    _ = itself.withSockaddr { connect(socket.raw, $0, $1) }  // EINPROGRESS, and done
+    #expect(SocketAddress.isOwnPeer(socket.raw))
+    let (near, far) = try FarEnd.tcpPair()
+    defer { far.close() }
+    let connected = try near.take()
+    #expect(!SocketAddress.isOwnPeer(connected.raw))
+  }
+
   @Test("comes from both ends of a connection, and a listener's options with it", arguments: ["127.0.0.1", "::1"])
   func ends(host: String) throws {
     let wanted = try #require(SocketAddress(numeric: host, port: 0))

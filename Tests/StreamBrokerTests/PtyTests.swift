@@ -82,10 +82,7 @@ struct PtyTests {
         .open(on: lane.poller, discardingInput: false) { _ in Issue.record("was given up") }
       opening.cancel()
     }
-    try await onOwnThread {
-      for _ in 0..<10_000 where FileSystem.target(of: folder / "modem") != nil { usleep(1000) }
-    }
-    #expect(FileSystem.target(of: folder / "modem") == nil)
+    #expect(await eventually { FileSystem.target(of: folder / "modem") == nil })
   }
 
   @Test("can be opened by everybody again when a program has gone that had it for itself alone")

@@ -72,7 +72,9 @@ struct TCPConnectorTests {
       try await Broker(Schemes.standard).open("tcp://localhost:\(listener.address.port)", on: lane).close()
     }
     listener.close()
-    let port = listener.address.port
+    let deaf = try LoopbackListener(listens: false)
+    defer { deaf.close() }
+    let port = deaf.address.port
     await #expect {
       try await onLane { lane in
         try await Broker(Schemes.standard).open("tcp://localhost:\(port)", on: lane).close()
@@ -85,8 +87,8 @@ struct TCPConnectorTests {
 
   @Test("says in one line where nobody listens")
   func refused() async throws {
-    let listener = try LoopbackListener()
-    listener.close()
+    let listener = try LoopbackListener(listens: false)
+    defer { listener.close() }
     await #expect {
       try await onLane { lane in
         try await Broker(Schemes.standard).open("tcp://\(listener.address)", on: lane).close()

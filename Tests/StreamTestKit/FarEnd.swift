@@ -158,13 +158,14 @@ public final class LoopbackListener: Sendable {
   private let content: Mutex<Descriptor?>
   private let raw: Int32
 
-  /// With a `backlog` of 0 it soon has no more room for those nobody accepts.
-  public init(_ host: String = "127.0.0.1", port: UInt16 = 0, backlog: Int32 = 128) throws {
+  /// With a `backlog` of 0 it soon has no more room for those nobody accepts. One that does not listen refuses them, and keeps
+  /// the port from everybody else, whereas one that was closed may be somebody's at once.
+  public init(_ host: String = "127.0.0.1", port: UInt16 = 0, backlog: Int32 = 128, listens: Bool = true) throws {
     guard let wanted = SocketAddress(numeric: host, port: port) else { throw SystemError("bind", EINVAL) }
     let socket = try Descriptor.socket(wanted.family)
-    try SocketOptions.set(socket.raw, SOL_SOCKET, SO_REUSEADDR, 1)
+    if listens { try SocketOptions.set(socket.raw, SOL_SOCKET, SO_REUSEADDR, 1) }
     guard wanted.withSockaddr({ bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
-    guard listen(socket.raw, backlog) == 0 else { throw SystemError("listen") }
+    guard !listens || listen(socket.raw, backlog) == 0 else { throw SystemError("listen") }
     address = try SocketAddress.local(of: socket.raw) ?? wanted
     raw = socket.raw
     content = Mutex(socket)

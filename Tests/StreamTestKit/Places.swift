@@ -2,6 +2,7 @@
 
 import ByteStreams
 import Dispatch
+import Glibc
 
 /// Runs `body` on a lane of its own, which is stopped afterwards. What `body` opened it must have closed.
 @discardableResult
@@ -29,6 +30,18 @@ public func onOwnThread<Result: Sendable>(_ work: @escaping @Sendable () throws 
   }
 }
 
+/// Waits until `condition` holds, which nobody tells of: asks every millisecond, on a thread of its own, for ten seconds at most
+/// unless told otherwise. Whether it came to hold.
+public func eventually(within seconds: UInt64 = 10, _ condition: @escaping @Sendable () -> Bool) async -> Bool {
+  await withCheckedContinuation { continuation in
+    DispatchQueue(label: "test helper").async {
+      let began = monotonicNanoseconds()
+      while !condition() && monotonicNanoseconds() - began < seconds * 1_000_000_000 { usleep(1000) }
+      continuation.resume(returning: condition())
+    }
+  }
+}
+
 /// Lets a test wait for something that happens on its lane. Both belong to that lane.
 public final class Gate {
   private var isOpen = false
@@ -44,9 +57,19 @@ public final class Gate {
     for one in all { one.resume() }
   }
 
+  /// A test whose time is over waits no longer: its task is cancelled, and that opens the gate.
   public func wait(on lane: isolated Lane) async {
     if isOpen { return }
-    await withCheckedContinuation { waiting.append($0) }
+    let gate = Resident(self, on: lane)
+    await withTaskCancellationHandler {
+      await withCheckedContinuation { continuation in
+        lane.preconditionIsolated()
+        // To come here may have taken a turn of the lane.
+        if isOpen { continuation.resume() } else { waiting.append(continuation) }
+      }
+    } onCancel: {
+      gate.post { _, gate in gate.open() }
+    }
   }
 }
 

@@ -45,6 +45,7 @@ extension ByteStream {
         delegate = recorder
         readerWaits = wish
         await gate.wait(on: lane)
+        try Task.checkCancellation()
       }
     }
     return heard
@@ -68,6 +69,7 @@ extension ByteStream {
         delegate = recorder
         writerWaits = wish
         await gate.wait(on: lane)
+        try Task.checkCancellation()
       }
     }
   }

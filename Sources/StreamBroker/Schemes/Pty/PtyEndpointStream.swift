@@ -26,6 +26,7 @@ final class PtyEndpointStream: ByteStream, ByteStreamDelegate {
   private let slave: PtySlave
   private let closes: PtyCloses
   private let queue: DispatchQueue
+  private let closings: Closings
   // Called once on the queue, before the master closes.
   private var atClose: (@Sendable () -> Void)?
 
@@ -41,6 +42,7 @@ final class PtyEndpointStream: ByteStream, ByteStreamDelegate {
     raw = descriptor.raw
     master = DescriptorStream(descriptor, kind: .device, on: poller, closingOn: queue)
     self.queue = queue
+    closings = poller.closings
     self.atClose = atClose
     master.delegate = self
   }
@@ -62,7 +64,7 @@ final class PtyEndpointStream: ByteStream, ByteStreamDelegate {
     guard let atClose else { return }
     self.atClose = nil
     closes.end()
-    queue.async(execute: atClose)
+    closings.run(on: queue, atClose)
     master.delegate = nil
     master.close()
     let slave = slave

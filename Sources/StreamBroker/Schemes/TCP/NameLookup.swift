@@ -2,6 +2,7 @@
 // server stops nobody else, and one look-up per name, which others join. Nothing is kept afterwards; the resolver caches.
 
 import ByteStreams
+import CLinux
 import Dispatch
 import Glibc
 import Synchronization

@@ -116,7 +116,7 @@ final class TCPOpening: Opening {
 
   private func settled(_ index: Int, isConnected: Bool = false) {
     guard let attempt = attempts[index] else { return }
-    if let error = attempt.error(order.addresses[index], isConnected: isConnected) {
+    if let error = attempt.error(isConnected: isConnected) {
       failed(index, error)
     } else {
       handle(.connected(index))
@@ -179,11 +179,9 @@ private final class Attempt: PollHandler {
   func ready(_ events: PollEvents) { settled() }
 
   /// What went wrong, now that it is decided.
-  func error(_ address: SocketAddress, isConnected: Bool) -> SystemError? {
+  func error(isConnected: Bool) -> SystemError? {
     if !isConnected, let error = SocketOptions.takeError(of: raw, "connect") { return error }
-    // Nobody listens, and the kernel chose the very port it was to connect to: TCP then talks to itself.
-    if (try? SocketAddress.local(of: raw)) == address { return SystemError("connect", ECONNREFUSED) }
-    return nil
+    return SocketAddress.isOwnPeer(raw) ? SystemError("connect", ECONNREFUSED) : nil
   }
 
   func close(_ poller: Poller) { _ = take(poller) }
