@@ -39,6 +39,10 @@ final class GatewayCore {
   var reloadWaiters: [(ReloadOutcome) -> Void] = []
   var reloadsToCome: [(config: Config, done: (ReloadOutcome) -> Void)] = []
 
+  // What closes last may take so long: a driver that hangs does not keep the process.
+  private static let closingLimit = Duration.seconds(1)
+  /// And programs, which have five seconds to end, and are killed then.
+  private static let programLimit = Duration.seconds(6)
   /// How long sessions may take to end when their route does.
   private static let drainLimit = Duration.seconds(5)
 
@@ -92,7 +96,9 @@ final class GatewayCore {
     guard let connector = try? broker.connector(route.endpoint) else {
       preconditionFailure("the configuration lets no URL through that its connector refuses")
     }
-    return connector
+    guard let remarking = connector as? any RemarkingConnector else { return connector }
+    let (name, endpoint, status) = (route.name, route.endpoint.description, status)
+    return remarking.telling { status.tell(.endpointSaid(route: name, endpoint: endpoint, line: $0)) }
   }
 
   /// Ends a route. `letGo` is called when its listeners are closed, `done` when nothing is left of it.
@@ -131,9 +137,13 @@ final class GatewayCore {
     for name in Array(running.keys) { stopRoute(name, .shutdown) }
     whenStopped = { [self] in
       whenStopped = nil
-      closeControl { [status] in
-        status.tell(.stopped)
-        done()
+      closeControl { [status, poller, lanes] in
+        Closings.settle(lanes.map(\.closings), within: Self.closingLimit, on: poller) {
+          Closings.settle(lanes.map(\.programs), within: Self.programLimit, on: poller) {
+            status.tell(.stopped)
+            done()
+          }
+        }
       }
     }
     if leaving.isEmpty { whenStopped?() }

@@ -33,6 +33,12 @@ extension Connector {
   public var realDevice: String? { nil }
 }
 
+/// A connector whose endpoints say something to people beside their bytes, such as a program on standard error.
+public protocol RemarkingConnector: Connector {
+  /// The same connector, whose endpoints tell `hear` each line, on their lanes. It must be quick, and must not block.
+  func telling(_ hear: @escaping @Sendable (String) -> Void) -> any Connector
+}
+
 /// An attempt under way.
 public protocol Opening: AnyObject {
   /// Gives the attempt up: `done` is not called, and what was opened is closed. Does nothing when it is over.

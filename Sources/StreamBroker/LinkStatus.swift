@@ -17,6 +17,13 @@ public enum LinkStatus: Hashable, Sendable {
     case openFailed(OpenFailure)
     /// It was open and broke, or ended in order when there is no error.
     case lost(SystemError?)
+    /// It was a program, which has ended.
+    case exited(ProgramEnd)
+
+    /// Why an open link is gone, of the error that told it; nil when it ended in order.
+    public init(losingBy error: (any Error)?) {
+      if let end = error as? ProgramEnd { self = .exited(end) } else { self = .lost(error as? SystemError) }
+    }
   }
 
   /// The word for logs and status: "open", "waiting".
@@ -37,6 +44,7 @@ extension LinkStatus.Reason: CustomStringConvertible {
     case .openFailed(let failure): failure.description
     case .lost(let error?): error.description
     case .lost(nil): "ended"
+    case .exited(let end): end.description
     }
   }
 }

@@ -11,7 +11,7 @@ struct Serve: ParsableCommand {
     abstract: "Runs the gateway in the foreground.",
     discussion: """
       Logs to standard error. SIGHUP reads the configuration again, as `baudway reload` does, and as --watch does by itself; \
-      SIGTERM or SIGINT ends in order, at most five seconds later, and a second one at once.
+      SIGTERM or SIGINT ends in order, at most five seconds later (programs of exec: have five more), and a second one at once.
       """)
 
   @OptionGroup var file: ConfigArgument
@@ -24,6 +24,8 @@ struct Serve: ParsableCommand {
     raiseDescriptorLimit()
     // Whoever reads the log may go before us; no device is to lose its clients for that.
     signal(SIGPIPE, SIG_IGN)
+    // Ignored by whoever started us, the kernel would reap our programs, and nobody would know how they ended.
+    signal(SIGCHLD, SIG_DFL)
     let log = StatusLog(config.log)
     let board = StatusBoard()
     let manager = serviceManager(of: config)

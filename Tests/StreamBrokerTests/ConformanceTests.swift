@@ -25,6 +25,9 @@ struct ConformanceTests {
   @Test("pty: keeps what a stream promises")
   func pty() async throws { try await StreamConformance(ProgramRig(folder: TemporaryFolder())).run() }
 
+  @Test("exec: keeps what a stream promises")
+  func exec() async throws { try await StreamConformance(ExecRig(folder: TemporaryFolder())).run() }
+
   @Test("sim: keeps what a stream promises")
   func sim() async throws { try await StreamConformance(SimRig()).run() }
 }
@@ -34,14 +37,12 @@ struct TCPRig: StreamRig {
   let host: String
 
   func farEnd(_ part: FarPart) throws -> String? {
+    // A port that was free a moment ago may be another test's now; this one is nobody's.
+    if case .refuse = part { return SocketAddress(numeric: host, port: 1).map { "tcp://\($0)" } }
     let listener = try LoopbackListener(host)
-    if case .refuse = part {
+    DispatchQueue(label: "far end").async {
+      do { try listener.accept().play(part) } catch { Issue.record(error) }
       listener.close()
-    } else {
-      DispatchQueue(label: "far end").async {
-        do { try listener.accept().play(part) } catch { Issue.record(error) }
-        listener.close()
-      }
     }
     return "tcp://\(listener.address)"
   }
@@ -94,6 +95,43 @@ struct ProgramRig: StreamRig {
       return "pty://\(path)"
     }
   }
+}
+
+/// Programs that every system has.
+struct ExecRig: StreamRig {
+  let folder: TemporaryFolder
+
+  func farEnd(_ part: FarPart) throws -> String? {
+    let file = folder / "\(UInt32.random(in: 0 ... .max))"
+    switch part {
+    case .echo: return "exec:/bin/cat"
+    case .sayAndHangUp(let bytes): return shell("printf %s '\(String(decoding: bytes, as: UTF8.self))'")
+    case .answerAfterTheEnd: return shell("cat >\(file); cat \(file)")
+    case .sleepThenCount(let mayWake):
+      guard mkfifo(file, 0o600) == 0 else { throw SystemError("mkfifo") }
+      DispatchQueue(label: "far end").async {
+        mayWake.wait()
+        let raw = open(file, O_WRONLY | O_CLOEXEC)
+        Glibc.close(raw)
+      }
+      return shell("read line <\(file); cat >/dev/null")
+    case .refuse: return "exec:\(file)"
+    }
+  }
+}
+
+/// The URL of a shell that runs `script`.
+func shell(_ script: String, _ query: String = "") -> String {
+  "exec:/bin/sh?arg=-c&arg=\(escaped(script))\(query)"
+}
+
+/// As the value of a parameter.
+func escaped(_ text: String) -> String {
+  text.unicodeScalars.map { scalar in
+    " #%&?\n\t".unicodeScalars.contains(scalar)
+      ? "%" + (scalar.value < 16 ? "0" : "") + String(scalar.value, radix: 16)
+      : String(scalar)
+  }.joined()
 }
 
 /// Opens a terminal as a program does, once its path is there. Blocks, for ten seconds at most.

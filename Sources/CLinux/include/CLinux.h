@@ -49,6 +49,22 @@ int linux_open_pty(char *path, size_t capacity);
 /// Whoever the slave belongs to, unless somebody has it alone (EBUSY).
 int linux_open_peer(int master);
 
+/// posix_spawn(3) without a shell and without our descriptors, signal mask and handlers, in a process group of its own.
+/// `stream` becomes standard input and output, `errors` standard error. With a `terminal` instead, a path, all three are that,
+/// and the controlling terminal of a session of its own.
+int linux_spawn(
+  pid_t *pid, const char *path, char *const arguments[], char *const environment[], int stream, int errors,
+  const char *terminal);
+/// pidfd_open(2): readable when the process has ended.
+int linux_pidfd(pid_t pid);
+/// waitpid(2) without waiting. 1 when it has ended and is reaped, with its exit status, or else the signal that killed it;
+/// 0 while it lives.
+int linux_reap(pid_t pid, int *status, int *signal);
+/// "SEGV" for a signal, or NULL if the number is unknown. Static text.
+const char *linux_signal_name(int number);
+/// pipe2(2), close-on-exec; the reading end, ends[0], non-blocking.
+int linux_pipe(int ends[2]);
+
 /// struct termios2 of ioctl_tty(2), as far as a serial line needs it.
 struct linux_termios {
   uint32_t iflag, oflag, cflag, lflag;  // cflag without the bits of the rates

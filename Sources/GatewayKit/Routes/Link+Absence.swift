@@ -4,10 +4,11 @@
 import ByteStreams
 import StreamBroker
 
-/// An endpoint that was there and ended without an error, which is how ttys and ptys say that they were unplugged.
+/// An endpoint that was there and ended without an error, which is also how ttys and ptys say that they were unplugged.
 struct EndpointEnded: Error, CustomStringConvertible {
   let endpoint: String
-  var description: String { "\(endpoint) hung up; was it unplugged?" }
+  let isLine: Bool
+  var description: String { isLine ? "\(endpoint) hung up; was it unplugged?" : "\(endpoint) ended" }
 }
 
 extension Link {
@@ -42,9 +43,13 @@ extension Link {
       say(.closed)
       hub.leaveAll(Ending(.deviceLost, cause))
     } else {
-      let ending = Ending(.deviceLost, cause ?? EndpointEnded(endpoint: settings.endpoint))
-      isAway(.lost(cause as? SystemError), ending, then: step)
+      let ending = Ending(.deviceLost, cause ?? lost(settings))
+      isAway(LinkStatus.Reason(losingBy: cause), ending, then: step)
     }
+  }
+
+  private func lost(_ settings: RouteSettings) -> EndpointEnded {
+    EndpointEnded(endpoint: settings.endpoint, isLine: type(of: settings.connector).isLine)
   }
 
   private func isAway(_ reason: LinkStatus.Reason, _ ending: Ending, then step: Device.Step) {

@@ -75,6 +75,9 @@ struct LogLine {
       self.init(
         .warning, "link drops",
         [("route", .text(route)), ("endpoint", .text(endpoint)), ("dropped", .number(bytes))])
+    case .endpointSaid(let route, let endpoint, let line):
+      self.init(
+        .info, "endpoint says", [("route", .text(route)), ("endpoint", .text(endpoint)), ("text", .text(line))])
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
     case .routeConfigured(let route, let listeners):
       self.init(.debug, "route configured", [("route", .text(route)), ("listeners", .number(UInt64(listeners.count)))])
@@ -125,6 +128,8 @@ struct LogLine {
     case .open, .closed: self.init(.info, "link \(status.word)", place)
     case .waiting(.lost(let error)):
       self.init(.warning, "link lost", place + [("error", .text(error?.description ?? "the endpoint ended"))])
+    case .waiting(.exited(let end)):
+      self.init(.warning, "link lost", place + [("error", .text(end.description))])
     case .waiting(.openFailed(let failure)):
       self.init(.warning, "link waiting", place + [("error", .text(failure.description))])
     }

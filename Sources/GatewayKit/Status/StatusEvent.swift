@@ -32,6 +32,8 @@ public enum StatusEvent: Sendable {
   /// Bytes that are in no session's account were thrown away: sent to the device and not gone out when the link closed, or
   /// said by it and heard by nobody.
   case linkDropped(route: String, endpoint: String, bytes: UInt64)
+  /// A line that the endpoint said beside its bytes, as a program does on standard error; 20 a second at most.
+  case endpointSaid(route: String, endpoint: String, line: String)
   case routeStopped(String)
   /// The configuration is about to be read again; `reloaded` or `reloadFailed` follows.
   case reloading

@@ -7,6 +7,7 @@ public enum Schemes {
     TCPConnector.self,
     UnixConnector.self,
     PtyConnector.self,
+    ExecConnector.self,
     SimConnector.self,
   ]
 }

@@ -1,0 +1,450 @@
+// exec: programs from their start to their end.
+
+import ByteStreams
+import CLinux
+import Glibc
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import StreamBroker
+
+@Suite("A program", .timeLimit(.minutes(1)))
+struct ExecTests {
+  private let broker = Broker(Schemes.standard)
+
+  /// Everything it says, until its end.
+  private func output(_ url: String) async throws -> String {
+    try await onLane { lane in
+      let stream = try await broker.open(url, on: lane)
+      defer { stream.close() }
+      return String(decoding: try await stream.readToEnd(on: lane), as: UTF8.self)
+    }
+  }
+
+  // MARK: - What it gets
+
+  @Test("gets its arguments as they stand")
+  func arguments() async throws {
+    #expect(try await output("exec:/usr/bin/printf?arg=%25s|&arg=a%20b&arg=$HOME&arg=%22;%26") == "a b|$HOME|\";&|")
+  }
+
+  @Test("gets three descriptors and no other, also of those that we would leave open")
+  func descriptors() async throws {
+    let raw = open("/dev/null", O_RDONLY)
+    defer { Glibc.close(raw) }
+    let names = try await output("exec:/bin/ls?arg=/proc/self/fd").split(separator: "\n")
+    #expect(names == ["0", "1", "2", "3"])  // the last is the folder it reads
+  }
+
+  @Test("has no signal blocked or ignored, and leads a process group of its own")
+  func signals() async throws {
+    let status = try await output("exec:/bin/grep?arg=-E&arg=^Sig(Blk|Ign)&arg=/proc/self/status")
+    // 32 and 33 are glibc's own, which it sees to itself.
+    #expect(status == "SigBlk:\t0000000000000000\nSigIgn:\t0000000180000000\n")
+    let numbers = try await output("exec:/bin/cat?arg=/proc/self/stat").split(separator: " ")
+    #expect(numbers[0] == numbers[4] && numbers[4] != "\(getpgrp())")
+  }
+
+  @Test("gets of our environment what is listed, and a PATH")
+  func environment() async throws {
+    let ours = FileSystem.beginning(of: "/proc/self/environ")?.split(separator: 0).map { $0.prefix { $0 != 61 } } ?? []
+    #expect(ours.contains { !ExecEnvironment.names.contains(String(decoding: $0, as: UTF8.self)) })
+    let names = try await output("exec:/usr/bin/env").split(separator: "\n").map { $0.prefix { $0 != "=" } }
+    #expect(names.contains("PATH") && names.allSatisfy { ExecEnvironment.names.contains(String($0)) }, "\(names)")
+  }
+
+  @Test("has a terminal where it is asked for: all three descriptors, 80 by 24, and the keys that interrupt")
+  func terminal() async throws {
+    let script = "test -t 0 && test -t 1 && test -t 2 && stty size && echo $TERM"
+    #expect(try await output(shell(script, "&pty=yes")) == "24 80\r\nvt100\r\n")
+    try await onLane { lane in
+      let stream = try await broker.open(shell("echo on; exec cat", "&pty=yes"), on: lane)
+      defer { stream.close() }
+      #expect(try await stream.read(exactly: 4, on: lane) == Array("on\r\n".utf8))
+      try await stream.writeAll([3], on: lane)  // ^C
+      let end = await #expect(throws: ProgramEnd.self) { _ = try await stream.readToEnd(on: lane) }
+      #expect(end?.how == .killed(signal: SIGINT))
+    }
+  }
+
+  // MARK: - How it ends
+
+  @Test(
+    "says its last words, and then how it ended",
+    arguments: [
+      ("echo bye; exit 3", "/bin/sh exited with status 3"),
+      ("echo bye; kill -SEGV $$", "/bin/sh was killed by SIGSEGV"),
+    ])
+  func failure(script: String, text: String) async throws {
+    try await onLane { lane in
+      let stream = try await broker.open(shell(script), on: lane)
+      defer { stream.close() }
+      #expect(try await stream.read(exactly: 4, on: lane) == Array("bye\n".utf8))
+      let end = await #expect(throws: ProgramEnd.self) { _ = try await stream.readToEnd(on: lane) }
+      #expect(end?.description == text)
+      #expect(LinkStatus.Reason(losingBy: end).description == text)
+      let again = #expect(throws: ProgramEnd.self) { try stream.write([1]) }
+      #expect(again == end)
+    }
+  }
+
+  @Test("may end before it has said a word")
+  func wordless() async throws {
+    let end = await #expect(throws: ProgramEnd.self) { _ = try await output("exec:/bin/false") }
+    #expect(end?.description == "/bin/false exited with status 1")
+  }
+
+  @Test("that ends in order takes no more, which is told after its last words and wakes nobody before")
+  func endsInOrder() async throws {
+    try await onLane { lane in
+      let stream = try await broker.open(shell("echo $$; read line"), on: lane)
+      defer { stream.close() }
+      let pid = try #require(try await stream.readNumber(on: lane))
+      try await stream.writeAll([10], on: lane)
+      #expect(await gone(pid, on: lane))
+      let recorder = EventRecorder()
+      stream.delegate = recorder
+      stream.writerWaits = .writable
+      let answer = try stream.write([1])
+      #expect(answer == .blocked(until: .writable))
+      await pause(.milliseconds(100), on: lane)
+      #expect(recorder.events.isEmpty)
+      let end = try stream.read()
+      #expect(end == .ended)
+      stream.writerWaits = []
+      await pause(.milliseconds(50), on: lane)
+      #expect(recorder.events == [.endEncountered])
+      #expect(throws: SystemError("write", EPIPE)) { try stream.write([1]) }
+    }
+  }
+
+  @Test("that has not read what was written to it ends as well as any other")
+  func unreadInput() async throws {
+    try await onLane { lane in
+      let stream = try await broker.open(shell("read line; echo $line"), on: lane)
+      defer { stream.close() }
+      try await stream.writeAll(Array("first\nand more that nobody reads\n".utf8), on: lane)
+      #expect(try await stream.readToEnd(on: lane) == Array("first\n".utf8))
+    }
+  }
+
+  @Test("is over when it ends, also when others hold on to its streams")
+  func daemon() async throws {
+    let folder = try TemporaryFolder()
+    let pid = folder / "pid"
+    // One in a session of its own, whom nobody's group reaches.
+    let said = try await output(shell("setsid sh -c 'echo $$ >\(pid); exec sleep 1000' & echo bye; sleep 0.3"))
+    #expect(said == "bye\n")
+    let left = try #require(pid_t(FileSystem.line(of: pid) ?? ""))
+    #expect(isAlive(left))
+    kill(left, SIGKILL)
+  }
+
+  @Test("is heard to its last word also when others hold on to its streams and nobody reads at its end")
+  func lateReader() async throws {
+    try await onLane { lane in
+      let stream = try await broker.open(shell("echo $$; setsid sleep 20 & exec echo bye"), on: lane)
+      defer { stream.close() }
+      let pid = try #require(try await stream.readNumber(on: lane))
+      #expect(await gone(pid, on: lane))
+      #expect(try await stream.readToEnd(on: lane) == Array("bye\n".utf8))
+    }
+  }
+
+  @Test("that closes its output and lives on has ended the stream, and is ended with it")
+  func closesOutput() async throws {
+    let folder = try TemporaryFolder()
+    let pid = folder / "pid"
+    #expect(try await output(shell("echo $$ >\(pid); exec <&- >&-; exec sleep 1000")) == "")
+    try await disappears(pid)
+  }
+
+  @Test("that closes its output is told of as deaf once it has ended, too")
+  func closesOutputThenEnds() async throws {
+    let folder = try TemporaryFolder()
+    let fifo = folder / "fifo"
+    try #require(mkfifo(fifo, 0o600) == 0)
+    try await onLane { lane in
+      let stream = try await broker.open(shell("exec <&- >&-; read line <\(fifo); exit 0"), on: lane)
+      defer { stream.close() }
+      #expect(try await stream.readToEnd(on: lane).isEmpty)
+      let ended = Gate()
+      let recorder = EventRecorder { _ in ended.open() }
+      stream.delegate = recorder
+      _ = try await onOwnThread { Glibc.close(open(fifo, O_WRONLY | O_CLOEXEC)) }
+      await ended.wait(on: lane)
+      #expect(recorder.events == [.endEncountered])
+    }
+  }
+
+  @Test("is reaped, and takes with it what it has started")
+  func group() async throws {
+    try await onLane { lane in
+      let stream = try await broker.open(shell("sleep 1000 & echo $$ $!; read line"), on: lane)
+      defer { stream.close() }
+      let numbers = try await stream.readLine(on: lane).split(separator: " ").compactMap { pid_t($0) }
+      try await stream.writeAll([10], on: lane)
+      #expect(try await stream.readToEnd(on: lane).isEmpty)
+      #expect(kill(numbers[0], 0) == -1 && errno == ESRCH)  // not even a zombie
+      #expect(await eventually { !isAlive(numbers[1]) })
+    }
+  }
+
+  @Test("that ends by itself leaves nobody of its group behind, deaf or not")
+  func deafChild() async throws {
+    try await onLane { lane in
+      let script = "trap '' TERM; (while :; do sleep 0.1; done) & echo $!"
+      let stream = try await broker.open(shell(script), on: lane)
+      let pid = try #require(try await stream.readNumber(on: lane))
+      #expect(try await stream.readToEnd(on: lane).isEmpty)
+      stream.close()
+      #expect(await eventually(within: 20) { !isAlive(pid) })
+    }
+  }
+
+  @Test("is reaped and takes its group with it also when its lane stops before it has ended")
+  func laneStops() async throws {
+    let script = "trap '' TERM; (while :; do sleep 0.1; done) & echo $$; echo $!; while :; do sleep 0.1; done"
+    let numbers = try await onLane { lane in
+      let stream = try await broker.open(shell(script), on: lane)
+      defer { stream.close() }
+      return [try await stream.readNumber(on: lane), try await stream.readNumber(on: lane)].compactMap { $0 }
+    }
+    #expect(numbers.count == 2)
+    #expect(await eventually { kill(numbers[0], 0) != 0 && !isAlive(numbers[1]) })
+  }
+
+  @Test("is asked to end also when it is stopped, or has left its group", arguments: [true, false])
+  func outOfReach(isStopped: Bool) async throws {
+    let folder = try TemporaryFolder()
+    let asked = folder / "asked"
+    let leave = isStopped ? "kill 'STOP', $$;" : "setpgrp(0, getpgrp(getppid()));"
+    let script =
+      "$SIG{TERM} = sub { open(F, '>', '\(asked)'); exit }; $| = 1; print qq($$\\n); \(leave) print qq(on\\n); sleep 1 while 1"
+    try await onLane { lane in
+      let stream = try await broker.open("exec:/usr/bin/perl?arg=-e&arg=\(escaped(script))", on: lane)
+      let pid = try #require(try await stream.readNumber(on: lane))
+      if isStopped {
+        #expect(await eventually { FileSystem.line(of: "/proc/\(pid)/stat")?.contains(") T ") == true })
+      } else {
+        let line = try await stream.readLine(on: lane)
+        #expect(line == "on" && getpgid(pid) != pid)
+      }
+      stream.close()
+      #expect(await gone(pid, on: lane))
+    }
+    #expect(access(asked, F_OK) == 0)
+  }
+
+  @Test("is asked to end at the close of its stream, and killed five seconds later when it has not")
+  func stubborn() async throws {
+    let folder = try TemporaryFolder()
+    let file = folder / "pid"
+    try await onLane { lane in
+      let stream = try await broker.open(
+        shell("trap 'echo asked >\(folder / "asked")' TERM; echo $$ >\(file); echo on; while :; do sleep 0.1; done"),
+        on: lane)
+      #expect(try await stream.read(exactly: 3, on: lane) == Array("on\n".utf8))
+      let pid = try #require(pid_t(FileSystem.line(of: file) ?? ""))
+      stream.close()
+      let began = monotonicNanoseconds()
+      #expect(await gone(pid, on: lane))
+      #expect(access(folder / "asked", F_OK) == 0 && monotonicNanoseconds() - began >= 5_000_000_000)
+    }
+  }
+
+  @Test("is not left behind by an opening that was given up, wherever that was")
+  func cancelled() async throws {
+    let mark = "1000.\(UInt32.random(in: 0 ... .max))"
+    let connector = try broker.connector("exec:/bin/sleep?arg=\(mark)")
+    try await onLane { lane in
+      for delay in 0..<20 {
+        let opening = connector.open(on: lane.poller, discardingInput: false) {
+          if case .success(let stream) = $0 { stream.close() }
+        }
+        for _ in 0..<delay { await pause(.microseconds(200), on: lane) }
+        opening.cancel()
+      }
+      #expect(await eventually { processes(naming: mark).isEmpty })
+    }
+  }
+
+  // MARK: - What it says to people
+
+  @Test("is heard on standard error, line by line, to the last")
+  func standardError() async throws {
+    let lines = Mutex<[String]>([])
+    let script = "echo one >&2; echo out; printf 'two\\r\\n\\nthree' >&2; exit 1"
+    try await onLane { lane in
+      let open = try await remarking(shell(script), on: lane) { line in lines.withLock { $0.append(line) } }
+      #expect(try await open.read(exactly: 4, on: lane) == Array("out\n".utf8))
+      await #expect(throws: ProgramEnd.self) { _ = try await open.readToEnd(on: lane) }
+      open.close()
+    }
+    #expect(lines.withLock { $0 } == ["one", "two", "three"])
+  }
+
+  @Test("that floods standard error is heard on standard output all the same, and told of 20 lines a second")
+  func floodOfErrors() async throws {
+    let lines = Mutex<[String]>([])
+    let began = monotonicNanoseconds()
+    try await onLane { lane in
+      let stream = try await remarking(shell("yes >&2 & cat; kill $!"), on: lane) { line in
+        lines.withLock { $0.append(line) }
+      }
+      for round in 0..<50 {
+        let bytes = Array("round \(round)\n".utf8)
+        try await stream.writeAll(bytes, on: lane)
+        #expect(try await stream.read(exactly: bytes.count, on: lane) == bytes)
+      }
+      stream.finishWriting()
+      #expect(try await stream.readToEnd(on: lane).isEmpty)
+      stream.close()
+    }
+    let seconds = Int((monotonicNanoseconds() - began) / 1_000_000_000) + 2
+    let told = lines.withLock { $0 }
+    #expect(told.contains("y") && told.count <= seconds * 21 + 1, "\(told.count) in \(seconds) s")
+    #expect(told.last?.hasSuffix("lines more") == true)
+  }
+
+  @Test("is counted on standard error to the last line of a full pipe")
+  func lastErrors() async throws {
+    let lines = Mutex<[String]>([])
+    try await onLane { lane in
+      var ends: [Int32] = [-1, -1]
+      try #require(linux_pipe(&ends) == 0)
+      let writing = Descriptor(owning: ends[1])
+      let errors = try ExecErrors(Descriptor(owning: ends[0]), on: lane.poller) { line in
+        lines.withLock { $0.append(line) }
+      }
+      let all =
+        [UInt8](repeating: UInt8(ascii: "\n"), count: 1) + Array(String(repeating: "1234567\n", count: 8000).utf8)
+      #expect(Glibc.write(writing.raw, all, all.count) == all.count)
+      errors.close()
+    }
+    #expect(lines.withLock { $0.last } == "… and 7980 lines more")
+  }
+
+  // MARK: - Failures
+
+  @Test(
+    "that can't be started says why",
+    arguments: [
+      ("nowhere", "no such program"), ("file", "may execute"), ("sub", "may execute"),
+      ("text", "a script needs a first line"),
+      ("script", "none that its first line (#!) names"),
+    ])
+  func refusal(name: String, reason: String) async throws {
+    let folder = try TemporaryFolder()
+    try folder.write("file", "")
+    try folder.write("text", "echo hello\n")
+    try folder.write("script", "#!/nowhere/sh\n")
+    try #require(mkdir(folder / "sub", 0o700) == 0)
+    for name in ["text", "script"] { chmod(folder / name, 0o700) }
+    let failure = await #expect(throws: OpenFailure.self) { _ = try await output("exec:\(folder / name)") }
+    #expect(failure?.description.hasPrefix("start \(folder / name): ") == true)
+    #expect(failure?.description.contains(reason) == true, "\(failure?.description ?? "")")
+  }
+
+  // MARK: - Helpers
+
+  private func remarking(
+    _ url: String, on lane: isolated Lane, _ hear: @escaping @Sendable (String) -> Void
+  ) async throws -> any ByteStream {
+    let connector = try #require(try broker.connector(url) as? any RemarkingConnector)
+    let opened = Gate()
+    var stream: (any ByteStream)?
+    let opening = connector.telling(hear).open(on: lane.poller, discardingInput: false) {
+      stream = try? $0.get()
+      opened.open()
+    }
+    await opened.wait(on: lane)
+    opening.cancel()
+    return try #require(stream)
+  }
+
+  private func pause(_ time: Duration, on lane: isolated Lane) async {
+    let gate = Gate()
+    lane.poller.timers.after(time) { gate.open() }
+    await gate.wait(on: lane)
+  }
+
+  /// Waits until a child of ours has ended and is reaped, which happens on its lane; for 30 s at most.
+  private func gone(_ pid: pid_t, on lane: isolated Lane) async -> Bool {
+    let began = monotonicNanoseconds()
+    while kill(pid, 0) == 0, monotonicNanoseconds() - began < 30_000_000_000, !Task.isCancelled {
+      await pause(.milliseconds(5), on: lane)
+    }
+    return kill(pid, 0) != 0
+  }
+
+  private func disappears(_ file: String) async throws {
+    let pid = try #require(pid_t(FileSystem.line(of: file) ?? ""))
+    #expect(await eventually { !isAlive(pid) })
+  }
+}
+
+extension ByteStream {
+  /// What comes up to a line feed, without it.
+  fileprivate func readLine(on lane: isolated Lane) async throws -> String {
+    var line: [UInt8] = []
+    while true {
+      let next = try await read(exactly: 1, on: lane)
+      if next.isEmpty || next == [10] { return String(decoding: line, as: UTF8.self) }
+      line += next
+    }
+  }
+
+  fileprivate func readNumber(on lane: isolated Lane) async throws -> pid_t? { pid_t(try await readLine(on: lane)) }
+}
+
+/// Whether the process runs; a zombie does not.
+private func isAlive(_ pid: pid_t) -> Bool {
+  guard let stat = FileSystem.line(of: "/proc/\(pid)/stat"), let parenthesis = stat.lastIndex(of: ")") else {
+    return false
+  }
+  return !stat[parenthesis...].hasPrefix(") Z") && !stat[parenthesis...].hasPrefix(") X")
+}
+
+private func processes(naming argument: String) -> [pid_t] {
+  FileSystem.names(in: "/proc").compactMap { pid_t($0) }.filter { pid in
+    let words = FileSystem.beginning(of: "/proc/\(pid)/cmdline")?.split(separator: 0) ?? []
+    return words.contains { $0.elementsEqual(argument.utf8) }
+  }
+}
+
+@Suite("Lines of standard error")
+struct LineCutterTests {
+  private func take(_ cutter: inout LineCutter, _ text: String, second: UInt64 = 0) -> [String] {
+    Array(text.utf8).withUnsafeBytes { cutter.take($0, now: second * 1_000_000_000) }
+  }
+
+  @Test("are cut at line feeds, wherever the pipe has cut them")
+  func lines() {
+    var cutter = LineCutter()
+    #expect(take(&cutter, "one\ntw") == ["one"])
+    #expect(take(&cutter, "o\r\n\n\nthr") == ["two"])
+    #expect(take(&cutter, "ee") == [])
+    #expect(cutter.finish(now: 0) == ["three"])
+    #expect(cutter.finish(now: 0) == [])
+  }
+
+  @Test("are 500 bytes at most")
+  func length() {
+    var cutter = LineCutter()
+    let long = String(repeating: "x", count: 10_000)
+    #expect(take(&cutter, long + "\nshort\n") == [String(repeating: "x", count: 500) + "…", "short"])
+  }
+
+  @Test("are 20 a second at most; the others are counted")
+  func flood() {
+    var cutter = LineCutter()
+    let flood = String(repeating: "x\n", count: 1000)
+    #expect(take(&cutter, flood, second: 1).count == 20)
+    #expect(take(&cutter, flood, second: 1).isEmpty)
+    let next = take(&cutter, flood, second: 2)
+    #expect(next.count == 21 && next[0] == "… and 1980 lines more")
+    #expect(cutter.finish(now: 0) == ["… and 980 lines more"])
+  }
+}
