@@ -25,6 +25,7 @@ class Gateway:
         self.folder = pathlib.Path(self._folder.name)
         self.path = self.folder / "config.yaml"
         self.routes = {}
+        self.defaults = {"device": {}}
         self.listening = {}  # route → the addresses it has, as the log says them
         self.ended = {}  # (route, client) or a session's number → the entry that ended it; popped by whoever waits for it
         self.numbers = {}  # (route, client) or a session's number → the session's number
@@ -46,7 +47,7 @@ class Gateway:
     def write(self):
         """The configuration, replaced in one step."""
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"version": 1, "log": {"format": "json"}, "routes": self.routes}))
+        new.write_text(json.dumps({"version": 1, "log": {"format": "json"}, "defaults": self.defaults, "routes": self.routes}))
         new.rename(self.path)
 
     async def start(self):

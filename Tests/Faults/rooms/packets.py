@@ -61,7 +61,8 @@ class PacketsRoom(Moods, ClientFaults, PacketLineRoom):
 
     copies = 3
 
-    fault_client_sends_and_closes = fault_client_resets = fault_client_is_kicked = None  # these leave anywhere
+    # These leave anywhere.
+    fault_client_sends_and_closes = fault_client_resets = fault_client_is_kicked = fault_client_never_stops = None
 
     async def fault_client_leaves_in_mid_packet(self):
         async def during(_):

@@ -168,6 +168,13 @@ class ReloadRoom(EchoRoom):
         client.close()
         await self.listens()
 
+    async def fault_defaults_changed(self):
+        """That is every route, and no link or session minds."""
+        client = await self.guest()
+        async with self.changing():
+            self.gateway.defaults["device"]["drain"] = f"{self.random.randint(5, 20)}s"
+        await self.stays(client)
+
     async def fault_broken_configuration(self):
         client = await self.guest()
         async with self.changing(outcome="reload failed") as routes:

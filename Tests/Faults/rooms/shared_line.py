@@ -112,6 +112,14 @@ class SharedLineRoom(Room):
         self.lost_by_fault += arrives.gaps - dropped
         self.moved += arrives.received + received
 
+    async def has_gone(self, talker, *words):
+        """He was in the middle of something: what his session put up arrives, and no more."""
+        counts = await self.gone(talker.client, *words)
+        if not talker.is_over:
+            await talker.leave()
+        await until(lambda: talker.arrives.received >= counts["up"], 20, "what a session put up arriving")
+        assert talker.arrives.received == counts["up"], f"{talker.arrives.received} arrived, {counts['up']} were put up"
+
     async def traffic(self, during, count=3, pace="normal"):
         """Talkers in full traffic while `during(talkers)` does its fault."""
         talkers = await self.talkers(count)

@@ -17,6 +17,7 @@ class Talker:
         self.arrives = room.line.sorter.expect(mark, self.start)
         self.is_sending, self._is_resting = True, False
         self.reads = True
+        self.is_greedy = False  # sends as much as it can without a pause
         self._tasks = [asyncio.create_task(self._hear()), asyncio.create_task(self._say())]
         self.is_over = False
 
@@ -35,10 +36,11 @@ class Talker:
                     await self.send_piece()
                 else:
                     self._is_resting = True
-                await asyncio.sleep(self.room.random.random() * 0.01)
+                if not self.is_greedy:
+                    await asyncio.sleep(self.room.random.random() * 0.01)
 
     async def send_piece(self):
-        await self.client.send(self.next_piece())
+        await self.client.send(self.next_piece(1 << 18) if self.is_greedy else self.next_piece())
 
     async def _hear(self):
         while True:
@@ -60,6 +62,8 @@ class Talker:
         return self._tasks[0].done()
 
     def check(self):
+        entry = self.room.gateway.ended.get(self.client.key)
+        assert not entry, f"a session that was to go on has ended: {entry}"
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception():
                 raise task.exception()
