@@ -6,6 +6,7 @@ from rooms.limits import LimitRoom
 from rooms.lines import LineRoom, ModemRoom, ServerRoom, SocketRoom
 from rooms.local import TerminalRoom, UnixRoom
 from rooms.packets import PacketDropRoom, PacketsRoom
+from rooms.programs import ProgramRoom, SharedProgramRoom
 from rooms.proxy import ProxyRoom
 from rooms.reload import ChangedRoom, ReloadRoom
 from rooms.slow import DropRoom, SlowRoom, UnixSlowRoom
@@ -18,7 +19,7 @@ ALL = [
     SlowRoom, UnixSlowRoom, DropRoom,
     DiscardRoom, CloseRoom,
     PenRoom, FirstPenRoom, IdlePenRoom, PacketsRoom, PacketDropRoom,
-    ProxyRoom,
+    ProxyRoom, ProgramRoom, SharedProgramRoom,
     DoorRoom, QueueRoom, ReplaceRoom, VanishedRoom,
     ReloadRoom, ChangedRoom, LimitRoom,
 ]

@@ -108,6 +108,7 @@ class TerminalRoom(HangUps, Renamings, SharedLineRoom):
         await until(lambda: talkers[0].arrives.received == talkers[0].said, 20, "all that the killed one wrote arriving")
         self.moved += talkers[0].said
         self.line.pace = "silent"
+        await self.account(await self.talkers(1))  # who comes next hears what is left
 
     async def fault_program_stops_reading(self):
         async def during(talkers):
