@@ -83,6 +83,8 @@ class PenRoom(SharedLineRoom):
             else:
                 present[mark] = await self.writer(mark)
             await self.some_time(0, 0.1)
+        if not present:  # what the device says needs somebody to hear it
+            present[0] = await self.writer(0)
         self.line.pace = "normal"
         await self.some_time(0.05, 0.1)
         for talker in present.values():
