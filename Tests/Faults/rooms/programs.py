@@ -23,17 +23,19 @@ def program(path, *arguments):
     )
 
 
-def children(parent, name):
-    """The processes of that name whose parent it is."""
+def children(parent, name, argument=""):
+    """The processes of that name, with something like that among their arguments, whose parent it is."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/stat") as stat:
                 called, _, rest = stat.read().partition("(")[2].rpartition(")")
+            with open(f"/proc/{entry}/cmdline") as line:
+                is_meant = called == name and argument in line.read()
         except OSError:  # gone meanwhile
             continue
         state, its_parent = rest.split()[:2]
-        if called == name and int(its_parent) == parent and state != "Z":
+        if is_meant and int(its_parent) == parent and state != "Z":
             found.append(int(entry))
     return found
 
@@ -165,7 +167,7 @@ class TalkingDevice(UnixDevice):
 class SharedProgramRoom(Moods, ClientFaults, SharedLineRoom):
     """One program for all; when it dies it is started again, and clients stay."""
 
-    copies = 2
+    copies = 3
 
     def make_device(self):
         return TalkingDevice(f"{self.folder}/{self.route}.sock")
@@ -176,7 +178,7 @@ class SharedProgramRoom(Moods, ClientFaults, SharedLineRoom):
                 await talker.pause()
             await self.hear_all(talkers)
             opened = self.gateway.links[self.route, "link open"]
-            os.kill(children(self.gateway.process.pid, "socat")[0], signal.SIGKILL)
+            os.kill(children(self.gateway.process.pid, "socat", self.device.path)[0], signal.SIGKILL)
             await until(lambda: self.gateway.links[self.route, "link open"] > opened, 10, "another program")
             for talker in talkers:
                 talker.is_sending = True
