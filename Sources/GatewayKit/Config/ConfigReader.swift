@@ -215,7 +215,7 @@ struct ConfigReader {
       if kind.isSecret { text = try expansion.secret(text) }
       let value = try kind.read(text)
       if spot.isLater || key.support.grants(value.description) { return value }
-      let word = key.support == .later() ? "" : "'\(value)' is "
+      let word = key.support == .later() ? "" : Suggestion.quote(value.description) + " is "
       report("\(word)not in this build", at: key.support == .later() ? spot.key : node.place, spot.path)
     } catch let fault as ValueFault {
       report(fault.message, at: node.place, spot.path, suggestion: fault.suggestion)

@@ -276,7 +276,7 @@ extension URLParser {
     do {
       let value = try parameter.kind.read(text)
       if !parameter.support.grants(value.description) {
-        report("\(name): '\(value)' is not in this build", at: valueOrigin)
+        report("\(name): \(Suggestion.quote(value.description)) is not in this build", at: valueOrigin)
       }
       if !parameter.isRepeatable { said.insert(name) }
       given.append((EndpointURL.Setting(name: name, value: value), valueOrigin))

@@ -30,10 +30,9 @@ enum ConfigProperty {
   }()
 
   /// The connectors of the build, which check their URLs and ask the file system nothing.
-  private static let broker = Broker([
-    Paper<TTYConnector>.self, Paper<TCPConnector>.self, Paper<UnixConnector>.self, Paper<PtyConnector>.self,
-    Paper<SimConnector>.self,
-  ])
+  private static let broker = Broker(Schemes.standard.map { paper($0) })
+
+  private static func paper<Real: Connector>(_ type: Real.Type) -> any Connector.Type { Paper<Real>.self }
 
   /// What runs before a reload.
   private static let before: Config = {
