@@ -10,6 +10,8 @@ struct ConfigBuilder {
   /// First user of each address and device, for "already used by".
   private var addresses: [Int: [String: String]] = [:]
   private var devices: [String: String] = [:]
+  /// Places of banners that were looked at.
+  private var checkedBanners: Set<ConfigProblem.Place> = []
 
   /// The config of `root`, or every problem of it.
   static func build(_ root: YAMLNode, _ reader: ConfigReader) throws(ConfigProblems) -> Config {
@@ -150,7 +152,8 @@ struct ConfigBuilder {
       reader.report(
         "no packet may be larger than 'clients.buffer' (\(Units.text(bytes: buffer)))", at: setting.key, setting.path)
     }
-    if let banner = settings.own["clients.banner"] {
+    // An inherited one is wrong once, not for every route.
+    if let banner = settings.given("clients.banner"), checkedBanners.insert(banner.key).inserted {
       let names = banner.value.description.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
         .compactMap {
           $0.contains("}") ? String($0.prefix { $0 != "}" }) : nil

@@ -26,7 +26,7 @@ public struct StatusTable {
   private var headline: String {
     let count = snapshot.routes.reduce(0) { $0 + $1.clients.count }
     let health = snapshot.isHealthy ? paint("healthy", .green) : paint("not healthy", .red)
-    let name = paint("baudway \(snapshot.version)", .bold)
+    let name = paint(TextTable.Cell("baudway \(snapshot.version)").text, .bold)
     let figures = "\(Figures.count(snapshot.routes.count, "route")), \(Figures.count(count, "client"))"
     return "\(name), pid \(snapshot.process), up \(Figures.age(snapshot.nanoseconds)): \(health), \(figures)"
   }

@@ -14,8 +14,7 @@ enum URLProperty {
       ("integer", .integer(0...99)),
       ("mode", .mode), ("size", .size(0...Int.max)), ("duration", .duration(.zero ... .seconds(86400))),
       ("durations", .durations(.zero ... .seconds(3600))), ("flag", .flag), ("words", .words(["one", "two"])),
-      ("uuid", .uuid), ("network", .network), ("escapes", .escapes),
-      ("idle", .prefixed("idle", .duration(.zero ... .seconds(60)))),
+      ("uuid", .uuid), ("network", .network), ("idle", .prefixed("idle", .duration(.zero ... .seconds(60)))),
       ("either", .either(.words(["off"]), .size(1...4096))),
     ]
     return SchemeGrammar(
