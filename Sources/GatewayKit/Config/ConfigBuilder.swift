@@ -10,8 +10,8 @@ struct ConfigBuilder {
   /// First user of each address and device, for "already used by".
   private var addresses: [Int: [String: String]] = [:]
   private var devices: [String: String] = [:]
-  /// Places of banners that were looked at.
-  private var checkedBanners: Set<ConfigProblem.Place> = []
+  /// Keys that were looked at: an inherited one is wrong once, not for every route.
+  private var checked: Set<ConfigProblem.Place> = []
 
   /// The config of `root`, or every problem of it.
   static func build(_ root: YAMLNode, _ reader: ConfigReader) throws(ConfigProblems) -> Config {
@@ -144,7 +144,7 @@ struct ConfigBuilder {
     {
       reader.report("means something with 'writers: one' only", at: takeover.key, takeover.path)
     }
-    if let allow = settings.own["clients.allow"], allow.value == .list([]) {
+    if let allow = settings.given("clients.allow"), allow.value == .list([]), checked.insert(allow.key).inserted {
       reader.report("lets nobody in; write 0.0.0.0/0 and ::/0 for everybody", at: allow.key, allow.path)
     }
     let buffer = settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link)
@@ -152,8 +152,7 @@ struct ConfigBuilder {
       reader.report(
         "no packet may be larger than 'clients.buffer' (\(Units.text(bytes: buffer)))", at: setting.key, setting.path)
     }
-    // An inherited one is wrong once, not for every route.
-    if let banner = settings.given("clients.banner"), checkedBanners.insert(banner.key).inserted {
+    if let banner = settings.given("clients.banner"), checked.insert(banner.key).inserted {
       let names = banner.value.description.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
         .compactMap {
           $0.contains("}") ? String($0.prefix { $0 != "}" }) : nil
