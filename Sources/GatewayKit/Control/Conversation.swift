@@ -69,7 +69,7 @@ final class Conversation: ByteStreamDelegate {
     if let end = request.firstIndex(of: UInt8(ascii: "\n")) {
       take(request[..<end])
     } else if request.count > ControlRequest.longest {
-      close()
+      take(request[...])  // to be told so
     }
   }
 
