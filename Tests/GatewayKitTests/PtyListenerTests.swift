@@ -100,7 +100,7 @@ struct PtyListenerTests {
   private func sendAll(_ port: FarEnd) throws -> Int {
     var sent = 0
     var idle = 0
-    while sent == 0 || idle < 300 {
+    while sent == 0 || idle < 1000 {
       let more = try port.sendUntilFull(0x41)
       sent += more
       idle = more == 0 ? idle + 1 : 0
