@@ -1,4 +1,5 @@
 """Who gets in, as a user with a plain socket sees it: networks, full routes, queues, banners, idle clients, and stops."""
+import os
 import signal
 import socket
 import time
@@ -137,10 +138,16 @@ def test_nobody_who_is_connected_is_reset_by_a_stop():
         assert len(gateway.events("session ended")) == 100
 
 
-def test_a_banner_comes_first_however_slowly_it_is_read():
-    text = "".join(f"line {number} of {{route}}\n" for number in range(30_000)) + "you are {client}, this is {endpoint}\n"
+def test_a_banner_comes_first_however_slowly_it_is_read(folder):
+    # Names that become long make 100 KB of the 4 KiB that a text may have.
+    text = "".join(f"{number} {{endpoint}}\n" for number in range(255)) + "you are {client} of {route}\n"
     with Pty() as device:
-        lab = {"listen": "tcp://127.0.0.1:0", "endpoint": device.url, "clients": {"banner": text, "backlog": "4KiB"},
+        for depth in range(1, 9):
+            os.mkdir("/".join([folder, *["x" * 40] * depth]))
+        link = "/".join([folder, *["x" * 40] * 8, "device"])
+        os.symlink(device.path, link)
+        url = f"tty://{link}"
+        lab = {"listen": "tcp://127.0.0.1:0", "endpoint": url, "clients": {"banner": text, "backlog": "4KiB"},
                "device": {"open": "always"}}
         with Gateway({"routes": {"lab": lab}}) as gateway:
             gateway.event("link open")
@@ -148,7 +155,8 @@ def test_a_banner_comes_first_however_slowly_it_is_read():
             time.sleep(0.1)
             client = gateway.connect("lab", receive_buffer=4096)
             expected = text.format(
-                route="lab", client="%s:%d" % client.getsockname(), endpoint=device.url).replace("\n", "\r\n").encode()
+                route="lab", client="%s:%d" % client.getsockname(), endpoint=url).replace("\n", "\r\n").encode()
+            assert len(expected) > 80_000
             gateway.event("session opened")
             device.write(b"after")
             time.sleep(0.1)

@@ -34,15 +34,23 @@ struct ReplaceOldestTests {
 
   @Test("replaces nobody while there is the ghost of one who has left", arguments: [true, false])
   func ghosts(byReset: Bool) async throws {
-    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, _ in
+    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, route in
       let address = try story.address()
       let old = try connectTCP(address)
       _ = try story.sessions(atLeast: 1)
+      var ghosts: [FarEnd] = []
       for round in 0..<50 {
-        let client = try connectTCP(address)
+        // While the lane is busy the last one leaves and the next one comes: it has news of both at once.
+        let last = ghosts.last
+        let client = try ask(route) { _ in
+          if byReset { last?.reset() } else { last?.finishWriting() }
+          usleep(2000)
+          return try? connectTCP(address)
+        }
+        ghosts.append(try #require(client))
         _ = try story.sessions(atLeast: round + 2)
-        if byReset { client.reset() } else { client.finishWriting() }
       }
+      if byReset { ghosts.last?.reset() } else { ghosts.last?.finishWriting() }
       try old.send([1])
       #expect(try old.receive(exactly: 1) == [1])
       #expect(try story.reports(atLeast: 49).allSatisfy { $0.ending.word == (byReset ? .clientLost : .clientLeft) })
