@@ -203,6 +203,20 @@ struct LinkAbsenceTests {
     #expect(next.written == [7, 8, 9])
   }
 
+  @Test("keeps what comes while the first words are on their way")
+  func behindFirstWords() throws {
+    let rig = try LinkRig { $0.onOpen = [7, 8, 9] }
+    let client = ScriptedStream()
+    rig.join(client)
+    let endpoint = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)], takesAll: true)
+    rig.openings[0].succeed(endpoint)
+    client.willRead(.bytes([1]))
+    rig.wakeReader(client)
+    #expect(endpoint.written == [7])
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == [7, 8, 9, 1])
+  }
+
   @Test("is lost like any other when it breaks under its first words")
   func breaksAtFirstWords() throws {
     let rig = try LinkRig { $0.onOpen = [7, 8, 9] }

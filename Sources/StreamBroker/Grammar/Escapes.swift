@@ -43,9 +43,9 @@ public enum Escapes {
     var number: UInt8 = 0
     for digit in digits {
       switch digit {
-      case 0x30...0x39: number = number << 4 | digit - 0x30
-      case 0x41...0x46: number = number << 4 | digit - 0x41 + 10
-      case 0x61...0x66: number = number << 4 | digit - 0x61 + 10
+      case 0x30...0x39: number = number << 4 | (digit - 0x30)
+      case 0x41...0x46: number = number << 4 | (digit - 0x41 + 10)
+      case 0x61...0x66: number = number << 4 | (digit - 0x61 + 10)
       default: return nil
       }
     }
