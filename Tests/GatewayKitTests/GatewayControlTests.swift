@@ -12,16 +12,16 @@ import Testing
 struct GatewayControlTests {
   /// A gateway, its file in a folder of its own, and its control socket.
   private final class Rig: Sendable {
-    let folder: String
+    private let temporary: TemporaryFolder
     let story = Story()
     let board = StatusBoard()
     let gateway: Gateway
+    var folder: String { temporary.path }
     var path: String { folder + "/config.yaml" }
     var control: ControlAddress { .path(folder + "/control.sock") }
 
     init(_ text: String, file: String? = nil) throws {
-      var template = Array("/tmp/bw-XXXXXX".utf8CString)
-      folder = try #require(mkdtemp(&template).map { String(cString: $0) })
+      temporary = try TemporaryFolder()
       gateway = try Gateway(status: StatusSink([board.observe] + story.sink.observers), board: board)
       try write(text)
     }
@@ -33,19 +33,9 @@ struct GatewayControlTests {
 
     func write(_ text: String) throws { try writeText(text, to: path) }
 
-    /// Asks until there is a gateway. Blocks.
+    /// Blocks.
     func ask(_ request: String, _ address: ControlAddress? = nil) throws -> JSONValue {
-      let limit = monotonicNanoseconds() + 10_000_000_000
-      while true {
-        do {
-          let answer = try ControlClient.ask(request, at: address ?? control, within: .seconds(20))
-          return try JSONReader.read(answer)
-        } catch let error as SystemError
-          where [ENOENT, ECONNREFUSED].contains(error.errno) && monotonicNanoseconds() < limit
-        {
-          usleep(5000)  // not bound yet, or bound and not listening yet
-        }
-      }
+      try JSONReader.read(askWhenThere(request, at: address ?? control))
     }
 
     func reloads() -> [ReloadReport] {
@@ -62,8 +52,6 @@ struct GatewayControlTests {
     await withCheckedContinuation { over in rig.gateway.stop { over.resume() } }
     try result.get()
     #expect(access(rig.folder + "/control.sock", F_OK) != 0)
-    for name in ["config.yaml", "other.yaml", "..data", "link.yaml"] { unlink(rig.folder + "/" + name) }
-    rmdir(rig.folder)
   }
 
   private static func echo(_ name: String, _ more: String = "") -> String {

@@ -60,7 +60,7 @@ struct GatewayTests {
         client.close()
       }
       #expect(board.isHealthy)
-      let answer = try ControlClient.ask("health", at: control)
+      let answer = try askWhenThere("health", at: control)
       #expect(String(decoding: answer, as: UTF8.self) == #"{"healthy":true,"routes":2,"listeners-waiting":0}"#)
     }
     #expect(length < .seconds(3))

@@ -45,7 +45,7 @@ struct HandoverTests {
     let handover = Handover(process: "\(getpid())", count: "4096", names: nil)
     let ours = try Descriptor.socket(.ipv4)
     let number = ours.raw
-    #expect(!handover.items.contains { $0.raw == number || fcntl($0.raw, F_GETFD) & FD_CLOEXEC != 0 })
+    #expect(!handover.items.contains { $0.raw == number })
     #expect(handover.problem?.hasSuffix("of these descriptors are not open") == true)
     _ = consume ours
   }

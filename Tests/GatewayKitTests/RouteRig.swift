@@ -117,6 +117,19 @@ func connectTCP(_ address: SocketAddress) throws -> FarEnd {
   return FarEnd(socket, isSocket: true)
 }
 
+/// Asks at a control socket, when it is there: it is bound beside what else a gateway starts. Blocks.
+func askWhenThere(_ request: String, at address: ControlAddress) throws -> [UInt8] {
+  let limit = monotonicNanoseconds() + 10_000_000_000
+  while true {
+    do {
+      return try ControlClient.ask(request, at: address, within: .seconds(20))
+    } catch {
+      guard [ENOENT, ECONNREFUSED].contains(error.errno), monotonicNanoseconds() < limit else { throw error }
+      usleep(5000)  // not bound yet, or bound and not listening yet
+    }
+  }
+}
+
 /// A configuration of one route, as the file would make it.
 func routeConfig(
   _ text: String = "", listen: String = "tcp://127.0.0.1:0", endpoint: String, name: String = "x"

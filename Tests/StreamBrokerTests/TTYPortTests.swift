@@ -162,7 +162,7 @@ struct TTYPortTests {
       } else {
         #expect(throws: OpenFailure.self) { _ = try result.get() }
         #expect(last == call, "nothing is tried after \(tty.log[call])")
-        #expect(call < 2 || tty.isClosed, "closed after \(tty.log[call])")
+        #expect(call < 2 || tty.closes(), "closed after \(tty.log[call])")
       }
       call += 1
     }

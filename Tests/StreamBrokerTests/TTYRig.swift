@@ -143,7 +143,8 @@ final class RecordedTTY: TTYCalls {
     return read(far.raw, &byte, 1) == 0
   }
 
-  /// Waits until the port is closed, for ten seconds.
+  /// Waits until the port is closed, for ten seconds. A program that a test beside this one starts has a copy of every
+  /// descriptor until it runs.
   func closes() -> Bool {
     var watched = pollfd(fd: far.raw, events: Int16(POLLIN), revents: 0)
     return poll(&watched, 1, 10_000) == 1 && isClosed
