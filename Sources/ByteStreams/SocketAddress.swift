@@ -152,10 +152,11 @@ public struct SocketAddress: Hashable, Sendable {
     try asked("getsockname") { getsockname(descriptor, $0, $1) }
   }
 
-  /// Whether a connected socket talks to itself: nobody listened, and the kernel chose for it the very port it was to connect
-  /// to (RFC 9293 section 3.5, simultaneous open). The address that was dialled does not tell: 0.0.0.0 leads to 127.0.0.1.
-  public static func isOwnPeer(_ descriptor: Int32) -> Bool {
-    guard let local = try? local(of: descriptor) else { return false }
+  /// Whether a socket that was connected to `port` talks to itself: nobody listened, and the kernel chose for it that very
+  /// port (RFC 9293 section 3.5, simultaneous open). The address that was dialled does not tell: 0.0.0.0 leads to 127.0.0.1.
+  public static func isOwnPeer(_ descriptor: Int32, dialled port: UInt16) -> Bool {
+    // Mostly this is all that is asked.
+    guard let local = try? local(of: descriptor), local.port == port else { return false }
     return (try? peer(of: descriptor)) == local
   }
 

@@ -41,15 +41,16 @@ struct SocketAddressTests {
     let wanted = try #require(SocketAddress(numeric: host, port: 0))
     let socket = try Descriptor.socket(wanted.family)
     try #require(wanted.withSockaddr { bind(socket.raw, $0, $1) } == 0)
-    #expect(!SocketAddress.isOwnPeer(socket.raw))
     let port = try SocketAddress.local(of: socket.raw)?.port ?? 0
+    #expect(!SocketAddress.isOwnPeer(socket.raw, dialled: port))
     let itself = try #require(SocketAddress(numeric: dialled, port: port))
     _ = itself.withSockaddr { connect(socket.raw, $0, $1) }  // EINPROGRESS, and done
-    #expect(SocketAddress.isOwnPeer(socket.raw))
+    #expect(SocketAddress.isOwnPeer(socket.raw, dialled: port))
     let (near, far) = try FarEnd.tcpPair()
     defer { far.close() }
     let connected = try near.take()
-    #expect(!SocketAddress.isOwnPeer(connected.raw))
+    let peer = try #require(try SocketAddress.peer(of: connected.raw))
+    #expect(!SocketAddress.isOwnPeer(connected.raw, dialled: peer.port))
   }
 
   @Test("comes from both ends of a connection, and a listener's options with it", arguments: ["127.0.0.1", "::1"])

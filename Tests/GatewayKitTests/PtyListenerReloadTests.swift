@@ -79,10 +79,10 @@ struct PtyListenerReloadTests {
     let folder = try TemporaryFolder()
     let path = folder / "port"
     let other = try makePty()
-    #expect(symlink(isGone ? "/dev/pts/999999" : other.path, path) == 0)
+    #expect(symlink(isGone ? "/dev/pts/999999" : other.node, path) == 0)
     try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, _ in
       _ = try story.bound()
-      #expect(node(of: path) != other.path)
+      #expect(node(of: path) != other.node)
       try expectEcho(openPort(path))
     }
     #expect(node(of: path) == nil)

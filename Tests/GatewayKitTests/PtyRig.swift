@@ -24,8 +24,11 @@ func servePty(
 
 /// Asks again and again, for ten seconds: the kernel tells nobody of links. Blocks.
 func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () -> Bool) throws {
-  for _ in 0..<10_000 where !condition() { usleep(1000) }
-  try #require(condition(), sourceLocation: sourceLocation)
+  for _ in 0..<10_000 {
+    if condition() { return }
+    usleep(1000)
+  }
+  try #require(Bool(false), "not within ten seconds", sourceLocation: sourceLocation)
 }
 
 /// The pty that the link at `path` leads to.

@@ -298,6 +298,8 @@ struct ExecTests {
         try await stream.writeAll(bytes, on: lane)
         #expect(try await stream.read(exactly: bytes.count, on: lane) == bytes)
       }
+      // All that may be over before the other program has begun.
+      for _ in 0..<1000 where lines.withLock({ $0.isEmpty }) { try await Task.sleep(for: .milliseconds(10)) }
       stream.finishWriting()
       #expect(try await stream.readToEnd(on: lane).isEmpty)
       stream.close()

@@ -8,8 +8,11 @@ import Glibc
 public struct Pty: Sendable {
   /// The device's side: what is sent here the slave's reader gets.
   public let master: FarEnd
-  /// "/dev/pts/7"
+  /// "/dev/pts/7": somebody else's as soon as this pty is gone.
+  public let node: String
+  /// A link to it, gone before it is: who waits for the device to come back does not get another test's.
   public let path: String
+  private let folder: TemporaryFolder
   // Kept open so that the master does not hang up between the slave's users, as a serial port does not.
   private let holder: FarEnd
 
@@ -22,6 +25,7 @@ public struct Pty: Sendable {
 
   /// Pulls the device out: whoever has the slave open sees a hang-up, and the path is gone.
   public func unplug() {
+    unlink(path)
     holder.close()
     master.close()
   }
@@ -36,10 +40,13 @@ public struct Pty: Sendable {
     try master.play(part)
   }
 
-  fileprivate init(master: consuming Descriptor, path: String) throws(SystemError) {
+  fileprivate init(master: consuming Descriptor, node: String) throws(SystemError) {
     self.master = FarEnd(master, isSocket: false)
-    self.path = path
-    let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+    self.node = node
+    folder = try TemporaryFolder()
+    path = folder / "pty"
+    guard symlink(node, path) == 0 else { throw SystemError("symlink") }
+    let raw = open(node, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
     guard raw >= 0 else { throw SystemError("open") }
     let slave = Descriptor(owning: raw)
     var settings = termios()
@@ -52,10 +59,10 @@ public struct Pty: Sendable {
 
 /// Makes a pty; it is gone when the value is.
 public func makePty() throws(SystemError) -> Pty {
-  var path = [CChar](repeating: 0, count: 64)
-  let master = linux_open_pty(&path, path.count)
+  var node = [CChar](repeating: 0, count: 64)
+  let master = linux_open_pty(&node, node.count)
   guard master >= 0 else { throw SystemError("posix_openpt") }
   return try Pty(
     master: Descriptor(owning: master),
-    path: String(decoding: path.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self))
+    node: String(decoding: node.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self))
 }

@@ -1,10 +1,11 @@
-// What a route is told to do, as values that any lane may read. Made from the configuration when the route starts and at
+// What a route is told to do, as constants that any lane may read. Made from the configuration when the route starts and at
 // each reload that changes it.
 
 import ByteStreams
 import StreamBroker
 
-struct RouteSettings: Sendable {
+/// A class, for every link of a client of his own has it: one reference to count instead of each field's.
+final class RouteSettings: Sendable {
   let name: String
   /// Opens the endpoint.
   let connector: any Connector
@@ -15,9 +16,9 @@ struct RouteSettings: Sendable {
   let device: Config.Device
   let discardsInput: Bool
   let sendsNotices: Bool
-  var banner: Banner?
+  let banner: Banner?
   /// Nil for never.
-  var idleTimeout: Duration?
+  let idleTimeout: Duration?
 
   /// The endpoint for log and status, secrets masked.
   var endpoint: String { url.description }
@@ -30,9 +31,7 @@ struct RouteSettings: Sendable {
     Device.Policy(
       retry: hub.isShared ? device.retry : nil, linger: device.linger, endsClients: device.absent == .close)
   }
-}
 
-extension RouteSettings {
   /// The configuration has been checked: every scheme in it is built, and its connector has accepted the URL.
   init(_ route: Config.Route, connector: any Connector) {
     let isShared = route.link == .shared

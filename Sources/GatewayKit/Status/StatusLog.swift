@@ -40,7 +40,8 @@ public final class StatusLog: Sendable {
     }
   }
 
-  private static func rank(_ level: Logger.Level) -> Int { Logger.Level.allCases.firstIndex(of: level)! }
+  private static let levels = Logger.Level.allCases  // made anew each time it is asked for
+  private static func rank(_ level: Logger.Level) -> Int { levels.firstIndex(of: level)! }
 
   /// Takes an event without waiting, from any thread.
   public func observe(_ event: StatusEvent) {
@@ -49,7 +50,7 @@ public final class StatusLog: Sendable {
       changesLog = true
       level.store(Self.rank(Logger.Level(settings.level)), ordering: .relaxed)
     }
-    guard Self.rank(LogLine.level(of: event)) >= level.load(ordering: .relaxed) || changesLog else { return }
+    guard LogLine.level(of: event) >= Self.levels[level.load(ordering: .relaxed)] || changesLog else { return }
     var time = timespec()
     clock_gettime(CLOCK_REALTIME, &time)
     let mustSchedule = waiting.withLock { waiting in

@@ -116,7 +116,7 @@ final class TCPOpening: Opening {
 
   private func settled(_ index: Int, isConnected: Bool = false) {
     guard let attempt = attempts[index] else { return }
-    if let error = attempt.error(isConnected: isConnected) {
+    if let error = attempt.error(at: order.addresses[index], isConnected: isConnected) {
       failed(index, error)
     } else {
       handle(.connected(index))
@@ -179,9 +179,9 @@ private final class Attempt: PollHandler {
   func ready(_ events: PollEvents) { settled() }
 
   /// What went wrong, now that it is decided.
-  func error(isConnected: Bool) -> SystemError? {
+  func error(at address: SocketAddress, isConnected: Bool) -> SystemError? {
     if !isConnected, let error = SocketOptions.takeError(of: raw, "connect") { return error }
-    return SocketAddress.isOwnPeer(raw) ? SystemError("connect", ECONNREFUSED) : nil
+    return SocketAddress.isOwnPeer(raw, dialled: address.port) ? SystemError("connect", ECONNREFUSED) : nil
   }
 
   func close(_ poller: Poller) { _ = take(poller) }
