@@ -90,12 +90,11 @@ final class LinkRig: LinkDelegate {
       open: .onDemand, linger: .zero, absent: .hold, retry: .milliseconds(250) ... .seconds(30),
       connectTimeout: .seconds(10), drain: .seconds(5), flush: .connect, onOpen: [], onClose: [])
     change(&device)
-    return RouteSettings(
-      name: "x", connector: connector ?? self.connector, url: try EndpointURL(url), maxClients: 8,
-      hub: Hub.Policy(
-        isShared: isShared, buffer: buffer, backlog: 0, slow: .automatic, dropsUnheard: device.flush.atConnect,
-        drain: device.drain, flushesBehindLast: device.flush.atDisconnect),
-      device: device, discardsInput: device.flush.atConnect, sendsNotices: true)
+    var route = try routeConfig(endpoint: url)
+    route.link = isShared ? .shared : .perClient
+    route.clients.buffer = buffer
+    route.device = device
+    return RouteSettings(route, connector: connector ?? self.connector)
   }
 
   // An open stream and its session keep each other, as they shall.
