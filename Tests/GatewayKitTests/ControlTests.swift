@@ -198,12 +198,7 @@ struct ControlTests {
   func stale() async throws {
     let path = Self.path("stale")
     let address = ControlAddress.path(path)
-    // A crash: bound and never unlinked.
-    let left = Descriptor(owning: socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0))
-    let raw = left.raw
-    let answer = try address.withSockaddr { bind(raw, $0, $1) }
-    #expect(answer == 0)
-    _ = consume left
+    try makeLeftOverSocket(at: path)
     try await serve(address) { () throws in
       #expect(try Self.ask("health", address) == Self.healthy)
     }

@@ -124,7 +124,7 @@ struct UnixDoorTests {
 
   @Test("makes way when its socket is gone")
   func leftOver() throws {
-    _ = try bound()
+    try makeLeftOverSocket(at: path)
     let door = try open()
     try connectUnix(path).close()
     door.removeFile()

@@ -5,6 +5,7 @@ import ByteStreams
 import CLinux
 import Dispatch
 import Glibc
+import StreamTestKit
 import Synchronization
 import Testing
 
@@ -49,7 +50,7 @@ struct TTYPair: ~Copyable {
     let raw = linux_open_pty(&name, name.count)
     try #require(raw >= 0)
     master = Descriptor(owning: raw)
-    path = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+    path = nodeOfNewPty(name)
   }
 
   /// Sends `bytes` to whoever has the port.

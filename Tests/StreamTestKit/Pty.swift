@@ -59,10 +59,17 @@ public struct Pty: Sendable {
 
 /// Makes a pty; it is gone when the value is.
 public func makePty() throws(SystemError) -> Pty {
-  var node = [CChar](repeating: 0, count: 64)
-  let master = linux_open_pty(&node, node.count)
+  var name = [CChar](repeating: 0, count: 64)
+  let master = linux_open_pty(&name, name.count)
   guard master >= 0 else { throw SystemError("posix_openpt") }
-  return try Pty(
-    master: Descriptor(owning: master),
-    node: String(decoding: node.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self))
+  return try Pty(master: Descriptor(owning: master), node: nodeOfNewPty(name))
+}
+
+/// What linux_open_pty says. The new pty may have the number of one that a test beside this one has just closed, and whose
+/// lock file goes last: waits for that.
+public func nodeOfNewPty(_ name: [CChar]) -> String {
+  let node = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+  let lock = "/var/lock/LCK..\(node.dropFirst(5).replacing("/", with: "_"))"
+  for _ in 0..<5000 where access(lock, F_OK) == 0 { usleep(1000) }
+  return node
 }

@@ -193,21 +193,9 @@ public struct StreamConformance: Sendable {
     _ url: String, _ body: @Sendable (any ByteStream, isolated Lane) async throws -> Void
   ) async throws {
     try await onLane(url) { lane in
-      let stream = try await open(url, on: lane)
+      let stream = try await broker.open(url, on: lane)
       defer { stream.close() }
       try await body(stream, lane)
     }
-  }
-
-  /// A pty has the number of one that was closed just now by a test beside this one: its lock file goes last.
-  private func open(_ url: String, on lane: isolated Lane) async throws -> any ByteStream {
-    for _ in 0..<500 {
-      do {
-        return try await broker.open(url, on: lane)
-      } catch let failure as OpenFailure where failure.cause?.errno == EBUSY {
-        try await Task.sleep(for: .milliseconds(10))
-      }
-    }
-    return try await broker.open(url, on: lane)
   }
 }

@@ -43,3 +43,20 @@ public final class UnixServer: Sendable {
     }
   }
 }
+
+/// What a crash leaves at `path`: the file of a socket that is gone. A program that a test beside this one starts has a copy of
+/// the socket until it runs: waits for that.
+public func makeLeftOverSocket(at path: String) throws(SystemError) {
+  let address = UnixAddress.path(path)
+  let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
+  guard raw >= 0 else { throw SystemError("socket") }
+  let socket = Descriptor(owning: raw)
+  guard try address.withSockaddr({ bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+  _ = consume socket
+  let probe = Descriptor(owning: linux_socket(AF_UNIX, Int32(SOCK_DGRAM.rawValue), 0))
+  for _ in 0..<5000 {
+    // EPROTOTYPE while anybody has it.
+    if try address.withSockaddr({ connect(probe.raw, $0, $1) }) != 0, errno == ECONNREFUSED { return }
+    usleep(1000)
+  }
+}
