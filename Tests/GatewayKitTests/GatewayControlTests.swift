@@ -226,15 +226,18 @@ struct GatewayControlTests {
           rename(rig.folder + "/..tmp", rig.folder + "/..data")
         }
         _ = try rig.story.address(of: "b")
-        // Several steps of an editor are one change.
+        // Several steps of an editor are one change, unless we were kept from the next for so long that it was quiet.
+        var longest: UInt64 = 0
         for index in 0..<5 {
+          let began = monotonicNanoseconds()
           try writeText(index < 4 ? "broken: [" : second, to: rig.path)
           usleep(20_000)
+          longest = max(longest, monotonicNanoseconds() - began)
         }
         try writeText(first, to: rig.path)
         _ = try rig.story.wait { _ in rig.reloads().contains { $0.removed == ["b"] } ? true : nil }
         let failures = rig.story.all.count { if case .reloadFailed = $0 { true } else { false } }
-        #expect(failures == 0)
+        #expect(failures == 0 || longest > ConfigWatch.quiet.nanoseconds / 2)
       }
     } catch { result = .failure(error) }
     await withCheckedContinuation { over in rig.gateway.stop { over.resume() } }

@@ -52,6 +52,10 @@ struct ExecTests {
     #expect(ours.contains { !ExecEnvironment.names.contains(String(decoding: $0, as: UTF8.self)) })
     let names = try await output("exec:/usr/bin/env").split(separator: "\n").map { $0.prefix { $0 != "=" } }
     #expect(names.contains("PATH") && names.allSatisfy { ExecEnvironment.names.contains(String($0)) }, "\(names)")
+    // Whoever adds one asks first whether it may hold a secret.
+    #expect(
+      ExecEnvironment.names.filter { !$0.hasPrefix("LC_") }
+        == ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE"])
   }
 
   @Test("has a terminal where it is asked for: all three descriptors, 80 by 24, and the keys that interrupt")

@@ -244,6 +244,18 @@ struct TTYPortTests {
     #expect(
       refusal(stubborn, settings(RS485(rtsIsUpOnSend: false)))
         == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do RTS after send, only the other way round")
+    let unwilling = try RecordedTTY()
+    unwilling.state.withLock { state in
+      state.rs485 = linux_rs485()
+      state.takesRS485 = {  // keeps what belongs to the mode, and stays out of it
+        var taken = $0
+        taken.on = 0
+        return taken
+      }
+    }
+    #expect(
+      refusal(unwilling, settings(RS485(rtsIsUpOnSend: true)))
+        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do RS-485")
   }
 
   @Test("waits for a driver that comes a moment after its node", arguments: [ENXIO, ENODEV])
