@@ -12,7 +12,7 @@ final class ConfigWatch {
   private var watch: NodeWatch?
   private var timer: Timers.Token?
   /// Editors write in several steps; the last one counts.
-  static let quiet = Duration.milliseconds(200)
+  private static let quiet = Duration.milliseconds(200)
 
   /// `failed` is called when changes can't be seen, once.
   init(
