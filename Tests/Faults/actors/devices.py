@@ -12,6 +12,12 @@ import tty
 PIECE = 1 << 16
 
 
+def is_locked(port):
+    """Whether the port's lock file is there still: a pty's number is somebody else's as soon as it is free, before a gateway that
+    had it has taken its lock away."""
+    return os.path.exists("/var/lock/LCK.." + port.removeprefix("/dev/").replace("/", "_"))
+
+
 class PtyDevice:
     """A serial port whose far end we are, under a name that may lead to another port tomorrow."""
 
@@ -27,7 +33,7 @@ class PtyDevice:
         """A new port; the path leads to it. `elsewhere`: under another name than the last one."""
         old, spare = self.slave_name, []
         self.master, self.slave = os.openpty()
-        while elsewhere and os.ttyname(self.slave) == old:
+        while len(spare) < 32 and (elsewhere and os.ttyname(self.slave) == old or is_locked(os.ttyname(self.slave))):
             spare += self.master, self.slave
             self.master, self.slave = os.openpty()
         for descriptor in spare:
