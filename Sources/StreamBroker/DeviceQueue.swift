@@ -34,9 +34,14 @@ public final class DeviceQueue: Sendable {
   }
 
   deinit {
-    Self.queues.withLock { queues in
-      if let entry = queues[name], entry.queue == nil { queues[name] = nil }
+    // To look at a successor is to own it for a moment, perhaps as the last one, and its end takes this lock, too: it is let
+    // go of outside.
+    let successor = Self.queues.withLock { queues in
+      let successor = queues[name]?.queue
+      if successor == nil { queues[name] = nil }
+      return successor
     }
+    withExtendedLifetime(successor) {}
   }
 
   // MARK: - Opening

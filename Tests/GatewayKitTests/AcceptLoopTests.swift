@@ -62,7 +62,14 @@ struct AcceptLoopTests {
       }
       rig.loop?.stop()
       rig.loop = nil
-      #expect(throws: SystemError.self) { try rig.connect() }
+      // A program that a test beside this one is just starting has a copy of the socket until it runs.
+      let address = rig.address
+      #expect(
+        await eventually {
+          guard let client = try? connectTCP(address) else { return true }
+          client.close()
+          return false
+        })
     }
   }
 

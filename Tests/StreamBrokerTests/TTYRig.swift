@@ -176,6 +176,7 @@ final class RecordedTTY: TTYCalls {
 
   func lock(_ tty: Int32) throws(SystemError) { try note("flock") }
   func exclude(_ tty: Int32) throws(SystemError) { try note("ioctl TIOCEXCL") }
+  func letOthersIn(_ tty: Int32) { state.withLock { $0.log.append("letOthersIn") } }
 
   func modes(_ tty: Int32) throws(SystemError) -> linux_termios {
     try note("ioctl TCGETS2")

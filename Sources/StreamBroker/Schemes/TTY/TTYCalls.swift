@@ -14,6 +14,8 @@ protocol TTYCalls: Sendable {
   func lock(_ tty: Int32) throws(SystemError)
   /// TIOCEXCL of ioctl_tty(2): keeps out everybody but root.
   func exclude(_ tty: Int32) throws(SystemError)
+  /// Takes `lock` and `exclude` back: LOCK_UN and TIOCNXCL.
+  func letOthersIn(_ tty: Int32)
   /// TCGETS2. ENOTTY: no terminal.
   func modes(_ tty: Int32) throws(SystemError) -> linux_termios
   /// TCSETS2.
@@ -68,6 +70,11 @@ struct SystemTTYCalls: TTYCalls {
   func lock(_ tty: Int32) throws(SystemError) { try check("flock", flock(tty, LOCK_EX | LOCK_NB)) }
 
   func exclude(_ tty: Int32) throws(SystemError) { try check("ioctl TIOCEXCL", ioctl(tty, UInt(TIOCEXCL), 0)) }
+
+  func letOthersIn(_ tty: Int32) {
+    _ = ioctl(tty, UInt(TIOCNXCL), 0)
+    _ = flock(tty, LOCK_UN)
+  }
 
   func modes(_ tty: Int32) throws(SystemError) -> linux_termios {
     var modes = linux_termios()

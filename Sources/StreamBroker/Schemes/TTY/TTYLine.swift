@@ -31,7 +31,7 @@ final class TTYLine: SerialLine {
     let tty = opened.descriptor.take()!  // nobody else has seen the parcel
     let line = TTYLine(port, tty.raw, opened.line, on: poller, queue: queue)
     let stream = DescriptorStream(
-      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.awaitHangUp($0) }, keeping: opened.lock,
+      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.prepareToClose($0) }, keeping: opened.lock,
       serialLine: line)
     line.stream = stream
     return stream

@@ -130,10 +130,17 @@ struct TTYPort: Sendable {
     }
   }
 
-  /// To be called before close(2), which waits for what is not sent: up to 30 s, and the port's lock is held meanwhile. Of an
+  /// To be called before close(2). A program that is being started holds a copy of the descriptor until it runs, and with it
+  /// all that keeps others out: who opens the port meanwhile, perhaps we, would find it in use.
+  func prepareToClose(_ tty: Int32) {
+    awaitHangUp(tty)
+    if settings.isExclusive { calls.letOthersIn(tty) }
+  }
+
+  /// close(2) waits for what is not sent: up to 30 s, and the port's lock is held meanwhile. Of an
   /// adapter that was pulled while bytes were on their way nothing will be, and until its port is free the kernel sees no
   /// other device on that bus. Once it has hung up, closing is quick.
-  func awaitHangUp(_ tty: Int32) {
+  private func awaitHangUp(_ tty: Int32) {
     for _ in 0..<Self.hangUpTakes {
       guard let unsent = try? calls.unsent(tty), unsent > 0, !calls.hasHungUp(tty) else { return }
       calls.pause(Self.step)
