@@ -34,6 +34,7 @@ let package = Package(
     .executable(name: "baudway", targets: ["baudway"]),
     .library(name: "ByteStreams", targets: ["ByteStreams"]),
     .library(name: "StreamBroker", targets: ["StreamBroker"]),
+    .library(name: "StreamTLS", targets: ["StreamTLS"]),
   ],
   dependencies: [
     .package(url: "https://github.com/apple/swift-argument-parser", from: "1.8.0"),
@@ -43,9 +44,13 @@ let package = Package(
     // Floor 0: doors to C.
     .target(name: "CLinux", cSettings: [.define("_GNU_SOURCE")]),
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
+    .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
 
     // Floor 1: bytes, rings, lanes.
     .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: tested),
+
+    // Floor 2: streams around streams.
+    .target(name: "StreamTLS", dependencies: ["ByteStreams", "COpenSSL"], swiftSettings: tested),
 
     // Floor 3: a URL becomes an open stream.
     .target(name: "StreamBroker", dependencies: ["ByteStreams", "CLinux"], swiftSettings: tested),
@@ -72,6 +77,9 @@ let package = Package(
       path: "Tests/StreamTestKit", swiftSettings: strict),
     .testTarget(
       name: "ByteStreamsTests", dependencies: ["ByteStreams", "CLinux", "StreamTestKit"], swiftSettings: strict),
+    .testTarget(
+      name: "StreamTLSTests", dependencies: ["ByteStreams", "COpenSSL", "StreamTLS", "StreamTestKit"],
+      swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerTests", dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTestKit"],
       swiftSettings: strict),

@@ -1,0 +1,37 @@
+// What a client trusts and shows. Made from settings, never changed. Reading its files blocks, the system's many authorities above
+// all, so it is not made on a lane, and one serves all connections to a place.
+
+import COpenSSL
+
+public final class TLSClientContext: Sendable {
+  public let settings: TLSClientSettings
+  /// The files it was made from; none where the system's authorities are trusted.
+  public let files: [String]
+  private let owner: ContextOwner
+
+  public init(_ settings: TLSClientSettings) throws(TLSSettingsFault) {
+    self.settings = settings
+    var files: [String] = []
+    for file in [settings.ca, settings.identity?.certificate, settings.identity?.key].compactMap({ $0 })
+    where !files.contains(file) { files.append(file) }
+    self.files = files
+    owner = try ContextParts.make(TLS_client_method(), minVersion: settings.minVersion, ciphers: settings.ciphers)
+    let alpn = try ContextParts.wireFormat(alpn: settings.alpn)
+    if !alpn.isEmpty { SSL_CTX_set_alpn_protos(owner.raw, alpn, UInt32(alpn.count)) }
+    if let identity = settings.identity { _ = try ContextParts.load(identity, into: owner.raw) }
+    guard settings.verification != .none else { return }
+    SSL_CTX_set_verify(owner.raw, SSL_VERIFY_PEER, ContextParts.noteVerification)
+    guard let ca = settings.ca else {
+      guard SSL_CTX_set_default_verify_paths(owner.raw) == 1 else {
+        throw ContextParts.failed("SSL_CTX_set_default_verify_paths")
+      }
+      return
+    }
+    let store = SSL_CTX_get_cert_store(owner.raw)
+    for certificate in try PEMFile(ca).certificates() { X509_STORE_add_cert(store, certificate.raw) }
+    // One that was named is trusted, whether it has signed itself or not.
+    X509_STORE_set_flags(store, UInt(X509_V_FLAG_PARTIAL_CHAIN))
+  }
+
+  var raw: OpaquePointer { owner.raw }
+}

@@ -1,0 +1,134 @@
+// The way to a TLS connection, over a descriptor that somebody else owns, waits for and gives up on. It does not block, it
+// has no deadline of its own, and what it leaves can go to another lane.
+
+import ByteStreams
+import COpenSSL
+
+public final class TLSHandshake {
+  public enum Progress: Equatable, Sendable {
+    /// `takeSession()` has it.
+    case finished
+    /// Call `advance()` again when the descriptor is ready.
+    case blocked(until: Readiness)
+  }
+
+  private var ssl: OpaquePointer?
+  private let wire: TLSWire
+  private let side: TLSSide
+  // Its callbacks look there.
+  private let contextOwner: AnyObject
+  private var isDone = false
+
+  /// We are the server. `descriptor` is a connected, non-blocking socket, which stays the caller's and must outlive this.
+  public init(_ context: TLSServerContext, over descriptor: Int32) {
+    (ssl, wire) = Self.make(context.first, over: descriptor)
+    side = .server
+    contextOwner = context
+    wire.server = context
+    SSL_set_accept_state(ssl)
+  }
+
+  /// We are the client of a server that is to have `name`: a host, or an address in digits.
+  public init(_ context: TLSClientContext, to name: String, over descriptor: Int32) {
+    (ssl, wire) = Self.make(context.raw, over: descriptor)
+    side = .client
+    contextOwner = context
+    wire.client = context
+    SSL_set_connect_state(ssl)
+    let isAddress = SocketAddress(numeric: name, port: 0) != nil
+    if !isAddress {
+      // RFC 6066 section 3: names only, and without the root's dot.
+      openssl_set_tlsext_host_name(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name)
+    }
+    guard context.settings.verification == .full else { return }
+    if isAddress {
+      X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name)
+    } else {
+      SSL_set_hostflags(ssl, UInt32(X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS))
+      SSL_set1_host(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name)
+    }
+  }
+
+  deinit { SSL_free(ssl) }
+
+  private static func make(_ context: OpaquePointer, over descriptor: Int32) -> (OpaquePointer, TLSWire) {
+    guard let ssl = SSL_new(context) else { preconditionFailure("no memory for a TLS connection") }
+    let wire = TLSWire(over: descriptor)
+    wire.attach(to: ssl)
+    return (ssl, wire)
+  }
+
+  /// Goes on as far as it can. Throws why nothing comes of it; the other side was told by an alert or, where it speaks plain
+  /// HTTP, by a 400, as far as the socket took it. Its input may be unread: close in order, or the reset destroys that answer.
+  public func advance() throws(TLSFailure) -> Progress {
+    guard !isDone else { return try finish() }
+    wire.restart()
+    guard wire.flush() else { return .blocked(until: .writable) }
+    ERR_clear_error()
+    wire.isCorked = true  // a flight leaves by one call
+    let result = SSL_do_handshake(ssl)
+    isDone = result == 1
+    let code = isDone ? SSL_ERROR_NONE : SSL_get_error(ssl, result)
+    let error = isDone ? nil : OpenSSLErrors.take()
+    let isSent = wire.flush()
+    if isDone { return try finish() }
+    if let failure = wire.failure { throw .system(failure) }
+    switch code {
+    case SSL_ERROR_WANT_READ:
+      guard !wire.sawEnd else { throw .leftInHandshake(other) }
+      // A flight that is not out yet is waited for first: the other side has no reason to answer before.
+      return .blocked(until: isSent ? .readable : .writable)
+    default: throw failure(error)
+    }
+  }
+
+  private func finish() throws(TLSFailure) -> Progress {
+    guard wire.flush() else { return .blocked(until: .writable) }
+    if let failure = wire.failure { throw .system(failure) }
+    return .finished
+  }
+
+  /// The connection, once `advance()` has said finished; the descriptor goes with it. Only once.
+  public func takeSession() -> TLSSession {
+    guard isDone, let ssl = ssl.take() else { preconditionFailure("there is no session yet, or no more") }
+    let session = TLSSession(ssl, side: side)
+    wire.settle()
+    return session
+  }
+
+  private var other: TLSSide { side == .server ? .client : .server }
+
+  // MARK: - What went wrong
+
+  private func failure(_ error: OpenSSLErrors.Entry?) -> TLSFailure {
+    if wire.nameIsRefused { return .unknownName(wire.serverName) }
+    if let fault = wire.certificateFault { return .certificate(fault) }
+    guard let error else { return .broken(other, "no reason given") }
+    if error.library == ERR_LIB_SSL, let failure = Self.known(error.reason, other) { return failure }
+    if side == .server, let greeting = Greeting(wire.first) {
+      wire.answer(greeting.answer)
+      switch greeting {
+      case .http: return .plainHTTP
+      case .other(let what): return .notTLS(what)
+      }
+    }
+    if error.library == ERR_LIB_SSL, error.reason == SSL_R_WRONG_VERSION_NUMBER {
+      return .notTLS("something that is no TLS")
+    }
+    return .broken(other, error.text)
+  }
+
+  static func known(_ reason: Int32, _ other: TLSSide) -> TLSFailure? {
+    switch reason {
+    case SSL_R_UNSUPPORTED_PROTOCOL, SSL_R_NO_PROTOCOLS_AVAILABLE, SSL_R_VERSION_TOO_LOW: .noCommonVersion
+    case SSL_R_NO_SHARED_CIPHER, SSL_R_NO_SUITABLE_KEY_SHARE, SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM,
+      SSL_R_NO_SHARED_GROUPS, SSL_R_NO_SUITABLE_GROUPS:
+      .noCommonCipher
+    case SSL_R_NO_APPLICATION_PROTOCOL: .noCommonProtocol
+    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE: .noCertificate
+    // Alerts of the other side.
+    case SSL_AD_REASON_OFFSET..<SSL_AD_REASON_OFFSET + 256: .alert(by: other, UInt8(reason - SSL_AD_REASON_OFFSET))
+    default: nil
+    }
+  }
+}

@@ -1,0 +1,260 @@
+// A ByteStream of TLS over a socket's stream. Writes are taken whole and leave by one call; reads decrypt straight into the run.
+// What the socket does not take is the one unit that is held: at most `mostPerWrite` and its records' frames.
+
+import ByteStreams
+import COpenSSL
+
+public final class TLSStream: ByteStream {
+  public var delegate: (any ByteStreamDelegate)? {
+    didSet { if ssl == nil && delegate != nil { delegate = nil } }
+  }
+  public var readerWaits: Readiness = [] { didSet { if readerWaits != oldValue { waitsChanged() } } }
+  public var writerWaits: Readiness = [] { didSet { if writerWaits != oldValue { waitsChanged() } } }
+
+  /// What the handshake found out.
+  public let facts: TLSFacts
+
+  private var ssl: OpaquePointer?  // nil once closed
+  private let wire: TLSWire
+  private let socket: DescriptorStream
+  private let poller: Poller
+  private var hidesBytes = false
+  // What the next read answers, found out by one that had bytes to hand out first.
+  private var nextAnswer: Result<Transfer, any Error>?
+  // close_notify was read. What comes behind it is dropped up to the socket's own end, which is waited for.
+  private var endIsRead = false
+  private var hasFinished = false
+  // OpenSSL writes no alert any more.
+  private var isBroken = false
+  private var readsLarge = false
+  private var growsWhenEmpty = false
+
+  /// The payload of a record (RFC 8446 section 5.1).
+  static let record = 16_384
+  /// Of a longer write so much is taken at a time: few calls, and yet a bound for what is held.
+  static let mostPerWrite = 4 * record
+  /// With the header, the tag and the type of each record.
+  static let collected = mostPerWrite + 4096
+  // OpenSSL's own buffer is one record. For one who sends as fast as he can: fewer calls.
+  private static let largeRead = 4 * (record + 256)
+
+  /// Takes over a finished handshake and the descriptor it went over. To be made on the lane where the stream stays; take a
+  /// turn at once, since what came early is inside. `kind` as for the descriptor's own stream.
+  public init(
+    _ session: consuming TLSSession, over descriptor: consuming Descriptor, kind: DescriptorStream.Kind,
+    on poller: Poller
+  ) {
+    facts = session.facts
+    let ssl = session.take()
+    self.ssl = ssl
+    wire = TLSWire.under(ssl)
+    self.poller = poller
+    socket = DescriptorStream(descriptor, kind: kind, on: poller)
+    wire.ride(on: socket)
+    socket.delegate = self
+  }
+
+  deinit { SSL_free(ssl) }
+
+  // MARK: - Reading
+
+  public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    guard let ssl else { return .ended }
+    hidesBytes = false
+    if let next = nextAnswer.take() { return try answer(next) }
+    if endIsRead { return .ended }
+    if wire.answersPileUp, !flush() { return .blocked(until: .writable) }
+    wire.restart()
+    ERR_clear_error()
+    var total = 0
+    while total < run.count {
+      var count = 0
+      if SSL_read_ex(ssl, run.baseAddress! + total, run.count - total, &count) == 1 {
+        total += count
+        wire.sawPayload()
+        continue
+      }
+      guard let end = whyNoMore(ssl) else { break }
+      if total == 0 { return try answer(end) }
+      nextAnswer = end
+      break
+    }
+    hidesBytes = total == run.count && SSL_has_pending(ssl) == 1
+    chooseReadSize(ssl, total)
+    if wire.heldCount > 0 { waitsChanged() }  // it may have answered a key update
+    if total > 0 { return .moved(total) }
+    return .blocked(until: wire.answersPileUp ? .writable : .readable)
+  }
+
+  public var holdsBytes: Bool { hidesBytes || nextAnswer != nil }
+
+  /// Why nothing more could be read; nil when nothing is there now.
+  private func whyNoMore(_ ssl: OpaquePointer) -> Result<Transfer, any Error>? {
+    let code = SSL_get_error(ssl, 0)
+    if let failure = wire.failure { return .failure(failure) }
+    switch code {
+    case SSL_ERROR_WANT_READ:
+      if wire.sawEnd { return .failure(TLSFailure.truncated(other)) }
+      guard wire.sendsTooMany else { return nil }
+      isBroken = true
+      return .failure(TLSFailure.tooManyKeyUpdates(other))
+    case SSL_ERROR_ZERO_RETURN: return .success(.ended)
+    default: return .failure(broke())
+    }
+  }
+
+  private func broke() -> TLSFailure {
+    isBroken = true
+    let error = OpenSSLErrors.take()
+    let known = error.flatMap { $0.library == ERR_LIB_SSL ? TLSHandshake.known($0.reason, other) : nil }
+    return known ?? .broken(other, error?.text ?? "no reason given")
+  }
+
+  private func answer(_ answer: Result<Transfer, any Error>) throws -> Transfer {
+    switch answer {
+    case .success(let transfer):
+      endIsRead = transfer == .ended
+      readToSocketsEnd()
+      return transfer
+    case .failure(let error):
+      nextAnswer = answer  // as often as it is asked for
+      throw error
+    }
+  }
+
+  private var other: TLSSide { facts.side == .server ? .client : .server }
+
+  /// Who sends more than a read takes is read in larger pieces, until he pauses. OpenSSL changes its buffer when it is empty.
+  private func chooseReadSize(_ ssl: OpaquePointer, _ count: Int) {
+    if readsLarge {
+      guard count < Self.record else { return }
+      SSL_set_default_read_buffer_len(ssl, 0)
+      readsLarge = false
+    } else if growsWhenEmpty || wire.wasFilled {
+      growsWhenEmpty = SSL_has_pending(ssl) == 1
+      // Meanwhile it reads no further than its record, so that it runs empty.
+      SSL_set_read_ahead(ssl, growsWhenEmpty ? 0 : 1)
+      guard !growsWhenEmpty else { return }
+      SSL_set_default_read_buffer_len(ssl, Self.largeRead)
+      readsLarge = true
+    }
+  }
+
+  // MARK: - Writing
+
+  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    guard let ssl, !hasFinished else { return .ended }
+    guard wire.heldCount == 0 || flush() else { return .blocked(until: .writable) }
+    if let failure = wire.failure { throw failure }
+    let count = min(run.count, Self.mostPerWrite)
+    var taken = 0
+    ERR_clear_error()
+    let result: Int32
+    if count > Self.record {
+      let ring = try poller.rings.borrow(capacity: Self.collected)
+      wire.collector = ring
+      result = SSL_write_ex(ssl, run.baseAddress!, count, &taken)
+      wire.sendCollected(ring)
+      poller.rings.giveBack(ring)
+    } else {
+      result = SSL_write_ex(ssl, run.baseAddress!, count, &taken)
+    }
+    if let failure = wire.failure { throw failure }
+    guard result == 1 else { throw broke() }
+    if wire.heldCount > 0 { waitsChanged() }
+    return .moved(taken)
+  }
+
+  public var holdsUnit: Bool { wire.heldCount > 0 }
+  public var unacknowledged: Int { wire.heldCount + socket.unacknowledged }
+  public var canHalfClose: Bool { true }
+
+  /// Says close_notify, and then the socket's own end, for those who look at that only.
+  public func finishWriting() {
+    guard let ssl, !hasFinished else { return }
+    hasFinished = true
+    sayFarewell(ssl)
+    if flush() { socket.finishWriting() } else { waitsChanged() }
+  }
+
+  private func sayFarewell(_ ssl: OpaquePointer) {
+    guard !isBroken, wire.failure == nil else { return }
+    ERR_clear_error()
+    SSL_shutdown(ssl)
+    ERR_clear_error()
+  }
+
+  /// Whether nothing is held any more.
+  private func flush() -> Bool {
+    guard wire.flush() else { return false }
+    waitsChanged()
+    return true
+  }
+
+  // MARK: - The end
+
+  public func close() {
+    guard let ssl = ssl.take() else { return }
+    // Nobody waits for it: what the socket takes now is all.
+    if !hasFinished && wire.heldCount == 0 { sayFarewell(ssl) }
+    end(ssl)
+    socket.close()
+  }
+
+  public func abort() {
+    guard let ssl = ssl.take() else { return }
+    end(ssl)
+    socket.abort()
+  }
+
+  private func end(_ ssl: OpaquePointer) {
+    SSL_free(ssl)
+    dismissDelegate()
+  }
+}
+
+// MARK: - Waiting
+
+extension TLSStream: ByteStreamDelegate {
+  /// A descriptor's interest is the one's who uses this stream, and its own.
+  private func waitsChanged() {
+    guard ssl != nil else { return }
+    let reads = readerWaits.contains(.readable) || awaitsSocketsEnd
+    let writes = !writerWaits.isEmpty || readerWaits.contains(.writable) || wire.heldCount > 0
+    socket.readerWaits = reads ? .readable : []
+    socket.writerWaits = writes ? .writable : []
+  }
+
+  private var awaitsSocketsEnd: Bool { endIsRead && !wire.sawEnd && wire.failure == nil }
+
+  /// RFC 8446 section 6.1: what comes behind close_notify is ignored. The socket's end says that nobody is there any more.
+  private func readToSocketsEnd() {
+    guard awaitsSocketsEnd else { return }
+    wire.skip()
+    waitsChanged()
+  }
+
+  public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+    switch event {
+    case .hasBytesAvailable:
+      if awaitsSocketsEnd { readToSocketsEnd() } else { tell(.readable) }
+    case .hasSpaceAvailable:
+      guard flush() else { return }
+      if hasFinished { socket.finishWriting() }
+      if let failure = wire.failure {
+        delegate?.stream(self, handle: .errorOccurred(failure))
+      } else {
+        tell(.writable)
+      }
+    case .lastByteIsIn where endIsRead: break
+    case .openCompleted, .lastByteIsIn, .errorOccurred, .endEncountered: delegate?.stream(self, handle: event)
+    }
+  }
+
+  /// The writer first: what it makes room for, the reader's turn can fill.
+  private func tell(_ readiness: Readiness) {
+    let (reader, writer) = (readerWaits, writerWaits)
+    if !writer.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasSpaceAvailable) }
+    if !reader.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasBytesAvailable) }
+  }
+}
