@@ -45,6 +45,7 @@ let package = Package(
     .target(name: "CLinux", cSettings: [.define("_GNU_SOURCE")]),
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
     .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
+    .systemLibrary(name: "CCrypt", providers: [.apt(["libcrypt-dev"])]),
 
     // Floor 1: bytes, rings, lanes.
     .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: tested),
@@ -59,7 +60,7 @@ let package = Package(
     .target(
       name: "GatewayKit",
       dependencies: [
-        "ByteStreams", "CLinux", "CYAML", "StreamBroker", .product(name: "Logging", package: "swift-log"),
+        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", .product(name: "Logging", package: "swift-log"),
       ],
       swiftSettings: tested),
 

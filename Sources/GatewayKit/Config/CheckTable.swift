@@ -9,8 +9,14 @@ extension Config {
   public var table: String {
     var lines = [
       "version: 1", "log: { level: \(log.level.rawValue), format: \(log.format.rawValue) }",
-      "control: { socket: \(control.socket) }", "routes:",
+      "control: { socket: \(control.socket) }", "limits: \(limits.table)",
     ]
+    if !proxies.isEmpty {
+      lines.append("proxies: [ \(proxies.map(\.description).map(YAMLText.scalar).joined(separator: ", ")) ]")
+    }
+    if !users.isEmpty { lines.append("users:") }
+    for user in users { lines.append(user.table) }
+    lines.append("routes:")
     for route in routes { lines += route.table }
     return lines.joined(separator: "\n") + "\n"
   }
@@ -42,6 +48,7 @@ extension Config.Route {
       self.clients.allow.map { "allow: [ \($0.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]" },
       self.clients.deny.isEmpty
         ? nil : "deny: [ \(self.clients.deny.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]",
+      access.only.map { "users: [ \($0.map(YAMLText.scalar).joined(separator: ", ")) ]" },
       self.clients.banner.map { "banner: \(YAMLText.scalar($0))" },
     ]
     let device = [
@@ -65,6 +72,7 @@ extension Config.Route {
       "    clients: \(YAMLText.mapping(clients.compactMap { $0 }))",
       "    device: \(YAMLText.mapping(device.compactMap { $0 }))",
       packets.isEmpty ? nil : "    packets: \(YAMLText.mapping(packets))",
+      tls.map { "    tls: \($0.table)" }, websocket.map { "    websocket: \($0.table)" },
       "    # memory: at most \(Units.text(bytes: worstCaseMemory)), when all \(self.clients.max) clients are stuck",
     ].compactMap { $0 }
   }

@@ -7,6 +7,11 @@ import StreamBroker
 public struct Config: Hashable, Sendable {
   public var log: Log
   public var control: Control
+  public var limits: Limits
+  /// Whose PROXY headers are believed.
+  public var proxies: [Network]
+  /// In the order of the file; no two have one name.
+  public var users: [User]
   /// In the order of the file; no two have one name.
   public var routes: [Route]
 
@@ -40,6 +45,11 @@ public struct Config: Hashable, Sendable {
     public var device: Device
     /// Nil where bytes are passed on as they come.
     public var packets: Packets?
+    /// Nil where no listener needs it.
+    public var tls: TLS?
+    public var websocket: WebSocket?
+    /// Who may come in at listeners that know their clients.
+    public var access: Access
   }
 
   public enum Link: String, CaseIterable, Sendable {

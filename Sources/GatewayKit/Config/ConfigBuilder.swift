@@ -3,15 +3,15 @@
 import StreamBroker
 
 struct ConfigBuilder {
-  private var reader: ConfigReader
-  private let top: ConfigSection
-  /// What stands under `defaults`, by its name under a route.
+  var reader: ConfigReader
+  let top: ConfigSection
+  /// What stands under `defaults`, or for TLS at the top, by its name under a route.
   private let inherited: [String: ConfigSetting]
   /// First user of each address and device, for "already used by".
   private var addresses: [Int: [String: String]] = [:]
   private var devices: [String: String] = [:]
   /// Keys that were looked at: an inherited one is wrong once, not for every route.
-  private var checked: Set<ConfigProblem.Place> = []
+  var checked: Set<ConfigProblem.Place> = []
 
   /// The config of `root`, or every problem of it.
   static func build(_ root: YAMLNode, _ reader: ConfigReader) throws(ConfigProblems) -> Config {
@@ -43,6 +43,7 @@ struct ConfigBuilder {
     let prefix = "defaults."
     let defaults = top.settings.filter { $0.key.hasPrefix(prefix) }
     inherited = Dictionary(uniqueKeysWithValues: defaults.map { (String($0.key.dropFirst(prefix.count)), $0.value) })
+      .merging(top.settings.filter { $0.key.hasPrefix("tls.") }) { mine, _ in mine }
   }
 
   private mutating func config() -> Config {
@@ -56,14 +57,16 @@ struct ConfigBuilder {
       reader.report(
         "no routes; write at least one: 'NAME: { listen: URL, endpoint: URL }' under 'routes'", at: place, "")
     }
+    let users = users(routes: routes.map(\.name))
     return Config(
       log: Config.Log(level: settings.word("log.level"), format: settings.word("log.format")),
-      control: Config.Control(socket: Self.controlSocket(settings)),
-      routes: routes.compactMap { route($0.name, $0.section) })
+      control: Config.Control(socket: Self.controlSocket(settings)), limits: Self.limits(settings),
+      proxies: settings.networks("proxies") ?? [], users: users,
+      routes: routes.compactMap { route($0.name, $0.section, users) })
   }
 
   /// Nil when an address or the endpoint is missing or broken, which was reported.
-  private mutating func route(_ name: String, _ section: ConfigSection) -> Config.Route? {
+  private mutating func route(_ name: String, _ section: ConfigSection, _ users: [Config.User]) -> Config.Route? {
     let settings = Settings(own: section.settings, inherited: inherited, standards: Settings.routeStandards)
     let path = "routes.\(Suggestion.plain(name))"
     if section.isBroken { return nil }
@@ -85,9 +88,12 @@ struct ConfigBuilder {
     let link = self.link(settings, endpoint.url)
     checkLink(link, settings, endpoint.url)
     checkClients(settings, link)
+    let tls = tls(settings, name, section, listeners)
+    let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,
-      clients: clients(settings, link), device: device(settings, link), packets: packets(settings))
+      clients: clients(settings, link), device: device(settings, link), packets: packets(settings),
+      tls: tls, websocket: websocket(settings, name, section, listeners), access: access)
   }
 
   private func link(_ settings: Settings, _ endpoint: EndpointURL) -> Config.Link {

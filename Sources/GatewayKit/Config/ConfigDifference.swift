@@ -16,6 +16,18 @@ extension Config.Route {
     case (nil, nil): break
     default: keys.append("packets")
     }
+    switch (tls, old.tls) {
+    case (let tls?, let old?): keys += differingProperties(tls, old).map { "tls.\($0)" }
+    case (nil, nil): break
+    default: keys.append("tls")
+    }
+    switch (websocket, old.websocket) {
+    case (let websocket?, let old?): keys += differingProperties(websocket, old).map { "websocket.\($0)" }
+    case (nil, nil): break
+    default: keys.append("websocket")
+    }
+    if access.only != old.access.only { keys.append("clients.users") }
+    if access.members != old.access.members { keys.append("users") }
     return keys
   }
 }
@@ -25,6 +37,8 @@ extension Config {
   func settingsThatDiffer(from old: Config) -> [String] {
     differingProperties(log, old.log).map { "log.\($0)" }
       + differingProperties(control, old.control).map { "control.\($0)" }
+      + differingProperties(limits, old.limits).map { "limits.\($0)" }
+      + (proxies == old.proxies ? [] : ["proxies"]) + (users == old.users ? [] : ["users"])
   }
 }
 

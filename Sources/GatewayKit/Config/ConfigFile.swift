@@ -37,17 +37,19 @@ public enum ConfigFile {
     path.lastIndex(of: "/").map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
   }
 
-  /// Reads the content of a config file. `file` names it in problems; `directory` is where its `file:` paths begin.
+  /// Reads the content of a config file. `file` names it in problems; `directory` is where its `file:` paths and those of
+  /// certificates begin; `listeners` are the schemes that can be listened on.
   public static func read(
     _ bytes: [UInt8], file: String = "config.yaml", directory: String = ".", environment: [String: String] = [:],
-    broker: Broker = Gateway.broker
+    broker: Broker = Gateway.broker, listeners: Set<String> = ListenerSchemes.built
   ) throws(ConfigProblems) -> Config {
     let surroundings = Surroundings(environment: environment, directory: directory)
-    return try read(bytes, file: file, in: surroundings, broker: broker)
+    return try read(bytes, file: file, in: surroundings, broker: broker, listeners: listeners)
   }
 
   static func read(
-    _ bytes: [UInt8], file: String, in surroundings: Surroundings, broker: Broker
+    _ bytes: [UInt8], file: String, in surroundings: Surroundings, broker: Broker,
+    listeners: Set<String> = ListenerSchemes.built
   ) throws(ConfigProblems) -> Config {
     let root: YAMLNode?
     do throws(YAMLFault) {
@@ -59,7 +61,7 @@ public enum ConfigFile {
       ])
     }
     let empty = YAMLNode(content: .mapping([]), place: .start, weight: 1)
-    let reader = ConfigReader(file: file, broker: broker, in: surroundings)
+    let reader = ConfigReader(file: file, broker: broker, listeners: listeners, in: surroundings)
     return try ConfigBuilder.build(root.flatMap { $0.isNull ? nil : $0 } ?? empty, reader)
   }
 

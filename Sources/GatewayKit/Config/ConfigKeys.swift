@@ -8,7 +8,10 @@ struct ConfigKey: Sendable {
   let shape: Shape
   /// In the text form of its kind; nil when "not given" means something of its own.
   let standard: String?
+  /// In a build that can't listen on any of `listeners`, where some are named.
   let support: Support
+  /// Schemes of the listeners that it is for.
+  let listeners: Set<String>
   /// Means something on shared links only.
   let isForSharedLinks: Bool
   /// What it does, in one line for people; config.yaml has more room.
@@ -43,22 +46,29 @@ struct ConfigKey: Sendable {
   }
 
   init(
-    _ name: String, _ kind: ValueKind, _ standard: String? = nil, support: Support = .built, sharedOnly: Bool = false,
-    says summary: String = ""
+    _ name: String, _ kind: ValueKind, _ standard: String? = nil, support: Support = .built,
+    listeners: Set<String> = [], sharedOnly: Bool = false, says summary: String = ""
   ) {
-    self.init(name, .value(kind), standard, support: support, sharedOnly: sharedOnly, says: summary)
+    self.init(
+      name, .value(kind), standard, support: support, listeners: listeners, sharedOnly: sharedOnly, says: summary)
   }
 
   init(
-    _ name: String, _ shape: Shape, _ standard: String? = nil, support: Support = .built, sharedOnly: Bool = false,
-    says summary: String = ""
+    _ name: String, _ shape: Shape, _ standard: String? = nil, support: Support = .built,
+    listeners: Set<String> = [], sharedOnly: Bool = false, says summary: String = ""
   ) {
     self.name = name
     self.shape = shape
     self.standard = standard
     self.support = support
+    self.listeners = listeners
     isForSharedLinks = sharedOnly
     self.summary = summary
+  }
+
+  /// Whether a build that listens on `built` obeys it.
+  func support(with built: Set<String>) -> Support {
+    listeners.isEmpty ? support : listeners.isDisjoint(with: built) ? support : .built
   }
 }
 
@@ -85,25 +95,7 @@ enum ConfigKeys {
         ConfigKey("listen", .url(web, built: .none, isList: true), says: "its addresses"),
         ConfigKey("insecure", .flag, "no", says: "beyond this machine without TLS or users"),
       ]), support: .later(), says: "status page, API and metrics"),
-    ConfigKey(
-      "users",
-      .named(
-        .mapping([
-          ConfigKey("password", .secret, says: "as baudway hash-password prints it, or file:NAME"),
-          ConfigKey("roles", .named(roles, .any), says: "monitor or writer, by patterns of routes"),
-        ]), .any), support: .later(), says: "who may log in"),
-    ConfigKey("proxies", .list(.network), support: .later(), says: "networks whose PROXY headers are believed"),
-    ConfigKey(
-      "limits",
-      .mapping([
-        ConfigKey(
-          "handshakes-per-address", .integer(1...100_000), "100", support: .later(except: ["100"]),
-          says: "that one address may have under way"),
-        ConfigKey(
-          "connects-per-second", .either(.words(["off"]), .integer(1...100_000)), "off",
-          support: .later(except: ["off"]), says: "new clients of one address"),
-      ]), says: "for the whole gateway"),
-    tls,
+    users, proxies, limits, tls,
     ConfigKey("defaults", .mapping(policies), says: "what holds for every route that does not say otherwise"),
     ConfigKey("routes", .named(.mapping(route), .routes), says: "by name: who is led where"),
   ]
@@ -126,17 +118,7 @@ enum ConfigKeys {
     ConfigKey(
       "link", .words(Config.Link.allCases.map(\.rawValue)),
       says: "one link for all clients, or one for each; serial ports and sim are shared unless it is said"),
-    clients, device, tls,
-    ConfigKey(
-      "websocket",
-      .mapping([
-        ConfigKey("origins", .list(.text), says: "pages that may connect, beside our own"),
-        ConfigKey("deflate", .flag, "no", says: "compress messages"),
-        ConfigKey("max-message", .size(1...1 << 30), "16MiB", says: "the longest that is taken"),
-        ConfigKey(
-          "ping", .either(.words(["off"]), .duration(.seconds(1) ... .seconds(3600))), "20s",
-          says: "after so long a silence"),
-      ]), support: .later(), says: "for ws and wss listeners"),
+    clients, device, tls, websocket,
     ConfigKey(
       "packets",
       .switched([
@@ -186,7 +168,9 @@ enum ConfigKeys {
       ConfigKey("notices", .flag, "yes", says: "tell people in a line of text why they are refused"),
       ConfigKey("allow", .list(.network), says: "networks that may come; all unless it is said"),
       ConfigKey("deny", .list(.network), says: "networks of those that may not"),
-      ConfigKey("users", .list(.text), support: .later(), says: "who may come, by name"),
+      ConfigKey(
+        "users", .list(.text), support: .later(), listeners: greeting,
+        says: "who may come, by name or by the subject of a certificate; all who can log in unless it is said"),
       ConfigKey("banner", .lines, says: "what each reads first, with {route}, {endpoint} and {client}"),
     ]), says: "who may come, and what they may do")
 
@@ -219,25 +203,6 @@ enum ConfigKeys {
         "reset", .words(["off", "esp32", "esp8266", "avr", "stm32"]), "off", support: .later(except: ["off"]),
         sharedOnly: true, says: "reset lines for programmers"),
     ]), says: "when it is opened, and what happens while it is not there")
-
-  private static let tls = ConfigKey(
-    "tls",
-    .mapping([
-      ConfigKey("certificate", .path, says: "the chain, in PEM"), ConfigKey("key", .path, says: "its key, in PEM"),
-      ConfigKey("client-ca", .path, says: "who signs certificates of clients"),
-      ConfigKey("min-version", .words(["1.2", "1.3"]), "1.2", says: "of the protocol"),
-      ConfigKey(
-        "certificates",
-        .mappings([
-          ConfigKey("certificate", .path, says: "the chain, in PEM"), ConfigKey("key", .path, says: "its key, in PEM"),
-        ]), says: "others, chosen by the name that is asked for (SNI)"),
-      ConfigKey(
-        "client-auth", .words(["required", "optional"]), "required", says: "whether clients need a certificate"),
-      ConfigKey("crl", .path, says: "certificates that are revoked"),
-      ConfigKey("ciphers", .text, says: "of TLS 1.2, in OpenSSL's words"),
-    ]), support: .later(), says: "for tls, telnets and wss listeners")
-
-  private static let roles = ConfigKey.Shape.value(.words(["monitor", "writer"]))
 
   private static let web = [
     SchemeGrammar("http", example: "http://127.0.0.1:8080", authority: .listening(ports: 0...65535)),

@@ -34,12 +34,17 @@ struct ConfigReader {
   let file: String
   /// Knows which endpoints can be opened.
   let broker: Broker
+  /// Schemes of listeners that can be used.
+  let listeners: Set<String>
   var expansion: Expansion
   private var problems: [ConfigProblem] = []
   private var more = 0
 
-  init(file: String, broker: Broker, in surroundings: Surroundings) {
+  init(
+    file: String, broker: Broker, listeners: Set<String> = ListenerSchemes.built, in surroundings: Surroundings
+  ) {
     self.file = file
+    self.listeners = listeners
     self.broker = broker
     expansion = Expansion(surroundings)
   }
@@ -74,6 +79,8 @@ struct ConfigReader {
     let key: ConfigProblem.Place
     /// Something above is not in this build, which was said once.
     var isLater = false
+    /// One of a list of mappings.
+    var isItem = false
 
     func below(_ word: String, key: ConfigProblem.Place, isNewSection: Bool = false) -> Spot {
       let shown = Suggestion.plain(word)
@@ -95,7 +102,7 @@ struct ConfigReader {
           more += 1
           continue
         }
-        let home = ConfigKeys.home(of: entry.name, under: spot.path, isSection: spot.name.isEmpty)
+        let home = ConfigKeys.home(of: entry.name, under: spot.path, isSection: spot.name.isEmpty && !spot.isItem)
         let suggestion = home == nil ? Suggestion.nearest(to: entry.name, in: keys.map(\.name)) : nil
         let advice = home.map { "; it belongs \($0)" } ?? ""
         report(
@@ -128,13 +135,19 @@ struct ConfigReader {
       } else {
         readMapping(node, keys, key, at: spot, into: &section)
       }
-    case .mappings(let keys): for item in list(node) { readMapping(item, keys, key, at: spot, into: &section) }
+    case .mappings(let keys):
+      section.children[spot.name] = list(node).map { item in
+        var child = ConfigSection(place: item.place)
+        let inner = Spot(path: spot.path, name: "", key: spot.key, isLater: spot.isLater, isItem: true)
+        readMapping(item, keys, key, at: inner, into: &child)
+        return ("", child)
+      }
     case .named(let shape, let names): readNamed(node, shape, names, key, at: spot, into: &section)
     case .url(let schemes, let built, let isList):
       let inner = later(key, at: spot)
       let known: Set<String>? =
         switch built {
-        case .listeners: ListenerSchemes.built
+        case .listeners: listeners
         case .endpoints: broker.schemes
         case .none: nil
         }
@@ -195,7 +208,7 @@ struct ConfigReader {
 
   /// Says that a section is not in this build, once for all that is in it.
   private mutating func later(_ key: ConfigKey, at spot: Spot) -> Spot {
-    guard !spot.isLater, key.support != .built else { return spot }
+    guard !spot.isLater, key.support(with: listeners) != .built else { return spot }
     report("not in this build", at: spot.key, spot.path)
     var inner = spot
     inner.isLater = true
@@ -214,9 +227,10 @@ struct ConfigReader {
       var text = try expansion.expand(scalar.text)
       if kind.isSecret { text = try expansion.secret(text) }
       let value = try kind.read(text)
-      if spot.isLater || key.support.grants(value.description) { return value }
-      let word = key.support == .later() ? "" : Suggestion.quote(value.description) + " is "
-      report("\(word)not in this build", at: key.support == .later() ? spot.key : node.place, spot.path)
+      let support = key.support(with: listeners)
+      if spot.isLater || support.grants(value.description) { return value }
+      let word = support == .later() ? "" : Suggestion.quote(value.description) + " is "
+      report("\(word)not in this build", at: support == .later() ? spot.key : node.place, spot.path)
     } catch let fault as ValueFault {
       report(fault.message, at: node.place, spot.path, suggestion: fault.suggestion)
     } catch let fault as Expansion.Fault {

@@ -6,16 +6,22 @@ import StreamBroker
 
 public struct ConfigSchema {
   /// The schema of what this build takes, as a file. `broker` knows which endpoints can be opened.
-  public static func text(broker: Broker = Gateway.broker) -> String {
-    var schema = ConfigSchema(broker: broker)
+  public static func text(
+    broker: Broker = Gateway.broker, listeners: Set<String> = ListenerSchemes.built
+  ) -> String {
+    var schema = ConfigSchema(broker: broker, listeners: listeners)
     return schema.root().pretty() + "\n"
   }
 
   private let endpoints: Set<String>
+  private let listeners: Set<String>
   /// Parts that stand in several places, by name.
   private var definitions: [(name: String, schema: JSONValue)] = []
 
-  private init(broker: Broker) { endpoints = broker.schemes }
+  private init(broker: Broker, listeners: Set<String>) {
+    endpoints = broker.schemes
+    self.listeners = listeners
+  }
 
   private mutating func root() -> JSONValue {
     // Made first, in the order in which people read them.
@@ -44,30 +50,31 @@ public struct ConfigSchema {
   /// Nil for a key that may not be there at all.
   private mutating func schema(of key: ConfigKey) -> JSONValue? {
     guard let body = body(of: key) else { return nil }
+    let support = key.support(with: listeners)
     let notes = [
-      key.support == .built ? nil : "not in this build", key.isForSharedLinks ? "shared links only" : nil,
+      support == .built ? nil : "not in this build", key.isForSharedLinks ? "shared links only" : nil,
     ].compactMap(\.self)
     let summary = key.summary + (notes.isEmpty ? "" : " (\(notes.joined(separator: "; ")))")
     var members = [JSONValue.Member(key: "description", value: .text(summary))]
-    if key.support == .later() { members.append(JSONValue.Member(key: "doNotSuggest", value: .bool(true))) }
+    if support == .later() { members.append(JSONValue.Member(key: "doNotSuggest", value: .bool(true))) }
     if case .value(let kind) = key.shape, let standard = key.standard {
       members.append(JSONValue.Member(key: "default", value: Self.plain(standard, kind)))
     }
     // Beside a $ref nothing counts in draft 7: what is said of this key stands in what is referred to.
     let whole = JSONValue.object(members + (body.members ?? []))
-    guard ConfigKeys.policies.contains(where: { $0.name == key.name }), Self.isSection(key) else { return whole }
+    guard ConfigKeys.policies.contains(where: { $0.name == key.name }), isSection(key) else { return whole }
     return reference(to: key.name, whole)
   }
 
-  private static func isSection(_ key: ConfigKey) -> Bool {
+  private func isSection(_ key: ConfigKey) -> Bool {
     switch key.shape {
-    case .mapping, .switched: key.support == .built
+    case .mapping, .switched: key.support(with: listeners) == .built
     default: false
     }
   }
 
   private mutating func body(of key: ConfigKey) -> JSONValue? {
-    switch (key.shape, key.support) {
+    switch (key.shape, key.support(with: listeners)) {
     case (.value(let kind), .built): return Self.value(kind)
     case (.value, .later(let granted)): return granted.isEmpty ? nil : Self.value(.words(granted))
     case (.list(let kind), .built): return Self.list(Self.value(kind))
@@ -94,7 +101,13 @@ public struct ConfigSchema {
 
   private mutating func named(_ shape: ConfigKey.Shape, _ names: ConfigKey.Names) -> JSONValue {
     guard case .mapping(let keys) = shape, names == .routes else {
-      return .object(["type": .words("object", "null")])
+      let one: JSONValue? =
+        switch shape {
+        case .value(let kind): Self.value(kind)
+        case .mapping(let keys): mapping(keys)
+        default: nil
+        }
+      return .object(["type": .words("object", "null"), "additionalProperties": one])
     }
     let route = JSONValue.object([
       "type": .text("object"), "required": .words("listen", "endpoint"), "additionalProperties": .bool(false),
@@ -119,7 +132,7 @@ public struct ConfigSchema {
   ) -> JSONValue {
     let known: Set<String> =
       switch built {
-      case .listeners: ListenerSchemes.built
+      case .listeners: listeners
       case .endpoints: endpoints
       case .none: []
       }

@@ -61,6 +61,12 @@ struct Settings {
     return values.compactMap { Network($0.description) }
   }
 
+  /// None when the list is not given.
+  func texts(_ name: String) -> [String] {
+    guard case .list(let values)? = value(name) else { return [] }
+    return values.map(\.description)
+  }
+
   func flag(_ name: String) -> Bool {
     guard case .flag(let isSet)? = value(name) else { preconditionFailure("no flag \(name)") }
     return isSet

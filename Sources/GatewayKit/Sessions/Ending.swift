@@ -10,6 +10,8 @@ public struct Ending: Sendable {
     case full
     case queueLeft = "queue-left"
     case denied
+    case loginFailed = "login-failed"
+    case protocolError = "protocol-error"
     case replaced, kicked, idle
     case tooSlow = "too-slow"
     case routeRemoved = "route-removed"
@@ -19,7 +21,7 @@ public struct Ending: Sendable {
     public var fault: Fault {
       switch self {
       case .clientLeft, .endpointLeft, .full, .queueLeft: .nobody
-      case .clientLost, .denied: .client
+      case .clientLost, .denied, .loginFailed, .protocolError: .client
       case .openFailed, .deviceLost: .endpoint
       case .replaced, .kicked, .idle, .tooSlow: .policy
       case .routeRemoved, .shutdown, .internal: .ourselves

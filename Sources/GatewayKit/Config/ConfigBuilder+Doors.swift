@@ -1,0 +1,233 @@
+// Settings → who may come in, and through which doors.
+
+import StreamBroker
+
+extension ConfigBuilder {
+  /// Schemes whose clients can say who they are.
+  private static func canLogIn(_ listener: ConfigURL, knowsCertificates: Bool) -> Bool {
+    ["ws", "wss"].contains(listener.url.scheme) || listener.url.scheme == "tls" && knowsCertificates
+  }
+
+  static func limits(_ settings: Settings) -> Config.Limits {
+    Config.Limits(
+      handshakesPerAddress: settings.integer("limits.handshakes-per-address")!,
+      connectsPerSecond: settings.integer("limits.connects-per-second"))
+  }
+
+  // MARK: - Users
+
+  mutating func users(routes: [String]) -> [Config.User] {
+    var tokens: [Secret: String] = [:]
+    return (top.children["users"] ?? []).map { name, section in
+      let path = "users.\(Suggestion.plain(name))"
+      if name.isEmpty || name.utf8.count > 64 || name.contains(":")
+        || name.unicodeScalars.contains(where: Suggestion.isControl)
+      {
+        reader.report(
+          "\(Suggestion.quote(name)) is no name of a user; expected up to 64 bytes without ':' and controls",
+          at: section.place, "users")
+      }
+      let user = Config.User(
+        name: name, password: password(section), tokens: self.tokens(section),
+        certificates: section.texts("certificate"), roles: roles(section, routes: routes))
+      for token in user.tokens {
+        if let other = tokens.updateValue(name, forKey: token), let setting = section.settings["token"] {
+          reader.report(
+            other == name ? "has one token twice" : "has a token of \(Suggestion.quote(other)) too", at: setting.key,
+            setting.path)
+        }
+      }
+      let ways = ["password", "token", "certificate"]
+      if !section.isBroken, !ways.contains(where: { section.present[$0] != nil }) {
+        reader.report(
+          "needs 'password', 'token' or 'certificate'; 'baudway hash-password' makes the first", at: section.place, path
+        )
+      }
+      return user
+    }
+  }
+
+  private mutating func password(_ section: ConfigSection) -> Secret? {
+    guard let setting = section.settings["password"], case .secret(let secret) = setting.value else { return nil }
+    if let fault = CryptHash.fault(of: secret.reveal()) {
+      reader.report("\(fault); 'baudway hash-password' makes one", at: setting.key, setting.path)
+    }
+    return secret
+  }
+
+  private mutating func tokens(_ section: ConfigSection) -> [Secret] {
+    guard let setting = section.settings["token"], case .list(let values) = setting.value else { return [] }
+    return values.compactMap { value in
+      guard case .secret(let secret) = value else { return nil }
+      let text = secret.reveal()
+      if text.utf8.count < BearerToken.least || !BearerToken.isToken(text) {
+        reader.report(
+          "a token has at least \(BearerToken.least) of A-Z a-z 0-9 - . _ ~ +, such as 'openssl rand -hex 24' makes",
+          at: setting.key, setting.path)
+      }
+      return secret
+    }
+  }
+
+  private mutating func roles(_ section: ConfigSection, routes: [String]) -> [Config.User.Rule]? {
+    guard section.present["roles"] != nil, let children = section.children["roles"] else { return nil }
+    return children.compactMap { pattern, child in
+      guard let setting = child.settings[""], let role = Config.Listen.Role(rawValue: setting.value.description) else {
+        return nil
+      }
+      let rule = Config.User.Rule(pattern: RoutePattern(pattern), role: role)
+      if rule.pattern.isName, !routes.contains(pattern) {
+        reader.report(
+          "there is no route \(Suggestion.quote(pattern))", at: setting.key, setting.path,
+          suggestion: Suggestion.nearest(to: pattern, in: routes))
+      }
+      return rule
+    }
+  }
+
+  /// Who may come in. Everybody, where no listener can ask.
+  mutating func access(
+    _ settings: Settings, _ route: String, _ listeners: [ConfigURL], _ users: [Config.User], knowsCertificates: Bool
+  ) -> Access {
+    let given = settings.given("clients.users")
+    let only = given == nil ? nil : settings.texts("clients.users")
+    if let only, let given, checked.insert(given.key).inserted {
+      if only.isEmpty { reader.report("lets nobody in", at: given.key, given.path) }
+      if !knowsCertificates {
+        for name in only where !users.contains(where: { $0.name == name }) {
+          reader.report(
+            "there is no user \(Suggestion.quote(name))", at: given.key, given.path,
+            suggestion: Suggestion.nearest(to: name, in: users.map(\.name)))
+        }
+      }
+    }
+    if only != nil {
+      for listener in listeners where !Self.canLogIn(listener, knowsCertificates: knowsCertificates) {
+        let advice = listener.url.scheme == "tls" ? "'tls.client-ca' would ask for a certificate" : "ws and wss can ask"
+        reader.report(
+          "nobody can say here who he is, and 'clients.users' lets only those in whom it names; \(advice)",
+          at: listener.place, listener.path)
+      }
+    }
+    guard listeners.contains(where: { Self.canLogIn($0, knowsCertificates: knowsCertificates) }) else { return .open }
+    return Access(users, route: route, only: only)
+  }
+
+  // MARK: - TLS and WebSocket
+
+  mutating func tls(
+    _ settings: Settings, _ route: String, _ section: ConfigSection, _ listeners: [ConfigURL]
+  ) -> Config.TLS? {
+    guard let listener = listeners.first(where: { ["tls", "wss"].contains($0.url.scheme) }) else {
+      reportUseless("tls", of: route, section, for: "tls and wss")
+      return nil
+    }
+    var certificates: [Config.TLS.Certificate] = []
+    if let chain = settings.given("tls.certificate"), let key = settings.given("tls.key") {
+      // A certificate of the route and a key from elsewhere are no pair.
+      if chain.path.dropLast("certificate".count) != key.path.dropLast("key".count), checked.insert(chain.key).inserted
+      {
+        reader.report(
+          "'certificate' and 'key' stand together, here or where both are inherited from", at: chain.key, chain.path)
+      }
+      certificates.append(.init(chain: place(chain.value), key: place(key.value)))
+    } else if let half = settings.given("tls.certificate") ?? settings.given("tls.key") {
+      if checked.insert(half.key).inserted {
+        reader.report(
+          "stands together with '\(half.path.hasSuffix("key") ? "certificate" : "key")'", at: half.key, half.path)
+      }
+    } else {
+      reader.report(
+        "needs 'tls: { certificate: cert.pem, key: key.pem }', here, under 'defaults' or at the top",
+        at: listener.place,
+        listener.path)
+    }
+    let name = "tls.certificates"
+    let own = section.children[name].map { ("routes.\(Suggestion.plain(route)).", $0) }
+    let (level, items) =
+      own ?? top.children["defaults.\(name)"].map { ("defaults.", $0) } ?? ("", top.children[name] ?? [])
+    for item in items {
+      if let chain = item.section.settings["certificate"], let key = item.section.settings["key"] {
+        certificates.append(.init(chain: place(chain.value), key: place(key.value)))
+      } else if checked.insert(item.section.place).inserted {
+        reader.report("each needs 'certificate' and 'key'", at: item.section.place, level + name)
+      }
+    }
+    let authority = settings.value("tls.client-ca").map { place($0) }
+    for key in ["client-auth", "crl"] where authority == nil {
+      guard let setting = settings.given("tls.\(key)"), checked.insert(setting.key).inserted else { continue }
+      reader.report("means something with 'client-ca' only", at: setting.key, setting.path)
+    }
+    return Config.TLS(
+      certificates: certificates, clientCA: authority, clientAuth: settings.word("tls.client-auth"),
+      crl: settings.value("tls.crl").map { place($0) }, minVersion: settings.word("tls.min-version"),
+      ciphers: settings.value("tls.ciphers")?.description)
+  }
+
+  mutating func websocket(
+    _ settings: Settings, _ route: String, _ section: ConfigSection, _ listeners: [ConfigURL]
+  ) -> Config.WebSocket? {
+    guard listeners.contains(where: { ["ws", "wss"].contains($0.url.scheme) }) else {
+      reportUseless("websocket", of: route, section, for: "ws and wss")
+      return nil
+    }
+    let origins = settings.texts("websocket.origins")
+    if let setting = settings.given("websocket.origins"), checked.insert(setting.key).inserted {
+      for origin in origins where !WebOrigin.isOrigin(origin) {
+        reader.report(
+          "\(Suggestion.quote(origin)) is no origin; expected scheme, host and port as browsers say them, or *",
+          at: setting.key, setting.path, suggestion: WebOrigin.repair(origin))
+      }
+    }
+    return Config.WebSocket(
+      origins: origins, deflate: settings.flag("websocket.deflate"),
+      maxMessage: settings.integer("websocket.max-message")!, ping: settings.durationUnlessOff("websocket.ping"))
+  }
+
+  /// What a route says for listeners that it has none of.
+  private mutating func reportUseless(_ name: String, of route: String, _ section: ConfigSection, for listeners: String)
+  {
+    guard let place = section.present[name], section.present.keys.contains(where: { $0.hasPrefix("\(name).") }) else {
+      return
+    }
+    reader.report(
+      "means something for \(listeners) listeners only", at: place, "routes.\(Suggestion.plain(route)).\(name)")
+  }
+
+  /// A relative path begins where the config file is, wherever the gateway was started.
+  private func place(_ value: Value) -> String {
+    let (path, folder) = (value.description, reader.expansion.surroundings.directory)
+    return path.hasPrefix("/") || folder == "." ? path : folder == "/" ? "/\(path)" : "\(folder)/\(path)"
+  }
+}
+
+extension ConfigSection {
+  fileprivate func texts(_ name: String) -> [String] {
+    guard case .list(let values)? = settings[name]?.value else { return [] }
+    return values.map(\.description)
+  }
+}
+
+/// What a browser sends as Origin (RFC 6454, section 6.1): `https://lab.example`, `http://127.0.0.1:8080`.
+enum WebOrigin {
+  static func isOrigin(_ text: String) -> Bool {
+    if text == "*" || text == "null" { return true }
+    guard let range = text.firstRange(of: "://") else { return false }
+    let (scheme, rest) = (text[..<range.lowerBound], text[range.upperBound...])
+    let isGood = { (letter: Character) in
+      letter.isASCII && (letter.isLetter || letter.isNumber || "+-.".contains(letter))
+    }
+    return !scheme.isEmpty && scheme.allSatisfy(isGood) && !rest.isEmpty
+      && rest.allSatisfy { isGood($0) || ":[]_".contains($0) }
+  }
+
+  /// A whole URL, or a host without a scheme, was meant.
+  static func repair(_ text: String) -> String? {
+    let candidates = [String(text.prefix { $0 != "/" }), "https://" + text.prefix { $0 != "/" }]
+    if let range = text.firstRange(of: "://") {
+      let origin = text[..<range.upperBound] + text[range.upperBound...].prefix { $0 != "/" && $0 != "?" && $0 != "#" }
+      return isOrigin(String(origin)) ? String(origin) : nil
+    }
+    return candidates.first { isOrigin($0) }
+  }
+}
