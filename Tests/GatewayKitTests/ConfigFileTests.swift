@@ -170,7 +170,7 @@ struct ConfigFileTests {
     var template = Array("/tmp/config-test-XXXXXX".utf8CString)
     let folder = try #require(mkdtemp(&template).map { String(cString: $0) })
     defer { for name in ["/secret", "/empty", "/c.yaml", ""] { remove(folder + name) } }
-    try writeText("hunter2\n", to: folder + "/secret")
+    try writeText("$6$salt$\(String(repeating: "h", count: 86))\n", to: folder + "/secret")
     try writeText("\n", to: folder + "/empty")
     try writeText(
       "users: { a: { password: 'file:secret' }, b: { password: 'file:empty' }, c: { password: [hunter2] } }\n" + good,

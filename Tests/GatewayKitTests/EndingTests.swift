@@ -8,7 +8,8 @@ import Testing
 struct EndingTests {
   static let table: [(word: String, fault: Ending.Fault)] = [
     ("client-left", .nobody), ("endpoint-left", .nobody), ("client-lost", .client), ("open-failed", .endpoint),
-    ("device-lost", .endpoint), ("full", .nobody), ("queue-left", .nobody), ("denied", .client), ("login-failed", .client), ("protocol-error", .client), ("replaced", .policy),
+    ("device-lost", .endpoint), ("full", .nobody), ("queue-left", .nobody), ("denied", .client),
+    ("login-failed", .client), ("protocol-error", .client), ("replaced", .policy),
     ("kicked", .policy), ("idle", .policy), ("too-slow", .policy), ("route-removed", .ourselves),
     ("shutdown", .ourselves), ("internal", .ourselves),
   ]
