@@ -60,6 +60,28 @@ public struct SocketAddress: Hashable, Sendable {
       family: .ipv6, high: UInt64(bigEndian: high), low: UInt64(bigEndian: low), scope: scope, port: port)
   }
 
+  /// Of four bytes in network order.
+  public init(ipv4 bytes: some Collection<UInt8>, port: UInt16) {
+    precondition(bytes.count == 4)
+    self.init(family: .ipv4, high: 0, low: Self.number(bytes), scope: 0, port: port)
+  }
+
+  /// Of sixteen bytes in network order.
+  public init(ipv6 bytes: some Collection<UInt8>, port: UInt16) {
+    precondition(bytes.count == 16)
+    self.init(
+      family: .ipv6, high: Self.number(bytes.prefix(8)), low: Self.number(bytes.dropFirst(8)), scope: 0, port: port)
+  }
+
+  private static func number(_ bytes: some Collection<UInt8>) -> UInt64 { bytes.reduce(0) { $0 << 8 | UInt64($1) } }
+
+  /// What one customer of a network has, without a port: an IPv4 address, or the /64 of an IPv6 one, in which he may choose any.
+  public var household: SocketAddress {
+    let own = unmapped
+    return own.family == .ipv4
+      ? own.with(port: 0) : SocketAddress(family: .ipv6, high: own.high, low: 0, scope: own.scope, port: 0)
+  }
+
   /// What accept(2), getsockname(2) or getaddrinfo(3) filled in. Nil when it is neither IPv4 nor IPv6.
   public init?(_ address: UnsafePointer<sockaddr>, length: socklen_t) {
     let bytes = UnsafeRawBufferPointer(start: address, count: Int(length))

@@ -12,6 +12,7 @@ public final class Gateway: Sendable {
   public static let broker = Broker(Schemes.standard)
 
   private let core: Resident<GatewayCore>
+  private let reception: Resident<Reception>
   let lanes: [Lane]
 
   /// `board` must be among those that `status` tells. `inherited` are for the listeners that have their addresses. Throws when
@@ -25,9 +26,15 @@ public final class Gateway: Sendable {
     // A lane that carries no bytes: who asks for a status of thousands disturbs none, and a lane that hangs is told of.
     let home = try Lane("baudway.control")
     let all = lanes
-    self.lanes = all + [home]
+    // Clients are greeted on a lane of its own, too: five hundred slow handshakes are nobody's delay.
+    let greetings = try Lane("baudway.reception")
+    self.lanes = all + [home, greetings]
+    let rates = ConnectRates()
+    let reception = Resident(on: greetings) { Reception(on: $0.poller, status: status, rates: rates) }
+    self.reception = reception
+    let surroundings = RouteSurroundings(inherited: inherited, reception: reception, rates: rates)
     core = Resident(on: home) { home in
-      GatewayCore(all, home: home, status: status, board: board, inherited: inherited)
+      GatewayCore(all, home: home, status: status, board: board, surroundings: surroundings)
     }
   }
 
@@ -61,11 +68,12 @@ public final class Gateway: Sendable {
   /// Accepts no more, lets sessions drain for at most five seconds, then calls `done` on a lane. That was the gateway's life:
   /// its lanes go with it, and later calls do nothing.
   public func stop(then done: @escaping @Sendable () -> Void) {
-    let (core, lanes) = (core, lanes)
+    let (core, reception, lanes) = (core, reception, lanes)
     core.post { _, gateway in
       gateway.stop {
         done()
         core.evict()
+        reception.evict()
         for lane in lanes { lane.stop() }
       }
     }

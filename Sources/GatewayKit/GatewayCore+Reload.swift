@@ -49,6 +49,7 @@ extension GatewayCore {
     reloadWaiters = reloadsToCome.map(\.done)
     reloadsToCome = []
     config = new
+    tellReception(new)
     let plan = ReloadPlan(from: old, to: new)
     reloadReport = plan.report
     if let source, new.control != old.control { moveControl(to: source.control(new)) }

@@ -17,7 +17,7 @@ final class GatewayCore {
   let poller: Poller
   let status: StatusSink
   let board: StatusBoard
-  private let inherited: InheritedSockets
+  private let surroundings: RouteSurroundings
   private let broker = Gateway.broker
   let began = monotonicNanoseconds()
 
@@ -47,22 +47,30 @@ final class GatewayCore {
   private static let drainLimit = Duration.seconds(5)
 
   init(
-    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, inherited: InheritedSockets
+    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, surroundings: RouteSurroundings
   ) {
     self.lanes = lanes
     self.home = home
     poller = home.poller
     self.status = status
     self.board = board
-    self.inherited = inherited
+    self.surroundings = surroundings
   }
 
   func start(_ config: Config, from source: ConfigSource?, control address: ControlAddress?) {
     self.config = config
     self.source = source
+    tellReception(config)
     if let address = address ?? source?.control(config) { openControl(at: address) }
     for route in config.routes { startRoute(route) }
     status.tell(.started(routes: config.routes.count))
+  }
+
+  /// What holds for all listeners, before any of them opens or changes.
+  func tellReception(_ config: Config) {
+    surroundings.rates.set(config.limits.connectsPerSecond)
+    let rules = Reception.Rules(config)
+    surroundings.reception?.post { _, reception in reception.follow(rules) }
   }
 
   // MARK: - Routes
@@ -71,10 +79,10 @@ final class GatewayCore {
     let lane = lanes[nextLane % lanes.count]
     nextLane += 1
     let others = lanes.filter { $0 !== lane }
-    let (status, inherited, connector) = (status, inherited, connector(of: config))
+    let (status, surroundings, connector) = (status, surroundings, connector(of: config))
     board.expect(config.listen.map(\.place), of: config.name)
     let route = Resident(on: lane) { lane in
-      Route(config, connector: connector, on: lane, others: others, status: status, inherited: inherited)
+      Route(config, connector: connector, on: lane, others: others, status: status, surroundings: surroundings)
     }
     running[config.name] = Running(config: config, route: route)
   }

@@ -141,13 +141,21 @@ func routeConfig(
 /// A route on two lanes, its home and another; stopped and gone after `body`, which may block.
 func withRoute(
   _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
+  rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
   _ body: @escaping @Sendable (Story, Resident<Route>) throws -> Void
 ) async throws {
   let story = Story()
   let lanes = try (0..<2).map { try Lane("route \($0)") }
+  let greetings = try Lane("greetings")
+  let reception = Resident(on: greetings) { lane in
+    let reception = Reception(on: lane.poller, status: story.sink, rates: rates, patience: patience)
+    reception.follow(rules)
+    return reception
+  }
+  let surroundings = RouteSurroundings(inherited: inherited, reception: reception, rates: rates)
   let connector = try connector ?? Gateway.broker.connector(config.endpoint)
   let route = Resident(on: lanes[0]) { lane in
-    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink, inherited: inherited)
+    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink, surroundings: surroundings)
   }
   let result: Result<Void, any Error>
   do {
@@ -160,6 +168,7 @@ func withRoute(
     route.post { _, route in route.stop(Ending(.shutdown), within: .milliseconds(100)) { over.resume() } }
   }
   route.evict()
-  for lane in lanes { lane.stop() }
+  reception.evict()
+  for lane in lanes + [greetings] { lane.stop() }
   try result.get()
 }

@@ -24,17 +24,17 @@ extension ConfigKeys {
       ]), .any), support: .later(), listeners: greeting, says: "who may log in")
 
   static let proxies = ConfigKey(
-    "proxies", .list(.network), support: .later(), says: "networks whose PROXY headers are believed")
+    "proxies", .list(.network), says: "networks whose PROXY headers are believed")
 
   static let limits = ConfigKey(
     "limits",
     .mapping([
       ConfigKey(
-        "handshakes-per-address", .integer(1...100_000), "100", support: .later(except: ["100"]), listeners: greeting,
+        "handshakes-per-address", .integer(1...100_000), "100",
         says: "that one address may have under way"),
       ConfigKey(
         "connects-per-second", .either(.words(["off"]), .integer(1...100_000)), "off",
-        support: .later(except: ["off"]), listeners: greeting, says: "new clients of one address"),
+        says: "new clients of one address"),
     ]), says: "for the whole gateway")
 
   static let tls = ConfigKey(

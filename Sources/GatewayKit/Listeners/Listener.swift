@@ -20,6 +20,7 @@ extension Listener {
 /// What a listener needs of its route. Reload changes it under a listener that stays bound.
 final class ListenerContext {
   let route: String
+  let lane: Lane
   let poller: Poller
   let status: StatusSink
   /// Whether clients share a link, and so may hold up each other.
@@ -32,13 +33,20 @@ final class ListenerContext {
   var role: Config.Listen.Role
   /// Sockets that are bound already.
   let inherited: InheritedSockets
+  /// Where clients of listeners with a greeting are greeted.
+  let reception: Resident<Reception>?
+  /// How fast clients of one address may come.
+  let rates: ConnectRates
   private let admit: (consuming Arrival) -> Void
+  private let report: (Arrival.Label, Ending, UInt64) -> Void
 
   init(
-    route: String, poller: Poller, status: StatusSink, isShared: Bool, door: Int, sendsNotices: Bool, keepsAlive: Bool,
-    role: Config.Listen.Role, inherited: InheritedSockets, admit: @escaping (consuming Arrival) -> Void
+    route: String, on lane: Lane, _ poller: Poller, status: StatusSink, isShared: Bool, door: Int, sendsNotices: Bool,
+    keepsAlive: Bool, role: Config.Listen.Role, surroundings: RouteSurroundings,
+    report: @escaping (Arrival.Label, Ending, UInt64) -> Void, admit: @escaping (consuming Arrival) -> Void
   ) {
     self.route = route
+    self.lane = lane
     self.poller = poller
     self.status = status
     self.isShared = isShared
@@ -46,8 +54,23 @@ final class ListenerContext {
     self.sendsNotices = sendsNotices
     self.keepsAlive = keepsAlive
     self.role = role
-    self.inherited = inherited
+    inherited = surroundings.inherited
+    reception = surroundings.reception
+    rates = surroundings.rates
+    self.report = report
     self.admit = admit
+  }
+
+  /// What those who are greeted for it end with when it closes.
+  var closing = Ending.Word.routeRemoved
+
+  /// For those on another lane. Only on the route's.
+  var resident: Resident<ListenerContext> { Resident(self, on: lane) }
+
+  /// A way to call `done` here, from anywhere. Only on the route's lane.
+  func callBack(_ done: @escaping () -> Void) -> @Sendable () -> Void {
+    let back = Resident(CallBack(done), on: lane)
+    return { back.post { _, back in back.call() } }
   }
 
   /// A client is here. Whether he gets in is the route's matter.
@@ -56,4 +79,20 @@ final class ListenerContext {
     arrival.label.door = door
     admit(arrival)
   }
+
+  /// One who was accepted for the route did not get as far as that: he ended while he was greeted, `nanoseconds` after he came.
+  func ended(_ label: Arrival.Label, _ ending: Ending, nanoseconds: UInt64) {
+    var label = label
+    label.role = role
+    label.door = door
+    report(label, ending, nanoseconds)
+  }
+}
+
+/// What routes have in common.
+struct RouteSurroundings: Sendable {
+  var inherited = InheritedSockets()
+  /// Nil for a gateway whose listeners greet nobody.
+  var reception: Resident<Reception>?
+  var rates = ConnectRates()
 }

@@ -51,7 +51,7 @@ public enum ListenerSchemes {
   private static let role = Parameter(
     "role", .words(["writer", "monitor"]), standard: "writer", "the most its clients may do")
   private static let proxy = Parameter(
-    "proxy-protocol", .words(["off", "required"]), standard: "off", support: .later(except: ["off"]),
+    "proxy-protocol", .words(["off", "required"]), standard: "off",
     "read a PROXY header from the networks under 'proxies'")
   private static let serverName = Parameter(
     "server-name", .text, support: .later(), "the name (SNI) that leads here, where routes share a port")

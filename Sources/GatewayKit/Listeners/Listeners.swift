@@ -3,7 +3,8 @@
 enum Listeners {
   static func make(_ listen: Config.Listen, _ context: ListenerContext) -> any Listener {
     switch listen.scheme {
-    case "tcp": TCPListener(listen, context)
+    case "tcp" where !listen.isGreeted: TCPListener(listen, context)
+    case "tcp": GreetingListener(listen, context)
     case "unix": UnixListener(listen, context)
     case "pty": PtyListener(listen, context)
     default: preconditionFailure("the configuration lets no listener through that is not built")

@@ -6,8 +6,10 @@ import ByteStreams
 import StreamBroker
 import Synchronization
 
-/// Numbers sessions, for log and status.
 private let lastSession = Atomic<UInt64>(0)
+
+/// Numbers sessions, for log and status.
+func nextSessionNumber() -> UInt64 { lastSession.add(1, ordering: .relaxed).newValue }
 
 final class Route {
   private(set) var settings: RouteSettings
@@ -15,7 +17,7 @@ final class Route {
   let poller: Poller
   let lane: Lane
   let status: StatusSink
-  private let inherited: InheritedSockets
+  private let surroundings: RouteSurroundings
 
   private struct Door {
     var listen: Config.Listen
@@ -50,9 +52,9 @@ final class Route {
   /// Makes a route on `lane`, its home. `others` are the lanes that sessions with links of their own may spread to.
   init(
     _ config: Config.Route, connector: any Connector, on lane: isolated Lane, others: [Lane], status: StatusSink,
-    inherited: InheritedSockets = InheritedSockets()
+    surroundings: RouteSurroundings = RouteSurroundings()
   ) {
-    self.inherited = inherited
+    self.surroundings = surroundings
     settings = RouteSettings(config, connector: connector)
     clients = config.clients
     self.lane = lane
@@ -90,7 +92,7 @@ final class Route {
 
   // MARK: - Sessions
 
-  func nextNumber() -> UInt64 { lastSession.add(1, ordering: .relaxed).newValue }
+  func nextNumber() -> UInt64 { nextSessionNumber() }
 
   /// Begins a session with a client.
   func place(_ arrival: consuming Arrival) {
@@ -156,12 +158,12 @@ final class Route {
   private func open(_ listen: Config.Listen) {
     lastDoor += 1
     let context = ListenerContext(
-      route: settings.name, poller: poller, status: status, isShared: settings.hub.isShared, door: lastDoor,
-      sendsNotices: clients.notices, keepsAlive: clients.keepalive, role: listen.role,
-      inherited: inherited
-    ) { [unowned self] arrival in  // its own listeners, which stop before it goes
-      admit(arrival)
-    }
+      route: settings.name, on: lane, poller, status: status, isShared: settings.hub.isShared, door: lastDoor,
+      sendsNotices: clients.notices, keepsAlive: clients.keepalive, role: listen.role, surroundings: surroundings,
+      // Its own listeners, which stop before it goes.
+      report: { [unowned self] label, ending, nanoseconds in
+        group.report(label, nextNumber(), ending, nanoseconds: nanoseconds)
+      }, admit: { [unowned self] arrival in admit(arrival) })
     let door = Door(listen: listen, context: context, listener: Listeners.make(listen, context))
     doors.append(door)
     door.listener.start()
@@ -234,7 +236,10 @@ final class Route {
       for group in groupsElsewhere { group.evict() }
       done()
     }
-    for door in stopped { door.listener.stop(then: oneIsDone) }
+    for door in stopped {
+      door.context.closing = ending.word
+      door.listener.stop(then: oneIsDone)
+    }
     let here = Resident(CallBack(oneIsDone), on: lane)
     for group in [Resident(group, on: lane)] + groupsElsewhere {
       group.post { lane, group in

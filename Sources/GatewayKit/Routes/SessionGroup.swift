@@ -194,6 +194,11 @@ final class SessionGroup: LinkDelegate {
     sessionEnded(session.number)
   }
 
+  /// One of the route's who was greeted, and did not get as far as this.
+  func report(_ label: Arrival.Label, _ number: UInt64, _ ending: Ending, nanoseconds: UInt64) {
+    tellEnd(of: number, label, SessionReport(ending: ending, nanoseconds: nanoseconds))
+  }
+
   private func tellEnd(of number: UInt64, _ label: Arrival.Label, _ report: SessionReport) {
     totals.count(report)
     status.tell(.sessionEnded(route: settings.name, number: number, label, report))

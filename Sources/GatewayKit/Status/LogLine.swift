@@ -48,7 +48,7 @@ struct LogLine {
       self.init(
         .error, "out of descriptors",
         [
-          ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
+          ("route", Self.known(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("advice", .text("raise the limit of open files (ulimit -n, LimitNOFILE=) or lower clients.max")),
         ])
     case .queue(let route, let waiting):
@@ -64,7 +64,7 @@ struct LogLine {
       self.init(
         report.ending.word == .internal ? .error : .info, "session ended", text: "session \(number) ended",
         [
-          ("session", .number(number)), ("route", .text(route)), ("client", label.clientValue),
+          ("session", .number(number)), ("route", Self.known(route)), ("client", label.clientValue),
           ("reason", .text(report.ending.word.rawValue)), ("up", .number(report.up)), ("down", .number(report.down)),
           ("dropped", .number(report.dropped)), ("seconds", .seconds(report.nanoseconds)),
           ("error", report.ending.cause.map { .text("\($0)") }),
@@ -105,6 +105,9 @@ struct LogLine {
 
   // A reload may change thousands of routes; the line names so many and counts all.
   private static let mostNamed = 20
+
+  /// On a port that routes share it is not known before somebody has said where he wants to go.
+  private static func known(_ route: String) -> Value? { route.isEmpty ? nil : .text(route) }
 
   private init(_ report: ReloadReport) {
     var changes = report.added.map { "+\($0)" } + report.removed.map { "-\($0)" }

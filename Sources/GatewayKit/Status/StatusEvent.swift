@@ -22,6 +22,7 @@ public enum StatusEvent: Sendable {
   /// A client has a place.
   case sessionOpened(route: String, number: UInt64, Arrival.Label)
   /// Told once of everybody who was accepted: of those who were turned away, or left the queue, without `sessionOpened` before.
+  /// `route` is empty for one who ended before he had said which of the routes that share a port he wants.
   case sessionEnded(route: String, number: UInt64, Arrival.Label, SessionReport)
   /// The pen of a route with one writer has gone from one session to another; nil is nobody.
   case writerChanged(route: String, from: UInt64?, to: UInt64?)

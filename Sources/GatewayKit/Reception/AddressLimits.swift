@@ -1,0 +1,106 @@
+// How many clients of one address are greeted at a time, and how fast they may come, so that one address keeps no other out.
+// Values: who comes and goes is told, what may be done is answered.
+
+import ByteStreams
+import Synchronization
+
+/// Clients who are being greeted, by address. Those beyond the limit wait in the order they came, and beyond that are refused.
+struct AddressLimits {
+  enum Verdict: Hashable { case greet, wait, refuse }
+
+  private struct Crowd {
+    var greeted: Set<UInt64> = []
+    var waiting: [UInt64] = []
+  }
+
+  /// One that is lowered sends nobody away.
+  var most: Int
+  /// So many times `most` may wait: each costs a descriptor, of which one address must not have all.
+  static let waitingPerPlace = 5
+  private var crowds: [SocketAddress: Crowd] = [:]
+
+  init(most: Int) { self.most = most }
+
+  /// Whether client `number` may be greeted now. Who is told to wait is named by a `leave` later, or leaves himself.
+  mutating func enter(_ number: UInt64, from address: SocketAddress) -> Verdict {
+    let household = address.household
+    var crowd = crowds[household] ?? Crowd()
+    if crowd.greeted.count < most && crowd.waiting.isEmpty {
+      crowd.greeted.insert(number)
+      crowds[household] = crowd
+      return .greet
+    }
+    guard crowd.waiting.count < most * Self.waitingPerPlace else { return .refuse }
+    crowd.waiting.append(number)
+    crowds[household] = crowd
+    return .wait
+  }
+
+  /// Client `number` is greeted, or gone. Who may be greeted in his place.
+  mutating func leave(_ number: UInt64, from address: SocketAddress) -> UInt64? {
+    let household = address.household
+    guard var crowd = crowds[household] else { return nil }
+    if crowd.greeted.remove(number) == nil { crowd.waiting.removeAll { $0 == number } }
+    var next: UInt64?
+    if crowd.greeted.count < most, !crowd.waiting.isEmpty {
+      next = crowd.waiting.removeFirst()
+      crowd.greeted.insert(next!)
+    }
+    crowds[household] = crowd.greeted.isEmpty && crowd.waiting.isEmpty ? nil : crowd
+    return next
+  }
+
+  /// Addresses that somebody is from.
+  var count: Int { crowds.count }
+}
+
+/// How many clients one address may send in a second. A bucket per address that holds one second's worth.
+struct ConnectRate {
+  private struct Bucket {
+    var left: Double
+    var since: UInt64
+  }
+
+  /// Per second; nil for any number.
+  var limit: Int? { didSet { if limit != oldValue { buckets = [:] } } }
+  private var buckets: [SocketAddress: Bucket] = [:]
+  /// Whose bucket has filled up again is forgotten when so many are kept, and everybody if that is not enough.
+  private static let mostKept = 16384
+
+  init(limit: Int?) { self.limit = limit }
+
+  /// Whether one more client from `address` is within the limit; `now` is in nanoseconds.
+  mutating func admits(_ address: SocketAddress, at now: UInt64) -> Bool {
+    guard let limit else { return true }
+    if buckets.count >= Self.mostKept { forget(at: now) }
+    let household = address.household
+    let bucket = buckets[household] ?? Bucket(left: Double(limit), since: now)
+    let gained = Double(now &- bucket.since) / 1e9 * Double(limit)
+    let left = min(Double(limit), bucket.left + gained)
+    buckets[household] = Bucket(left: left < 1 ? left : left - 1, since: now)
+    return left >= 1
+  }
+
+  private mutating func forget(at now: UInt64) {
+    buckets = buckets.filter { now &- $0.value.since < 1_000_000_000 }
+    if buckets.count >= Self.mostKept { buckets = [:] }
+  }
+
+  var count: Int { buckets.count }
+}
+
+/// The rate of the whole gateway: listeners of all lanes ask it.
+final class ConnectRates: Sendable {
+  private let isLimited = Atomic(false)
+  private let rate = Mutex(ConnectRate(limit: nil))
+
+  func set(_ limit: Int?) {
+    rate.withLock { $0.limit = limit }
+    isLimited.store(limit != nil, ordering: .relaxed)
+  }
+
+  func admits(_ address: SocketAddress?) -> Bool {
+    guard let address, isLimited.load(ordering: .relaxed) else { return true }
+    return rate.withLock { $0.admits(address, at: monotonicNanoseconds()) }
+  }
+}

@@ -1,0 +1,226 @@
+// A client who is being greeted. Whatever he says is hostile until he is through: he has one deadline for all of it, the
+// reception's, owns no more than the longest greeting, and ends once: handed over, or with an ending of his own.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+/// Why somebody did not get through a greeting.
+enum GreetingFault: Error, Hashable, Sendable, CustomStringConvertible {
+  case tooSlow(String, Duration)
+  case left(String)
+  case notAProxy
+  case tooMany(of: String)
+  case tooFast(from: String)
+
+  var description: String {
+    switch self {
+    case .tooSlow(let step, let limit): "no \(step) within \(limit.components.seconds) s of connecting"
+    case .left(let step): "gone before the \(step) was over"
+    case .notAProxy: "not among the networks under 'proxies'"
+    case .tooMany(let address): "too many clients of \(address) are being greeted"
+    case .tooFast(let address): "too many clients of \(address) in a second"
+    }
+  }
+}
+
+extension Ending {
+  /// For one whose address sends more clients in a second than it may.
+  static func tooFast(_ label: Arrival.Label) -> Ending {
+    Ending(.denied, GreetingFault.tooFast(from: label.address?.host ?? "one address"))
+  }
+}
+
+final class Guest: PollHandler {
+  let number: UInt64
+  let entrance: Entrance
+  private unowned let reception: Reception  // which keeps him
+  private let began = monotonicNanoseconds()
+  private var poller: Poller { reception.poller }
+
+  private var descriptor: Descriptor?
+  private let raw: Int32
+  private var isInPoller = false
+  /// Who is connected; and who is said to be, once that is known.
+  private let peer: SocketAddress?
+  private(set) var client: SocketAddress?
+  /// Where he wants to go, once that is known.
+  private(set) var way: Way?
+
+  private enum Stage {
+    case proxyHeader(ProxyReader)
+    /// Others of his address are being greeted, as many as may.
+    case waiting
+    case over
+  }
+  private var stage = Stage.waiting
+
+  init(
+    _ number: UInt64, _ descriptor: consuming Descriptor, _ peer: SocketAddress?, at entrance: Entrance,
+    in reception: Reception
+  ) {
+    self.number = number
+    raw = descriptor.raw
+    self.descriptor = consume descriptor
+    self.peer = peer
+    self.entrance = entrance
+    self.reception = reception
+    if entrance.ways.count == 1 { way = entrance.ways[0] }
+  }
+
+  func begin() {
+    guard entrance.address.isProxied else { return identify(peer) }
+    guard let peer, reception.rules.proxies.contains(where: { $0.contains(peer) }) else {
+      return end(Ending(.denied, GreetingFault.notAProxy))
+    }
+    stage = .proxyHeader(ProxyReader())
+    readHeader()
+  }
+
+  func ready(_ events: PollEvents) {
+    switch stage {
+    case .proxyHeader: readHeader()
+    case .waiting: end(Ending(.clientLost, GreetingFault.left(step)))  // a hang-up; nothing else is waited for
+    case .over: break
+    }
+  }
+
+  // MARK: - The PROXY header
+
+  private func readHeader() {
+    guard case .proxyHeader(var reader) = stage else { return }
+    do {
+      while reader.header == nil {
+        guard try readOn(&reader) else {
+          stage = .proxyHeader(reader)
+          return wait(for: .readable)
+        }
+      }
+      identify(reader.header?.source ?? peer)
+    } catch let fault as ProxyFault {
+      end(Ending(.protocolError, fault))
+    } catch let fault as GreetingFault {
+      end(Ending(.clientLeft, fault))
+    } catch {
+      end(Ending(.clientLost, error))
+    }
+  }
+
+  /// What stands behind the header is somebody else's to read, so it is looked at first and taken then. False when nothing is
+  /// there yet.
+  private func readOn(_ reader: inout ProxyReader) throws -> Bool {
+    try withUnsafeTemporaryAllocation(byteCount: 512, alignment: 1) { scratch in
+      let count = try receive(into: scratch, Int32(MSG_PEEK))
+      guard count >= 0 else { return false }
+      guard count > 0 else { throw GreetingFault.left(step) }
+      let taken = try reader.take(UnsafeRawBufferPointer(rebasing: scratch[..<count]))
+      _ = try receive(into: UnsafeMutableRawBufferPointer(rebasing: scratch[..<taken]))
+      return true
+    }
+  }
+
+  /// 0 at the end, -1 when there is nothing.
+  private func receive(
+    into run: UnsafeMutableRawBufferPointer, _ flags: Int32 = 0
+  ) throws(SystemError) -> Int {
+    while true {
+      let count = recv(raw, run.baseAddress, run.count, flags)
+      if count >= 0 { return count }
+      switch errno {
+      case EINTR: continue
+      case EAGAIN: return -1
+      default: throw SystemError("read")
+      }
+    }
+  }
+
+  // MARK: - Who he is
+
+  private func identify(_ address: SocketAddress?) {
+    client = address
+    stage = .waiting
+    guard let address else { return goOn() }
+    guard reception.rates.admits(address) else {
+      return end(.tooFast(label(way)))
+    }
+    switch reception.mayBeGreeted(self, from: address) {
+    case .greet: goOn()
+    case .wait: wait(for: [])
+    case .refuse: end(Ending(.full, GreetingFault.tooMany(of: address.host)))
+    }
+  }
+
+  /// Somebody of his address has made room for him.
+  func mayGoOn() { if case .waiting = stage { goOn() } }
+
+  private func goOn() {
+    switch entrance.address.layer {
+    case .plain: handOver()
+    case .http, .tls: preconditionFailure("the configuration lets no listener through that is not built")
+    }
+  }
+
+  // MARK: - The end of it
+
+  private func label(_ way: Way?) -> Arrival.Label {
+    let shown = way ?? entrance.ways.first
+    let listener = shown.map { entrance.bound(as: $0) ?? $0.listen.place }
+    return Arrival.Label(address: client ?? peer, listener: listener ?? "")
+  }
+
+  private func handOver() {
+    guard let way, let descriptor = takeDescriptor() else { return }
+    entrance.adjust(descriptor.raw, for: way)
+    let arrival = Arrival(descriptor, kind: .tcp(wasDialled: false), label: label(way))
+    leave()
+    way.arrived(arrival)
+  }
+
+  func timeIsOver(after limit: Duration) {
+    let word = if case .waiting = stage { Ending.Word.full } else { Ending.Word.protocolError }
+    end(Ending(word, GreetingFault.tooSlow(step, limit)))
+  }
+
+  /// Ends him. What he is told of it, if anything, is sent before.
+  func end(_ ending: Ending) {
+    if case .over = stage { return }
+    let label = label(way)
+    let spent = monotonicNanoseconds() &- began
+    _ = takeDescriptor()
+    leave()
+    if let way { return way.ended(label, ending, nanoseconds: spent) }
+    reception.status.tell(
+      .sessionEnded(route: "", number: nextSessionNumber(), label, SessionReport(ending: ending, nanoseconds: spent)))
+  }
+
+  private func leave() {
+    stage = .over
+    reception.left(self, from: client)
+  }
+
+  /// What he is asked for now.
+  private var step: String {
+    switch stage {
+    case .proxyHeader: "PROXY header"
+    case .waiting, .over: "place among those who are greeted"
+    }
+  }
+
+  // MARK: - His descriptor
+
+  private func wait(for interest: Readiness) {
+    if isInPoller { return poller.change(raw, to: interest) }
+    do throws(SystemError) {
+      try poller.add(raw, handler: self, for: interest)
+      isInPoller = true
+    } catch {
+      end(Ending(.internal, error))
+    }
+  }
+
+  private func takeDescriptor() -> Descriptor? {
+    if isInPoller { poller.remove(raw) }
+    isInPoller = false
+    return descriptor.take()
+  }
+}

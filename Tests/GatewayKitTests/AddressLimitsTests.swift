@@ -1,0 +1,76 @@
+import ByteStreams
+import Testing
+
+@testable import GatewayKit
+
+@Suite("Limits per address")
+struct AddressLimitsTests {
+  private func address(_ text: String) throws -> SocketAddress {
+    try #require(SocketAddress(numeric: text, port: UInt16.random(in: 1...60000)))
+  }
+
+  @Test("let as many be greeted as may, the next ones wait, and those beyond that are refused")
+  func crowd() throws {
+    var limits = AddressLimits(most: 2)
+    let here = try address("127.0.0.2")
+    let verdicts = try (1...13).map { limits.enter(UInt64($0), from: try address("127.0.0.2")) }
+    #expect(verdicts[..<2] == [.greet, .greet])
+    #expect(verdicts[2..<12].allSatisfy { $0 == .wait })
+    #expect(verdicts[12] == .refuse)
+    #expect(limits.enter(14, from: try address("127.0.0.1")) == .greet)  // somebody else
+    #expect(limits.leave(1, from: here) == 3)
+    #expect(limits.leave(5, from: here) == nil)  // he only waited
+    #expect(limits.leave(3, from: here) == 4)
+    #expect(limits.leave(2, from: here) == 6)
+  }
+
+  @Test("are over with the last of an address, and forget it")
+  func forgets() throws {
+    var limits = AddressLimits(most: 1)
+    let here = try address("192.0.2.1")
+    for number in 1...3 { _ = limits.enter(UInt64(number), from: here) }
+    #expect(limits.count == 1)
+    #expect(limits.leave(2, from: here) == nil)
+    #expect(limits.leave(1, from: here) == 3)
+    #expect(limits.leave(3, from: here) == nil)
+    #expect(limits.leave(3, from: here) == nil)  // twice is once
+    #expect(limits.count == 0)
+  }
+
+  @Test("take all of a customer's IPv6 network for one, and a mapped address for what it is")
+  func households() throws {
+    var limits = AddressLimits(most: 1)
+    #expect(limits.enter(1, from: try address("2001:db8:1:2::1")) == .greet)
+    #expect(limits.enter(2, from: try address("2001:db8:1:2:ffff::9")) == .wait)
+    #expect(limits.enter(3, from: try address("2001:db8:1:3::1")) == .greet)
+    #expect(limits.enter(4, from: try address("::ffff:10.0.0.1")) == .greet)
+    #expect(limits.enter(5, from: try address("10.0.0.1")) == .wait)
+    #expect(limits.enter(6, from: try address("10.0.0.2")) == .greet)
+  }
+
+  @Test("bear a second's worth at once, and then as many as the second brings")
+  func rate() throws {
+    var rate = ConnectRate(limit: 4)
+    let (here, there) = (try address("127.0.0.1"), try address("127.0.0.2"))
+    let second: UInt64 = 1_000_000_000
+    #expect((0..<6).map { _ in rate.admits(here, at: second) } == [true, true, true, true, false, false])
+    #expect(rate.admits(there, at: second) == true)
+    #expect(rate.admits(here, at: second + second / 5) == false)
+    #expect(rate.admits(here, at: second + second / 4) == true)
+    #expect(rate.admits(here, at: second + second / 4) == false)
+    #expect((0..<6).map { _ in rate.admits(here, at: 9 * second) }.filter(\.self).count == 4)
+  }
+
+  @Test("of a rate keep a bounded number of addresses")
+  func bounded() throws {
+    var rate = ConnectRate(limit: 1)
+    for number in 0..<40_000 {
+      let bytes = [10, UInt8(number >> 16), UInt8(number >> 8 & 255), UInt8(number & 255)]
+      #expect(rate.admits(SocketAddress(ipv4: bytes, port: 1), at: 5) == true)
+    }
+    #expect(rate.count <= 16_384)
+    var free = ConnectRate(limit: nil)
+    #expect(free.admits(try address("10.0.0.1"), at: 5) == true)
+    #expect(free.count == 0)
+  }
+}
