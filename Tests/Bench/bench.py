@@ -33,6 +33,7 @@ def arguments():
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument("--load", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--relay", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--certificate", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--baudway", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
@@ -72,7 +73,7 @@ def wanted(case, subject, baudways, options):
 
 
 def measure_all(options, cases, subjects, baudways):
-    bench, results = Bench(options.load, options.seconds), report.Results()
+    bench, results = Bench(options.load, options.seconds, options.certificate), report.Results()
     for round_number in range(options.rounds):
         # A B C, B C A, …: nobody always runs in the wake of the same neighbour.
         shift = round_number % len(subjects)

@@ -49,7 +49,12 @@ class Case:
     how: str = "run"  # measure.py's way: run, start, quiet, memory, strace, callgrind
     once: bool = False  # the same in every round, so one will do
     peers: tuple = ("gensiot", "socat")  # asked by --quick
+    transport: str = "plain"  # how clients come in; ws and wss with the size of their messages
     own_network: bool = False  # a loopback that nobody filled with closed connections before
+
+
+FAST_TCP = ("haproxy", "nginx")  # and TLS
+WEB = ("websockify", "websocketd")
 
 
 def at_least(ratio, than="best peer"):
@@ -69,10 +74,12 @@ def _bulk_values(result, cpu):
     }
 
 
-def _bulk(name, title, kind, direction, rate, cpu, clients=1, fairness=False, peers=("gensiot", "socat")):
+def _bulk(
+    name, title, kind, direction, rate, cpu, clients=1, fairness=None, peers=("gensiot", "socat"), transport="plain"
+):
     metrics = [Metric("rate", "MB/s", "more", rate), Metric("cpu", "CPU s/GiB", "less", cpu)]
     if fairness:
-        metrics.append(Metric("fairness", "Jain's index", "more", (Bar("≥", 0.98, None),)))
+        metrics.append(Metric("fairness", "Jain's index", "more", (Bar("≥", fairness, None),)))
     return Case(
         name,
         title,
@@ -83,6 +90,7 @@ def _bulk(name, title, kind, direction, rate, cpu, clients=1, fairness=False, pe
         clients=clients,
         routes=clients if kind == "pty" else 1,
         peers=peers,
+        transport=transport,
     )
 
 
@@ -95,10 +103,11 @@ def _round_values(result, cpu):
     }
 
 
-def _rounds(kind, size, p50=(), p99=(), cpu=(), peers=("gensiot", "socat")):
+def _rounds(kind, size, p50=(), p99=(), cpu=(), peers=("gensiot", "socat"), transport="plain"):
+    over = "" if transport == "plain" else transport.partition(":")[0]
     return Case(
-        f"rounds-{kind}-{size}",
-        f"round trip {size} byte{'s' if size > 1 else ''}, {kind} echo",
+        f"rounds-{over}-{kind}-{size}" if over else f"rounds-{kind}-{size}",
+        f"round trip {size} byte{'s' if size > 1 else ''}, {over + '→' if over else ''}{kind} echo",
         kind,
         ("rounds", kind, str(size), "{seconds}", "0"),
         (
@@ -109,13 +118,15 @@ def _rounds(kind, size, p50=(), p99=(), cpu=(), peers=("gensiot", "socat")):
         ),
         _round_values,
         peers=peers,
+        transport=transport,
     )
 
 
-def _idle(clients, bars):
+def _idle(clients, bars, peers=("haproxy",), transport="plain"):
+    over = "tcp" if transport == "plain" else transport.partition(":")[0]
     return Case(
-        f"idle-{clients}",
-        f"{clients:,} idle clients, tcp→tcp",
+        f"idle-{clients}" if over == "tcp" else f"idle-{over}-{clients}",
+        f"{clients:,} idle clients, {over}→tcp",
         "tcp",
         ("idle", str(clients)),
         # Fewer where a process may have fewer than 20,000 descriptors: so their number is a value too.
@@ -124,7 +135,26 @@ def _idle(clients, bars):
         clients=clients + 1,
         how="memory",
         once=True,
-        peers=("haproxy",),
+        peers=peers,
+        transport=transport,
+    )
+
+
+def _handshakes(which, bars):
+    return Case(
+        f"handshakes-{which}",
+        f"TLS 1.3, {which} handshake, 1 byte there and back, close",
+        "tcp",
+        ("handshakes", which, "{seconds}", "8"),
+        (Metric("rate", "per second", "more", bars), Metric("cpu", "CPU µs each", "less")),
+        lambda result, cpu: {
+            "rate": result["connections"] / result["seconds"],
+            "cpu": cpu / result["connections"] * 1e6,
+        },
+        clients=1000,
+        peers=FAST_TCP,
+        own_network=True,
+        transport="tls",
     )
 
 
@@ -135,13 +165,12 @@ def _counted(kind, how, title, metric, peers=("gensiot",)):
 
 
 BEST = at_least(1.0)
-FAST_TCP = ("haproxy", "nginx")
 
 CASES = [
     _bulk("tcp-up", "tcp→tcp up", "tcp", "up", (BEST,), (at_most(1.0),)),
     _bulk("tcp-down", "tcp→tcp down", "tcp", "down", (BEST,), (at_most(1.0),)),
     _bulk("tcp-both", "tcp↔tcp both ways", "tcp", "both", (BEST,), (at_most(1.0),)),
-    _bulk("tcp-64", "tcp↔tcp, 64 connections", "tcp", "both", (BEST,), (at_most(1.1),), clients=64, fairness=True),
+    _bulk("tcp-64", "tcp↔tcp, 64 connections", "tcp", "both", (BEST,), (at_most(1.1),), clients=64, fairness=0.98),
     _bulk("pty-up", "tcp→pty, client to device", "pty", "up", (at_least(0.9),), (at_most(1.0, "gensiot"),)),
     _bulk("pty-down", "pty→tcp, device to client", "pty", "down", (at_least(0.95),), (at_most(1.0),)),
     _bulk("pty-both", "tcp↔pty both ways", "pty", "both", (at_least(0.9),), ()),
@@ -168,8 +197,29 @@ CASES = [
         peers=FAST_TCP,
         own_network=True,
     ),
+    _bulk("tls-up", "tls→tcp up", "tcp", "up", (at_least(0.97),), (at_most(1.05),), peers=FAST_TCP, transport="tls"),
+    _bulk("tls-down", "tls→tcp down", "tcp", "down", (at_least(0.95),), (at_most(1.05),), peers=FAST_TCP, transport="tls"),
+    _bulk(
+        "tls-16", "tls↔tcp, 16 connections", "tcp", "both", (at_least(0.93),), (), clients=16, fairness=0.95,
+        peers=FAST_TCP, transport="tls",
+    ),
+    _bulk("tls-pty-up", "tls→pty, client to device", "pty", "up", (at_least(0.95),), (), transport="tls"),
+    _bulk("tls-pty-down", "pty→tls, device to client", "pty", "down", (at_least(0.95),), (), transport="tls"),
+    _rounds("pty", 64, (at_most(0.9),), transport="tls"),
+    _rounds("tcp", 64, (at_most(1.05),), peers=("gensiot", "haproxy"), transport="tls"),
+    _handshakes("full", (at_least(0.97),)),
+    _handshakes("resumed", (at_least(1.05),)),
+    _bulk("ws-up-64", "ws→tcp up, messages of 64 bytes", "tcp", "up", (at_least(25),), (), peers=WEB, transport="ws:64"),
+    _bulk("ws-up-1k", "ws→tcp up, messages of 1 KiB", "tcp", "up", (at_least(8),), (), peers=WEB, transport="ws:1024"),
+    _bulk("ws-up-64k", "ws→tcp up, messages of 64 KiB", "tcp", "up", (at_least(5),), (), peers=WEB, transport="ws:65536"),
+    _bulk("ws-down", "ws→tcp down", "tcp", "down", (at_least(1.1),), (), peers=WEB, transport="ws:65536"),
+    _bulk("wss-up", "wss→tcp up, messages of 16 KiB", "tcp", "up", (at_least(2.3),), (), peers=WEB, transport="wss:16384"),
+    _rounds("tcp", 64, (at_most(0.85),), peers=WEB, transport="ws:4096"),
+    _rounds("pty", 64, (at_most(0.65),), peers=WEB, transport="ws:4096"),
     _idle(1000, ()),
     _idle(9900, (at_most(0.9), Bar("≤", 3, None))),
+    _idle(9900, (Bar("≤", 24, None),), transport="tls"),
+    _idle(9900, (Bar("≤", 4, None),), ("websockify",), transport="ws:4096"),
     Case(
         "start",
         "start-up",
@@ -190,7 +240,7 @@ CASES = [
         ("idle", "0"),
         (
             Metric("wakeups", "wake-ups", "less", (Bar("≤", 0, None),)),
-            Metric("rss", "RSS, MiB", "less", (Bar("≤", 12, None),)),
+            Metric("rss", "RSS, MiB", "less", (Bar("≤", 14, None),)),
         ),
         None,
         how="quiet",

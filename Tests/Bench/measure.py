@@ -32,7 +32,7 @@ class Broken(Exception):
 
 
 class NotMeasured(Exception):
-    """The subject can't do this, or could not be started; the message is for the table's notes."""
+    """The subject can't do this, or could not be started; the message is for the table's notes, unless empty."""
 
 
 class Processes:
@@ -145,13 +145,13 @@ class Load:
 class Bench:
     """How to measure: the programs, the time for each run."""
 
-    def __init__(self, program, seconds):
-        self.program, self.seconds = program, seconds
+    def __init__(self, program, seconds, certificate):
+        self.program, self.seconds, self.certificate = program, seconds, certificate
 
     def measure(self, case, subject):
         """The case's metrics by name. Raises Broken or NotMeasured."""
-        if case.kind not in subject.kinds:
-            raise NotMeasured(f"no {case.kind}")
+        if case.kind not in subject.kinds or case.transport.partition(":")[0] not in subject.transports:
+            raise NotMeasured("")  # needs no explanation
         if case.name in subject.limits:
             raise NotMeasured(subject.limits[case.name])
         if subject.name == "direct" and case.how != "run":
@@ -186,7 +186,8 @@ class Bench:
     def _memory(self, case, subject, processes):
         clients = min(case.clients - 1, descriptors() // 2 - 60)
         case = dataclasses.replace(case, clients=clients + 1)
-        load, pids = self._prepare(case, subject, processes, ["idle", str(clients)])
+        case = dataclasses.replace(case, load=("idle", str(clients)))
+        load, pids = self._prepare(case, subject, processes)
         load.hear("ready")
         before = kernel.proportional_bytes(kernel.tree(pids))
         load.say("go")
@@ -256,15 +257,17 @@ class Bench:
     # -- starting
 
     def _words(self, case, count=0):
-        return [word.format(seconds=self.seconds, count=count) for word in case.load]
+        words = [word.format(seconds=self.seconds, count=count) for word in case.load]
+        return words if case.transport == "plain" else ["--transport", case.transport, *words]
 
     def _job(self, case, load, folder):
         kind, *targets = load.hear("endpoint").split()
-        return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder)
+        transport = case.transport.partition(":")[0]
+        return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder, transport, self.certificate)
 
-    def _prepare(self, case, subject, processes, words=None, count=0, prefix=()):
+    def _prepare(self, case, subject, processes, count=0, prefix=()):
         """Starts the load and the subject and has them connected; the load and the subject's first processes."""
-        load = Load(processes, self.program, words or self._words(case, count))
+        load = Load(processes, self.program, self._words(case, count))
         job = self._job(case, load, processes.folder)
         commands = subject.commands(job)
         if not commands:

@@ -128,7 +128,7 @@ def notes(results, cases, subjects):
     titles = {case.name: case.title for case in cases}
     grouped = {}
     for (case, subject), (word, text) in results.reasons.items():
-        if case in titles:
+        if case in titles and text:
             grouped.setdefault((subject, word, text), []).append(titles[case])
     shown = [subject for subject in subjects if results.has(subject.name)]
     lines = [f"- **{s.name}**: {s.note}" + (f" ({v})" if (v := s.version_line()) else "") for s in shown]

@@ -5,10 +5,11 @@ A subject turns a Job into the commands that serve it. Used by measure.py and be
 
 import os
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from cases import CASES
+from kernel import free_ports
 
 
 @dataclass
@@ -20,9 +21,27 @@ class Job:
     targets: list
     clients: int  # the most at once, all routes together
     folder: str  # for configuration files
+    transport: str  # how clients come in: "plain", "tls", "ws" or "wss"
+    certificates: str  # the folder of certificate.pem, key.pem and both.pem
 
     def routes(self):
         return list(zip(self.ports, self.targets))
+
+    @property
+    def is_plain(self):
+        return self.transport == "plain"
+
+    @property
+    def certificate(self):
+        return os.path.join(self.certificates, "certificate.pem")
+
+    @property
+    def key(self):
+        return os.path.join(self.certificates, "key.pem")
+
+    @property
+    def both(self):
+        return os.path.join(self.certificates, "both.pem")
 
     def write(self, name, text):
         path = os.path.join(self.folder, name)
@@ -38,6 +57,7 @@ class Subject:
     version: list = field(default_factory=list)  # the command that prints it
     note: str = ""
     kinds: tuple = ("tcp", "pty")
+    transports: tuple = ("plain",)
     peer: bool = True  # one of those that Baudway is measured against
     limits: dict = field(default_factory=dict)  # case name -> why it is not asked
 
@@ -64,10 +84,14 @@ def _relay(path):
 
 def _baudway(path):
     def commands(job):
-        lines = ["version: 1", "log: { level: warning }", "control: { socket: off }", "routes:"]
+        lines = ["version: 1", "log: { level: warning }", "control: { socket: off }"]
+        if job.transport in ("tls", "wss"):
+            lines.append(f"tls: {{ certificate: {job.certificate}, key: {job.key} }}")
+        scheme = "tcp" if job.is_plain else job.transport
+        lines.append("routes:")
         for number, (port, target) in enumerate(job.routes()):
             endpoint = f"tcp://127.0.0.1:{target}" if job.kind == "tcp" else f"tty://{target}"
-            lines += [f"  r{number}:", f"    listen: tcp://127.0.0.1:{port}", f"    endpoint: {endpoint}"]
+            lines += [f"  r{number}:", f"    listen: {scheme}://127.0.0.1:{port}", f"    endpoint: {endpoint}"]
             if job.clients > 900:  # the default is 1000
                 lines.append(f"    clients: {{ max: {job.clients + 100} }}")
         return [[path, "serve", job.write("baudway.yaml", "\n".join(lines) + "\n")]]
@@ -79,6 +103,7 @@ def _ser2net(tuned):
     def commands(job):
         # As Debian's /etc/ser2net.yaml has it, less the banner, which is no part of the stream.
         buffers = "(readbuf=65536)" if tuned else ""
+        tls = "" if job.is_plain else f"ssl(key={job.key},cert={job.certificate}{',readbuf=65536' if tuned else ''}),"
         lines = ["%YAML 1.1", "---"]
         for number, (port, target) in enumerate(job.routes()):
             if job.kind == "tcp":
@@ -87,7 +112,7 @@ def _ser2net(tuned):
                 connector = f"serialdev{buffers},{target},115200n81,local"
             lines += [
                 f"connection: &con{number}",
-                f"  accepter: tcp{'(nodelay,readbuf=65536)' if tuned else ''},127.0.0.1,{port}",
+                f"  accepter: {tls}tcp{'(nodelay,readbuf=65536)' if tuned else ''},127.0.0.1,{port}",
                 "  enable: on",
                 "  options:",
                 "    kickolduser: true",
@@ -109,7 +134,9 @@ def _gensiot(job):
             if job.kind == "tcp"
             else f"serialdev(nouucplock=true,readbuf=65536),{target},115200n81,local"
         )
-        commands.append(["gensiot", "--server", "-a", "-i", device, f"tcp(nodelay,readbuf=65536),127.0.0.1,{port}"])
+        tls = "" if job.is_plain else f"ssl(key={job.key},cert={job.certificate},readbuf=65536),"
+        accepter = f"{tls}tcp(nodelay,readbuf=65536),127.0.0.1,{port}"
+        commands.append(["gensiot", "--server", "-a", "-i", device, accepter])
     return commands
 
 
@@ -118,6 +145,8 @@ def _socat(job):
     for port, target in job.routes():
         device = f"TCP:127.0.0.1:{target},nodelay" if job.kind == "tcp" else f"FILE:{target},raw,echo=0"
         listen = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork,nodelay,backlog=1024"
+        if not job.is_plain:
+            listen = listen.replace("TCP-", "OPENSSL-") + f",cert={job.certificate},key={job.key},verify=0"
         commands.append(["socat", "-b131072", listen, device])
     return commands
 
@@ -125,6 +154,7 @@ def _socat(job):
 def _haproxy(extra=""):
     def commands(job):
         # Each connection takes two descriptors: with more to spare it would not start with 9,900 clients.
+        tls = "" if job.is_plain else f" ssl crt {job.both}"
         lines = [
             "global",
             f"  maxconn {job.clients + 10}",
@@ -136,7 +166,7 @@ def _haproxy(extra=""):
             "  timeout server 1h",
         ]
         for number, (port, target) in enumerate(job.routes()):
-            lines += [f"listen r{number}", f"  bind 127.0.0.1:{port}", f"  server s 127.0.0.1:{target}"]
+            lines += [f"listen r{number}", f"  bind 127.0.0.1:{port}{tls}", f"  server s 127.0.0.1:{target}"]
         return [["haproxy", "-db", "-q", "-f", job.write("haproxy.cfg", "\n".join(lines) + "\n")]]
 
     return commands
@@ -146,8 +176,12 @@ def _nginx(extra=""):
     def commands(job):
         # Debian's defaults; two descriptors a client, and one worker may get all of them.
         user = "user root;" if os.geteuid() == 0 else ""
+        tls = "" if job.is_plain else " ssl"
+        keys = ""
+        if tls:  # its own default does not reach TLS 1.3
+            keys = f"ssl_certificate {job.certificate}; ssl_certificate_key {job.key}; ssl_protocols TLSv1.2 TLSv1.3;"
         servers = "\n".join(
-            f"  server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:{target}; proxy_timeout 1h; }}"
+            f"  server {{ listen 127.0.0.1:{port}{tls}; proxy_pass 127.0.0.1:{target}; proxy_timeout 1h; }}"
             for port, target in job.routes()
         )
         text = f"""{user}
@@ -159,6 +193,7 @@ error_log stderr warn;
 events {{ worker_connections {max(768, 2 * job.clients + 64)}; }}
 stream {{
 {extra}
+{keys}
 {servers}
 }}
 """
@@ -167,7 +202,44 @@ stream {{
     return commands
 
 
+def _stunnel(job):
+    lines = ["foreground = yes", "pid =", "socket = l:TCP_NODELAY=1", "socket = r:TCP_NODELAY=1", "debug = 3"]
+    for number, (port, target) in enumerate(job.routes()):
+        lines += [
+            f"[r{number}]",
+            f"accept = 127.0.0.1:{port}",
+            f"connect = 127.0.0.1:{target}",
+            f"cert = {job.certificate}",
+            f"key = {job.key}",
+        ]
+    return [["stunnel", job.write("stunnel.conf", "\n".join(lines) + "\n")]]
+
+
+def _websockify(job):
+    commands = []
+    tls = ["--ssl-only", f"--cert={job.certificate}", f"--key={job.key}"] if job.transport == "wss" else []
+    for port, target in job.routes():
+        if job.kind == "pty":
+            # It speaks TCP only: ser2net, as fast as it gets, has the device.
+            behind = replace(job, ports=free_ports(1), targets=[target], transport="plain")
+            commands += _ser2net(tuned=True)(behind)
+            target = behind.ports[0]
+        commands.append(["websockify", *tls, f"127.0.0.1:{port}", f"127.0.0.1:{target}"])
+    return commands
+
+
+def _websocketd(job):
+    commands = []
+    tls = ["--ssl", f"--sslcert={job.certificate}", f"--sslkey={job.key}"] if job.transport == "wss" else []
+    for port, target in job.routes():
+        device = f"TCP:127.0.0.1:{target},nodelay" if job.kind == "tcp" else f"FILE:{target},raw,echo=0"
+        options = ["--address=127.0.0.1", f"--port={port}", "--binary=true", "--loglevel=error", *tls]
+        commands.append(["websocketd", *options, "socat", "-b131072", "-", device])
+    return commands
+
+
 ONE_CLIENT = "one client per device"
+TLS = ("plain", "tls")
 BULK_ONLY = "differs from the untuned one in bulk only"
 
 
@@ -177,21 +249,36 @@ def all_subjects(relay, baudways, count_tuned=False):
     HAProxy and nginx are peers with the buffers they come with: the bars were set against these. Bigger ones are
     shown beside them and count as peers only with `count_tuned`.
     """
-    ser2net_limits = {name: ONE_CLIENT for name in ("tcp-64", "accepts", "idle-1000", "idle-9900")}
+    ser2net_limits = {case.name: ONE_CLIENT for case in CASES if case.clients > case.routes}
     bulk_only = {case.name: BULK_ONLY for case in CASES if case.load[0] != "bulk"}
     return [
         Subject("direct", _direct, note="the load generator's two ends without anything between", peer=False),
         Subject("relay", _relay(relay), note="a bare epoll relay in C (relay.c): what is reachable", peer=False),
         *(
-            Subject(name, _baudway(path), [path, "--version"], "as shipped, its defaults", peer=False)
+            Subject(
+                name,
+                _baudway(path),
+                [path, "--version"],
+                "as shipped, its defaults",
+                transports=("plain", "tls", "ws", "wss"),
+                peer=False,
+            )
             for name, path in baudways
         ),
-        Subject("ser2net", _ser2net(tuned=False), ["ser2net", "-v"], "as installed", limits=ser2net_limits),
+        Subject(
+            "ser2net",
+            _ser2net(tuned=False),
+            ["ser2net", "-v"],
+            "as installed",
+            transports=TLS,
+            limits=ser2net_limits,
+        ),
         Subject(
             "ser2net-tuned",
             _ser2net(tuned=True),
             ["ser2net", "-v"],
             "no chardelay, nodelay, 64 KiB buffers",
+            transports=TLS,
             limits=ser2net_limits,
         ),
         Subject(
@@ -199,10 +286,27 @@ def all_subjects(relay, baudways, count_tuned=False):
             _gensiot,
             ["gensiot", "--version"],
             "`--server`, nodelay, readbuf=65536 (1 KiB otherwise); one process per pty",
+            transports=TLS,
         ),
-        Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024"),
-        Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",)),
-        Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",)),
+        Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024", transports=TLS),
+        Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",), transports=TLS),
+        Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",), transports=TLS),
+        Subject("stunnel", _stunnel, ["stunnel", "-version"], "nodelay", kinds=("tcp",), transports=("tls",)),
+        Subject(
+            "websockify",
+            _websockify,
+            ["websockify", "--version"],
+            "its defaults; to a pty through ser2net-tuned",
+            transports=("ws", "wss"),
+        ),
+        Subject(
+            "websocketd",
+            _websocketd,
+            ["websocketd", "--version"],
+            "`--binary`, a socat `-b131072` for each client",
+            transports=("ws", "wss"),
+            limits={"idle-ws-9900": "a program for each client"},
+        ),
         Subject(
             "haproxy-64k",
             _haproxy("  tune.bufsize 65536"),

@@ -13,6 +13,7 @@
 
 struct end {
   int fd;
+  struct client *client;  // NULL: the device's end
   bool sends;
   uint32_t stream_out;
   _Atomic uint64_t sent;  // read by the other side once this side has stopped
@@ -32,7 +33,8 @@ struct side {
 
 static void send_some(struct end *end) {
   uint64_t sent = atomic_load_explicit(&end->sent, memory_order_relaxed);
-  ssize_t moved = write(end->fd, pattern_at(end->stream_out, sent), CHUNK);
+  const unsigned char *bytes = pattern_at(end->stream_out, sent);
+  ssize_t moved = end->client ? client_write(end->client, bytes, CHUNK) : write(end->fd, bytes, CHUNK);
   if (moved > 0)
     atomic_store_explicit(&end->sent, sent + (uint64_t)moved, memory_order_release);
   else if (errno != EAGAIN)
@@ -41,7 +43,7 @@ static void send_some(struct end *end) {
 
 static bool receive_some(struct end *end) {
   static _Thread_local unsigned char bytes[CHUNK];
-  ssize_t moved = read(end->fd, bytes, CHUNK);
+  ssize_t moved = end->client ? client_read(end->client, bytes, CHUNK) : read(end->fd, bytes, CHUNK);
   if (moved > 0) {
     pattern_check(end->peer->stream_out, end->received, bytes, (size_t)moved);
     end->received += (uint64_t)moved;
@@ -56,6 +58,8 @@ static void want(struct side *side, struct end *end, int operation, uint32_t eve
   struct epoll_event event = {.events = events, .data.ptr = end};
   if (epoll_ctl(side->set, operation, end->fd, &event)) failed("epoll_ctl: %s", strerror(errno));
 }
+
+static bool is_sending(const struct end *end) { return end->client && client_is_sending(end->client); }
 
 static bool has_everything(struct side *side) {
   for (int i = 0; i < side->count; i++) {
@@ -80,13 +84,20 @@ static void *run_side(void *argument) {
     int count = epoll_wait(side->set, events, 64, 2);
     uint64_t now = now_ns();
     if (now >= side->deadline && !side->stopped) {
-      for (int i = 0; i < side->count; i++) want(side, &side->ends[i], EPOLL_CTL_MOD, EPOLLIN);
+      for (int i = 0; i < side->count; i++)
+        want(side, &side->ends[i], EPOLL_CTL_MOD, EPOLLIN | (is_sending(&side->ends[i]) ? EPOLLOUT : 0));
       atomic_store(&side->stopped, true);
     }
     for (int i = 0; i < count; i++) {
       struct end *end = events[i].data.ptr;
       if (events[i].events & ~(uint32_t)EPOLLOUT && receive_some(end)) side->last_receipt = now;
-      if (events[i].events & EPOLLOUT && !side->stopped) send_some(end);
+      if (!(events[i].events & EPOLLOUT)) continue;
+      if (!side->stopped) {
+        send_some(end);
+      } else if (end->client) {  // the rest of a frame
+        client_send_rest(end->client);
+        if (!is_sending(end)) want(side, end, EPOLL_CTL_MOD, EPOLLIN);
+      }
     }
     if (!side->stopped || !side->other->stopped) continue;
     if (has_everything(side)) return NULL;
@@ -119,7 +130,8 @@ void bulk(enum kind kind, int connections, const char *direction, double seconds
   for (int i = 0; i < connections; i++)
     for (int s = 0; s < 2; s++) {
       struct end *end = &sides[s].ends[i];
-      end->fd = s ? pairs[i].device : pairs[i].client;
+      end->fd = s ? pairs[i].device : pairs[i].client.fd;
+      end->client = s ? NULL : &pairs[i].client;
       end->sends = s ? down : up;
       end->stream_out = (uint32_t)(2 * i + s);
       end->peer = &sides[1 - s].ends[i];

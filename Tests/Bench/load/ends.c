@@ -109,7 +109,7 @@ static int open_pty(char *path, size_t size) {
 /// Four bytes there and back; `listener` ≥ 0 accepts the path's far end in between.
 static void prove(struct pair *pair, uint32_t number, int listener) {
   uint32_t heard = 0;
-  write_all(pair->client, &number, sizeof number);
+  client_write_all(&pair->client, &number, sizeof number);
   if (listener >= 0) {
     wait_for(listener, POLLIN, "accept");
     pair->device = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -120,7 +120,7 @@ static void prove(struct pair *pair, uint32_t number, int listener) {
   if (heard != number) broken("the first four bytes of path %u arrived as %u", number, heard);
   heard = 0;
   write_all(pair->device, &number, sizeof number);
-  read_all(pair->client, &heard, sizeof heard);
+  client_read_all(&pair->client, &heard, sizeof heard);
   if (heard != number) broken("the first four bytes back on path %u arrived as %u", number, heard);
 }
 
@@ -136,7 +136,7 @@ static void make_pty_pairs(int count, struct pair *pairs) {
   int known = hear_ports(0, ports, MOST_PORTS);
   for (int i = 0; i < count; i++) {
     int port = ports[i % known];
-    pairs[i].client = port ? connect_to(port) : open(paths[i], O_RDWR | O_NOCTTY | O_CLOEXEC);
+    client_open(&pairs[i].client, port ? connect_to(port) : open(paths[i], O_RDWR | O_NOCTTY | O_CLOEXEC));
     prove(&pairs[i], (uint32_t)i, -1);
   }
   free(paths);
@@ -149,7 +149,7 @@ void make_pairs(enum kind kind, int count, struct pair *pairs) {
   say("endpoint tcp %d", endpoint);
   int known = hear_ports(endpoint, ports, MOST_PORTS);
   for (int i = 0; i < count; i++) {
-    pairs[i].client = connect_to(ports[i % known]);
+    client_open(&pairs[i].client, connect_to(ports[i % known]));
     prove(&pairs[i], (uint32_t)i, listener);
   }
 }

@@ -3,9 +3,10 @@
 
 static void add_client(int port, uint32_t number) {
   uint32_t heard = 0;
-  int fd = connect_to(port);  // stays open until the process ends
-  write_all(fd, &number, sizeof number);
-  read_all(fd, &heard, sizeof heard);
+  struct client client;  // stays open until the process ends
+  client_open(&client, connect_to(port));
+  client_write_all(&client, &number, sizeof number);
+  client_read_all(&client, &heard, sizeof heard);
   if (heard != number) broken("client %u heard %u", number, heard);
 }
 

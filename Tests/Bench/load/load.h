@@ -1,9 +1,11 @@
 // The load generator: the clients and the endpoints around a subject, in one process with two threads at most,
 // so that a byte's two ends can be compared. Driven by bench.py over stdin and stdout (README.md, "How it works").
 //
+//   load [--transport plain|tls|ws:SIZE|wss:SIZE] …     SIZE: of the messages that clients send
 //   load bulk    tcp|pty CONNECTIONS up|down|both SECONDS
 //   load rounds  tcp|pty SIZE SECONDS COUNT            ends at whichever comes first
 //   load accepts SECONDS IN-FLIGHT
+//   load handshakes full|resumed SECONDS IN-FLIGHT      with --transport tls
 //   load idle    CLIENTS
 //   load start   RUNS
 //
@@ -11,17 +13,29 @@
 // "result key=value…" -> "done". In between the caller reads what the kernel has counted for the subject. A byte
 // that is wrong or missing ends it with "broken …", anything else that goes wrong with "failed …".
 #pragma once
+#include <openssl/ssl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { CHUNK = 128 * 1024, PATIENCE_MS = 5000 };
 
 enum kind { TCP, PTY };
 
+/// How clients come in.
+enum transport { PLAIN, TLS, WS, WSS };
+
+struct client {
+  int fd;
+  SSL *ssl;
+  struct frames *frames;  // WebSocket's
+};
+
 /// Both ends of one path through the subject.
 struct pair {
-  int client, device;
+  struct client client;
+  int device;
 };
 
 // talk.c
@@ -59,9 +73,28 @@ int start_echo_server(void);
 /// The ports of "connect PORT…"; `endpoint` for "connect direct". The count.
 int hear_ports(int endpoint, int *ports, int limit);
 
+// client.c
+extern enum transport transport;
+void transport_named(const char *words);
+/// Makes a client of a connected socket, without a byte sent: for handshakes that do not block.
+void client_start(struct client *client, int fd, SSL_SESSION *resumed);
+/// The same, greeted: handshake and upgrade are done. Blocks.
+void client_open(struct client *client, int fd);
+/// Goes on with the TLS handshake; true when it is done.
+bool client_handshake(struct client *client);
+/// As read(2) and write(2), of payload. What was taken for a frame may wait for its way: `client_is_sending`.
+ssize_t client_read(struct client *client, void *bytes, size_t count);
+ssize_t client_write(struct client *client, const void *bytes, size_t count);
+bool client_is_sending(const struct client *client);
+void client_send_rest(struct client *client);
+void client_read_all(struct client *client, void *bytes, size_t count);
+void client_write_all(struct client *client, const void *bytes, size_t count);
+void client_close(struct client *client);
+
 // One file each.
 void bulk(enum kind kind, int connections, const char *direction, double seconds);
 void rounds(enum kind kind, size_t size, double seconds, long count);
 void accepts(double seconds, int in_flight);
+void handshakes(bool are_resumed, double seconds, int in_flight);
 void idle(int clients);
 void start(int runs);

@@ -18,6 +18,10 @@ int main(int argc, char **argv) {
   alarm(120);
   pattern_prepare();
 
+  if (argc > 2 && !strcmp(argv[1], "--transport")) {
+    transport_named(argv[2]);
+    argc -= 2, argv += 2;
+  }
   const char *what = argc > 1 ? argv[1] : "";
   if (!strcmp(what, "bulk") && argc == 6)
     bulk(kind_named(argv[2]), atoi(argv[3]), argv[4], atof(argv[5]));
@@ -25,6 +29,8 @@ int main(int argc, char **argv) {
     rounds(kind_named(argv[2]), strtoul(argv[3], NULL, 10), atof(argv[4]), atol(argv[5]));
   else if (!strcmp(what, "accepts") && argc == 4)
     accepts(atof(argv[2]), atoi(argv[3]));
+  else if (!strcmp(what, "handshakes") && argc == 5)
+    handshakes(!strcmp(argv[2], "resumed"), atof(argv[3]), atoi(argv[4]));
   else if (!strcmp(what, "idle") && argc == 3)
     idle(atoi(argv[2]));
   else if (!strcmp(what, "start") && argc == 3)

@@ -21,12 +21,13 @@ static void *echo(void *argument) {
 }
 
 /// One message there and back; nanoseconds. The read blocks: main's alarm bounds it.
-static uint64_t round_trip(int fd, size_t size, uint64_t position) {
+static uint64_t round_trip(struct client *client, size_t size, uint64_t position) {
   unsigned char bytes[4096];
   uint64_t begin = now_ns();
-  if (write(fd, pattern_at(0, position), size) != (ssize_t)size) broken("write: %s", strerror(errno));
+  if (client_write(client, pattern_at(0, position), size) != (ssize_t)size || client_is_sending(client))
+    broken("write: %s", strerror(errno));
   for (size_t done = 0; done < size;) {
-    ssize_t moved = read(fd, bytes + done, size - done);
+    ssize_t moved = client_read(client, bytes + done, size - done);
     if (moved <= 0) broken("ended after %llu bytes", (unsigned long long)position);
     done += (size_t)moved;
   }
@@ -48,7 +49,7 @@ void rounds(enum kind kind, size_t size, double seconds, long count) {
   pthread_t thread;
   if (pthread_create(&thread, NULL, echo, &pair.device)) failed("no thread");
   uint64_t position = 0, deadline = now_ns() + 300000000u;
-  for (int i = 0; i < WARM_UP && now_ns() < deadline; i++, position += size) round_trip(pair.client, size, position);
+  for (int i = 0; i < WARM_UP && now_ns() < deadline; i++, position += size) round_trip(&pair.client, size, position);
 
   say("ready");
   hear("go");
@@ -56,7 +57,7 @@ void rounds(enum kind kind, size_t size, double seconds, long count) {
   long done = 0;
   uint64_t begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9);
   for (; done < count && (done == 0 || now_ns() < end); position += size) {
-    uint64_t taken = round_trip(pair.client, size, position);
+    uint64_t taken = round_trip(&pair.client, size, position);
     times[done++] = taken < UINT32_MAX ? (uint32_t)taken : UINT32_MAX;
   }
   qsort(times, (size_t)done, sizeof *times, by_size);
