@@ -35,6 +35,7 @@ let package = Package(
     .library(name: "ByteStreams", targets: ["ByteStreams"]),
     .library(name: "StreamBroker", targets: ["StreamBroker"]),
     .library(name: "StreamTLS", targets: ["StreamTLS"]),
+    .library(name: "StreamWebSocket", targets: ["StreamWebSocket"]),
   ],
   dependencies: [
     .package(url: "https://github.com/apple/swift-argument-parser", from: "1.8.0"),
@@ -46,12 +47,14 @@ let package = Package(
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
     .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
     .systemLibrary(name: "CCrypt", providers: [.apt(["libcrypt-dev"])]),
+    .systemLibrary(name: "CZlib", pkgConfig: "zlib", providers: [.apt(["zlib1g-dev"])]),
 
     // Floor 1: bytes, rings, lanes.
     .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: tested),
 
     // Floor 2: streams around streams.
     .target(name: "StreamTLS", dependencies: ["ByteStreams", "COpenSSL"], swiftSettings: tested),
+    .target(name: "StreamWebSocket", dependencies: ["ByteStreams", "CZlib"], swiftSettings: tested),
 
     // Floor 3: a URL becomes an open stream.
     .target(name: "StreamBroker", dependencies: ["ByteStreams", "CLinux"], swiftSettings: tested),
@@ -80,6 +83,9 @@ let package = Package(
       name: "ByteStreamsTests", dependencies: ["ByteStreams", "CLinux", "StreamTestKit"], swiftSettings: strict),
     .testTarget(
       name: "StreamTLSTests", dependencies: ["ByteStreams", "COpenSSL", "StreamTLS", "StreamTestKit"],
+      swiftSettings: strict),
+    .testTarget(
+      name: "StreamWebSocketTests", dependencies: ["ByteStreams", "StreamTestKit", "StreamWebSocket"],
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerTests", dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTestKit"],

@@ -1,6 +1,8 @@
 // The one shape of everything that carries bytes: socket, tty, simulated device, later TLS, WebSocket, BLE.
 // Pumps and hubs know nothing else. A stream lives on the lane it was made on and is never sent to another.
 
+import Glibc
+
 public protocol ByteStream: AnyObject {
   /// Who is told when waiting is over. Kept strongly until `close()`, as the poller keeps an open stream. A closed stream takes
   /// none: the two would keep each other for good.
@@ -11,6 +13,10 @@ public protocol ByteStream: AnyObject {
 
   /// Writes from `run`, which is not empty; keeps no pointer to it. Throws what broke the stream for good.
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer
+
+  /// Writes several runs as if they were one, in one call or one record where that is possible; none of them is empty, and no
+  /// pointer is kept. `.moved` counts over all of them. Throws what broke the stream for good.
+  func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer
 
   /// What the one who reads waits for; empty while he wants no call. Over means `.hasBytesAvailable`.
   var readerWaits: Readiness { get set }
@@ -37,6 +43,10 @@ public protocol ByteStream: AnyObject {
   /// Whether the other side learns of `finishWriting()` while it can still answer.
   var canHalfClose: Bool { get }
 
+  /// `finishWriting()` asks the other side for its own end, and that it comes is worth waiting for before `close()`, though
+  /// nothing else is read any more: the closing handshake of WebSocket.
+  var hasClosingHandshake: Bool { get }
+
   /// Says that no more will be written. Call it when nothing is held any more.
   func finishWriting()
 
@@ -57,9 +67,24 @@ extension ByteStream {
   public var unread: Int? { nil }
   public var largestUnit: Int { 1 }
   public var canHalfClose: Bool { false }
+  public var hasClosingHandshake: Bool { false }
   public var serialLine: (any SerialLine)? { nil }
   public func finishWriting() {}
   public func abort() { close() }
+
+  public func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
+    var taken = 0
+    for run in runs {
+      let transfer = try write(UnsafeRawBufferPointer(start: run.iov_base, count: run.iov_len))
+      guard case .moved(let count) = transfer else {
+        if taken == 0 { return transfer }
+        break
+      }
+      taken += count
+      if count < run.iov_len { break }
+    }
+    return .moved(taken)
+  }
 
   /// For a stream that closes: its delegate is its delegate no longer, and learns of it.
   public func dismissDelegate() {

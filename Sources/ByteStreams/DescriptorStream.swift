@@ -139,6 +139,37 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
+  public func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
+    guard !isClosed else { return .ended }
+    if isFull {
+      isFull = false
+      return .blocked(until: .writable)
+    }
+    var offered = 0
+    for run in runs { offered &+= run.iov_len }
+    while true {
+      let count: Int
+      if isSocket {
+        var message = msghdr()
+        message.msg_iov = runs.baseAddress
+        message.msg_iovlen = runs.count
+        count = sendmsg(raw, &message, Int32(MSG_NOSIGNAL))
+      } else {
+        count = writev(raw, runs.baseAddress, Int32(runs.count))
+      }
+      if count >= 0 {
+        isFull = count < offered
+        if isTCP && watchPlace == nil { poller.peers.add(self) }
+        return .moved(count)
+      }
+      switch errno {
+      case EINTR: continue
+      case EAGAIN: return .blocked(until: .writable)
+      default: throw SystemError("write")
+      }
+    }
+  }
+
   public var unacknowledged: Int {
     var count: Int32 = 0
     guard isTCP, !isClosed, ioctl(raw, UInt(TIOCOUTQ), &count) == 0 else { return 0 }  // SIOCOUTQ of tcp(7)

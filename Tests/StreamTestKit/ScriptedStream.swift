@@ -2,6 +2,7 @@
 // and what is waited for. Tells nobody anything by itself: the test plays the poller too.
 
 import ByteStreams
+import Glibc
 
 public final class ScriptedStream: ByteStream {
   /// What one call meets.
@@ -108,6 +109,13 @@ public final class ScriptedStream: ByteStream {
       return .ended
     case .failed(let error): throw error
     }
+  }
+
+  /// One call, as with a socket.
+  public func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
+    var joined: [UInt8] = []
+    for run in runs { joined += UnsafeRawBufferPointer(start: run.iov_base, count: run.iov_len) }
+    return try joined.withUnsafeBytes { try write($0) }
   }
 
   public func finishWriting() { finishedWriting = true }

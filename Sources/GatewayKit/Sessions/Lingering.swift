@@ -37,7 +37,7 @@ final class Lingering: ByteStreamDelegate {
 
   /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already.
   func close(_ stream: any ByteStream, otherSideFinished: Bool) {
-    let isOver = otherSideFinished || !stream.canHalfClose
+    let isOver = otherSideFinished || !(stream.canHalfClose || stream.hasClosingHandshake)
     if let unread = stream.unread, entries.count < Self.most { return awaitReader(of: stream, unread) }
     guard !isOver || stream.holdsUnit, entries.count < Self.most else { return stream.close() }
     stream.writerWaits = stream.holdsUnit ? .writable : []

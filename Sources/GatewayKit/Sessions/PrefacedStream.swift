@@ -3,6 +3,7 @@
 // a TLS record. Made only for a client whose socket did not take the text at once, which is hardly ever.
 
 import ByteStreams
+import Glibc
 
 final class PrefacedStream: ByteStream, ByteStreamDelegate {
   var delegate: (any ByteStreamDelegate)? {
@@ -55,12 +56,17 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
     text.isEmpty ? try stream.write(run) : .blocked(until: .writable)
   }
 
+  func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
+    text.isEmpty ? try stream.write(together: runs) : .blocked(until: .writable)
+  }
+
   var holdsBytes: Bool { stream.holdsBytes }
   var holdsUnit: Bool { !text.isEmpty || stream.holdsUnit }
   var unacknowledged: Int { text.count + stream.unacknowledged }
   var unread: Int? { stream.unread.map { text.count + $0 } }
   var largestUnit: Int { stream.largestUnit }
   var canHalfClose: Bool { stream.canHalfClose }
+  var hasClosingHandshake: Bool { stream.hasClosingHandshake }
   var serialLine: (any SerialLine)? { stream.serialLine }
   func finishWriting() { stream.finishWriting() }
 

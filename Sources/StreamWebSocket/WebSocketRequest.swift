@@ -1,0 +1,104 @@
+// The client's half of the upgrade (RFC 6455 section 4.1): the request, and what its answer must be.
+
+public struct WebSocketRequest: Sendable {
+  /// Why the other side is no WebSocket.
+  public enum Fault: Error, Equatable, Sendable {
+    /// It answered with another status; the words are its own.
+    case refused(status: Int, phrase: String)
+    /// What it answered is not HTTP.
+    case notHTTP(HTTPFault)
+    /// It answered 101, and the answer is wrong.
+    case wrong(String)
+  }
+
+  public let bytes: [UInt8]
+  private let key: String
+  private let subprotocol: WebSocketSubprotocol?
+  private let deflate: DeflateSettings?
+
+  /// `host`: as in a URL, with the port where it is not the scheme's. `target`: path and query, escaped, from a slash on.
+  /// `fields` are sent besides; no line ends in them.
+  public init(
+    host: String, target: String, subprotocol: WebSocketSubprotocol? = nil, deflate: DeflateSettings? = nil,
+    fields: [(name: String, value: String)] = []
+  ) {
+    var random = SystemRandomNumberGenerator()
+    self.init(
+      host: host, target: target, subprotocol: subprotocol, deflate: deflate, fields: fields,
+      key: base64((0..<16).map { _ in UInt8.random(in: .min ... .max, using: &random) }))
+  }
+
+  init(
+    host: String, target: String, subprotocol: WebSocketSubprotocol?, deflate: DeflateSettings?,
+    fields: [(name: String, value: String)], key: String
+  ) {
+    self.key = key
+    self.subprotocol = subprotocol
+    self.deflate = deflate
+    var head = "GET \(target) HTTP/1.1\r\nHost: \(host)\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    head += "Sec-WebSocket-Key: \(key)\r\nSec-WebSocket-Version: 13\r\n"
+    if let subprotocol { head += "Sec-WebSocket-Protocol: \(subprotocol.rawValue)\r\n" }
+    if let deflate { head += "Sec-WebSocket-Extensions: \(deflate.offer)\r\n" }
+    for field in fields { head += "\(field.name): \(field.value)\r\n" }
+    bytes = Array((head + "\r\n").utf8)
+  }
+
+  /// What was agreed upon, by the answer's head.
+  public func terms(of head: HTTPResponseHead) throws(Fault) -> WebSocketTerms {
+    guard head.status == 101 else { throw .refused(status: head.status, phrase: printable(head.phrase)) }
+    guard head.fields.lists("websocket", in: "upgrade"), head.fields.lists("upgrade", in: "connection") else {
+      throw .wrong("it does not switch to WebSocket")
+    }
+    guard head.fields.count(of: "sec-websocket-accept") == 1,
+      head["sec-websocket-accept"] == WebSocketUpgrade.accept(key)
+    else { throw .wrong("its Sec-WebSocket-Accept belongs to another request") }
+    var terms = WebSocketTerms(subprotocol: subprotocol)
+    // Chosen must be what was asked for. One who chooses none speaks plain binary, which is all that `binary` means.
+    if let chosen = head["sec-websocket-protocol"] {
+      guard chosen == subprotocol?.rawValue else { throw .wrong("it chose a sub-protocol that was not asked for") }
+    } else if subprotocol == .baudwayV1 {
+      throw .wrong("it does not speak the sub-protocol baudway.v1")
+    }
+    let extensions = head.fields.list("sec-websocket-extensions")
+    guard let answer = extensions.first else { return terms }
+    guard extensions.count == 1, let agreed = deflate?.terms(of: answer) else {
+      throw .wrong("it chose extensions that were not asked for")
+    }
+    terms.deflate = agreed
+    return terms
+  }
+}
+
+public struct HTTPResponseHead: Equatable, Sendable {
+  public let status: Int
+  public let phrase: String
+  public let fields: HTTPFields
+
+  public subscript(name: String) -> String? { fields[name] }
+}
+
+/// Reads the head of an answer, as `HTTPRequestParser` does a request's.
+public struct HTTPResponseParser: Sendable {
+  public enum Progress: Equatable, Sendable {
+    case incomplete
+    /// The head, and how many of the bytes just given belong to it.
+    case complete(HTTPResponseHead, taken: Int)
+  }
+
+  private var bytes: HTTPHeadBytes
+
+  public init(limit: Int = HTTPRequestParser.usualLimit) { bytes = HTTPHeadBytes(limit: limit) }
+
+  public mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> Progress {
+    let (taken, isComplete) = try bytes.take(run)
+    guard isComplete else { return .incomplete }
+    let words = bytes.lines[0].split(separator: UInt8(ascii: " "), maxSplits: 2, omittingEmptySubsequences: false)
+    let version = String(decoding: words[0], as: UTF8.self)
+    guard version.hasPrefix("HTTP/"), words.count >= 2, words[1].count == 3,
+      let status = Int(String(decoding: words[1], as: UTF8.self)), status >= 100
+    else { throw .malformed("its first line is no status") }
+    guard version == "HTTP/1.1" || version == "HTTP/1.0" else { throw .version }
+    let phrase = words.count == 3 ? String(decoding: words[2], as: UTF8.self) : ""
+    return .complete(HTTPResponseHead(status: status, phrase: phrase, fields: try bytes.fields()), taken: taken)
+  }
+}

@@ -1,0 +1,203 @@
+// What goes out: bytes as binary frames straight from the run they lie in, several in one call, and between them what is this
+// stream's own: pongs, pings, event texts, the close frame.
+
+import ByteStreams
+import Glibc
+
+extension WebSocketStream {
+  /// What is to go out and has not.
+  struct Output {
+    // Frames, the first of them perhaps in part, from `heldStart` on: the unit that what is below has not taken.
+    var held: [UInt8] = []
+    var heldStart = 0
+    /// The newest ping that is not answered yet; older ones need no answer (RFC 6455 section 5.5.3).
+    var ping: [UInt8]?
+    /// Whole frames of event texts.
+    var texts: [UInt8] = []
+    var close: [UInt8]?
+    var closeIsSaid = false
+    // What is below waits for this before it takes more.
+    var wish = Readiness.writable
+    var deflater: Deflater?
+    /// A message of several parts is begun.
+    var isInMessage = false
+
+    var isEmpty: Bool { held.isEmpty && ping == nil && texts.isEmpty && close == nil }
+    var count: Int { held.count - heldStart + (ping?.count ?? 0) + texts.count + (close?.count ?? 0) }
+  }
+
+  /// The payload of the largest frame, in bytes: with its header a frame is 16 KiB, one TLS record.
+  public static let largestPayload = (16 << 10) - 4
+  // Frames that go out in one call, at most: a run of 256 KiB.
+  private static let mostFrames = 17
+  /// Event texts that wait for the other side to read, in bytes.
+  public static let mostEventBytes = 64 << 10
+
+  // MARK: - Bytes
+
+  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    guard !isClosed, !output.closeIsSaid else { return .ended }
+    if !output.isEmpty, case .blocked(let wish) = try flush() { return .blocked(until: wish) }
+    if settings.terms.deflate != nil || role == .client { return try write(run, as: .binary, endsMessage: true) }
+    return try writeFrames(run)
+  }
+
+  /// Server frames: no mask, and no copy of what is below takes at once.
+  private func writeFrames(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    let largest = Self.largestPayload
+    let offered = min(run.count, Self.mostFrames &* largest)
+    let frames = (offered &+ largest &- 1) / largest
+    let lastLength = offered &- (frames &- 1) &* largest
+    guard let base = run.baseAddress else { return .moved(0) }
+    return try withUnsafeTemporaryAllocation(byteCount: 2 * 16, alignment: 8) { headers in
+      // All but the last have the same header.
+      guard let full = headers.baseAddress else { return .moved(0) }
+      let last = full + 16
+      let fullSize = frames > 1 ? FrameHeader(opcode: .binary, length: largest).write(to: full) : 0
+      let lastSize = FrameHeader(opcode: .binary, length: lastLength).write(to: last)
+      let transfer = try withUnsafeTemporaryAllocation(of: iovec.self, capacity: 2 * frames) { runs in
+        for frame in 0..<frames {
+          let isLast = frame == frames &- 1
+          runs[2 &* frame] = iovec(iov_base: isLast ? last : full, iov_len: isLast ? lastSize : fullSize)
+          runs[2 &* frame &+ 1] = iovec(
+            iov_base: UnsafeMutableRawPointer(mutating: base + frame &* largest), iov_len: isLast ? lastLength : largest
+          )
+        }
+        return try below.write(together: runs)
+      }
+      guard case .moved(let sent) = transfer else { return transfer }
+      let whole = min(frames &- 1, sent / (fullSize &+ largest))
+      let taken = whole &* largest
+      let isLast = whole == frames &- 1
+      let size = isLast ? lastSize : fullSize
+      let length = isLast ? lastLength : largest
+      let part = sent &- whole &* (fullSize &+ largest)
+      if part == size &+ length { return .moved(offered) }
+      guard part > 0 else { return .moved(taken) }
+      // A header has promised its bytes: the rest of this frame is kept.
+      let header = UnsafeRawBufferPointer(start: isLast ? last : full, count: size)
+      output.held = Array(header.dropFirst(part))
+      output.held += UnsafeRawBufferPointer(rebasing: run[taken &+ max(0, part &- size)..<taken &+ length])
+      waitsChanged()
+      return .moved(taken &+ length)
+    }
+  }
+
+  /// Writes the next bytes of a message; `endsMessage` when there are no others, and all that is offered is taken. For programs to
+  /// whom messages matter.
+  public func write(
+    _ run: UnsafeRawBufferPointer, as kind: WebSocketMessageKind, endsMessage: Bool
+  ) throws -> Transfer {
+    guard !isClosed, !output.closeIsSaid else { return .ended }
+    if !output.isEmpty, case .blocked(let wish) = try flush() { return .blocked(until: wish) }
+    let count = min(run.count, Self.largestPayload)
+    let isFinal = endsMessage && count == run.count || settings.marksMessages == false
+    let opcode: Opcode = output.isInMessage ? .continuation : kind == .text ? .text : .binary
+    let run = UnsafeRawBufferPointer(rebasing: run[..<count])
+    try output.held = frame(opcode, run, isFinal: isFinal)
+    output.isInMessage = !isFinal
+    _ = try flush()
+    return .moved(count)
+  }
+
+  private func frame(_ opcode: Opcode, _ run: UnsafeRawBufferPointer, isFinal: Bool = true) throws -> [UInt8] {
+    var header = FrameHeader(isFinal: isFinal, opcode: opcode, length: run.count)
+    if role == .client { header.mask = UInt32.random(in: .min ... .max) }  // getrandom(2)
+    guard let terms = settings.terms.deflate, !opcode.isControl else { return header.bytes(with: run) }
+    let deflater = try output.deflater ?? Deflater(windowBits: terms.ownWindowBits)
+    output.deflater = deflater
+    let packed = deflater.compress(run, endsMessage: isFinal, space: 0)
+    if isFinal && !terms.ownContextTakeover { output.deflater = nil }
+    header.isCompressed = opcode != .continuation
+    header.length = packed.count
+    return packed.withUnsafeBytes { header.bytes(with: $0) }
+  }
+
+  // MARK: - This stream's own
+
+  func answerPing(_ payload: [UInt8]) {
+    guard !output.closeIsSaid else { return }
+    output.ping = payload
+    sendOwn()
+  }
+
+  func sendPing() {
+    output.held += control(.ping, [])
+    sendOwn()
+  }
+
+  /// Sends `text`, which is UTF-8, as a message of its own between those of bytes. False if so much waits already that it was dropped.
+  public func send(event text: [UInt8]) -> Bool {
+    guard !isClosed, !output.closeIsSaid, !settings.marksMessages else { return false }
+    guard output.texts.count + text.count <= Self.mostEventBytes else { return false }
+    guard let frame = try? text.withUnsafeBytes({ try frame(.text, $0) }) else { return false }
+    output.texts += frame
+    sendOwn()
+    return true
+  }
+
+  /// Says the last that is said; a second time nothing.
+  func sayClose(_ close: WebSocketClose) {
+    guard !output.closeIsSaid else { return }
+    output.closeIsSaid = true
+    output.close = control(.close, close.payload)
+    sendOwn()
+  }
+
+  private func control(_ opcode: Opcode, _ payload: [UInt8]) -> [UInt8] {
+    var header = FrameHeader(opcode: opcode, length: payload.count)
+    if role == .client { header.mask = UInt32.random(in: .min ... .max) }
+    return payload.withUnsafeBytes { header.bytes(with: $0) }
+  }
+
+  /// What can't go now goes when there is space. An error is met by whoever reads or writes next.
+  private func sendOwn() {
+    do { _ = try flush() } catch { forgetOutput() }
+  }
+
+  private func forgetOutput() {
+    let (closeIsSaid, deflater) = (output.closeIsSaid, output.deflater)
+    output = Output()
+    (output.closeIsSaid, output.deflater) = (closeIsSaid, deflater)
+    waitsChanged()
+  }
+
+  /// `.moved` when nothing is left.
+  func flush() throws -> Transfer {
+    defer { waitsChanged() }
+    while true {
+      while output.held.count > output.heldStart {
+        switch try output.held.withUnsafeBytes({ held in
+          try below.write(UnsafeRawBufferPointer(rebasing: held[output.heldStart...]))
+        }) {
+        case .moved(let count): output.heldStart += count
+        case .blocked(let wish):
+          output.wish = wish
+          return .blocked(until: wish)
+        case .ended:
+          forgetOutput()
+          throw SystemError("write", EPIPE)
+        }
+      }
+      output.heldStart = 0
+      if let ping = output.ping.take() {
+        output.held = control(.pong, ping)
+      } else if !output.texts.isEmpty {
+        output.held = output.texts
+        output.texts = []
+      } else if let close = output.close.take() {
+        output.held = close
+      } else {
+        output.held = []
+        return .moved(0)
+      }
+    }
+  }
+
+  /// What is below waits for its writer's wish, or for what this stream has to send itself.
+  func waitsChanged() {
+    guard !isClosed else { return }
+    let waits = output.isEmpty ? writerWaits : output.wish
+    if below.writerWaits != waits { below.writerWaits = waits }
+  }
+}
