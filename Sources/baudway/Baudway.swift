@@ -10,7 +10,9 @@ struct Baudway: ParsableCommand {
     commandName: "baudway",
     abstract: "Puts serial ports on the network.",
     version: "baudway \(Version.text)",
-    subcommands: [Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, Schema.self])
+    subcommands: [
+      Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, HashPassword.self, Schema.self,
+    ])
 }
 
 /// The configuration file, for the commands that need one.

@@ -70,6 +70,8 @@ public struct Identity: Hashable, Sendable {
   public let name: String?
   /// What let him in; if that is the user's no longer, it lets him in no longer.
   enum Proof: Hashable, Sendable {
+    /// His listener can't ask.
+    case notAsked
     case nothing
     /// The hash that it was checked against.
     case password(Secret)
@@ -78,6 +80,9 @@ public struct Identity: Hashable, Sendable {
   }
   let proof: Proof
 
+  /// Of a listener that can't ask.
+  public static let notAsked = Identity(name: nil, proof: .notAsked)
+  /// He could have said who he is.
   public static let anonymous = Identity(name: nil, proof: .nothing)
 }
 
@@ -145,6 +150,7 @@ extension Access {
   public func role(of identity: Identity, listener role: Config.Listen.Role) -> Config.Listen.Role? {
     let decision: Decision
     switch identity.proof {
+    case .notAsked: return role
     case .nothing: return asks ? nil : role
     case .certificate(let certificate): decision = decide(certificate, role)
     case .token(let token):
@@ -159,6 +165,11 @@ extension Access {
     guard case .admitted(_, let role) = decision else { return nil }
     return role
   }
+}
+
+extension Access {
+  /// Whether a client may go on being what he is.
+  func admits(_ client: Arrival.Label) -> Bool { role(of: client.identity, listener: client.role) == client.role }
 }
 
 /// A password to be checked.

@@ -12,8 +12,9 @@ public struct Arrival: ~Copyable, Sendable {
     public var process: PeerProcess?
     /// The listener's URL.
     public let listener: String
-    /// The most he may do, as the listener's URL says.
+    /// The most he may do, as the listener's URL says, and what is said of the user.
     public internal(set) var role = Config.Listen.Role.writer
+    public internal(set) var identity = Identity.notAsked
     /// Which of the route's listeners let him in; the same across reloads.
     var door = 0
 

@@ -75,7 +75,7 @@ final class ListenerContext {
 
   /// A client is here. Whether he gets in is the route's matter.
   func arrived(_ arrival: consuming Arrival) {
-    arrival.label.role = role
+    arrival.label.role = min(role, arrival.label.role)
     arrival.label.door = door
     admit(arrival)
   }

@@ -40,7 +40,8 @@ extension Link {
 extension Snapshot.Client {
   fileprivate init(_ session: Session) {
     self.init(
-      number: session.number, address: session.arrival.client, listener: session.arrival.listener,
+      number: session.number, address: session.arrival.client, user: session.arrival.identity.name,
+      listener: session.arrival.listener,
       role: session.arrival.role, nanoseconds: monotonicNanoseconds() &- session.began, up: session.up,
       down: session.down, dropped: session.dropped, queuedUp: UInt64(session.pump.count),
       queuedDown: session.takesOutput ? session.hub.head &- session.cursor : 0,

@@ -14,6 +14,7 @@ func nextSessionNumber() -> UInt64 { lastSession.add(1, ordering: .relaxed).newV
 final class Route {
   private(set) var settings: RouteSettings
   private(set) var clients: Config.Clients
+  private(set) var access: Access
   let poller: Poller
   let lane: Lane
   let status: StatusSink
@@ -57,6 +58,7 @@ final class Route {
     self.surroundings = surroundings
     settings = RouteSettings(config, connector: connector)
     clients = config.clients
+    access = config.access
     self.lane = lane
     self.status = status
     poller = lane.poller
@@ -180,10 +182,12 @@ final class Route {
     let clients = config.clients
     self.settings = settings
     self.clients = clients
+    let access = config.access
+    self.access = access
     tellConfigured(config)
     let narrowed = updateDoors(config.listen)
     let isAdmitted: @Sendable (Arrival.Label) -> Bool = {
-      clients.admits($0.address) && !($0.role == .writer && narrowed.contains($0.door))
+      clients.admits($0.address) && !($0.role == .writer && narrowed.contains($0.door)) && access.admits($0)
     }
     for client in queue.takeAll(where: { !isAdmitted($0) }) { turnAway(client, Ending(.denied)) }
     everyGroup { group in

@@ -58,14 +58,16 @@ struct LogLine {
         .info, "session opened", text: "session \(number) opened",
         [
           ("session", .number(number)), ("route", .text(route)), ("client", label.clientValue),
-          ("listen", .text(label.listener)), ("role", label.role == .writer ? nil : .text(label.role.rawValue)),
+          ("user", label.userValue), ("listen", .text(label.listener)),
+          ("role", label.role == .writer ? nil : .text(label.role.rawValue)),
         ])
     case .sessionEnded(let route, let number, let label, let report):
       self.init(
         report.ending.word == .internal ? .error : .info, "session ended", text: "session \(number) ended",
         [
           ("session", .number(number)), ("route", Self.known(route)), ("client", label.clientValue),
-          ("reason", .text(report.ending.word.rawValue)), ("up", .number(report.up)), ("down", .number(report.down)),
+          ("user", label.userValue), ("reason", .text(report.ending.word.rawValue)), ("up", .number(report.up)),
+          ("down", .number(report.down)),
           ("dropped", .number(report.dropped)), ("seconds", .seconds(report.nanoseconds)),
           ("error", report.ending.cause.map { .text("\($0)") }),
         ])
@@ -154,4 +156,5 @@ struct LogLine {
 
 extension Arrival.Label {
   fileprivate var clientValue: LogLine.Value? { client.map { .text($0) } }
+  fileprivate var userValue: LogLine.Value? { identity.name.map { .text($0) } }
 }

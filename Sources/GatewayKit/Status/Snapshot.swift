@@ -75,6 +75,8 @@ public struct Snapshot: Hashable, Sendable {
     public var number: UInt64
     /// Nil where clients have none.
     public var address: String?
+    /// Who he said to be, and has proved.
+    public var user: String?
     public var listener: String
     public var role: Config.Listen.Role
     public var nanoseconds: UInt64

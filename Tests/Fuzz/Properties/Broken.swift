@@ -9,13 +9,14 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control
+  case url, config, control, credentials
 
   /// Throws for an input for which the property does not hold. To be used by one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
     switch self {
     case .url: return URLProperty.check
     case .config: return ConfigProperty.check
+    case .credentials: return CredentialsProperty.check
     case .control:
       let control = try ControlProperty()
       return { input throws(Broken) in try control.check(input) }

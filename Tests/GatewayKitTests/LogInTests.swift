@@ -1,0 +1,293 @@
+// Log-ins: what waits, what is checked, what is counted; on a clock turned by hand.
+
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("Failures to log in", .timeLimit(.minutes(1)))
+struct LogInFailuresTests {
+  private let here = SocketAddress(numeric: "192.0.2.1", port: 7)!
+  private let second: UInt64 = 1_000_000_000
+
+  @Test("cost nothing at first, then a pause that doubles, for every port of the address")
+  func pauses() {
+    var failures = LogInFailures()
+    var now: UInt64 = 5
+    var pauses: [UInt64] = []
+    for count in 1...8 {
+      let time = failures.next(from: here.with(port: UInt16(count)), at: now)!
+      pauses.append((time - now) / 1_000_000)
+      now = time
+      #expect(failures.failed(from: here, at: now) == count)
+    }
+    #expect(pauses == [0, 0, 0, 500, 1000, 2000, 4000, 4000])
+    #expect(failures.next(from: SocketAddress(numeric: "192.0.2.2", port: 7)!, at: now) == now)
+  }
+
+  @Test("make those who try at the same time wait for each other, and send away who would wait too long")
+  func parallel() {
+    var failures = LogInFailures()
+    for _ in 0..<5 { _ = failures.failed(from: here, at: 0) }
+    let times = (0..<10).map { _ in failures.next(from: here, at: 0).map { $0 / second } }
+    #expect(times == [2, 4, 6, 8] + Array(repeating: nil, count: 6))
+    #expect(failures.next(from: here, at: 8 * second) == 10 * second)
+  }
+
+  @Test("are forgotten one a minute")
+  func forgotten() {
+    var failures = LogInFailures()
+    for _ in 0..<5 { _ = failures.failed(from: here, at: 0) }
+    #expect(failures.failed(from: here, at: 130 * second) == 4)
+    #expect(failures.next(from: here, at: 1000 * second) == 1000 * second && failures.count == 0)
+  }
+
+  @Test("are remembered of so many addresses, and an IPv6 network is one")
+  func bounded() {
+    var failures = LogInFailures()
+    for number in 0..<5000 {
+      let address = SocketAddress(numeric: "10.0.\(number >> 8).\(number & 255)", port: 1)!
+      _ = failures.failed(from: address, at: UInt64(number))
+    }
+    #expect(failures.count == LogInFailures.most)
+    var network = LogInFailures()
+    for host in 1...3 { _ = network.failed(from: SocketAddress(numeric: "2001:db8::\(host)", port: 1)!, at: 0) }
+    #expect(network.failed(from: SocketAddress(numeric: "::ffff:192.0.2.1", port: 2)!, at: 0) == 1)
+    #expect(network.count == 2 && network.failed(from: here, at: 0) == 2)
+    #expect(network.failed(from: SocketAddress(numeric: "2001:db8:0:0:ffff::9", port: 1)!, at: 0) == 4)
+    #expect(network.failed(from: SocketAddress(numeric: "2001:db8:0:1::1", port: 1)!, at: 0) == 1)
+  }
+}
+
+@Suite("A log-in", .timeLimit(.minutes(1)))
+struct LogInTests {
+  /// Passwords that are checked when the test says so.
+  private final class Rig {
+    let clock = ManualClock()
+    let poller: Poller
+    var questions: [(question: PasswordQuestion, done: (Bool) -> Void)] = []
+    private(set) var logIns: LogIns!
+    var answers: [String] = []
+
+    init() throws {
+      poller = try Poller(clock: clock.clock) { _ in }
+      logIns = LogIns(on: poller, passwords: Passwords { [unowned self] in questions.append(($0, $1)) })
+    }
+
+    @discardableResult
+    func begin(
+      _ credential: Credential?, _ users: [Config.User]? = nil, role: Config.Listen.Role = .writer,
+      from host: String = "192.0.2.1"
+    ) -> LogIns.Attempt {
+      let access = Access(users ?? [ada], route: "gps", only: nil)
+      return logIns.begin(
+        access, credential, certificate: nil, role: role, from: SocketAddress(numeric: host, port: 1)
+      ) { [unowned self] answer in
+        answers.append(text(answer))
+      }
+    }
+
+    private func text(_ answer: LogIns.Answer) -> String {
+      switch answer {
+      case .admitted(let identity, let role): "\(identity.name ?? "anybody") \(role)"
+      case .asks: "asks"
+      case .failed(let fault): "failed: \(fault)"
+      case .denied(let identity): "denied \(identity.name ?? "")"
+      case .busy(let fault): "busy: \(fault)"
+      }
+    }
+
+    func pass(_ time: Duration) {
+      clock.advance(by: time)
+      poller.timers.fireDue()
+    }
+
+    let ada = Config.User(
+      name: "ada", password: Secret("hash"), tokens: [Secret("token-of-ada-0123")], certificates: [], roles: nil)
+  }
+
+  private let token = Credential.token(Secret("token-of-ada-0123"))
+  private let password = Credential.password(user: "ada", Secret("secret"))
+
+  @Test("by a token is answered at once, and so is one that says nothing")
+  func atOnce() throws {
+    let rig = try Rig()
+    rig.begin(token, role: .monitor)
+    rig.begin(Credential.none)
+    rig.begin(Credential.none, [])
+    #expect(rig.answers == ["ada monitor", "asks", "anybody writer"] && rig.logIns.failed == 0)
+  }
+
+  @Test("by a password waits for the check; once it was right, the same needs none for a while")
+  func cached() throws {
+    let rig = try Rig()
+    rig.begin(password)
+    #expect(rig.answers == [] && rig.questions.count == 1)
+    rig.questions[0].done(true)
+    rig.begin(password)
+    #expect(rig.answers == ["ada writer", "ada writer"] && rig.questions.count == 1)
+    // Another password, another name, and another hash are another thing.
+    rig.begin(.password(user: "ada", Secret("Secret")))
+    rig.begin(.password(user: "eve", Secret("secret")))
+    var changed = rig.ada
+    changed.password = Secret("changed")
+    rig.begin(password, [changed])
+    #expect(rig.questions.count == 4)
+    rig.pass(.seconds(301))
+    rig.begin(password)
+    #expect(rig.questions.count == 5)
+  }
+
+  @Test("that fails is told without what was sent, and counted; of an unknown user it costs a check too")
+  func failing() throws {
+    let rig = try Rig()
+    rig.begin(password)
+    rig.begin(.password(user: "hunter2", Secret("secret")))
+    rig.questions[0].done(false)
+    rig.questions[1].done(true)
+    rig.begin(.token(Secret("token-of-ada-0124")), from: "2001:db8::1")
+    rig.begin(.token(Secret("token-of-ada-0124")), from: "2001:db8::2")
+    rig.begin(nil, from: "192.0.2.9")
+    #expect(
+      rig.answers == [
+        "failed: wrong password of 'ada'", "failed: unknown user or token, failure 2 from 192.0.2.1",
+        "failed: unknown user or token", "failed: unknown user or token, failure 2 from 2001:db8::/64",
+        "failed: credentials that can't be read",
+      ])
+    #expect(rig.logIns.failed == 5)
+  }
+
+  @Test("from where others have failed waits, right or wrong, but for what was right a moment ago")
+  func delayed() throws {
+    let rig = try Rig()
+    rig.begin(token)
+    for _ in 0..<4 { rig.begin(.token(Secret("wrong-wrong-wrong"))) }
+    #expect(rig.answers.count == 4, "the fourth waits")
+    rig.begin(password)
+    rig.begin(token)
+    #expect(rig.answers.last == "ada writer" && rig.answers.count == 5)
+    rig.begin(Credential.none)
+    #expect(rig.answers.last == "asks")
+    rig.pass(.milliseconds(499))
+    #expect(rig.answers.count == 6)
+    rig.pass(.milliseconds(1))
+    #expect(rig.answers.count == 7 && rig.questions.isEmpty)
+    rig.pass(.seconds(1))
+    #expect(rig.questions.count == 1)
+    // Elsewhere nobody waits.
+    rig.begin(password, from: "192.0.2.2")
+    #expect(rig.questions.count == 2)
+  }
+
+  @Test("is refused at once when too many wait, from one address or for the check")
+  func busy() throws {
+    let rig = try Rig()
+    for _ in 0..<5 { rig.begin(.token(Secret("wrong-wrong-wrong"))); rig.pass(.seconds(4)) }
+    let before = rig.answers.count
+    for _ in 0..<20 { rig.begin(password) }
+    #expect(Set(rig.answers[before...]) == ["busy: too many failed log-ins"])
+    let other = try Rig()
+    for number in 0..<70 { other.begin(password, from: "10.0.0.\(number)") }
+    #expect(other.questions.count == Passwords.mostAtOnce)
+    #expect(other.answers == Array(repeating: "busy: too many log-ins at once", count: 6))
+    for question in other.questions { question.done(true) }
+    #expect(other.answers.count == 70)
+    other.begin(.password(user: "ada", Secret("x")))
+    #expect(other.questions.count == Passwords.mostAtOnce + 1, "there is room again")
+  }
+
+  @Test("that is cancelled tells nothing; a check that was begun still counts")
+  func cancelled() throws {
+    let rig = try Rig()
+    let attempt = rig.begin(password)
+    rig.logIns.cancel(attempt)
+    rig.questions[0].done(false)
+    #expect(rig.answers == [] && rig.logIns.failed == 1)
+    for _ in 0..<4 { rig.begin(nil) }
+    let waiting = rig.begin(password)
+    rig.logIns.cancel(waiting)
+    rig.pass(.seconds(60))
+    #expect(rig.questions.count == 1)
+  }
+
+  @Test("that was right is remembered of so many")
+  func bounded() {
+    var proven = Proven()
+    for number in 0..<1000 { proven.remember(.token(Secret("\(number)")), hash: nil, at: UInt64(number)) }
+    let known = (0..<1000).filter { proven.knows(.token(Secret("\($0)")), hash: nil, at: 1000) }
+    #expect(known.count == Proven.most && known.last == 999 && known.first == 1000 - Proven.most)
+  }
+}
+
+@Suite("A hash of crypt(3)", .timeLimit(.minutes(2)))
+struct CryptHashTests {
+  @Test(
+    "fits its password alone, by every method that we make",
+    arguments: [("$y$", 1), ("$2b$", 4), ("$6$", 1000), ("$5$", 1000)])
+  func verify(prefix: String, cost: UInt) throws {
+    let hash = try #require(CryptHash.make("sëcret", prefix: prefix, cost: cost))
+    #expect(hash.hasPrefix(prefix) && CryptHash.fault(of: hash) == nil)
+    #expect(CryptHash.make("sëcret", prefix: prefix, cost: cost) != hash, "another salt")
+    #expect(CryptHash.verify(Secret("sëcret"), against: Secret(hash)))
+    for other in ["secret", "sëcre", "sëcret ", "", "sëcret\0"] {
+      #expect(!CryptHash.verify(Secret(other), against: Secret(hash)), "\(other)")
+    }
+  }
+
+  /// Made by others: crypt(3) of Python, mkpasswd, htpasswd.
+  @Test(
+    "may come from elsewhere",
+    arguments: [
+      "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjlO/O817G3uBnIFNjnQJuesI68OTLiBFdcbYEdFCoEOfaS35inz1",
+      "$6$rounds=10000$saltstringsaltst$OW1/O6BYHV6BcXZu8QVeXbDWra3Oeqh0sbHbbMCVNSnCM/UrjmM0Dp8vOuZeHBy/YTBmSK6H9qs/y3RnOaw5v.",
+    ])
+  func elsewhere(hash: String) {
+    #expect(CryptHash.fault(of: hash) == nil)
+    #expect(CryptHash.verify(Secret("Hello world!"), against: Secret(hash)))
+    #expect(!CryptHash.verify(Secret("Hello world"), against: Secret(hash)))
+  }
+
+  @Test(
+    "is whole, and of a method of today",
+    arguments: [
+      "", "x", "password", "$", "$y$", "$y$j9T$F5Jx5fExrKuP", "$y$j9T$F5Jx5fExrKuP$", "$1$salt$qJH7.N4xYta3aEG/dfqo/0",
+      "$6$salt$x", "$6$rounds=1000$x", "abJnggxhB/yWI", "*", "!", "$2b$10$abc", "$md5$x$y",
+      "$6$sa:t$\(String(repeating: "a", count: 86))", "$6$salt$\(String(repeating: "a", count: 86))\n",
+    ])
+  func faults(text: String) throws {
+    let fault = try #require(CryptHash.fault(of: text))
+    #expect(text.count < 6 || !fault.contains(text))
+  }
+
+  @Test("is not made of what crypt(3) would cut")
+  func limits() {
+    #expect(CryptHash.make("a\0b") == nil)
+    #expect(CryptHash.make(String(repeating: "x", count: CryptHash.longestPassword + 1), cost: 1) == nil)
+    #expect(CryptHash.make(String(repeating: "x", count: CryptHash.longestPassword), cost: 1) != nil)
+    #expect(CryptHash.make("x", prefix: "$nothing$") == nil)
+  }
+
+  @Test("is computed beside the lane, which is told on its own")
+  func besideTheLane() async throws {
+    let hash = try #require(CryptHash.make("secret", prefix: "$y$", cost: 1))
+    let lane = try Lane("passwords")
+    let answers = await withCheckedContinuation { continuation in
+      lane.post { lane in
+        let passwords = Passwords(on: lane.poller)
+        var answers: [Bool] = []
+        for text in ["secret", "other"] {
+          let question = PasswordQuestion(user: "a", password: Secret(text), hash: Secret(hash), mayBeRight: true)
+          _ = passwords.check(question) { isRight in
+            lane.assertIsolated()
+            answers.append(isRight)
+            if answers.count == 2 { continuation.resume(returning: answers) }
+          }
+        }
+        precondition(passwords.underWay == 2 && answers.isEmpty)
+      }
+    }
+    #expect(answers == [true, false])
+  }
+}
