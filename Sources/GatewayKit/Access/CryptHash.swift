@@ -28,7 +28,8 @@ public enum CryptHash {
     let isWhole =
       hasAll && fields.last?.utf8.count == method.last
       && text.utf8.allSatisfy { (0x21...0x7E).contains($0) && !":;*!\\".utf8.contains($0) }
-      && crypt_checksalt(text) == CRYPT_SALT_OK
+      // It calls SHA-256 outdated; that is for our table to say.
+      && [CRYPT_SALT_OK, CRYPT_SALT_METHOD_LEGACY].contains(crypt_checksalt(text))
     return isWhole ? nil : "the hash is not whole"
   }
 
