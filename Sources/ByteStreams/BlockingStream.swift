@@ -1,0 +1,179 @@
+// A stream over descriptors that are read and written by calls that block: standard input and output, which may be files, which
+// epoll does not take, or a terminal that other programs share, who would suffer from O_NONBLOCK. Each way has a queue beside
+// the lane; what is read ahead is one chunk, what is held one unit.
+
+import Dispatch
+import Glibc
+
+public final class BlockingStream: ByteStream, PollHandler {
+  public var delegate: (any ByteStreamDelegate)? {
+    didSet { if isClosed && delegate != nil { delegate = nil } }
+  }
+  public var readerWaits: Readiness = [] {
+    didSet { if !readerWaits.isEmpty && oldValue.isEmpty { fetchOrTell() } }
+  }
+  public var writerWaits: Readiness = []
+
+  private let input: Int32?
+  private let output: Int32?
+  private let endMark: UInt8?
+  private let poller: Poller
+  private let readQueue = DispatchQueue(label: "blocking read")
+  private let writeQueue = DispatchQueue(label: "blocking write")
+  private var isClosed = false
+
+  private enum Answer: Sendable {
+    case bytes([UInt8])
+    case failed(SystemError)
+  }
+  // What was read and not handed out yet.
+  private var chunk: ArraySlice<UInt8> = []
+  private var isReading = false
+  private var end: Answer?
+  private var isWriting = false
+  private var writeError: SystemError?
+  /// The most that is read ahead, and the most that is held, in bytes.
+  public static let mostHeld = 64 << 10
+
+  /// Does not own the descriptors, which must stay open until `close()` and until a read or write that is under way ends.
+  /// `endMark`: what is read ends before this byte, as if it were the end of a file.
+  public init(reading input: Int32?, writing output: Int32?, endingAt endMark: UInt8? = nil, on poller: Poller) {
+    self.input = input
+    self.output = output
+    self.endMark = endMark
+    self.poller = poller
+  }
+
+  // MARK: - Reading
+
+  public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    guard !isClosed, input != nil else { return .ended }
+    guard !chunk.isEmpty else {
+      switch end {
+      case .failed(let error): throw error
+      case .bytes: return .ended
+      case nil:
+        fetch()
+        return .blocked(until: .readable)
+      }
+    }
+    let count = min(run.count, chunk.count)
+    chunk.withUnsafeBytes { run.copyMemory(from: UnsafeRawBufferPointer(rebasing: $0[..<count])) }
+    chunk = chunk.dropFirst(count)
+    if chunk.isEmpty { fetch() }
+    return .moved(count)
+  }
+
+  public var holdsBytes: Bool { !chunk.isEmpty || end != nil }
+
+  private func fetch() {
+    guard let input, !isReading, end == nil, !isClosed else { return }
+    isReading = true
+    poller.offload(to: readQueue) {
+      Self.blockingRead(input)
+    } then: { [self] answer in
+      isReading = false
+      guard !isClosed else { return }
+      take(answer)
+      if !readerWaits.isEmpty { delegate?.stream(self, handle: .hasBytesAvailable) }
+    }
+  }
+
+  private func take(_ answer: Answer) {
+    guard case .bytes(let bytes) = answer, !bytes.isEmpty else {
+      end = answer
+      return
+    }
+    chunk = bytes[...]
+    guard let endMark, let place = bytes.firstIndex(of: endMark) else { return }
+    chunk = bytes[..<place]
+    end = .bytes([])
+  }
+
+  private func fetchOrTell() {
+    if holdsBytes { poller.nextRound(self) } else { fetch() }
+  }
+
+  public func ready(_ events: PollEvents) {
+    if !readerWaits.isEmpty && holdsBytes { delegate?.stream(self, handle: .hasBytesAvailable) }
+  }
+
+  private static func blockingRead(_ raw: Int32) -> Answer {
+    var count = 0
+    var failure: SystemError?
+    let bytes = [UInt8](unsafeUninitializedCapacity: mostHeld) { buffer, filled in
+      while true {
+        count = Glibc.read(raw, buffer.baseAddress!, mostHeld)
+        if count >= 0 { break }
+        switch errno {
+        case EINTR: continue
+        // Whoever shares it has made it non-blocking.
+        case EAGAIN: Self.wait(raw, POLLIN)
+        case EIO:  // a terminal that hung up
+          count = 0
+        default: failure = SystemError("read")
+        }
+        if count == 0 || failure != nil { break }
+      }
+      filled = max(0, count)
+    }
+    return failure.map { .failed($0) } ?? .bytes(bytes)
+  }
+
+  private static func wait(_ raw: Int32, _ events: Int32) {
+    var one = pollfd(fd: raw, events: Int16(events), revents: 0)
+    _ = poll(&one, 1, 1000)
+  }
+
+  // MARK: - Writing
+
+  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    guard !isClosed, let output else { return .ended }
+    if let writeError { throw writeError }
+    guard !isWriting else { return .blocked(until: .writable) }
+    let unit = Array(run.prefix(Self.mostHeld))
+    isWriting = true
+    poller.offload(to: writeQueue) {
+      Self.blockingWrite(unit, output)
+    } then: { [self] failure in
+      isWriting = false
+      guard !isClosed else { return }
+      writeError = failure
+      if let failure {
+        delegate?.stream(self, handle: .errorOccurred(failure))
+      } else {
+        // Also for who waits that nothing is held any more.
+        delegate?.stream(self, handle: .hasSpaceAvailable)
+      }
+    }
+    return .moved(unit.count)
+  }
+
+  public var holdsUnit: Bool { isWriting }
+
+  private static func blockingWrite(_ bytes: [UInt8], _ raw: Int32) -> SystemError? {
+    var done = 0
+    while done < bytes.count {
+      let count = bytes.withUnsafeBytes { Glibc.write(raw, $0.baseAddress! + done, $0.count - done) }
+      if count >= 0 {
+        done += count
+        continue
+      }
+      switch errno {
+      case EINTR: continue
+      case EAGAIN: wait(raw, POLLOUT)
+      default: return SystemError("write")
+      }
+    }
+    return nil
+  }
+
+  // MARK: - The end
+
+  public func close() {
+    guard !isClosed else { return }
+    isClosed = true
+    chunk = []
+    dismissDelegate()
+  }
+}

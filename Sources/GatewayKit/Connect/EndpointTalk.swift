@@ -1,0 +1,137 @@
+// Joins two streams, a person or a pipe on our side and an endpoint on the other, until one of them ends: `baudway connect`.
+// Lives on a lane, as its streams do. What a gateway adds (clients, policies, waiting for devices) is not here.
+
+import ByteStreams
+import StreamBroker
+
+public final class EndpointTalk: ByteStreamDelegate {
+  public enum End {
+    /// The endpoint has ended, and all that it said is delivered.
+    case endpointLeft
+    /// Our side has ended, and all that it said is delivered.
+    case weLeft
+    case endpointFailed(any Error)
+    case weFailed(any Error)
+  }
+
+  /// What becomes of an endpoint when our side has ended and all is delivered.
+  public enum Parting: Sendable {
+    /// It is left at once; one that takes nothing, after a second.
+    case atOnce
+    /// It is told, and left when it has ended; one that can't be told, when it has been silent so long.
+    case whenSilent(Duration)
+  }
+
+  private let here: any ByteStream
+  private let there: any ByteStream
+  private let up: Pump
+  private let down: Pump
+  private let poller: Poller
+  private let parting: Parting
+  private let done: (End) -> Void
+  private var isOver = false
+  private var isParting = false
+  private var timer: Timers.Token?
+  private static let capacity = 64 << 10
+  private static let deafness = Duration.seconds(1)
+
+  /// Takes both streams over, and closes them; `done` is called once, right after that.
+  public init(
+    _ here: any ByteStream, with there: any ByteStream, parting: Parting, on poller: Poller,
+    _ done: @escaping (End) -> Void
+  ) {
+    self.here = here
+    self.there = there
+    self.poller = poller
+    self.parting = parting
+    self.done = done
+    up = Pump(from: here, to: there, capacity: Self.capacity, on: poller)
+    down = Pump(from: there, to: here, capacity: Self.capacity, on: poller)
+    here.delegate = self
+    there.delegate = self
+  }
+
+  public func start() {
+    moveDown { () throws(Pump.Fault) in try down.turn() }
+    moveUp { () throws(Pump.Fault) in try up.turn() }
+  }
+
+  /// Leaves now; what is kept is dropped.
+  public func leave() { finish(.weLeft) }
+
+  // MARK: - Moving
+
+  public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+    guard !isOver else { return }
+    let isHere = stream === here
+    switch event {
+    case .hasBytesAvailable where isHere: moveUp { () throws(Pump.Fault) in try up.turn() }
+    case .hasBytesAvailable,
+      .endEncountered where !isHere:
+      moveDown { () throws(Pump.Fault) in try down.turn() }
+    case .hasSpaceAvailable where isHere: moveDown { () throws(Pump.Fault) in try down.drain() }
+    case .hasSpaceAvailable:
+      stream.writerWaits = []
+      moveUp { () throws(Pump.Fault) in try up.drain() }
+    case .errorOccurred(let error): finish(isHere ? .weFailed(error) : .endpointFailed(error))
+    case .openCompleted, .lastByteIsIn, .endEncountered: break
+    }
+  }
+
+  private func moveUp(_ turn: () throws(Pump.Fault) -> Pump.Outcome) {
+    guard !isOver else { return }
+    do { _ = try turn() } catch {
+      return finish(error.side == .sink ? .endpointFailed(error.cause) : .weFailed(error.cause))
+    }
+    settle()
+  }
+
+  private func moveDown(_ turn: () throws(Pump.Fault) -> Pump.Outcome) {
+    guard !isOver else { return }
+    let before = down.moved
+    do { _ = try turn() } catch {
+      return finish(error.side == .source ? .endpointFailed(error.cause) : .weFailed(error.cause))
+    }
+    if down.moved != before { heardSomething() }
+    settle()
+  }
+
+  // MARK: - Parting
+
+  private func settle() {
+    guard !isOver else { return }
+    if down.sourceEnded && down.count == 0 && !here.holdsUnit { return finish(.endpointLeft) }
+    guard up.sourceEnded else { return }
+    let isDelivered = up.count == 0 && !there.holdsUnit
+    if !isDelivered { there.writerWaits = .writable }
+    switch parting {
+    case .atOnce where isDelivered: finish(.weLeft)
+    case .atOnce: leave(after: Self.deafness)
+    case .whenSilent(let patience):
+      guard isDelivered, !isParting else { return }
+      isParting = true
+      if there.canHalfClose { there.finishWriting() } else { leave(after: patience) }
+    }
+  }
+
+  private func leave(after patience: Duration) {
+    guard timer == nil else { return }
+    timer = poller.timers.after(patience) { [weak self] in self?.finish(.weLeft) }
+  }
+
+  private func heardSomething() {
+    guard timer != nil, case .whenSilent(let patience) = parting else { return }
+    poller.timers.cancel(timer)
+    timer = nil
+    leave(after: patience)
+  }
+
+  private func finish(_ end: End) {
+    guard !isOver else { return }
+    isOver = true
+    poller.timers.cancel(timer)
+    here.close()
+    there.close()
+    done(end)
+  }
+}

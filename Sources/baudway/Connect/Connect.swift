@@ -1,0 +1,183 @@
+// `baudway connect`: a terminal on any endpoint, or a pipe where there is no terminal.
+
+import ArgumentParser
+import ByteStreams
+import Dispatch
+import GatewayKit
+import Glibc
+import StreamBroker
+import Synchronization
+
+struct Connect: ParsableCommand {
+  static let configuration = CommandConfiguration(
+    abstract: "Joins this terminal, or a pipe, with an endpoint.",
+    discussion: """
+      On a terminal every key goes to the endpoint, and Ctrl-] leaves. Elsewhere standard input goes there and what it says to \
+      standard output, and nothing is added to either. At the end of its input it tells the endpoint, as far as that can be \
+      told, and waits for its end; a serial port it leaves when that has been silent for --silence.
+
+      Exit codes: 64 for a URL with a mistake, 69 when it can't be opened, 77 when that is for want of rights, 74 when it broke.
+      """)
+
+  @Argument(help: "The endpoint's URL: tty:///dev/ttyUSB0?baud=115200, tcp://host:port, exec:/usr/bin/prog, …")
+  var url: String
+  @Option(help: "How long opening may take.")
+  var timeout = "10s"
+  @Option(help: "After the end of input: how long an endpoint may be silent before it is left, if it can't be told.")
+  var silence = "500ms"
+
+  func validate() throws {
+    guard Units.duration(timeout) != nil else {
+      throw ValidationError("--timeout: '\(timeout)' is no duration such as 10s")
+    }
+    guard Units.duration(silence) != nil else {
+      throw ValidationError("--silence: '\(silence)' is no duration such as 500ms")
+    }
+  }
+
+  func run() throws {
+    signal(SIGPIPE, SIG_IGN)
+    signal(SIGCHLD, SIG_DFL)
+    let broker = Broker(Schemes.standard)
+    let connector = try connector(of: broker)
+    let terminal = isatty(STDIN_FILENO) == 1
+    let visit = try Visit(
+      url, connector, broker, isTerminal: terminal, timeout: Units.duration(timeout) ?? .seconds(10),
+      silence: Units.duration(silence) ?? .milliseconds(500))
+    let signals = Signals(visit)
+    visit.begin()
+    withExtendedLifetime(signals) { dispatchMain() }
+  }
+
+  private func connector(of broker: Broker) throws -> any Connector {
+    let parsed = EndpointURL.parse(url, built: broker.schemes)
+    do throws(URLProblem) {
+      guard let url = parsed.url else { throw parsed.problems[0] }
+      return try broker.connector(url)
+    } catch {
+      for problem in parsed.problems.isEmpty ? [error] : parsed.problems { explain(problem) }
+      throw ExitCode(EX_USAGE)
+    }
+  }
+
+  /// The mistake under the place where it is.
+  private func explain(_ problem: URLProblem) {
+    say("baudway: \(problem)")
+    say("  \(url)\n  \(String(repeating: " ", count: problem.offset))^")
+  }
+}
+
+/// One connection, from opening to exit code.
+private final class Visit: Sendable {
+  private let url: String
+  private let connector: any Connector
+  private let broker: Broker
+  private let isTerminal: Bool
+  private let timeout: Duration
+  private let silence: Duration
+  private let lane: Lane
+  private static let mark: UInt8 = 0x1D  // Ctrl-]
+  private static let closingTakes = Duration.seconds(5)
+
+  init(
+    _ url: String, _ connector: any Connector, _ broker: Broker, isTerminal: Bool, timeout: Duration, silence: Duration
+  ) throws {
+    self.url = url
+    self.connector = connector
+    self.broker = broker
+    self.isTerminal = isTerminal
+    self.timeout = timeout
+    self.silence = silence
+    do { lane = try Lane("connect") } catch {
+      say("baudway: \(error)")
+      throw ExitCode(EX_OSERR)
+    }
+  }
+
+  func begin() { lane.post { [self] lane in open(on: lane.poller) } }
+
+  private func open(on poller: Poller) {
+    broker.open(connector, named: url, on: poller, timeout: timeout) { [self] result in opened(result, on: poller) }
+  }
+
+  private func opened(_ result: Result<any ByteStream, OpenFailure>, on poller: Poller) {
+    switch result {
+    case .success(let stream): talk(with: stream, on: poller)
+    case .failure(let failure):
+      say("baudway: \(failure)")
+      let isForbidden = failure.cause?.errno == EACCES || failure.cause?.errno == EPERM
+      leave(with: isForbidden ? EX_NOPERM : EX_UNAVAILABLE)
+    }
+  }
+
+  private func talk(with stream: any ByteStream, on poller: Poller) {
+    if isTerminal {
+      say("Connected to \(url). Ctrl-] leaves.")
+      RawTerminal.enter()
+    }
+    let here = BlockingStream(
+      reading: STDIN_FILENO, writing: STDOUT_FILENO, endingAt: isTerminal ? Self.mark : nil, on: poller)
+    let talk = EndpointTalk(here, with: stream, parting: isTerminal ? .atOnce : .whenSilent(silence), on: poller) {
+      [self] in settle($0, on: poller)
+    }
+    talk.start()
+  }
+
+  /// What the endpoint still does behind its close, such as sending what it has, is waited for.
+  private func settle(_ end: EndpointTalk.End, on poller: Poller) {
+    Closings.settle([poller.closings, poller.programs], within: Self.closingTakes, on: poller) { [self] in finish(end) }
+  }
+
+  private func finish(_ end: EndpointTalk.End) {
+    RawTerminal.leave()
+    switch end {
+    case .weLeft: leave(with: 0)
+    case .endpointLeft:
+      if isTerminal { say("\nThe endpoint has ended the connection.") }
+      leave(with: 0)
+    case .endpointFailed(let error):
+      say("baudway: \(url): \(error)")
+      leave(with: EX_IOERR)
+    // Who reads our output has enough: nothing to complain about.
+    case .weFailed(let error as SystemError) where error.errno == EPIPE: leave(with: EX_IOERR)
+    case .weFailed(let error):
+      say("baudway: \(error)")
+      leave(with: EX_IOERR)
+    }
+  }
+
+  private func leave(with code: Int32) { exit(code) }
+
+  /// At a signal: the terminal is given back before anything else.
+  func end(by number: Int32) {
+    RawTerminal.leave()
+    signal(number, SIG_DFL)
+    var these = sigset_t()  // Dispatch's threads block them
+    sigemptyset(&these)
+    sigaddset(&these, number)
+    pthread_sigmask(SIG_UNBLOCK, &these, nil)
+    raise(number)
+  }
+
+  func cameBack() {
+    if isTerminal { RawTerminal.comeBack() }
+  }
+}
+
+/// Ends in order at what ends a program, and takes the terminal again when it was stopped in between.
+private final class Signals {
+  private var sources: [any DispatchSourceSignal] = []
+
+  init(_ visit: Visit) {
+    for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] { on(number, ignoring: true) { visit.end(by: number) } }
+    on(SIGCONT, ignoring: false) { visit.cameBack() }
+  }
+
+  private func on(_ number: Int32, ignoring: Bool, _ handler: @escaping @Sendable () -> Void) {
+    if ignoring { signal(number, SIG_IGN) }
+    let source = DispatchSource.makeSignalSource(signal: number, queue: .main)
+    source.setEventHandler(handler: DispatchWorkItem(block: handler))
+    source.activate()
+    sources.append(source)
+  }
+}

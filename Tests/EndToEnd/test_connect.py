@@ -1,0 +1,218 @@
+"""`baudway connect`: a terminal on an endpoint, given back whatever happens; a clean pipe elsewhere."""
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import termios
+import threading
+
+import pytest
+
+from kit import Pty, Server, binary, receive_all, until
+
+LEAVE = b"\x1d"  # Ctrl-]
+USAGE, UNAVAILABLE, IOERR = 64, 69, 74
+
+
+def pipe(url, data=b"", *options, seconds=30) -> subprocess.CompletedProcess:
+    return subprocess.run([binary(), "connect", url, *options], input=data, capture_output=True, timeout=seconds)
+
+
+# --- a pipe ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+def test_what_goes_in_comes_out_and_nothing_else(size):
+    data = random.Random(size).randbytes(size)
+    done = pipe("exec:/bin/cat", data)
+    assert (done.stdout, done.stderr, done.returncode) == (data, b"", 0)
+
+
+def test_a_file_is_a_pipe_too(folder):
+    path = os.path.join(folder, "data")
+    data = random.Random(1).randbytes(200_000)
+    with open(path, "wb") as file:
+        file.write(data)
+    with open(path, "rb") as file:
+        done = subprocess.run([binary(), "connect", "exec:/bin/cat"], stdin=file, capture_output=True, timeout=30)
+    assert (done.stdout, done.returncode) == (data, 0)
+
+
+def test_the_end_of_input_is_told_and_the_answer_awaited():
+    def answer(client):
+        heard = receive_all(client)
+        client.sendall(heard[::-1])
+
+    with Server(answer) as server:
+        done = pipe(server.url, b"stressed")
+    assert (done.stdout, done.returncode) == (b"desserts", 0)
+
+
+def test_a_serial_port_is_left_when_it_is_silent():
+    with Pty() as device:
+        heard = []
+
+        def modem():
+            heard.append(device.read(3))
+            for piece in (b"O", b"K", b"\r\n"):
+                device.write(piece)
+
+        answering = threading.Thread(target=modem, daemon=True)
+        answering.start()
+        done = pipe(device.url, b"AT\r", "--silence", "1s")
+        answering.join(5)
+    assert heard == [b"AT\r"]
+    assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
+
+
+def test_an_endpoint_that_breaks_is_an_error():
+    def reset(client):
+        client.recv(1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with Server(reset) as server:
+        done = pipe(server.url, b"?")
+    assert done.returncode == IOERR and b"ECONNRESET" in done.stderr
+
+
+def test_nobody_reads_any_more():
+    with subprocess.Popen(
+        [binary(), "connect", "sim://flood"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert len(process.stdout.read(100_000)) == 100_000
+        process.stdout.close()
+        assert process.wait(20) == IOERR
+        assert process.stderr.read() == b""
+
+
+def test_mistakes_and_absent_devices_have_their_codes():
+    done = pipe("tty:///dev/ttyS0?bau=9600")
+    assert done.returncode == USAGE
+    assert done.stderr.decode().splitlines() == [
+        "baudway: unknown parameter 'bau'; did you mean 'baud'?", "  tty:///dev/ttyS0?bau=9600", " " * 19 + "^"]  # fmt: skip
+    done = pipe("tty:///dev/nowhere")
+    assert done.returncode == UNAVAILABLE and b"ENOENT" in done.stderr
+    with socket.socket() as silent:  # listens, and its queue is full
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        with contextlib.ExitStack() as fillers:
+            for _ in range(3):
+                filler = fillers.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(silent.getsockname())
+            done = pipe("tcp://127.0.0.1:%d" % silent.getsockname()[1], b"", "--timeout", "500ms")
+    assert done.returncode == UNAVAILABLE and b"no answer within" in done.stderr
+    assert pipe("sim://echo", b"", "--timeout", "soon").returncode == USAGE
+
+
+# --- a terminal ------------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """A user's terminal with `baudway connect URL` in it."""
+
+    def __init__(self, url):
+        self.user, self.terminal = os.openpty()
+        self.before = termios.tcgetattr(self.terminal)
+        self.seen = b""
+        self.process = subprocess.Popen(
+            [binary(), "connect", url], stdin=self.terminal, stdout=self.terminal, stderr=self.terminal,
+            start_new_session=True, preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def ready(self):
+        self.shows(b"Ctrl-] leaves.")
+        until(lambda: self.is_raw, 10, "raw")
+        return self
+
+    @property
+    def is_raw(self) -> bool:
+        return not termios.tcgetattr(self.terminal)[3] & termios.ICANON
+
+    def types(self, data: bytes):
+        os.write(self.user, data)
+
+    def shows(self, mark: bytes):
+        def look():
+            if select.select([self.user], [], [], 0)[0]:
+                self.seen += os.read(self.user, 4096)
+            return mark in self.seen
+
+        until(look, 20, f"{mark!r} in {self.seen!r}")
+
+    def ends(self, code: int):
+        assert self.process.wait(20) == code
+        assert termios.tcgetattr(self.terminal) == self.before, "the terminal is not as it was"
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self.user)
+        os.close(self.terminal)
+
+
+def test_keys_go_to_the_device_until_one_leaves():
+    with Pty() as device, Screen(device.url) as screen:
+        screen.ready()
+        screen.types(b"AT\r\x03\x04\x1a")  # Ctrl-C, Ctrl-D and Ctrl-Z are the device's, too
+        assert device.read(6) == b"AT\r\x03\x04\x1a"
+        device.write(b"\x1b[1mOK\r\n")
+        screen.shows(b"\x1b[1mOK\r\n")
+        screen.types(b"bye" + LEAVE)
+        assert device.read(3) == b"bye"
+        screen.ends(0)
+
+
+def test_one_leaves_a_device_that_takes_nothing():
+    with Server(lambda client: until(lambda: gone.is_set(), 30)) as server:
+        gone = threading.Event()
+        with Screen(server.url) as screen:
+            screen.ready().types(LEAVE)
+            screen.ends(0)
+        gone.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
+def test_a_signal_gives_the_terminal_back(number):
+    with Pty() as device, Screen(device.url) as screen:
+        screen.ready().process.send_signal(number)
+        screen.ends(-number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGTRAP])
+def test_a_crash_gives_the_terminal_back(number):
+    with Pty() as device, Screen(device.url) as screen:
+        screen.ready().process.send_signal(number)
+        screen.ends(-number)
+
+
+def test_a_lost_link_gives_the_terminal_back():
+    with Pty() as device, Screen(device.url) as screen:
+        screen.ready()
+        device.close()
+        screen.ends(0)
+        screen.shows(b"The endpoint has ended")
+
+
+def test_an_endpoint_that_is_not_there_leaves_the_terminal_alone():
+    with Screen("tty:///dev/nowhere") as screen:
+        screen.ends(UNAVAILABLE)
+
+
+def test_stopped_and_continued_it_is_raw_again():
+    with Pty() as device, Screen(device.url) as screen:
+        screen.ready().process.send_signal(signal.SIGSTOP)
+        until(lambda: open(f"/proc/{screen.process.pid}/stat").read().split()[2] == "T", 10, "stopped")
+        termios.tcsetattr(screen.terminal, termios.TCSANOW, screen.before)  # as a shell does
+        screen.process.send_signal(signal.SIGCONT)
+        until(lambda: screen.is_raw, 10, "raw again")
+        screen.types(b"x")
+        assert device.read(1) == b"x"
+        screen.types(LEAVE)
+        screen.ends(0)
