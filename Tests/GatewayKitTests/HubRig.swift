@@ -41,12 +41,13 @@ final class HubRig: HubDelegate {
 
   /// A client joins.
   @discardableResult
-  func join(_ client: any ByteStream, role: Config.Listen.Role = .writer) -> Session {
+  func join(_ client: any ByteStream, role: Config.Listen.Role = .writer, desk: Desk? = nil) -> Session {
     lastNumber += 1
     clients.append(client)
     let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
     let session = Session(
       label, client: client, number: lastNumber, hub: hub, buffer: hub.policy.buffer, on: poller)
+    session.desk = desk
     hub.join(session)
     return session
   }

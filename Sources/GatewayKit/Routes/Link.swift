@@ -236,6 +236,7 @@ final class Link: HubDelegate {
     guard status != self.status else { return }
     note(status)
     self.status = status
+    hub.linkIs(status)
     delegate.link(self, is: status, retry: pause)
   }
 

@@ -41,6 +41,11 @@ final class SessionGroup: LinkDelegate {
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
       label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
+    if let channel = stream as? any DeskChannel, channel.carriesTexts {
+      let desk = Desk(channel)
+      session.desk = desk
+      desk.tell(.hello(route: settings.name, session: number, role: label.role, user: label.identity.name))
+    }
     if sharedLink == nil { links[number] = link }
     status.tell(.sessionOpened(route: settings.name, number: number, label))
     link.join(session)
@@ -214,6 +219,7 @@ final class SessionGroup: LinkDelegate {
   }
 
   func link(_ link: Link, drops bytes: UInt64, of session: Session) {
+    session.desk?.tell(.drops(bytes: bytes, total: session.dropped))
     status.tell(.dropped(route: settings.name, number: session.number, bytes: bytes, total: session.dropped))
   }
 

@@ -64,7 +64,7 @@ extension Hub {
   }
 
   /// What was read of him goes nowhere, and what comes is read.
-  private func dropKept(of session: Session) {
+  func dropKept(of session: Session) {
     session.dropped &+= UInt64(session.pump.discard())
     if session.isWaiting { waiting.removeAll { $0 === session } }
     session.isWaiting = false

@@ -9,17 +9,23 @@ extension Hub {
 
   /// The client has bytes for the endpoint. He writes straight through only while nobody has kept input.
   func takeInput(of session: Session) {
+    takeBytes(of: session)
+    if let desk = session.desk { takeTexts(of: session, desk) }
+  }
+
+  private func takeBytes(of session: Session) {
     if dropsInput || session.isFlushed { return drainAway(session) }
     guard session.mayWrite else { return dropInput(of: session) }
     if notesPenUse { penUsedAt = poller.timers.now }
     if let packetLine { return takePackets(of: session, packetLine) }
-    takeInput(of: session, mayWrite: waiting.isEmpty)
+    takeInput(of: session, mayWrite: waiting.isEmpty && session.desk?.room(behind: session.pump.moved) ?? .max == .max)
   }
 
   /// One whose packet is begun may write though others wait, to its end.
   private func takePackets(of session: Session, _ line: PacketLine) {
     line.allowance = 0
-    takeInput(of: session, mayWrite: waiting.isEmpty || line.speaker === session)
+    let isMarked = session.desk.map { $0.room(behind: session.pump.moved) < .max } ?? false
+    takeInput(of: session, mayWrite: !isMarked && (waiting.isEmpty || line.speaker === session))
     guard !waiting.isEmpty, let endpoint else { return }
     if let speaker = line.speaker {
       if !speaker.isWaiting { line.watchSilence(in: self) }
@@ -50,7 +56,9 @@ extension Hub {
       services -= 1
       do {
         let before = session.pump.moved
-        let outcome = try session.pump.drain(limit: portion())
+        let room = session.desk?.room(behind: session.pump.moved) ?? .max
+        let outcome = try session.pump.drain(limit: min(portion(), room))
+        if let desk = session.desk { carryOut(of: session, desk) }
         if outcome == .keeps {
           let isBlocked = session.pump.sinkIsBlocked && session.gate?.isShut != true
           // Who got nothing out keeps his turn. With one writer those before him in the line had the pen before him.
@@ -69,7 +77,7 @@ extension Hub {
         guard writeFailure == nil else { return }
       }
       // The last one who ends may close the link; the endpoint is somebody else's then.
-      guard endpoint === self.endpoint else { return }
+      guard endpoint === self.endpoint, holds == 0 else { return }
     }
     if waitsForSpeaker {
       endpoint.writerWaits = []

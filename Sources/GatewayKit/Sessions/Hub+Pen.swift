@@ -37,19 +37,21 @@ extension Hub {
     packetLine?.isOver(session, in: self)
   }
 
-  private var longestPresentWriter: Session? {
+  var longestPresentWriter: Session? {
     guard !isDismissing else { return nil }
     return sessions.filter { $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil && $0 !== pen }
       .min { $0.number < $1.number }
   }
 
-  private func movePen(to session: Session?) {
+  func movePen(to session: Session?) {
     let old = pen
     if let old { takeRight(from: old) }
     pen = session
     session?.mayWrite = true
     penUsedAt = poller.timers.now
-    if old !== session { delegate.writerChanged(from: old, to: session) }
+    guard old !== session else { return }
+    delegate.writerChanged(from: old, to: session)
+    for session in sessions { tellPen(to: session) }
   }
 
   /// What he has sent so far, as much as is read, goes out before anybody else's; the rest is not read to be kept.
@@ -92,7 +94,7 @@ extension Hub {
   }
 
   /// The holder has sent nothing for so long, and nothing of his is on its way.
-  private func mayTakePen(_ session: Session) -> Bool {
+  func mayTakePen(_ session: Session) -> Bool {
     guard notesPenUse, case .idle(let pause) = policy.takeover, session.arrival.role == .writer else { return false }
     guard let pen else { return true }
     return pen.pump.count == 0 && poller.timers.now &- penUsedAt >= pause.nanoseconds

@@ -5,6 +5,7 @@
 // Hub+Endings.swift, what becomes of slow clients in Hub+SlowClients.swift.
 
 import ByteStreams
+import StreamBroker
 
 protocol HubDelegate: AnyObject {
   /// The endpoint said its last word, which is in the ring, or broke.
@@ -75,6 +76,10 @@ final class Hub: ByteStreamDelegate {
   private(set) var notesPenUse: Bool
   /// Keeps the packets of several writers apart, where packets are on.
   var packetLine: PacketLine?
+  /// With many writers: who was the first to set the line.
+  weak var lineHolder: Session?
+  /// As its link told last.
+  var linkStatus = LinkStatus.closed
 
   /// Somebody waits for the place of a client who only listens.
   var endsHalfClosed = false
@@ -113,6 +118,7 @@ final class Hub: ByteStreamDelegate {
     letWrite(newcomer: session)
     connect(session)
     session.client.readerWaits = .readable
+    tellStatus(to: session)
     giveOutput(to: session)
     if isPaused, let endpoint { pause(endpoint) }  // a newcomer who waits makes the clock of the slow ones run
   }
@@ -135,6 +141,8 @@ final class Hub: ByteStreamDelegate {
     writeFailure = nil
     preface = words[...]
     holds = 0
+    for session in sessions { session.desk?.abandon() }
+    if let line = stream.serialLine { tellAll(.line(line.settings)) }
     dropsInput = false
     stream.delegate = self
     stream.readerWaits = .readable
@@ -166,6 +174,7 @@ final class Hub: ByteStreamDelegate {
     if cut > 0 { session.isInputCut = true }
     session.dropped &+= UInt64(cut)
     if session.takesOutput { session.dropped &+= session.kept(head: head) }
+    if lineHolder === session { lineHolder = nil }
     inputIsOver(session)
     stopTellingDrops(of: session)
     release()

@@ -56,6 +56,8 @@ final class Session: ByteStreamDelegate {
   var inputError: (any Error)?
   /// Bytes of either direction that were given up, by policy or at an end that left no other choice.
   var dropped: UInt64 = 0
+  /// Where he asks for things beside his bytes; nil for those who have only bytes.
+  var desk: Desk?
   /// He is served when the endpoint has space.
   var isWaiting = false
 

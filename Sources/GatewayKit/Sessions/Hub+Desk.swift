@@ -1,0 +1,184 @@
+// What clients of `baudway.v1` ask for beside their bytes, and what they are told. Line commands keep their place: what was sent
+// before is out, what comes behind waits. Works on any endpoint through SerialLine.
+
+import ByteStreams
+import StreamBroker
+
+extension Hub {
+  private static let notSupported = "not supported by this endpoint"
+  /// What was sent before is sent at the old bit rate, as far as a port that can't send may hold up the change.
+  private static let longestWait = Duration.seconds(1)
+
+  // MARK: - Events
+
+  func tellAll(_ event: DeskEvent) {
+    for session in sessions { session.desk?.tell(event) }
+  }
+
+  func linkIs(_ status: LinkStatus) {
+    linkStatus = status
+    tellAll(.link(status))
+  }
+
+  func tellPen(to session: Session) {
+    guard let desk = session.desk, policy.writers == .one else { return }
+    desk.tell(.pen(holder: pen?.number, isMine: pen === session))
+  }
+
+  /// How things stand.
+  func tellStatus(to session: Session) {
+    guard let desk = session.desk else { return }
+    desk.tell(.link(linkStatus))
+    if let line = endpoint?.serialLine { desk.tell(.line(line.settings)) }
+    tellPen(to: session)
+  }
+
+  // MARK: - Requests
+
+  /// What has come of texts with the last read; then reading goes on.
+  func takeTexts(of session: Session, _ desk: Desk) {
+    while !session.isOver, let text = desk.takeText() {
+      handle(text, of: session, desk)
+      if !session.isOver, !session.pump.sourceEnded, session.client.readerWaits.isEmpty {
+        session.client.readerWaits = .readable
+      }
+    }
+  }
+
+  private func handle(_ text: [UInt8], of session: Session, _ desk: Desk) {
+    let (id, request): (DeskRequest.ID?, DeskRequest)
+    do throws(DeskRequest.Fault) {
+      (id, request) = try DeskRequest.parse(text)
+    } catch {
+      return desk.reply(.failed(error.id, error.message, suggestion: error.suggestion))
+    }
+    if request.hasPlace {
+      desk.add(Desk.Mark(id: id, request: request, place: session.pump.moved &+ UInt64(session.pump.count)))
+      return carryOut(of: session, desk)
+    }
+    switch request {
+    case .purge(let what): purge(what, id, session, desk)
+    case .pen(let wish): desk.reply(follow(wish, of: session).map { .failed(id, $0) } ?? .done(id))
+    default:
+      tellStatus(to: session)
+      desk.reply(.done(id))
+    }
+  }
+
+  /// Why the client may not touch the line; nil when he may. Who is the first to set it holds it until he leaves.
+  private func refusal(of session: Session) -> String? {
+    if session.arrival.role == .monitor { return "a monitor may only listen" }
+    guard session.mayWrite else { return policy.writers == .one ? "another client has the pen" : "nobody writes here" }
+    guard endpoint?.serialLine != nil else {
+      return endpoint == nil ? "the link is \(linkStatus.word)" : Self.notSupported
+    }
+    if let holder = lineHolder, holder !== session { return "session \(holder.number) holds the line" }
+    if policy.writers == .all { lineHolder = session }
+    return nil
+  }
+
+  /// The next command of his that is due, one at a time.
+  func carryOut(of session: Session, _ desk: Desk) {
+    while let (mark, turn) = desk.begin(moved: session.pump.moved, isEmpty: session.pump.count == 0) {
+      if let refusal = refusal(of: session) {
+        desk.end(turn)
+        desk.reply(.failed(mark.id, refusal))
+        continue
+      }
+      guard let endpoint, let line = endpoint.serialLine else { return desk.end(turn) }
+      holdInput()
+      perform(mark.request, on: line) { [weak self, weak endpoint] result in
+        desk.reply(DeskReply(id: mark.id, result: result.mapError { .init(id: mark.id, message: $0.message) }))
+        desk.end(turn)
+        guard let self, let endpoint, endpoint === self.endpoint, turn == desk.turn || session.isOver else { return }
+        if case .success(let settings?) = result { tellOthers(of: settings, but: session) }
+        resumeInput()
+        guard !session.isOver else { return }
+        carryOut(of: session, desk)
+        takeTexts(of: session, desk)
+      }
+      return
+    }
+  }
+
+  private func tellOthers(of settings: LineSettings, but session: Session) {
+    for other in sessions where other !== session { other.desk?.tell(.line(settings)) }
+  }
+
+  private struct LineFault: Error { let message: String }
+
+  private func perform(
+    _ request: DeskRequest, on line: any SerialLine, _ done: @escaping (Result<LineSettings?, LineFault>) -> Void
+  ) {
+    let answer: (Result<Void, SystemError>) -> Void = { result in
+      done(result.map { nil }.mapError { LineFault(message: $0.text) })
+    }
+    switch request {
+    case .line(let change):
+      whenSent(line, before: poller.timers.now &+ Self.longestWait.nanoseconds) {
+        let wanted = change.applied(to: line.settings)
+        line.apply(wanted) { result in
+          switch result {
+          case .success(let inForce):
+            done(
+              inForce.refusal(of: wanted).map { .failure(LineFault(message: "the port does not do \($0)")) }
+                ?? .success(inForce))
+          case .failure(let error): done(.failure(LineFault(message: error.text)))
+          }
+        }
+      }
+    case .output(let output, let isOn): line.set(output, isOn, answer)
+    case .break(let isOn): line.setBreak(isOn, answer)
+    case .breakFor(let time):
+      line.setBreak(true) { [poller] result in
+        guard case .success = result else { return answer(result) }
+        poller.timers.after(time) { line.setBreak(false, answer) }
+      }
+    default: answer(.success(()))
+    }
+  }
+
+  private func whenSent(_ line: any SerialLine, before limit: UInt64, then done: @escaping () -> Void) {
+    line.unsent { [weak self] answer in
+      guard let self, case .success(let count) = answer, count > 0, poller.timers.now < limit else { return done() }
+      poller.timers.after(.milliseconds(10)) { [weak self] in
+        if let self { whenSent(line, before: limit, then: done) } else { done() }
+      }
+    }
+  }
+
+  /// At once: what it is to throw away must not hold it up. What he asked for before, among the bytes that go, is done now.
+  private func purge(_ what: Purge, _ id: DeskRequest.ID?, _ session: Session, _ desk: Desk) {
+    if let refusal = refusal(of: session) { return desk.reply(.failed(id, refusal)) }
+    guard let line = endpoint?.serialLine else { return }
+    if what != .input { dropKept(of: session) }
+    line.purge(what) { result in
+      switch result {
+      case .success: desk.reply(.done(id))
+      case .failure(let error): desk.reply(.failed(id, error.text))
+      }
+    }
+    carryOut(of: session, desk)
+  }
+
+  // MARK: - The pen
+
+  /// Why it can't be; nil when it is done.
+  private func follow(_ wish: DeskRequest.PenWish, of session: Session) -> String? {
+    guard policy.writers == .one else { return "there is no pen here; 'clients.writers' is \(policy.writers.rawValue)" }
+    switch wish {
+    case .take:
+      if session.arrival.role == .monitor { return "a monitor may only listen" }
+      if pen !== session {
+        guard mayTakePen(session) || pen == nil || policy.takeover == .newest else {
+          return "session \(pen?.number ?? 0) has the pen"
+        }
+        movePen(to: session)
+      }
+    case .leave:
+      guard pen === session else { return "you don't have the pen" }
+      movePen(to: longestPresentWriter)
+    }
+    return nil
+  }
+}

@@ -1,0 +1,82 @@
+// Requests of `baudway.v1`, as bytes.
+
+import StreamBroker
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A request of baudway.v1", .timeLimit(.minutes(1)))
+struct DeskRequestTests {
+  @Test(
+    "is read",
+    arguments: [
+      (#"{"request":"line","baud":9600}"#, DeskRequest.line(.init(bitsPerSecond: 9600))),
+      (
+        #"{"request":"line","data":7,"parity":"even","stop":2,"flow":"rtscts"}"#,
+        .line(.init(dataBits: 7, parity: .even, stopBits: .two, flowControl: .rtscts))
+      ),
+      (#"{"request":"line","stop":1.5}"#, .line(.init(stopBits: .oneAndHalf))),
+      (#"{"request":"dtr","on":true}"#, .output(.dtr, isOn: true)),
+      (#"{"request":"rts","on":false}"#, .output(.rts, isOn: false)),
+      (#"{"request":"break","on":true}"#, .break(isOn: true)),
+      (#"{"request":"break","ms":250}"#, .breakFor(.milliseconds(250))),
+      (#"{"request":"purge","what":"input"}"#, .purge(.input)),
+      (#"{"request":"pen","wish":"take"}"#, .pen(.take)),
+      (#" {"id":7,"request":"status"} "#, .status),
+    ])
+  func good(text: String, request: DeskRequest) throws {
+    #expect(try DeskRequest.parse(Array(text.utf8)).request == request)
+  }
+
+  @Test(
+    "that is wrong says why, with what was meant",
+    arguments: [
+      ("", "not JSON at byte 0: a value is missing", nil), ("[]", "a request is an object", nil),
+      ("{}", "'request' is missing, such as \"request\":\"line\"", nil),
+      (
+        #"{"request":"lien","baud":1}"#, "unknown request 'lien'; expected line, dtr, rts, break, purge, pen or status",
+        "line"
+      ),
+      (#"{"request":"line","buad":1}"#, "'line' knows no 'buad'", "baud"),
+      (#"{"request":"line"}"#, "'line' needs 'baud', 'data', 'parity', 'stop' or 'flow'", nil),
+      (#"{"request":"line","baud":0}"#, "'baud' is a whole number from 1 to 20000000", nil),
+      (#"{"request":"line","baud":-1}"#, "'baud' is a whole number from 1 to 20000000", nil),
+      (#"{"request":"line","baud":"9600"}"#, "'baud' is a whole number from 1 to 20000000", nil),
+      (#"{"request":"line","parity":"evn"}"#, "'parity' is none, even, odd, mark or space", "even"),
+      (#"{"request":"line","stop":3}"#, "'stop' is 1, 1.5 or 2", nil),
+      (#"{"request":"dtr","on":1}"#, "'on' is true or false", nil),
+      (#"{"request":"break","on":true,"ms":1}"#, "'break' takes 'on' or 'ms', not both", nil),
+      (#"{"request":"break","ms":5001}"#, "'ms' is a whole number from 1 to 5000", nil),
+      (#"{"request":"purge"}"#, "'purge' needs 'what'", nil),
+      (#"{"request":"status","x":1}"#, "'status' knows no 'x'", nil),
+      (#"{"request":"status","request":"status"}"#, "a key stands there twice", nil),
+      (#"{"request":"status","id":-1}"#, "an id is a whole number from 0, or a text of up to 64 bytes", nil),
+      (#"{"request":"status","id":null}"#, "an id is a whole number from 0, or a text of up to 64 bytes", nil),
+    ])
+  func wrong(text: String, message: String, suggestion: String?) {
+    do throws(DeskRequest.Fault) {
+      _ = try DeskRequest.parse(Array(text.utf8))
+      Issue.record("\(text) is taken")
+    } catch {
+      #expect(error.message == message && error.suggestion == suggestion)
+    }
+  }
+
+  @Test("keeps its id, also when it is wrong")
+  func ids() throws {
+    #expect(try DeskRequest.parse(Array(#"{"request":"status","id":"a\n"}"#.utf8)).id == .text("a\n"))
+    do throws(DeskRequest.Fault) {
+      _ = try DeskRequest.parse(Array(#"{"request":"x","id":18446744073709551615}"#.utf8))
+    } catch { #expect(error.id == .integer(UInt64.max)) }
+  }
+
+  @Test("has 4096 bytes at most, and no depth that matters")
+  func bounded() {
+    for text in [
+      "{\"request\":\"status\",\"id\":\"\(String(repeating: "x", count: 4096))\"}", String(repeating: "[", count: 4096),
+    ] {
+      #expect(throws: DeskRequest.Fault.self) { try DeskRequest.parse(Array(text.utf8)) }
+    }
+  }
+}

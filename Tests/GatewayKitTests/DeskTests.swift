@@ -1,0 +1,265 @@
+// What clients of `baudway.v1` ask for beside their bytes: in which place, by whose right, and what everybody is told.
+
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A desk", .timeLimit(.minutes(1)))
+struct DeskTests {
+  private func rig(
+    line: ScriptedLine? = ScriptedLine(), writes: [ScriptedStream.Step] = [], takesAll: Bool = true,
+    writers: Config.Clients.Writers = .all, takeover: Config.Clients.Takeover = .refuse
+  ) throws -> (rig: HubRig, endpoint: ScriptedStream) {
+    let rig = try HubRig(buffer: 4096, writers: writers, takeover: takeover)
+    let endpoint = ScriptedStream(writes: writes, takesAll: takesAll)
+    endpoint.serialLine = line
+    rig.hub.linkIs(.open)
+    rig.hub.attach(endpoint)
+    return (rig, endpoint)
+  }
+
+  private let faster = #"{"request":"line","id":1,"baud":115200}"#
+  private let settings = #""line":{"baud":115200,"data":8,"parity":"none","stop":"1","flow":"none"}"#
+
+  @Test("sets the line behind the bytes that were sent before, and before those that come behind")
+  func order() throws {
+    let line = ScriptedLine(unsent: [2])
+    let (rig, endpoint) = try rig(line: line)
+    let (client, _) = rig.joinDesk()
+    _ = client.news()
+    rig.send(client, .bytes("ab"), .text(faster), .bytes("cd"))
+    #expect(endpoint.written == Array("ab".utf8) && line.applied == [])
+    line.answer()  // two bytes are on their way still
+    rig.advance(by: .milliseconds(10))
+    line.answer()
+    #expect(line.applied == [LineSettings(bitsPerSecond: 115_200)] && endpoint.written == Array("ab".utf8))
+    line.answer()
+    rig.wakeReader(client)
+    #expect(endpoint.written == Array("abcd".utf8))
+    #expect(client.news() == [#"{"reply":1,"ok":true,\#(settings)}"#])
+  }
+
+  @Test("waits no longer than a second for a port that can't send")
+  func patience() throws {
+    let line = ScriptedLine(unsent: Array(repeating: 5, count: 1000))
+    let (rig, _) = try rig(line: line)
+    let (client, _) = rig.joinDesk()
+    rig.send(client, .text(faster))
+    for _ in 0..<150 where line.applied.isEmpty {
+      line.answer()
+      rig.advance(by: .milliseconds(10))
+    }
+    #expect(line.applied.count == 1)
+  }
+
+  @Test("keeps the place of several commands among bytes that wait, and answers in that order")
+  func blocked() throws {
+    let line = ScriptedLine()
+    let (rig, endpoint) = try rig(line: line, writes: [.blocked(until: .writable), .moved(3)], takesAll: true)
+    let (client, _) = rig.joinDesk()
+    _ = client.news()
+    rig.send(
+      client, .bytes("abc"), .text(#"{"request":"dtr","on":true,"id":"x"}"#), .bytes("de"),
+      .text(#"{"request":"rts","on":false}"#), .bytes("f"))
+    #expect(endpoint.written == [] && line.outputs.isEmpty && client.news() == [])
+    rig.wakeWriter(endpoint)
+    #expect(endpoint.written == Array("abc".utf8) && line.outputs.map(\.line) == [.dtr])
+    line.answer()
+    #expect(endpoint.written == Array("abcde".utf8) && line.outputs.map(\.isOn) == [true, false])
+    line.answer()
+    #expect(endpoint.written == Array("abcdef".utf8))
+    #expect(client.news() == [#"{"reply":"x","ok":true}"#, #"{"reply":null,"ok":true}"#])
+  }
+
+  @Test("lets other writers wait while a command is carried out, and no longer")
+  func others() throws {
+    let line = ScriptedLine()
+    let (rig, endpoint) = try rig(line: line)
+    let (client, _) = rig.joinDesk()
+    let other = ScriptedStream(takesAll: true)
+    rig.join(other)
+    rig.send(client, .text(#"{"request":"dtr","on":true}"#))
+    other.willRead(.bytes([7]))
+    rig.wakeReader(other)
+    #expect(endpoint.written == [])
+    line.answer()
+    #expect(endpoint.written == [7])
+  }
+
+  @Test("purges at once, whatever waits, and does then what was asked for before")
+  func purge() throws {
+    let line = ScriptedLine()
+    let (rig, endpoint) = try rig(line: line, takesAll: false)
+    let (client, session) = rig.joinDesk()
+    _ = client.news()
+    rig.send(
+      client, .bytes("abc"), .text(#"{"request":"dtr","on":true,"id":1}"#),
+      .text(#"{"request":"purge","what":"both","id":2}"#))
+    #expect(line.purges == [.both] && session.dropped == 3 && session.pump.count == 0)
+    #expect(line.outputs.count == 1 && endpoint.written == [])
+    line.answer()
+    line.answer()
+    #expect(client.news() == [#"{"reply":2,"ok":true}"#, #"{"reply":1,"ok":true}"#])
+  }
+
+  @Test("reads on while 64 commands wait, and then no more")
+  func bounded() throws {
+    let (rig, _) = try rig(takesAll: false)
+    let (client, session) = rig.joinDesk()
+    rig.send(client, .bytes("x"))
+    for _ in 0..<100 { rig.send(client, .text(#"{"request":"dtr","on":true}"#)) }
+    #expect(session.desk?.marks.count == 64 && client.textsLeft == 36)
+  }
+
+  @Test("is for writers: a monitor, and who has no pen, may not touch the line")
+  func rights() throws {
+    let line = ScriptedLine()
+    let (rig, _) = try rig(line: line, writers: .one)
+    let (holder, _) = rig.joinDesk()
+    let (second, _) = rig.joinDesk()
+    let (monitor, _) = rig.joinDesk(role: .monitor)
+    for request in ["line\",\"baud\":300", "dtr\",\"on\":true", "break\",\"ms\":9", "purge\",\"what\":\"both\""] {
+      let text = "{\"request\":\"\(request)}"
+      #expect(rig.ask(second, text) == [#"{"reply":null,"ok":false,"error":"another client has the pen"}"#])
+      #expect(rig.ask(monitor, text) == [#"{"reply":null,"ok":false,"error":"a monitor may only listen"}"#])
+    }
+    #expect(line.asked == 0)
+    #expect(rig.ask(holder, faster) == [] && line.asked == 1)
+  }
+
+  @Test("lets the first of many writers who sets the line hold it until he leaves")
+  func lineHolder() throws {
+    let line = ScriptedLine()
+    let (rig, _) = try rig(line: line)
+    let (first, one) = rig.joinDesk()
+    let (second, _) = rig.joinDesk()
+    rig.send(first, .text(faster))
+    for _ in 0..<2 { line.answer() }
+    #expect(second.news().last == "{\"event\":\"line\",\(settings.dropFirst(8))")
+    #expect(rig.ask(second, faster) == [#"{"reply":1,"ok":false,"error":"session 1 holds the line"}"#])
+    rig.hub.end(one, Ending(.clientLeft))
+    #expect(rig.ask(second, faster) == [] && line.asked == 1)
+  }
+
+  @Test("takes and leaves the pen as the takeover allows")
+  func pen() throws {
+    let (rig, _) = try rig(writers: .one)
+    let (first, _) = rig.joinDesk()
+    let (second, _) = rig.joinDesk()
+    #expect(first.news().last == #"{"event":"pen","holder":1,"mine":true}"#)
+    #expect(second.news().last == #"{"event":"pen","holder":1,"mine":false}"#)
+    let take = #"{"request":"pen","wish":"take"}"#
+    #expect(rig.ask(second, take) == [#"{"reply":null,"ok":false,"error":"session 1 has the pen"}"#])
+    _ = first.news()
+    #expect(
+      rig.ask(first, #"{"request":"pen","wish":"leave"}"#) == [
+        #"{"event":"pen","holder":2,"mine":false}"#, #"{"reply":null,"ok":true}"#,
+      ])
+    #expect(second.news() == [#"{"event":"pen","holder":2,"mine":true}"#])
+    #expect(rig.ask(first, #"{"request":"pen","wish":"leave"}"#).first?.contains("you don't have the pen") == true)
+    let (newest, _) = try self.rig(writers: .one, takeover: .newest)
+    let (a, _) = newest.joinDesk()
+    let (monitor, _) = newest.joinDesk(role: .monitor)
+    _ = newest.joinDesk()
+    #expect(newest.ask(a, take).last == #"{"reply":null,"ok":true}"#)
+    #expect(newest.ask(monitor, take) == [#"{"reply":null,"ok":false,"error":"a monitor may only listen"}"#])
+    let (all, _) = try self.rig()
+    let (b, _) = all.joinDesk()
+    #expect(all.ask(b, take).first?.contains("there is no pen here; 'clients.writers' is all") == true)
+  }
+
+  @Test("says what an endpoint without lines, one that is away, and one that refuses can't do")
+  func refusals() throws {
+    let (plain, _) = try rig(line: nil)
+    let (client, _) = plain.joinDesk()
+    #expect(plain.ask(client, faster) == [#"{"reply":1,"ok":false,"error":"not supported by this endpoint"}"#])
+    plain.hub.linkIs(.waiting(.lost(nil)))
+    plain.hub.detach()?.close()
+    #expect(client.news() == [#"{"event":"link","state":"waiting","reason":"ended"}"#])
+    #expect(plain.ask(client, faster) == [#"{"reply":1,"ok":false,"error":"the link is waiting"}"#])
+    let line = ScriptedLine()
+    line.takes = { _ in .success(LineSettings(bitsPerSecond: 9600)) }
+    let (rig, _) = try rig(line: line)
+    let (other, _) = rig.joinDesk()
+    _ = other.news()
+    rig.send(other, .text(faster))
+    for _ in 0..<2 { line.answer() }
+    #expect(
+      other.news() == [
+        #"{"reply":1,"ok":false,"error":"the port does not do 115200 bit/s (it runs at 9600)"}"#
+      ])
+  }
+
+  @Test("goes on with the next endpoint when one is lost in the middle of a command")
+  func lostInBetween() throws {
+    let line = ScriptedLine()
+    let (rig, _) = try rig(line: line)
+    let (client, _) = rig.joinDesk()
+    rig.send(client, .text(faster), .bytes("ab"))
+    rig.hub.detach()?.close()
+    let next = ScriptedStream(takesAll: true)
+    next.serialLine = ScriptedLine()
+    rig.hub.attach(next)
+    rig.wakeReader(client)
+    #expect(next.written == Array("ab".utf8))
+    line.answer()
+    line.answer()
+    rig.send(client, .bytes("cd"))
+    #expect(next.written == Array("abcd".utf8))
+  }
+
+  @Test("sends a break of so long, and holds bytes back for it")
+  func sendsBreak() throws {
+    let line = ScriptedLine()
+    let (rig, endpoint) = try rig(line: line)
+    let (client, _) = rig.joinDesk()
+    _ = client.news()
+    rig.send(client, .text(#"{"request":"break","ms":250}"#), .bytes("a"))
+    line.answer()
+    #expect(line.asked == 0)
+    rig.advance(by: .milliseconds(240))
+    #expect(line.asked == 0 && endpoint.written == [])
+    rig.advance(by: .milliseconds(10))
+    line.answer()
+    rig.wakeReader(client)
+    #expect(client.news() == [#"{"reply":null,"ok":true}"#] && endpoint.written == [0x61])
+  }
+
+  @Test("tells a newcomer how things stand, and who asks")
+  func status() throws {
+    let (rig, _) = try rig(writers: .one)
+    let (client, _) = rig.joinDesk()
+    let events = [
+      #"{"event":"link","state":"open"}"#,
+      #"{"event":"line","baud":9600,"data":8,"parity":"none","stop":"1","flow":"none"}"#,
+      #"{"event":"pen","holder":1,"mine":true}"#,
+    ]
+    #expect(Array(client.news().suffix(3)) == events)
+    #expect(rig.ask(client, #"{"request":"status","id":9}"#) == events + [#"{"reply":9,"ok":true}"#])
+  }
+
+  @Test("counts what it could not tell")
+  func lost() throws {
+    let (rig, _) = try rig()
+    let (client, _) = rig.joinDesk()
+    _ = client.news()
+    client.isDeaf = true
+    for _ in 0..<3 { rig.hub.linkIs(.opening) }
+    client.isDeaf = false
+    rig.hub.linkIs(.open)
+    #expect(client.news() == [#"{"event":"lost","count":3}"#, #"{"event":"link","state":"open"}"#])
+  }
+
+  @Test("is read of monitors too, whose bytes are dropped")
+  func monitors() throws {
+    let (rig, endpoint) = try rig()
+    let (monitor, session) = rig.joinDesk(role: .monitor)
+    _ = monitor.news()
+    rig.send(monitor, .bytes("abc"), .text(#"{"request":"status","id":1}"#), .bytes("de"))
+    #expect(endpoint.written == [] && session.dropped == 5)
+    #expect(monitor.news().last == #"{"reply":1,"ok":true}"#)
+  }
+}
