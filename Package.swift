@@ -77,7 +77,7 @@ let package = Package(
 
     // Tests.
     .target(
-      name: "StreamTestKit", dependencies: ["ByteStreams", "CLinux", "StreamBroker"],
+      name: "StreamTestKit", dependencies: ["ByteStreams", "CLinux", "COpenSSL", "StreamBroker"],
       path: "Tests/StreamTestKit", swiftSettings: strict),
     .testTarget(
       name: "ByteStreamsTests", dependencies: ["ByteStreams", "CLinux", "StreamTestKit"], swiftSettings: strict),

@@ -52,7 +52,7 @@ public final class FarEnd: Sendable {
   }
 
   /// What comes next, at most `count` bytes; empty at the end.
-  public func receive(upTo count: Int = 65_536) throws -> [UInt8] {
+  public func receive(upTo count: Int) throws -> [UInt8] {
     let raw = try live()
     var bytes = [UInt8](repeating: 0, count: count)
     while true {

@@ -27,7 +27,22 @@ public protocol StreamRig: Sendable {
   func farEnd(_ part: FarPart) throws -> String?
 }
 
-extension FarEnd {
+/// The far end of a connection, as far as a part needs it.
+public protocol FarParty: Sendable {
+  func send(_ bytes: [UInt8]) throws
+  /// What comes next; empty at the end.
+  func receive() throws -> [UInt8]
+  func receiveToEnd() throws -> [UInt8]
+  func finishWriting()
+  func close()
+}
+
+extension FarEnd: FarParty {
+  public func send(_ bytes: [UInt8]) throws { try send(bytes[...]) }
+  public func receive() throws -> [UInt8] { try receive(upTo: 65_536) }
+}
+
+extension FarParty {
   /// Plays the part, blocking, to its end.
   public func play(_ part: FarPart) throws {
     switch part {

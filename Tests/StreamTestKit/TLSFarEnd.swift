@@ -1,0 +1,212 @@
+// The test's own end of a TLS connection: OpenSSL as everybody uses it, over a blocking socket. Nothing of ours is in it, so it
+// tells whether others understand us. Its calls block, each for at most thirty seconds: for `onOwnThread`.
+
+import ByteStreams
+import COpenSSL
+import Glibc
+import Synchronization
+
+public final class TLSFarEnd: FarParty {
+  /// How it speaks.
+  public struct Manner: Sendable {
+    public var isServer = false
+    /// PEM texts, of a server or of a client that shows who it is.
+    public var certificate: String?
+    public var key: String?
+    /// PEM text of an authority: the other side has to show a certificate of it.
+    public var authority: String?
+    /// The name a client asks for.
+    public var serverName: String?
+    public var version: ClosedRange<Int32> = TLS1_2_VERSION...TLS1_3_VERSION
+    public var ciphers: String?
+    /// As SSL_CTX_set_alpn_protos(3) takes them, of a client.
+    public var alpn: [String] = []
+
+    public init() {}
+  }
+
+  /// Something OpenSSL says, by its name: "tlsv1 alert unknown ca".
+  public struct Failure: Error, Hashable, CustomStringConvertible {
+    public let description: String
+  }
+
+  // Unsafe to the compiler, as it is a pointer; a test uses one end from one thread at a time.
+  private nonisolated(unsafe) let ssl: OpaquePointer
+  private let descriptor: Mutex<Descriptor?>
+  private let raw: Int32
+
+  /// Takes over a connected socket. `handshake()` is the next call.
+  public init(_ socket: consuming Descriptor, _ manner: Manner, resuming session: TLSTicket? = nil) throws {
+    raw = socket.raw
+    descriptor = Mutex(socket)
+    _ = fcntl(raw, F_SETFL, fcntl(raw, F_GETFL) & ~O_NONBLOCK)
+    for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
+      var patience = timeval(tv_sec: 30, tv_usec: 0)
+      setsockopt(raw, SOL_SOCKET, option, &patience, socklen_t(MemoryLayout<timeval>.size))
+    }
+    signal(SIGPIPE, SIG_IGN)  // OpenSSL writes without MSG_NOSIGNAL
+    let context = SSL_CTX_new(TLS_method())
+    defer { SSL_CTX_free(context) }
+    openssl_CTX_set_min_proto_version(context, manner.version.lowerBound)
+    openssl_CTX_set_max_proto_version(context, manner.version.upperBound)
+    if let ciphers = manner.ciphers { SSL_CTX_set_cipher_list(context, ciphers) }
+    if let certificate = manner.certificate, let key = manner.key { try Self.load(certificate, key, into: context) }
+    if let authority = manner.authority {
+      try Self.trust(authority, in: context)
+      SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nil)
+    }
+    SSL_CTX_set_session_id_context(context, "far end", 7)
+    let alpn = manner.alpn.flatMap { [UInt8($0.utf8.count)] + $0.utf8 }
+    if !alpn.isEmpty { SSL_CTX_set_alpn_protos(context, alpn, UInt32(alpn.count)) }
+    guard let ssl = SSL_new(context) else { throw Self.failure() }
+    self.ssl = ssl
+    SSL_set_fd(ssl, raw)
+    if manner.isServer { SSL_set_accept_state(ssl) } else { SSL_set_connect_state(ssl) }
+    if let name = manner.serverName { openssl_set_tlsext_host_name(ssl, name) }
+    if let session { SSL_set_session(ssl, session.raw) }
+  }
+
+  deinit { SSL_free(ssl) }
+
+  // MARK: - The connection
+
+  public func handshake() throws { try check(SSL_do_handshake(ssl)) }
+
+  public func send(_ bytes: [UInt8]) throws {
+    guard !bytes.isEmpty else { return }
+    try check(SSL_write(ssl, bytes, Int32(bytes.count)))
+  }
+
+  /// What comes next; empty after close_notify.
+  public func receive() throws -> [UInt8] { try receive(upTo: 16_384) }
+
+  public func receive(upTo count: Int) throws -> [UInt8] {
+    var bytes = [UInt8](repeating: 0, count: count)
+    ERR_clear_error()
+    let got = SSL_read(ssl, &bytes, Int32(count))
+    if got > 0 { return Array(bytes[..<Int(got)]) }
+    if SSL_get_error(ssl, got) == SSL_ERROR_ZERO_RETURN { return [] }
+    throw Self.failure()
+  }
+
+  public func receive(exactly count: Int) throws -> [UInt8] {
+    var bytes: [UInt8] = []
+    while bytes.count < count {
+      let more = try receive(upTo: min(16_384, count - bytes.count))
+      if more.isEmpty { break }
+      bytes += more
+    }
+    return bytes
+  }
+
+  public func receiveToEnd() throws -> [UInt8] {
+    var bytes: [UInt8] = []
+    while true {
+      let more = try receive()
+      if more.isEmpty { return bytes }
+      bytes += more
+    }
+  }
+
+  /// Says close_notify, and can still receive.
+  public func finishWriting() { SSL_shutdown(ssl) }
+
+  /// Says close_notify and closes.
+  public func close() {
+    guard descriptor.withLock({ $0 != nil }) else { return }
+    SSL_shutdown(ssl)
+    drop()
+  }
+
+  /// Closes without a word of TLS.
+  public func drop() { descriptor.withLock { $0 = nil } }
+
+  /// Sends no more, without close_notify.
+  public func cutOff() { shutdown(raw, Int32(SHUT_WR)) }
+
+  /// Sends bytes beside TLS.
+  public func sendRaw(_ bytes: [UInt8]) { _ = Glibc.send(raw, bytes, bytes.count, Int32(MSG_NOSIGNAL)) }
+
+  /// Changes the keys, and asks the other side to do the same if it shall answer.
+  public func updateKeys(askingForAnswer: Bool) throws {
+    try check(SSL_key_update(ssl, askingForAnswer ? SSL_KEY_UPDATE_REQUESTED : SSL_KEY_UPDATE_NOT_REQUESTED))
+    try check(SSL_do_handshake(ssl))
+  }
+
+  /// Asks for another handshake, which TLS 1.2 knows.
+  public func renegotiate() throws {
+    try check(SSL_renegotiate(ssl))
+    try check(SSL_do_handshake(ssl))
+  }
+
+  // MARK: - Facts
+
+  public var isResumed: Bool { SSL_session_reused(ssl) == 1 }
+  public var version: String { String(cString: SSL_get_version(ssl)) }
+  public var cipher: String { String(cString: SSL_CIPHER_get_name(SSL_get_current_cipher(ssl))) }
+
+  public var alpn: String? {
+    var name: UnsafePointer<UInt8>?
+    var count: UInt32 = 0
+    SSL_get0_alpn_selected(ssl, &name, &count)
+    return name.map { String(decoding: UnsafeBufferPointer(start: $0, count: Int(count)), as: UTF8.self) }
+  }
+
+  /// The common name of the other side's certificate.
+  public var peerName: String? {
+    guard let certificate = SSL_get0_peer_certificate(ssl) else { return nil }
+    var name = [CChar](repeating: 0, count: 256)
+    X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, &name, 256)
+    return String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+  }
+
+  /// What to go on with next time.
+  public var ticket: TLSTicket? { SSL_get1_session(ssl).map { TLSTicket(owning: $0) } }
+
+  // MARK: - OpenSSL
+
+  private func check(_ result: Int32) throws { if result <= 0 { throw Self.failure() } }
+
+  private static func failure() -> Failure {
+    let code = ERR_get_error()
+    ERR_clear_error()
+    return Failure(description: ERR_reason_error_string(code).map { String(cString: $0) } ?? "the connection is gone")
+  }
+
+  private static func load(_ certificate: String, _ key: String, into context: OpaquePointer?) throws {
+    let first = X509Reader(certificate)
+    let second = X509Reader(key)
+    let leaf = PEM_read_bio_X509(first.bio, nil, nil, nil)
+    let itsKey = PEM_read_bio_PrivateKey(second.bio, nil, nil, nil)
+    defer {
+      X509_free(leaf)
+      EVP_PKEY_free(itsKey)
+    }
+    guard SSL_CTX_use_certificate(context, leaf) == 1, SSL_CTX_use_PrivateKey(context, itsKey) == 1 else {
+      throw failure()
+    }
+  }
+
+  private static func trust(_ authority: String, in context: OpaquePointer?) throws {
+    let reader = X509Reader(authority)
+    let certificate = PEM_read_bio_X509(reader.bio, nil, nil, nil)
+    defer { X509_free(certificate) }
+    guard X509_STORE_add_cert(SSL_CTX_get_cert_store(context), certificate) == 1 else { throw failure() }
+  }
+}
+
+private final class X509Reader {
+  let bio: OpaquePointer?
+  init(_ text: String) {
+    bio = BIO_new(BIO_s_mem())
+    BIO_write(bio, text, Int32(text.utf8.count))
+  }
+  deinit { BIO_free(bio) }
+}
+
+/// A session to go on with.
+public final class TLSTicket: Sendable {
+  fileprivate nonisolated(unsafe) let raw: OpaquePointer  // OpenSSL counts and locks it itself
+  fileprivate init(owning raw: OpaquePointer) { self.raw = raw }
+  deinit { SSL_SESSION_free(raw) }
+}
