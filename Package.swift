@@ -57,7 +57,8 @@ let package = Package(
     .target(name: "StreamWebSocket", dependencies: ["ByteStreams", "CZlib"], swiftSettings: tested),
 
     // Floor 3: a URL becomes an open stream.
-    .target(name: "StreamBroker", dependencies: ["ByteStreams", "CLinux"], swiftSettings: tested),
+    .target(
+      name: "StreamBroker", dependencies: ["ByteStreams", "CLinux", "StreamTLS"], swiftSettings: tested),
 
     // Floor 4: the gateway.
     .target(
@@ -88,7 +89,8 @@ let package = Package(
       name: "StreamWebSocketTests", dependencies: ["ByteStreams", "StreamTestKit", "StreamWebSocket"],
       swiftSettings: strict),
     .testTarget(
-      name: "StreamBrokerTests", dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTestKit"],
+      name: "StreamBrokerTests",
+      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTLS", "StreamTestKit"],
       swiftSettings: strict),
     .testTarget(
       name: "GatewayKitTests",

@@ -12,6 +12,8 @@ enum Greeting {
     let text = String(decoding: first, as: UTF8.self)
     if Self.methods.contains(where: { text.hasPrefix($0) }) {
       self = .http
+    } else if text.hasPrefix("HTTP/") {
+      self = .other("plain HTTP")
     } else if text.hasPrefix("SSH-") {
       self = .other("SSH")
     } else if text.hasPrefix("PROXY ") || first.starts(with: [0x0D, 0x0A, 0x0D, 0x0A, 0x00, 0x0D, 0x0A, 0x51]) {

@@ -82,7 +82,8 @@ struct PEMFile {
         path, "the key has a passphrase, and nobody is there to type it",
         advice: "make one without: openssl pkey -in \(path) -out plain.pem")
     }
-    if reason?.reason == PEM_R_NO_START_LINE { throw nothing("private key") }
+    let text = String(decoding: bytes, as: UTF8.self)
+    if text.firstRange(of: "PRIVATE KEY-----") == nil { throw nothing("private key") }
     throw TLSSettingsFault(path, "the key can't be read (\(reason?.text ?? "no reason given"))")
   }
 

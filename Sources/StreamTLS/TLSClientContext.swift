@@ -8,6 +8,7 @@ public final class TLSClientContext: Sendable {
   /// The files it was made from; none where the system's authorities are trusted.
   public let files: [String]
   private let owner: ContextOwner
+  private let stamps: FileStamps
 
   public init(_ settings: TLSClientSettings) throws(TLSSettingsFault) {
     self.settings = settings
@@ -15,6 +16,7 @@ public final class TLSClientContext: Sendable {
     for file in [settings.ca, settings.identity?.certificate, settings.identity?.key].compactMap({ $0 })
     where !files.contains(file) { files.append(file) }
     self.files = files
+    stamps = FileStamps(of: files)
     owner = try ContextParts.make(TLS_client_method(), minVersion: settings.minVersion, ciphers: settings.ciphers)
     let alpn = try ContextParts.wireFormat(alpn: settings.alpn)
     if !alpn.isEmpty { SSL_CTX_set_alpn_protos(owner.raw, alpn, UInt32(alpn.count)) }
@@ -32,6 +34,9 @@ public final class TLSClientContext: Sendable {
     // One that was named is trusted, whether it has signed itself or not.
     X509_STORE_set_flags(store, UInt(X509_V_FLAG_PARTIAL_CHAIN))
   }
+
+  /// Whether a file is not the one that was read. Blocks.
+  public var filesHaveChanged: Bool { FileStamps(of: files) != stamps }
 
   var raw: OpaquePointer { owner.raw }
 }

@@ -45,6 +45,19 @@ public struct TLSCertificateFault: Hashable, Sendable {
   /// X509_V_ERR_… of X509_STORE_CTX_get_error(3).
   public let code: Int32
 
+  /// Nobody whom we trust has signed it.
+  public var isUntrusted: Bool {
+    switch code {
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT, X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
+      X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT, X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
+      X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+      true
+    default: false
+    }
+  }
+
+  public var isForAnotherName: Bool { code == X509_V_ERR_HOSTNAME_MISMATCH || code == X509_V_ERR_IP_ADDRESS_MISMATCH }
+
   /// What is wrong, as the end of "the client's certificate …".
   public var text: String {
     switch code {
@@ -52,15 +65,25 @@ public struct TLSCertificateFault: Hashable, Sendable {
     case X509_V_ERR_CERT_NOT_YET_VALID: "is not valid yet; are the clocks right?"
     case X509_V_ERR_CERT_REVOKED: "is revoked"
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "is self-signed, and not among those that are trusted"
-    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN, X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT,
-      X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-      "is signed by nobody that is trusted"
-    case X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH: "is for another name"
+    case _ where isUntrusted: "is signed by nobody that is trusted"
+    case _ where isForAnotherName: "is for another name"
     case X509_V_ERR_INVALID_PURPOSE: "is not made to be a \(whose)'s"
     case X509_V_ERR_UNABLE_TO_GET_CRL: "can't be checked: no revocation list of its issuer is there"
     case X509_V_ERR_CRL_HAS_EXPIRED: "can't be checked: the revocation list of its issuer has expired"
     case X509_V_ERR_CRL_NOT_YET_VALID: "can't be checked: the revocation list of its issuer is not valid yet"
     default: "is refused: \(String(cString: X509_verify_cert_error_string(Int(code))))"
+    }
+  }
+}
+
+extension TLSFailure {
+  /// Whether a server that sends this alert may mean that we should have shown a certificate, or another one.
+  public static func asksForCertificate(_ alert: UInt8) -> Bool {
+    switch Int32(alert) {
+    case SSL_AD_CERTIFICATE_REQUIRED, SSL_AD_HANDSHAKE_FAILURE, SSL_AD_BAD_CERTIFICATE, SSL_AD_UNKNOWN_CA,
+      SSL_AD_CERTIFICATE_EXPIRED, SSL_AD_CERTIFICATE_REVOKED, SSL_AD_CERTIFICATE_UNKNOWN, SSL_AD_ACCESS_DENIED:
+      true
+    default: false
     }
   }
 }

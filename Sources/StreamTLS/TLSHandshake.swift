@@ -105,8 +105,8 @@ public final class TLSHandshake {
     if let fault = wire.certificateFault { return .certificate(fault) }
     guard let error else { return .broken(other, "no reason given") }
     if error.library == ERR_LIB_SSL, let failure = Self.known(error.reason, other) { return failure }
-    if side == .server, let greeting = Greeting(wire.first) {
-      wire.answer(greeting.answer)
+    if let greeting = Greeting(wire.first) {
+      if side == .server { wire.answer(greeting.answer) }
       switch greeting {
       case .http: return .plainHTTP
       case .other(let what): return .notTLS(what)

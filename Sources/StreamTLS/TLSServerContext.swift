@@ -10,6 +10,7 @@ public final class TLSServerContext: Sendable {
   /// What is odd and yet no reason to stop, such as a certificate that has expired.
   public let warnings: [String]
   let ticketKeys: TLSTicketKeys
+  private let stamps: FileStamps
 
   // The first is where connections begin; tickets and clients' certificates are its business, whichever is shown.
   private let contexts: [ContextOwner]
@@ -24,6 +25,7 @@ public final class TLSServerContext: Sendable {
     }
     self.settings = settings
     files = Self.files(of: settings)
+    stamps = FileStamps(of: files)
     ticketKeys = other?.ticketKeys ?? TLSTicketKeys()
     alpn = try ContextParts.wireFormat(alpn: settings.alpn)
 
@@ -60,6 +62,9 @@ public final class TLSServerContext: Sendable {
   public func renewed() throws(TLSSettingsFault) -> TLSServerContext {
     try TLSServerContext(settings, replacing: self)
   }
+
+  /// Whether a file is not the one that was read. Blocks.
+  public var filesHaveChanged: Bool { FileStamps(of: files) != stamps }
 
   private static func files(of settings: TLSServerSettings) -> [String] {
     var files: [String] = []

@@ -16,6 +16,9 @@ struct ConformanceTests {
   @Test("tcp: keeps what a stream promises", arguments: ["127.0.0.1", "::1"])
   func tcp(host: String) async throws { try await StreamConformance(TCPRig(host: host)).run() }
 
+  @Test("tls: keeps what a stream promises")
+  func tls() async throws { try await StreamConformance(TLSRig()).run() }
+
   @Test("tty: keeps what a stream promises")
   func tty() async throws { try await StreamConformance(PtyRig()).run() }
 

@@ -56,7 +56,6 @@ struct TLSStreamTests {
         }
       }
       #expect(wish == .writable && stream.holdsUnit && stream.unacknowledged > 0)
-      #expect(stream.unacknowledged > sent)
       let total = sent
       async let heard = onOwnThread { try far.receive(exactly: total).count }
       let gate = Gate()
@@ -68,6 +67,181 @@ struct TLSStreamTests {
       #expect(recorder.events.first == .hasSpaceAvailable && !stream.holdsUnit)
       #expect(try await heard == total)
       far.close()
+    }
+  }
+
+  @Test("joins what is written together to one record, and does not take more at a time than of one run")
+  func together() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      let transfer = try together([1, 2], [3, 4, 5]) { try stream.write(together: $0) }
+      #expect(transfer == .moved(5))
+      // A read of OpenSSL's is a record at most.
+      #expect(try await onOwnThread { try far.receive() } == [1, 2, 3, 4, 5])
+      let long = [UInt8](repeating: 6, count: 50_000)
+      let more = try together(long, long) { try stream.write(together: $0) }
+      #expect(more == .moved(TLSStream.mostPerWrite))
+      #expect(try await onOwnThread { try far.receive(exactly: TLSStream.mostPerWrite) }.allSatisfy { $0 == 6 })
+    }
+  }
+
+  private func together(
+    _ one: [UInt8], _ other: [UInt8], _ body: (UnsafeMutableBufferPointer<iovec>) throws -> Transfer
+  ) throws -> Transfer {
+    var (one, other) = (one, other)
+    return try one.withUnsafeMutableBytes { one in
+      try other.withUnsafeMutableBytes { other in
+        var runs = [
+          iovec(iov_base: one.baseAddress, iov_len: one.count),
+          iovec(iov_base: other.baseAddress, iov_len: other.count),
+        ]
+        return try runs.withUnsafeMutableBufferPointer { try body($0) }
+      }
+    }
+  }
+
+  // MARK: - Ends
+
+  @Test("ends by close_notify, both ways, and can be answered after its own", arguments: versions)
+  func farewell(version: ClosedRange<Int32>) async throws {
+    var rig = try TLSRig()
+    rig.far.version = version
+    try await onLane { [rig] lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await stream.writeAll(Array("bye".utf8), on: lane)
+      stream.finishWriting()
+      let write = try stream.write([1])
+      #expect(write == .ended)
+      #expect(try await onOwnThread { try far.receiveToEnd() } == Array("bye".utf8))
+      try await onOwnThread {
+        try far.send(Array("and you".utf8))
+        far.close()
+      }
+      #expect(try await stream.readToEnd(on: lane) == Array("and you".utf8))
+      #expect(stream.sawEnd)
+    }
+    // Closed without a word from us before, it still says so.
+    try await onLane { [rig] lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      try await stream.writeAll([7], on: lane)
+      stream.close()
+      #expect(try await onOwnThread { try far.receiveToEnd() } == [7])
+    }
+  }
+
+  @Test("tells a connection that was cut from one that ended")
+  func truncated() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread {
+        try far.send([1, 2, 3])
+        far.cutOff()
+      }
+      #expect(try await stream.read(exactly: 3, on: lane) == [1, 2, 3])
+      await #expect(throws: TLSFailure.truncated(.client)) { _ = try await stream.read(exactly: 1, on: lane) }
+      // As often as it is asked for; and what we say still arrives.
+      #expect(throws: TLSFailure.truncated(.client)) { _ = try stream.read() }
+      try await stream.writeAll([9], on: lane)
+      #expect(try await onOwnThread { try far.receive() } == [9])
+    }
+  }
+
+  @Test("hands out what came before a fault, and then the fault")
+  func fault() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread {
+        try far.send([1, 2, 3])
+        // A record of payload that is none.
+        far.sendRaw([0x17, 3, 3, 0, 20] + [UInt8](repeating: 0xAA, count: 20))
+      }
+      #expect(try await stream.read(exactly: 3, on: lane) == [1, 2, 3])
+      await #expect(throws: TLSFailure.self) { _ = try await stream.read(exactly: 1, on: lane) }
+      #expect(throws: TLSFarEnd.Failure.self) { _ = try far.receive() }
+    }
+  }
+
+  @Test("learns that the other side is gone after its end, and drops what comes behind that")
+  func behindTheEnd() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread {
+        far.finishWriting()
+        far.sendRaw(Array("something that TLS has no place for".utf8))
+      }
+      #expect(try await stream.readToEnd(on: lane).isEmpty)
+      let gate = Gate()
+      let recorder = EventRecorder { if $0 == .endEncountered { gate.open() } }
+      stream.delegate = recorder
+      stream.finishWriting()
+      far.drop()
+      await gate.wait(on: lane)
+      #expect(recorder.events == [.endEncountered])
+    }
+  }
+
+  // MARK: - Messages after the handshake
+
+  @Test("changes its keys when it is asked to, in the middle of what it sends")
+  func keyUpdates() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      // More than the socket takes, so that an answer meets a unit that is held.
+      let chunk = [UInt8](repeating: 0x42, count: 65_536)
+      var sent = 0
+      while !stream.holdsUnit { if case .moved(let count) = try stream.write(chunk) { sent += count } }
+      try await onOwnThread {
+        for _ in 0..<5 { try far.updateKeys(askingForAnswer: true) }
+        try far.send([1])
+      }
+      #expect(try await stream.read(exactly: 1, on: lane) == [1])
+      let before = sent
+      async let heard = onOwnThread { try far.receive(exactly: before + chunk.count) }
+      try await stream.writeAll(chunk, on: lane)
+      let all = try await heard
+      #expect(all.count == before + chunk.count && all.allSatisfy { $0 == 0x42 })
+    }
+  }
+
+  @Test("has enough of key updates that come without end")
+  func keyUpdateFlood() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread { for _ in 0..<100 { try far.updateKeys(askingForAnswer: false) } }
+      await #expect(throws: TLSFailure.tooManyKeyUpdates(.client)) { _ = try await stream.read(exactly: 1, on: lane) }
+    }
+  }
+
+  @Test("does not shake hands again, and goes on")
+  func renegotiation() async throws {
+    var rig = try TLSRig()
+    rig.far.version = TLS1_2_VERSION...TLS1_2_VERSION
+    try await onLane { [rig] lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      async let refused: TLSFarEnd.Failure? = onOwnThread {
+        do {
+          try far.renegotiate()
+          return nil
+        } catch let failure as TLSFarEnd.Failure { return failure }
+      }
+      // It reads the wish, and says no.
+      await #expect(throws: (any Error).self) { _ = try await stream.read(exactly: 1, on: lane) }
+      let said = try await refused
+      #expect(said?.description == "no renegotiation")
     }
   }
 }

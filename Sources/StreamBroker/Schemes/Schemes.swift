@@ -5,6 +5,7 @@ public enum Schemes {
   public static let standard: [any Connector.Type] = [
     TTYConnector.self,
     TCPConnector.self,
+    TLSConnector.self,
     UnixConnector.self,
     PtyConnector.self,
     ExecConnector.self,

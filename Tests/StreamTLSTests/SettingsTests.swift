@@ -1,0 +1,99 @@
+// What is wrong with the files and settings of a context, in words that help.
+
+import StreamTestKit
+import Testing
+
+@testable import StreamTLS
+
+@Suite("A TLS context")
+struct SettingsTests {
+  private func fault(_ settings: TLSServerSettings) -> String? {
+    do throws(TLSSettingsFault) {
+      _ = try TLSServerContext(settings)
+      return nil
+    } catch {
+      return "\(error)"
+    }
+  }
+
+  @Test("says which file is wrong, and what to do about it")
+  func files() throws {
+    let rig = try TLSRig()
+    let folder = rig.folder
+    let (certificate, key) = (rig.server.identities[0].certificate, rig.server.identities[0].key)
+    let other = try rig.authority.write("other", .init("other.test"), to: folder)
+    try folder.write("chain.pem", rig.authority.pem + rig.authority.issue(.init("gw.test")).certificate)
+    try folder.write("empty.pem", "")
+    try folder.write("der.pem", "0\u{2}no PEM at all")
+    try folder.write("torn.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    try folder.write("locked.key", Self.lockedKey)
+    func with(_ certificate: String, _ key: String) -> String {
+      fault(TLSServerSettings(identities: [TLSIdentity(certificate: certificate, key: key)])) ?? "nothing"
+    }
+    #expect(with(certificate, key) == "nothing")
+    #expect(
+      with(folder / "none.pem", key).hasPrefix(
+        "\(folder / "none.pem"): No such file or directory (ENOENT); check the path"))
+    #expect(
+      with(certificate, other.key)
+        == "\(other.key): the key does not belong to the first certificate in \(certificate); are both of the same renewal?"
+    )
+    #expect(with(folder / "empty.pem", key).hasPrefix("\(folder / "empty.pem"): there is no certificate in it"))
+    #expect(with(folder / "der.pem", key).contains("it looks like DER"))
+    #expect(with(folder / "torn.pem", key).contains("it is damaged"))
+    #expect(with(certificate, certificate).contains("there is no private key in it"))
+    #expect(with(certificate, folder / "locked.key").contains("the key has a passphrase"))
+    #expect(with(certificate, folder.path).contains("EISDIR"))
+    #expect(fault(TLSServerSettings(identities: []))?.contains("needs a certificate") == true)
+  }
+
+  @Test("wants to know who may sign clients' certificates, and takes no cipher it does not know")
+  func settings() throws {
+    let rig = try TLSRig()
+    var settings = rig.server
+    settings.clientAuth = .required
+    #expect(fault(settings)?.contains("client-ca") == true)
+    settings.clientCA = rig.folder / "server.key"
+    #expect(fault(settings)?.contains("there is no certificate in it") == true)
+    for name in ["AES", "ECDHE-RSA-AES128-GCM-SHA257", "TLS_AES", "ALL:!NULL", "@SECLEVEL=0", ""] {
+      settings = rig.server
+      settings.ciphers = [name]
+      #expect(fault(settings)?.contains("'\(name)' is no cipher") == true)
+    }
+    settings.ciphers = TLSProfile.ciphers + TLSProfile.suites
+    #expect(fault(settings) == nil)
+  }
+
+  @Test("tells of a certificate that has expired, and works all the same")
+  func expired() throws {
+    var wish = TestAuthority.Wish("gw.test")
+    wish.validity = -7200 ... -3600
+    let rig = try TLSRig(wish)
+    let context = try TLSServerContext(rig.server)
+    #expect(context.warnings.count == 1 && context.warnings[0].contains("server.pem: the certificate has expired"))
+  }
+
+  @Test("knows when a file is not the one it read, and is made anew from what is there")
+  func changed() throws {
+    let rig = try TLSRig()
+    let context = try TLSServerContext(rig.server)
+    #expect(context.files == [rig.folder / "server.pem", rig.folder / "server.key"])
+    #expect(!context.filesHaveChanged)
+    try rig.authority.write("server", .init("another, longer name"), to: rig.folder)
+    #expect(context.filesHaveChanged)
+    #expect(try !context.renewed().filesHaveChanged)
+    try rig.folder.write("server.pem", "half of a")
+    #expect(throws: TLSSettingsFault.self) { try context.renewed() }
+  }
+
+  // P-256, the passphrase is "secret".
+  private static let lockedKey = """
+    -----BEGIN ENCRYPTED PRIVATE KEY-----
+    MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAj8FzHudXcRVQICCAAw
+    DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEBu1ocxe8Kd4jXJhdVmqm88EgZCu
+    UnQ/rimz2iumUxkAj6q7j6uty1F5FOjj4w1W1S2Q+NXlo2PBFUw6PJJa0xaQ7Y23
+    GwlDIGnCqP6DFKBbD7xeXFgdcn0U+COH7W48829LvnUCM7IqKMF8BD1bJZTOPOWH
+    etT3O0bkCaQKQ2y8nW8T57qqX6g7KVFk+bGKd+Mfq6AFBw3A1sJ/H3VfpPaMCH0=
+    -----END ENCRYPTED PRIVATE KEY-----
+    """
+}
