@@ -98,6 +98,17 @@ extension EndpointURL {
     return try? parameter.kind.read(standard)
   }
 
+  /// The same URL, with paths of files (`ca=ca.pem`) that are relative beginning in `folder`.
+  public func resolvingPaths(from folder: String) -> EndpointURL {
+    let resolved = settings.map { setting in
+      guard grammar.parameter(setting.name)?.kind == .path, case .text(let path) = setting.value,
+        !path.hasPrefix("/"), folder != "."
+      else { return setting }
+      return Setting(name: setting.name, value: .text(folder == "/" ? "/\(path)" : "\(folder)/\(path)"))
+    }
+    return EndpointURL(text: text, host: host, port: port, path: self.path, settings: resolved, grammar: grammar)
+  }
+
   /// A text, a word, a path or a UUID.
   public func string(_ name: String) -> String? {
     guard case .text(let text)? = value(name) else { return nil }

@@ -201,6 +201,14 @@ struct TLSTests {
     }
   }
 
+  @Test("has its relative paths begin where it is told")
+  func relativePaths() throws {
+    let url = try EndpointURL("tls://gw.test:1?ca=ca.pem&cert=/etc/me.pem&key=keys/me.key").resolvingPaths(
+      from: "/etc/baudway")
+    #expect(url.string("ca") == "/etc/baudway/ca.pem" && url.string("cert") == "/etc/me.pem")
+    #expect(url.string("key") == "/etc/baudway/keys/me.key")
+  }
+
   @Test("gives up without a trace in the middle of a handshake")
   func cancelled() async throws {
     let rig = try TLSRig()

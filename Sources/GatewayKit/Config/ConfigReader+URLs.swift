@@ -39,7 +39,9 @@ extension ConfigReader {
       }
       report(problem.message, at: place, spot.path, suggestion: problem.suggestion)
     }
-    return parsed.url.map { ConfigURL(url: $0, place: urlNode.place, path: spot.path) }
+    // Wherever the gateway was started, a relative path begins where the config file is.
+    let folder = expansion.surroundings.directory
+    return parsed.url.map { ConfigURL(url: $0.resolvingPaths(from: folder), place: urlNode.place, path: spot.path) }
   }
 
   /// The parameters beside `url:`; a list gives a repeatable one several values.
