@@ -50,6 +50,9 @@ public protocol ByteStream: AnyObject {
   /// Says that no more will be written. Call it when nothing is held any more.
   func finishWriting()
 
+  /// `finishWriting()` says words of the stream's own (close_notify), which may be held like a unit.
+  var saysFarewell: Bool { get }
+
   /// Ends the stream in order; no event comes afterwards. Safe to call twice. Lets go of the delegate by `dismissDelegate()`.
   func close()
 
@@ -69,6 +72,7 @@ extension ByteStream {
   public var canHalfClose: Bool { false }
   public var hasClosingHandshake: Bool { false }
   public var serialLine: (any SerialLine)? { nil }
+  public var saysFarewell: Bool { false }
   public func finishWriting() {}
   public func abort() { close() }
 

@@ -45,6 +45,18 @@ struct LingeringTests {
     #expect(finished.isClosed && device.isClosed && !device.finishedWriting)
   }
 
+  @Test("says the stream's own farewell, and closes when it is out", arguments: [true, false])
+  func farewell(otherSideFinished: Bool) {
+    let stream = ScriptedStream(reads: [.ended])
+    stream.saysFarewell = true
+    lingering.close(stream, otherSideFinished: otherSideFinished)
+    if !otherSideFinished { tell(stream, .hasBytesAvailable) }
+    #expect(stream.finishedWriting && !stream.isClosed && stream.writerWaits == .writable)
+    stream.holdsUnit = false
+    tell(stream, .hasSpaceAvailable)
+    #expect(stream.isClosed)
+  }
+
   @Test(
     "closes when the stream breaks",
     arguments: [ByteStreamEvent.errorOccurred(SystemError("read", 104)), .endEncountered, .hasBytesAvailable])

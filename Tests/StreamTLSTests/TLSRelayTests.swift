@@ -60,7 +60,8 @@ struct TLSRelayTests {
         other.start()
         await one.isOver.wait(on: lane)
         await other.isOver.wait(on: lane)
-        #expect(one.fault == nil && other.fault == nil, "\(String(describing: one.fault)) \(String(describing: other.fault))")
+        #expect(one.fault == nil, "\(String(describing: one.fault))")
+        #expect(other.fault == nil, "\(String(describing: other.fault))")
       }
     }
     #expect(try await atRight == upBytes, "\(random)")

@@ -33,13 +33,14 @@ public final class Relay: ByteStreamDelegate {
       step(pump) { try pump.turn() }
     case .hasSpaceAvailable:
       stream.writerWaits = []
+      if upFinished && downFinished { return endIfDone() }
       let pump = stream === up.source ? down : up
       step(pump) { try pump.drain() }
     case .errorOccurred(let error): end(error)
     case .endEncountered:
       // It takes no more; what it said before may still be kept for the other.
       if stream === up.sink { upFinished = true } else { downFinished = true }
-      if upFinished && downFinished { end(nil) }
+      endIfDone()
     }
   }
 
@@ -53,10 +54,17 @@ public final class Relay: ByteStreamDelegate {
       // Who can't be told that no more comes, and still answer, is told by the end.
       guard sink.canHalfClose else { return end(nil) }
       sink.finishWriting()
-      if upFinished && downFinished { end(nil) }
+      endIfDone()
     } catch {
       end(error)
     }
+  }
+
+  /// The last words of either side may be held still.
+  private func endIfDone() {
+    guard upFinished && downFinished else { return }
+    for stream in [up.source, down.source] where stream.holdsUnit { return stream.writerWaits = .writable }
+    end(nil)
   }
 
   private func end(_ error: (any Error)?) {

@@ -25,6 +25,8 @@ public final class ScriptedStream: ByteStream {
   /// Set it to play a stream that has bytes which epoll is silent about.
   public var holdsBytes = false
   public var holdsUnit = false
+  /// Its last words are held until the test says otherwise.
+  public var saysFarewell = false
   public var unacknowledged = 0
   public var unread: Int?
   public var serialLine: (any SerialLine)?
@@ -118,7 +120,10 @@ public final class ScriptedStream: ByteStream {
     return try joined.withUnsafeBytes { try write($0) }
   }
 
-  public func finishWriting() { finishedWriting = true }
+  public func finishWriting() {
+    if saysFarewell && !finishedWriting { holdsUnit = true }
+    finishedWriting = true
+  }
 
   public func abort() {
     isAborted = true

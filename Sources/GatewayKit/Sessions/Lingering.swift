@@ -17,7 +17,7 @@ final class Lingering: ByteStreamDelegate {
     /// Whether bytes came from it since the timer was set.
     var isHeard = false
     /// There is nothing to wait for but the unit that it holds.
-    let onlyHoldsUnit: Bool
+    var onlyHoldsUnit: Bool
     /// Its end is a reset.
     var breaksOff = false
   }
@@ -39,9 +39,10 @@ final class Lingering: ByteStreamDelegate {
   func close(_ stream: any ByteStream, otherSideFinished: Bool) {
     let isOver = otherSideFinished || !(stream.canHalfClose || stream.hasClosingHandshake)
     if let unread = stream.unread, entries.count < Self.most { return awaitReader(of: stream, unread) }
+    if isOver && stream.saysFarewell && !stream.holdsUnit { stream.finishWriting() }
     guard !isOver || stream.holdsUnit, entries.count < Self.most else { return stream.close() }
     stream.writerWaits = stream.holdsUnit ? .writable : []
-    if !stream.holdsUnit { stream.finishWriting() }
+    if !isOver && !stream.holdsUnit { stream.finishWriting() }
     entries[ObjectIdentifier(stream)] = Entry(
       stream: stream, timer: setTimer(for: stream), unacknowledged: stream.unacknowledged, onlyHoldsUnit: isOver)
     stream.delegate = self
@@ -159,11 +160,19 @@ final class Lingering: ByteStreamDelegate {
         entries[ObjectIdentifier(stream)]?.isHeard = true
         if stream.holdsBytes { poller.again(stream) }
       case .blocked(let wish): stream.readerWaits = wish
-      case .ended: finish(stream)
+      case .ended: otherSideHasFinished(stream)
       }
     } catch {
       finish(stream)
     }
+  }
+
+  /// Our own last words may still be held.
+  private func otherSideHasFinished(_ stream: any ByteStream) {
+    guard stream.holdsUnit else { return finish(stream) }
+    entries[ObjectIdentifier(stream)]?.onlyHoldsUnit = true
+    stream.readerWaits = []
+    stream.writerWaits = .writable
   }
 
   private func finish(_ stream: any ByteStream) {

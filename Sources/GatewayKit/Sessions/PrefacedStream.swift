@@ -68,6 +68,7 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
   var canHalfClose: Bool { stream.canHalfClose }
   var hasClosingHandshake: Bool { stream.hasClosingHandshake }
   var serialLine: (any SerialLine)? { stream.serialLine }
+  var saysFarewell: Bool { stream.saysFarewell }
   func finishWriting() { stream.finishWriting() }
 
   func close() {
