@@ -32,6 +32,7 @@ let package = Package(
   name: "baudway",
   products: [
     .executable(name: "baudway", targets: ["baudway"]),
+    .executable(name: "websocket-echo", targets: ["websocket-echo"]),
     .library(name: "ByteStreams", targets: ["ByteStreams"]),
     .library(name: "StreamBroker", targets: ["StreamBroker"]),
     .library(name: "StreamTLS", targets: ["StreamTLS"]),
@@ -73,6 +74,14 @@ let package = Package(
       name: "baudway",
       dependencies: [
         "ByteStreams", "GatewayKit", .product(name: "ArgumentParser", package: "swift-argument-parser"),
+      ],
+      swiftSettings: strict),
+
+    .executableTarget(
+      name: "websocket-echo",
+      dependencies: [
+        "ByteStreams", "CLinux", "StreamTLS", "StreamWebSocket",
+        .product(name: "ArgumentParser", package: "swift-argument-parser"),
       ],
       swiftSettings: strict),
 

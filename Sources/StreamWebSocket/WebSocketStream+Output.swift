@@ -16,6 +16,8 @@ extension WebSocketStream {
     var texts: [UInt8] = []
     var close: [UInt8]?
     var closeIsSaid = false
+    /// Behind the close frame what is below ends, too: nothing that the other side could say is of interest.
+    var endsBelow = false
     // What is below waits for this before it takes more.
     var wish = Readiness.writable
     var deflater: Deflater?
@@ -189,6 +191,10 @@ extension WebSocketStream {
         output.held = close
       } else {
         output.held = []
+        if output.endsBelow {
+          output.endsBelow = false
+          below.finishWriting()
+        }
         return .moved(0)
       }
     }

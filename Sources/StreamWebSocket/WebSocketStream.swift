@@ -69,6 +69,8 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   // How it ends, once what came before has been handed out.
   private var end: Result<Void, any Error>?
   private var endIsTold = false
+  // Nothing comes any more: what is below ended, or broke, or does not answer.
+  private var belowHasEnded = false
   private var texts: [ControlText] = []
   /// Reading waits while so many are not taken.
   public static let mostControlTexts = 64
@@ -105,41 +107,65 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   public var holdsUnit: Bool { !output.isEmpty || below.holdsUnit }
   public var unacknowledged: Int { output.count + below.unacknowledged }
   public var unread: Int? { below.unread.map { output.count + $0 } }
-  public var hasClosingHandshake: Bool { true }
+  /// Until the other side's close frame has come. One that broke the rules is told so, and may take its time to hear it.
+  public var hasClosingHandshake: Bool { heardClose == nil && !belowHasEnded && !isClosed }
 
   // MARK: - Reading
 
   public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard !isClosed else { return .ended }
     endedMessage = nil
-    if let end {
-      endIsTold = true
-      try end.get()
-      return .ended
-    }
+    if let end { return try tell(end, run) }
     guard texts.count < Self.mostControlTexts else { return .blocked(until: []) }
     if hidden.count > hiddenStart || decoder.holdsOutput { return try readHidden(into: run) }
     if settings.terms.deflate != nil || settings.marksMessages {
       // What is inside can be more than what came, so they can't share a place.
       var transfer = Transfer.moved(0)
       hidden = try [UInt8](unsafeUninitializedCapacity: 16 << 10) { bytes, count in
-        transfer = try below.read(into: UnsafeMutableRawBufferPointer(bytes))
+        transfer = try readBelow(into: UnsafeMutableRawBufferPointer(bytes))
         if case .moved(let came) = transfer { count = came }
       }
       hiddenStart = 0
       guard case .moved = transfer else { return try belowDidNotRead(transfer) }
       guard !hidden.isEmpty else { return .moved(0) }
-      heardSomething = true
       return try readHidden(into: run)
     }
-    let transfer = try below.read(into: run)
+    let transfer = try readBelow(into: run)
     guard case .moved(let count) = transfer else { return try belowDidNotRead(transfer) }
-    heardSomething = true
     let came = UnsafeMutableRawBufferPointer(rebasing: run[..<count])
     var progress = FrameDecoder.Progress()
     decode(came, into: came, &progress)
     if progress.used < count && end == nil { hidden = Array(came[progress.used...]) }
     return try handOut(progress)
+  }
+
+  private func readBelow(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    do {
+      let transfer = try below.read(into: run)
+      if case .moved = transfer { heardSomething = true }
+      return transfer
+    } catch {
+      belowHasEnded = true
+      throw error
+    }
+  }
+
+  /// How it ends. What comes behind a fault is dropped when somebody goes on reading: unread it would turn our close frame
+  /// into a reset.
+  private func tell(_ end: Result<Void, any Error>, _ run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    if endIsTold, !belowHasEnded, case .failure = end {
+      let transfer = try readBelow(into: run)
+      belowHasEnded = transfer == .ended
+      if case .moved = transfer { return .moved(0) }
+      return transfer
+    }
+    endIsTold = true
+    try end.get()
+    // Nobody takes anything any more, and who only waits to write would not learn it.
+    poller.timers.after(.zero) { [weak self] in
+      if let self, !self.isClosed { self.delegate?.stream(self, handle: .endEncountered) }
+    }
+    return .ended
   }
 
   private func readHidden(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
@@ -161,11 +187,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
 
   private func handOut(_ progress: FrameDecoder.Progress) throws -> Transfer {
     position += UInt64(progress.made)
-    if progress.made == 0, let end, endedMessage == nil {
-      endIsTold = true
-      try end.get()
-      return .ended
-    }
+    // `holdsBytes` makes a reader ask again at once for the end behind these.
     return .moved(progress.made)
   }
 
@@ -199,6 +221,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
 
   private func belowDidNotRead(_ transfer: Transfer) throws -> Transfer {
     guard transfer == .ended else { return transfer }
+    belowHasEnded = true
     // Without a close frame nobody has said that this is all; only where it is plainly not it is an error.
     let isWhole = decoder.isBetweenMessages
     end =
@@ -211,6 +234,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   /// The other side broke the rules: it is told, and nothing of it is read any more.
   private func fail(_ error: any Error) {
     end = .failure(error)
+    output.endsBelow = role == .server  // RFC 6455 section 7.1.7
     if let fault = error as? WebSocketFault {
       sayClose(WebSocketClose(fault.code.rawValue, fault.words))
     } else {
@@ -278,6 +302,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
       return setTimer()
     }
     guard !pongIsAwaited else {
+      belowHasEnded = true
       delegate?.stream(self, handle: .errorOccurred(SystemError("ping", ETIMEDOUT)))
       return
     }

@@ -157,7 +157,10 @@ struct StreamTests {
       rig.below.willRead(.bytes(wire(2, [1]) + bytes))
       #expect(try rig.stream.readSome() == [1])
       #expect(throws: WebSocketFault.self) { try rig.stream.read() }
-      #expect(throws: WebSocketFault.self) { try rig.stream.read() }
+      rig.below.willRead(.bytes(wire(2, [2])), .ended)  // dropped, so that nothing unread makes a reset of the answer
+      #expect(rig.stream.hasClosingHandshake)
+      let afterwards = (try rig.stream.read(), try rig.stream.read())
+      #expect(afterwards == (.moved(0), .ended) && !rig.stream.hasClosingHandshake)
       let sent = rig.below.written
       #expect(sent[0] == 0x88 && Int(sent[2]) << 8 | Int(sent[3]) == code && sent.count > 10)
       #expect(try rig.stream.write([1]) == .ended)

@@ -186,7 +186,7 @@ final class SessionGroup: LinkDelegate {
     if ending.word == .tooSlow {
       session.client.abort()
     } else {
-      let hasFinished = session.pump.sourceEnded && session.leaving == nil
+      let hasFinished = session.pump.sourceEnded && session.leaving == nil && !session.client.hasClosingHandshake
       lingering.close(session.client, otherSideFinished: hasFinished)
     }
     tellEnd(

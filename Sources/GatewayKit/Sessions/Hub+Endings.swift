@@ -87,8 +87,7 @@ extension Hub {
     }
     guard session.pump.count == 0 else { return watch(session, drainLimit) }
     if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
-    // Who said the end of a WebSocket does not listen either.
-    guard session.takesOutput, !session.client.hasClosingHandshake else { return end(session, Ending(.clientLeft)) }
+    guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
     if policy.isShared {
       return endsHalfClosed ? end(session, Ending(.clientLeft)) : watch(session, Self.halfClosedLimit)
     }

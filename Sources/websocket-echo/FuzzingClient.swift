@@ -1,0 +1,105 @@
+// The client that Autobahn's fuzzing server wants: it asks how many cases there are, echoes in each, and has the report written.
+
+import ArgumentParser
+import ByteStreams
+import Glibc
+import StreamWebSocket
+
+final class FuzzingClient {
+  private let address: SocketAddress
+  private let agent: String
+  private let deflate: DeflateSettings?
+  private let poller: Poller
+
+  init(of address: String, agent: String, deflate: DeflateSettings?, on poller: Poller) throws {
+    guard let colon = address.lastIndex(of: ":"), let port = UInt16(address[address.index(after: colon)...]),
+      let address = SocketAddress(numeric: String(address[..<colon]), port: port)
+    else { throw SystemError("connect", EINVAL) }
+    self.address = address
+    self.agent = agent
+    self.deflate = deflate
+    self.poller = poller
+  }
+
+  func start(then done: @escaping () -> Void) throws {
+    var count = 0
+    try connect("/getCaseCount", hearing: { count = Int(String(decoding: $0, as: UTF8.self)) ?? 0 }) { [self] in
+      print("\(count) cases")
+      runCase(1, of: count, then: done)
+    }
+  }
+
+  private func runCase(_ number: Int, of count: Int, then done: @escaping () -> Void) {
+    let target = number > count ? "/updateReports?agent=\(agent)" : "/runCase?case=\(number)&agent=\(agent)"
+    do {
+      try connect(target, hearing: nil) { [self] in
+        if number > count { done() } else { runCase(number + 1, of: count, then: done) }
+      }
+    } catch {
+      WebSocketEcho.exit(withError: error)
+    }
+  }
+
+  private func connect(_ target: String, hearing heard: (([UInt8]) -> Void)?, then done: @escaping () -> Void) throws {
+    let socket = try Descriptor.socket(address.family)
+    guard address.withSockaddr({ Glibc.connect(socket.raw, $0, $1) }) == 0 || errno == EINPROGRESS else {
+      throw SystemError("connect")
+    }
+    try SocketOptions.set(socket.raw, Int32(IPPROTO_TCP), TCP_NODELAY, 1)
+    let stream = DescriptorStream(socket, kind: .tcp(wasDialled: true), on: poller)
+    let request = WebSocketRequest(host: "\(address)", target: target, deflate: deflate)
+    AnswerReader(of: stream, request, on: poller, hearing: heard, then: done).start()
+  }
+}
+
+/// Sends a request and reads its answer; then the echo begins.
+private final class AnswerReader: ByteStreamDelegate {
+  private let stream: DescriptorStream
+  private let request: WebSocketRequest
+  private let poller: Poller
+  private let heard: (([UInt8]) -> Void)?
+  private let done: () -> Void
+  private var parser = HTTPResponseParser()
+
+  init(
+    of stream: DescriptorStream, _ request: WebSocketRequest, on poller: Poller, hearing heard: (([UInt8]) -> Void)?,
+    then done: @escaping () -> Void
+  ) {
+    self.stream = stream
+    self.request = request
+    self.poller = poller
+    self.heard = heard
+    self.done = done
+  }
+
+  func start() {
+    stream.delegate = self
+    stream.writerWaits = .writable  // it is connected then
+  }
+
+  func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+    do {
+      if event == .hasSpaceAvailable {
+        stream.writerWaits = []
+        stream.readerWaits = .readable
+        _ = try request.bytes.withUnsafeBytes { try stream.write($0) }  // a new socket has room for it
+        return
+      }
+      try withUnsafeTemporaryAllocation(byteCount: 16_384, alignment: 1) { run in
+        guard case .moved(let count) = try stream.read(into: run) else { return }
+        let came = UnsafeRawBufferPointer(rebasing: run[..<count])
+        guard case .complete(let head, let taken) = try parser.take(came) else { return }
+        begin(try request.terms(of: head), early: Array(came[taken...]))
+      }
+    } catch {
+      WebSocketEcho.exit(withError: error)
+    }
+  }
+
+  private func begin(_ terms: WebSocketTerms, early: [UInt8]) {
+    var settings = WebSocketStream.Settings(terms: terms, longestMessage: 64 << 20, pingInterval: nil)
+    settings.marksMessages = true
+    let webSocket = WebSocketStream(over: stream, as: .client, settings, early: early, on: poller)
+    Echo(webSocket, on: poller, hearing: heard, then: done).start()
+  }
+}
