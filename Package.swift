@@ -65,7 +65,8 @@ let package = Package(
     .target(
       name: "GatewayKit",
       dependencies: [
-        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", .product(name: "Logging", package: "swift-log"),
+        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", "StreamTLS", "StreamWebSocket",
+        .product(name: "Logging", package: "swift-log"),
       ],
       swiftSettings: tested),
 
@@ -104,7 +105,7 @@ let package = Package(
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [
-        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit",
+        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit", "StreamTLS",
         .product(name: "Logging", package: "swift-log"),
       ],
       exclude: ["Golden"], swiftSettings: strict),

@@ -70,7 +70,10 @@ final class GatewayCore {
   func tellReception(_ config: Config) {
     surroundings.rates.set(config.limits.connectsPerSecond)
     let rules = Reception.Rules(config)
-    surroundings.reception?.post { _, reception in reception.follow(rules) }
+    surroundings.reception?.post { _, reception in
+      reception.follow(rules)
+      reception.renewCertificates()
+    }
   }
 
   // MARK: - Routes
@@ -91,12 +94,12 @@ final class GatewayCore {
   func updateRoute(_ config: Config.Route, then done: @escaping () -> Void) {
     guard let route = running[config.name]?.route else { return done() }
     running[config.name]?.config = config
-    let connector = connector(of: config)
+    let (connector, surroundings) = (connector(of: config), surroundings)
     board.expect(config.listen.map(\.place), of: config.name)
     let back = Resident(CallBack(done), on: home)
     route.post { _, route in
       route.update(config, connector: connector)
-      back.post { _, back in back.call() }
+      surroundings.whenReceptionIsThrough { back.post { _, back in back.call() } }
     }
   }
 
@@ -121,10 +124,10 @@ final class GatewayCore {
         self?.hasStopped(name)
         done()
       }, on: home)
-    let limit = Self.drainLimit
+    let (limit, surroundings) = (Self.drainLimit, surroundings)
     old.post { _, route in
       route.stop(Ending(word), within: limit) { back.post { _, back in back.call() } }
-      closed.post { _, back in back.call() }
+      surroundings.whenReceptionIsThrough { closed.post { _, back in back.call() } }
     }
   }
 

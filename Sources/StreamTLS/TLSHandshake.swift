@@ -28,6 +28,15 @@ public final class TLSHandshake {
     SSL_set_accept_state(ssl)
   }
 
+  /// We are one of several servers that share a port; which one `choose` says, when the client has named it. `first` is where
+  /// it begins, any of them.
+  public convenience init(
+    _ first: TLSServerContext, choosing choose: @escaping TLSServerContext.Choice, over descriptor: Int32
+  ) {
+    self.init(first, over: descriptor)
+    wire.choose = choose
+  }
+
   /// We are the client of a server that is to have `name`: a host, or an address in digits.
   public init(_ context: TLSClientContext, to name: String, over descriptor: Int32) {
     (ssl, wire) = Self.make(context.raw, over: descriptor)

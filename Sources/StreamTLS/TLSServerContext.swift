@@ -86,6 +86,7 @@ public final class TLSServerContext: Sendable {
     SSL_CTX_set_timeout(context, Int(TLSTicketKeys.lifetime))
     TLSTicketKeys.install(on: context)
     SSL_CTX_set_session_ticket_cb(context, nil, Self.judgeTicket, nil)
+    SSL_CTX_set_client_hello_cb(context, Self.chooseServer, nil)
     openssl_CTX_set_tlsext_servername_callback(context, Self.chooseName)
     if !alpn.isEmpty { SSL_CTX_set_alpn_select_cb(context, Self.chooseProtocol, nil) }
   }

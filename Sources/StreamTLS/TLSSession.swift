@@ -14,6 +14,31 @@ public struct TLSSession: ~Copyable, Sendable {
     facts = TLSFacts(ssl, side: side)
   }
 
+  /// Reads what comes first, for whoever decides by it who goes on with the connection; the descriptor of the handshake must be
+  /// open still. Throws what broke it.
+  public func read(into run: UnsafeMutableRawBufferPointer) throws(TLSFailure) -> Transfer {
+    let ssl = connection.ssl
+    let wire = TLSWire.under(ssl)
+    wire.restart()
+    ERR_clear_error()
+    var count = 0
+    if SSL_read_ex(ssl, run.baseAddress!, run.count, &count) == 1 { return .moved(count) }
+    let code = SSL_get_error(ssl, 0)
+    if let failure = wire.failure { throw .system(failure) }
+    let other: TLSSide = facts.side == .server ? .client : .server
+    switch code {
+    case SSL_ERROR_WANT_READ:
+      if wire.sawEnd { throw .truncated(other) }
+      if wire.sendsTooMany { throw .tooManyKeyUpdates(other) }
+      return .blocked(until: .readable)
+    case SSL_ERROR_ZERO_RETURN: return .ended
+    default:
+      let error = OpenSSLErrors.take()
+      let known = error.flatMap { $0.library == ERR_LIB_SSL ? TLSHandshake.known($0.reason, other) : nil }
+      throw known ?? .broken(other, error?.text ?? "no reason given")
+    }
+  }
+
   /// Gives the state away; whoever takes it frees it.
   consuming func take() -> OpaquePointer { connection.take() }
 }
@@ -21,7 +46,7 @@ public struct TLSSession: ~Copyable, Sendable {
 private struct OwnedSSL: ~Copyable, Sendable {
   // Unsafe to the compiler, as it is a pointer: it has one owner at a time by type, and OpenSSL keeps nothing of a connection
   // beside it.
-  private nonisolated(unsafe) let ssl: OpaquePointer
+  nonisolated(unsafe) let ssl: OpaquePointer
 
   init(_ ssl: OpaquePointer) { self.ssl = ssl }
 

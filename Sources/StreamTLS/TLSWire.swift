@@ -27,6 +27,7 @@ final class TLSWire {
 
   // What handshakes leave here for those who look after them.
   var server: TLSServerContext?
+  var choose: TLSServerContext.Choice?
   var client: TLSClientContext?
   var serverName: String?
   var nameIsRefused = false
@@ -53,6 +54,7 @@ final class TLSWire {
   func settle() {
     isEstablished = true
     server = nil
+    choose = nil
     client = nil
     first = []
   }

@@ -236,7 +236,8 @@ class Gateway:
         """Every session has exactly one `ended`, and one `opened` before it unless it was turned away."""
         opened = [e["session"] for e in self.events("session opened")]
         ended = [e["session"] for e in self.events("session ended")]
-        words = ("full", "queue-left", "denied", "shutdown", "route-removed")
+        words = ("full", "queue-left", "denied", "login-failed", "shutdown", "route-removed")
+        words += ("protocol-error", "client-left", "client-lost")  # of those who did not get through their greeting
         refused = [e["session"] for e in self.events("session ended") if e["reason"] in words]
         assert len(set(opened)) == len(opened), "a session opened twice"
         assert len(set(ended)) == len(ended), "a session ended twice"
@@ -298,7 +299,7 @@ class Gateway:
     def address(self, route: str, index: int = 0) -> tuple[str, int]:
         """Where the route's listener number `index` really listens."""
         url = self.event("listening", route=route, count=index + 1)["listen"]
-        host, port = re.fullmatch(r"tcp://(.*):(\d+)", url).groups()
+        host, port = re.fullmatch(r"(?:tcp|tls|wss?)://(.*):(\d+)(?:/.*)?", url).groups()
         return host.strip("[]"), int(port)
 
     def connect(self, route: str, index: int = 0, receive_buffer: int | None = None) -> socket.socket:

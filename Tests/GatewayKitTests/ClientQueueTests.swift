@@ -12,7 +12,7 @@ struct ClientQueueTests {
   func wholeLines() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
-    let queue = ClientQueue(on: poller, notice: { "number \($0)" }, hasLeft: { _, _ in })
+    let queue = ClientQueue(on: poller, notice: { place, _ in "number \(place)" }, hasLeft: { _, _ in })
     let label = Arrival.Label(address: nil, listener: "x")
     let slow = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
     queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
@@ -36,7 +36,7 @@ struct ClientQueueTests {
   func seldom() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
-    let queue = ClientQueue(on: poller, notice: { "\($0)" }, hasLeft: { _, _ in })
+    let queue = ClientQueue(on: poller, notice: { place, _ in "\(place)" }, hasLeft: { _, _ in })
     let last = ScriptedStream(takesAll: true)
     for number in 1...10 {
       let stream = number == 10 ? last : ScriptedStream(takesAll: true)

@@ -180,7 +180,7 @@ struct ConfigFileTests {
     }
     #expect(
       problems?.list.map { "\($0.path): \($0.message)" } == [
-        "users: not in this build", "users.b.password: the secret's file 'empty' is empty",
+        "users.b.password: the secret's file 'empty' is empty",
         "users.c.password: expected a secret, not a list; write for example 'password: text'",
       ])
   }

@@ -14,6 +14,42 @@ extension ConfigBuilder {
       connectsPerSecond: settings.integer("limits.connects-per-second"))
   }
 
+  // MARK: - Shared ports
+
+  /// Whether the listener shares its port with others, which clients tell apart by name or path.
+  mutating func claimWay(_ listener: ConfigURL) -> Bool {
+    let listen = Config.Listen(url: listener.url)
+    let address = Entrance.Address(listen)
+    guard listen.isGreeted, address.canBeShared else { return false }
+    let company = ways.filter { $0.address == address }
+    if let other = company.first(where: { $0.listen.isTheSameWay(as: listen) }) {
+      let how = listen.usesTLS ? "'server-name'\(listen.usesWebSocket ? " or the path" : "")" : "the path"
+      reader.report(
+        "the same as \(other.description); on one port \(how) tells them apart", at: listener.place, listener.path)
+    }
+    let description = "\(listener.path) (\(listener.url.place), line \(listener.place.line))"
+    ways.append(SharedWay(address: address, listen: listen, description: description))
+    return !company.isEmpty
+  }
+
+  /// Those who come by one name have done the handshake before it is known which of its routes they want.
+  mutating func checkCompany(_ listener: ConfigURL, _ tls: Config.TLS?) {
+    let listen = Config.Listen(url: listener.url)
+    let address = Entrance.Address(listen)
+    guard listen.usesTLS, let tls else { return }
+    for index in ways.indices where ways[index].address == address && ways[index].listen.serverName == listen.serverName
+    {
+      guard let other = ways[index].tls else {
+        if ways[index].listen.url == listener.url { ways[index].tls = tls }
+        continue
+      }
+      guard other != tls else { continue }
+      return reader.report(
+        "'tls' is another than that of \(ways[index].description), with which it shares the port and the name",
+        at: listener.place, listener.path)
+    }
+  }
+
   // MARK: - Users
 
   mutating func users(routes: [String]) -> [Config.User] {
@@ -205,6 +241,21 @@ extension ConfigSection {
   fileprivate func texts(_ name: String) -> [String] {
     guard case .list(let values)? = settings[name]?.value else { return [] }
     return values.map(\.description)
+  }
+}
+
+/// A listener at an address that others may share.
+struct SharedWay {
+  let address: Entrance.Address
+  let listen: Config.Listen
+  let description: String
+  var tls: Config.TLS?
+}
+
+extension Config.Listen {
+  /// Whether no client could say which of the two he means.
+  fileprivate func isTheSameWay(as other: Config.Listen) -> Bool {
+    serverName == other.serverName && !(usesWebSocket && other.usesWebSocket && url.path != other.url.path)
   }
 }
 

@@ -10,6 +10,8 @@ struct ConfigBuilder {
   /// First user of each address and device, for "already used by".
   private var addresses: [Int: [String: String]] = [:]
   private var devices: [String: String] = [:]
+  /// Ways through entrances that may be shared.
+  var ways: [SharedWay] = []
   /// Keys that were looked at: an inherited one is wrong once, not for every route.
   var checked: Set<ConfigProblem.Place> = []
 
@@ -78,7 +80,7 @@ struct ConfigBuilder {
     }
     let listeners = section.urls["listen"] ?? []
     for listener in listeners {
-      claimAddress(listener)
+      if !claimWay(listener) { claimAddress(listener) }
       claimPath(listener)
       checkOwnership(listener)
     }
@@ -89,6 +91,7 @@ struct ConfigBuilder {
     checkLink(link, settings, endpoint.url)
     checkClients(settings, link)
     let tls = tls(settings, name, section, listeners)
+    for listener in listeners { checkCompany(listener, tls) }
     let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,

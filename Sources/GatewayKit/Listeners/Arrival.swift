@@ -1,6 +1,8 @@
 // A client between accept and session: what a listener hands over, once, to the lane of the link.
 
 import ByteStreams
+import StreamTLS
+import StreamWebSocket
 import Synchronization
 
 public struct Arrival: ~Copyable, Sendable {
@@ -15,6 +17,10 @@ public struct Arrival: ~Copyable, Sendable {
     /// The most he may do, as the listener's URL says, and what is said of the user.
     public internal(set) var role = Config.Listen.Role.writer
     public internal(set) var identity = Identity.notAsked
+    /// What guards his connection: "TLS 1.3".
+    public internal(set) var tls: String?
+    /// Whether what he reads is a WebSocket's messages, where lines for people have no place.
+    var isWebSocket = false
     /// Which of the route's listeners let him in; the same across reloads.
     var door = 0
 
@@ -27,24 +33,52 @@ public struct Arrival: ~Copyable, Sendable {
   let kind: DescriptorStream.Kind
   /// The place that a client of a pty has.
   private let seat: PtySeat?
+  /// What the handshake left.
+  private let tls: TLSSession?
+  /// What is to be answered to one who asked for a WebSocket.
+  private let greeting: WebSocketGreeting?
 
   init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtySeat? = nil) {
+    self.init(descriptor, kind: kind, label: label, seat: seat, tls: nil, greeting: nil)
+  }
+
+  init(
+    _ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtySeat? = nil,
+    tls: consuming TLSSession?, greeting: WebSocketGreeting?
+  ) {
     self.label = label
+    self.label.isWebSocket = greeting != nil
+    self.greeting = greeting
+    self.tls = tls
     self.kind = kind
     self.descriptor = descriptor
     self.seat = seat
   }
 
-  /// The client's stream, on the lane it will stay on.
+  /// The client's stream, on the lane it will stay on; one who asked for a WebSocket is told that he has it. What came behind
+  /// his greeting may be inside, where no event tells of it: take a turn at once.
   consuming func stream(on poller: Poller) -> any ByteStream {
-    guard let seat else { return DescriptorStream(descriptor, kind: kind, on: poller) }
-    return PtyClientStream(descriptor, on: poller) { seat.tell($0) }
+    let greeting = greeting
+    let stream = bareStream(on: poller)
+    guard let greeting else { return stream }
+    return WebSocketStream(
+      over: PrefacedStream.send(greeting.response, through: stream), as: .server, greeting.settings,
+      early: greeting.early, on: poller)
   }
 
-  /// The stream of one who does not get in.
-  consuming func refusedStream(on poller: Poller) -> any ByteStream {
+  /// The stream of one who does not get in. What he is told, `notice` says in a line, and it is his last.
+  consuming func refusedStream(
+    on poller: Poller, _ word: Ending.Word, notice: [UInt8]
+  ) -> (stream: any ByteStream, text: [UInt8]) {
     seat?.refuse()
-    return stream(on: poller)
+    let text = greeting?.refusal(word, String(decoding: notice, as: UTF8.self)) ?? notice
+    return (bareStream(on: poller), text)
+  }
+
+  private consuming func bareStream(on poller: Poller) -> any ByteStream {
+    if let seat { return PtyClientStream(descriptor, on: poller) { seat.tell($0) } }
+    guard let session = tls else { return DescriptorStream(descriptor, kind: kind, on: poller) }
+    return TLSStream(session, over: descriptor, kind: kind, on: poller)
   }
 }
 

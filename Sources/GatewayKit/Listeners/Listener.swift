@@ -27,9 +27,11 @@ final class ListenerContext {
   let isShared: Bool
   /// Of the route's listeners, this one's number; never used twice.
   let door: Int
-  var sendsNotices: Bool
+  /// What the configuration says of the route's clients.
+  var terms: Terms
+  var sendsNotices: Bool { terms.clients.notices }
   /// Whether the kernel looks after idle clients.
-  var keepsAlive: Bool
+  var keepsAlive: Bool { terms.clients.keepalive }
   var role: Config.Listen.Role
   /// Sockets that are bound already.
   let inherited: InheritedSockets
@@ -41,8 +43,8 @@ final class ListenerContext {
   private let report: (Arrival.Label, Ending, UInt64) -> Void
 
   init(
-    route: String, on lane: Lane, _ poller: Poller, status: StatusSink, isShared: Bool, door: Int, sendsNotices: Bool,
-    keepsAlive: Bool, role: Config.Listen.Role, surroundings: RouteSurroundings,
+    route: String, on lane: Lane, _ poller: Poller, status: StatusSink, isShared: Bool, door: Int,
+    terms: Terms, role: Config.Listen.Role, surroundings: RouteSurroundings,
     report: @escaping (Arrival.Label, Ending, UInt64) -> Void, admit: @escaping (consuming Arrival) -> Void
   ) {
     self.route = route
@@ -51,14 +53,27 @@ final class ListenerContext {
     self.status = status
     self.isShared = isShared
     self.door = door
-    self.sendsNotices = sendsNotices
-    self.keepsAlive = keepsAlive
+    self.terms = terms
     self.role = role
     inherited = surroundings.inherited
     reception = surroundings.reception
     rates = surroundings.rates
     self.report = report
     self.admit = admit
+  }
+
+  struct Terms: Hashable {
+    let clients: Config.Clients
+    let access: Access
+    let tls: Config.TLS?
+    let websocket: Config.WebSocket?
+
+    init(_ config: Config.Route) {
+      clients = config.clients
+      access = config.access
+      tls = config.tls
+      websocket = config.websocket
+    }
   }
 
   /// What those who are greeted for it end with when it closes.
@@ -83,7 +98,7 @@ final class ListenerContext {
   /// One who was accepted for the route did not get as far as that: he ended while he was greeted, `nanoseconds` after he came.
   func ended(_ label: Arrival.Label, _ ending: Ending, nanoseconds: UInt64) {
     var label = label
-    label.role = role
+    label.role = min(role, label.role)
     label.door = door
     report(label, ending, nanoseconds)
   }
@@ -95,4 +110,10 @@ struct RouteSurroundings: Sendable {
   /// Nil for a gateway whose listeners greet nobody.
   var reception: Resident<Reception>?
   var rates = ConnectRates()
+
+  /// Calls `done`, somewhere, when the reception has done what was asked of it so far: addresses that it gave up are free then.
+  func whenReceptionIsThrough(_ done: @escaping @Sendable () -> Void) {
+    guard let reception else { return done() }
+    reception.post { _, _ in done() }
+  }
 }

@@ -6,7 +6,7 @@ import StreamBroker
 
 public enum ListenerSchemes {
   /// Those this build can listen on. The others are known and checked.
-  public static let built: Set<String> = ["tcp", "unix", "pty"]
+  public static let built: Set<String> = ["tcp", "tls", "ws", "wss", "unix", "pty"]
 
   public static let all: [SchemeGrammar] = [
     network("tcp", example: "tcp://127.0.0.1:4001"),
@@ -54,7 +54,7 @@ public enum ListenerSchemes {
     "proxy-protocol", .words(["off", "required"]), standard: "off",
     "read a PROXY header from the networks under 'proxies'")
   private static let serverName = Parameter(
-    "server-name", .text, support: .later(), "the name (SNI) that leads here, where routes share a port")
+    "server-name", .text, "the name (SNI) that leads here, where routes share a port")
   private static let ownership = [
     Parameter("mode", .mode, standard: "0660", "permission bits"),
     Parameter("owner", .text, "user that owns it"),

@@ -4,7 +4,7 @@ enum Listeners {
   static func make(_ listen: Config.Listen, _ context: ListenerContext) -> any Listener {
     switch listen.scheme {
     case "tcp" where !listen.isGreeted: TCPListener(listen, context)
-    case "tcp": GreetingListener(listen, context)
+    case "tcp", "tls", "ws", "wss": GreetingListener(listen, context)
     case "unix": UnixListener(listen, context)
     case "pty": PtyListener(listen, context)
     default: preconditionFailure("the configuration lets no listener through that is not built")

@@ -4,6 +4,7 @@
 import ByteStreams
 import Glibc
 import StreamBroker
+import StreamTLS
 
 final class Entrance {
   /// What ways must agree in to share a port.
@@ -38,6 +39,11 @@ final class Entrance {
   private var name: String?
   private var failure: SystemError?
   private var timer: Timers.Token?
+  // What TLS shows, by what was asked for; and what each way has of it, which stays until something better is there.
+  private var keepers: [TLSServerSettings: TLSKeeper] = [:]
+  private var contexts: [UInt64: TLSServerContext] = [:]
+  /// Ways that clients can come by, and were said to.
+  private var opened: Set<UInt64> = []
 
   private static let retry = Duration.seconds(1)
 
@@ -57,16 +63,23 @@ final class Entrance {
 
   // MARK: - Its address
 
+  /// Once somebody can be let in: a way whose certificate is not there yet waits for it.
   func start() {
+    for way in ways { keep(way) }
+    bind()
+  }
+
+  private func bind() {
+    guard loops.isEmpty, ways.contains(where: isReady) else { return }
     do throws(SystemError) {
       try binding.open { socket throws(SystemError) in try accept(from: socket) }
       failure = nil
       for way in ways { tellListening(way) }
     } catch {
       closeLoops()
-      if error != failure { for way in ways { tellWaiting(way, error) } }
+      if error != failure { for way in ways where isReady(way) { tellWaiting(way, OpenFailure(error.call, error)) } }
       failure = error
-      timer = reception.poller.timers.after(Self.retry) { [weak self] in self?.start() }
+      timer = reception.poller.timers.after(Self.retry) { [weak self] in self?.bind() }
     }
   }
 
@@ -75,7 +88,7 @@ final class Entrance {
     guard timer != nil, name == nil else { return }
     reception.poller.timers.cancel(timer)
     timer = nil
-    start()
+    bind()
   }
 
   private func accept(from socket: consuming Descriptor) throws(SystemError) {
@@ -105,12 +118,20 @@ final class Entrance {
 
   func add(_ way: Way) {
     ways.append(way)
-    if name != nil { tellListening(way) } else if let failure { tellWaiting(way, failure) }
+    keep(way)
+    if name != nil {
+      tellListening(way)
+    } else if let failure, isReady(way) {
+      tellWaiting(way, OpenFailure(failure.call, failure))
+    }
+    bind()
   }
 
   func change(_ way: Way) {
     guard let index = ways.firstIndex(where: { $0.number == way.number }) else { return }
     ways[index] = way
+    keep(way)
+    dropKeepers()
     for loop in loops { loop.withSocket { try? binding.setKeepalive(of: $0) } }
   }
 
@@ -124,6 +145,9 @@ final class Entrance {
       closeLoops()
     }
     ways.remove(at: index)
+    contexts[number] = nil
+    opened.remove(number)
+    dropKeepers()
     reception.status.tell(.listenerClosed(route: way.route, listener: way.listen.place, bound: bound))
   }
 
@@ -135,15 +159,78 @@ final class Entrance {
   }
 
   private func tellListening(_ way: Way) {
-    let place = way.listen.place
-    reception.status.tell(.listening(route: way.route, listener: place, bound: bound(as: way) ?? place))
+    guard isReady(way), let bound = bound(as: way), opened.insert(way.number).inserted else { return }
+    reception.status.tell(.listening(route: way.route, listener: way.listen.place, bound: bound))
   }
 
-  private func tellWaiting(_ way: Way, _ error: SystemError) {
+  private func tellWaiting(_ way: Way, _ failure: OpenFailure) {
     reception.status.tell(
-      .listenerWaits(
-        route: way.route, listener: way.listen.place, OpenFailure(error.call, error), retry: Self.retry))
+      .listenerWaits(route: way.route, listener: way.listen.place, failure, retry: Self.retry))
   }
+
+  /// The way that everybody takes who comes; nil where there is a choice.
+  var onlyWay: Way? { ways.count == 1 ? ways[0] : nil }
+
+  /// Where somebody may go who has asked for `name`, in lower case: ways of that name, else those of any.
+  func ways(for name: String?) -> [Way] {
+    let wildcard = name.flatMap(TLSServerContext.wildcard)
+    for wanted in [name, wildcard].compactMap(\.self) {
+      let named = ways.filter { $0.serverName == wanted }
+      if !named.isEmpty { return named }
+    }
+    return ways.filter { $0.serverName == nil }
+  }
+
+  // MARK: - What TLS shows
+
+  private func isReady(_ way: Way) -> Bool { way.tls == nil || contexts[way.number] != nil }
+
+  var firstContext: TLSServerContext? { ways.lazy.compactMap { self.contexts[$0.number] }.first }
+
+  /// What a client is shown who asks for `name`; nil when he is in the wrong place.
+  func context(for name: String?) -> TLSServerContext? {
+    ways(for: name).lazy.compactMap { self.contexts[$0.number] }.first
+  }
+
+  /// Sees to it that the way has what it shows, as soon as that can be had.
+  private func keep(_ way: Way) {
+    guard let settings = way.tls else { return }
+    if let keeper = keepers[settings] {
+      if keeper.context != nil || keeper.fault != nil { tookNews(of: settings) }
+      return
+    }
+    keepers[settings] = TLSKeeper(
+      settings, replacing: contexts[way.number], on: reception.poller, status: reception.status
+    ) { [weak self] in self?.tookNews(of: settings) }
+  }
+
+  private func tookNews(of settings: TLSServerSettings) {
+    guard let keeper = keepers[settings] else { return }
+    for way in ways where way.tls == settings {
+      if let context = keeper.context {
+        contexts[way.number] = context
+        tellListening(way)
+      } else if let fault = keeper.fault {
+        if contexts[way.number] == nil {
+          tellWaiting(way, OpenFailure("certificate", nil, advice: fault.description))
+        } else {
+          reception.status.tell(.certificatesRefused(fault))
+        }
+      }
+    }
+    bind()
+  }
+
+  /// Those that no way asks for any more.
+  private func dropKeepers() {
+    for (settings, keeper) in keepers where !ways.contains(where: { $0.tls == settings }) {
+      keeper.cancel()
+      keepers[settings] = nil
+    }
+  }
+
+  /// Looks at all files again.
+  func renewCertificates() { for keeper in keepers.values { keeper.renew() } }
 
   /// Sets what a client of `way` did not inherit as his route wants it. On a socket that has gone it fails; reading tells.
   func adjust(_ socket: Int32, for way: Way) {
@@ -153,8 +240,15 @@ final class Entrance {
 }
 
 extension Config.Listen {
+  /// The name (SNI) that leads here, in lower case.
+  var serverName: String? { url.string("server-name")?.lowercased() }
   /// Whether its clients come through a proxy that says who they are.
   var isProxied: Bool { url.string("proxy-protocol") == "required" }
   /// Whether its clients say something before they are let in.
+  func sharesEntrance(with other: Config.Listen) -> Bool {
+    guard isGreeted, other.isGreeted else { return false }
+    let address = Entrance.Address(self)
+    return address.canBeShared && address == Entrance.Address(other)
+  }
   var isGreeted: Bool { isProxied || ["tls", "ws", "wss"].contains(scheme) }
 }

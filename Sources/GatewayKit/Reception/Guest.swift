@@ -4,14 +4,23 @@
 import ByteStreams
 import CLinux
 import Glibc
+import StreamBroker
+import StreamTLS
+import StreamWebSocket
 
 /// Why somebody did not get through a greeting.
-enum GreetingFault: Error, Hashable, Sendable, CustomStringConvertible {
+enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
   case tooSlow(String, Duration)
   case left(String)
   case notAProxy
   case tooMany(of: String)
   case tooFast(from: String)
+  case notLetIn
+  case noCertificate
+  case unnamed
+  case noSuchPath(String)
+  case noRequest(HTTPFault)
+  case refused(HTTPRefusal)
 
   var description: String {
     switch self {
@@ -20,6 +29,12 @@ enum GreetingFault: Error, Hashable, Sendable, CustomStringConvertible {
     case .notAProxy: "not among the networks under 'proxies'"
     case .tooMany(let address): "too many clients of \(address) are being greeted"
     case .tooFast(let address): "too many clients of \(address) in a second"
+    case .notLetIn: "this user is not let in here"
+    case .noCertificate: "no certificate that says who it is"
+    case .unnamed: "nothing that says who it is"
+    case .noSuchPath(let path): "no route has the path \(Suggestion.quote(path))"
+    case .noRequest(let fault): HTTPRefusal(fault).text
+    case .refused(let refusal): "answered \(refusal.status.rawValue): \(refusal.text)"
     }
   }
 }
@@ -34,26 +49,44 @@ extension Ending {
 final class Guest: PollHandler {
   let number: UInt64
   let entrance: Entrance
-  private unowned let reception: Reception  // which keeps him
+  unowned let reception: Reception  // which keeps him
   private let began = monotonicNanoseconds()
   private var poller: Poller { reception.poller }
 
   private var descriptor: Descriptor?
-  private let raw: Int32
+  let raw: Int32
   private var isInPoller = false
   /// Who is connected; and who is said to be, once that is known.
   private let peer: SocketAddress?
   private(set) var client: SocketAddress?
   /// Where he wants to go, once that is known.
-  private(set) var way: Way?
+  var way: Way?
+  /// Who he has proved to be, and the most he may do by that.
+  var identity = Identity.notAsked
+  var role = Config.Listen.Role.writer
 
-  private enum Stage {
+  // Of TLS.
+  var handshake: TLSHandshake?
+  var session: TLSSession?
+  var facts: TLSFacts?
+  var certificate: ClientCertificate?
+
+  // Of HTTP.
+  var parser = HTTPRequestParser()
+  var greeting: WebSocketGreeting?
+  var attempt: LogIns.Attempt?
+
+  enum Stage {
     case proxyHeader(ProxyReader)
     /// Others of his address are being greeted, as many as may.
     case waiting
+    case handshake
+    case request
+    /// He has said who he is; whether that is so takes a while.
+    case logIn
     case over
   }
-  private var stage = Stage.waiting
+  var stage = Stage.waiting
 
   init(
     _ number: UInt64, _ descriptor: consuming Descriptor, _ peer: SocketAddress?, at entrance: Entrance,
@@ -65,7 +98,7 @@ final class Guest: PollHandler {
     self.peer = peer
     self.entrance = entrance
     self.reception = reception
-    if entrance.ways.count == 1 { way = entrance.ways[0] }
+    if entrance.address.layer == .plain { way = entrance.onlyWay }
   }
 
   func begin() {
@@ -81,6 +114,9 @@ final class Guest: PollHandler {
     switch stage {
     case .proxyHeader: readHeader()
     case .waiting: end(Ending(.clientLost, GreetingFault.left(step)))  // a hang-up; nothing else is waited for
+    case .handshake: shakeHands()
+    case .request: readRequest()
+    case .logIn: end(Ending(.clientLost, GreetingFault.left(step)))
     case .over: break
     }
   }
@@ -120,9 +156,7 @@ final class Guest: PollHandler {
   }
 
   /// 0 at the end, -1 when there is nothing.
-  private func receive(
-    into run: UnsafeMutableRawBufferPointer, _ flags: Int32 = 0
-  ) throws(SystemError) -> Int {
+  func receive(into run: UnsafeMutableRawBufferPointer, _ flags: Int32 = 0) throws(SystemError) -> Int {
     while true {
       let count = recv(raw, run.baseAddress, run.count, flags)
       if count >= 0 { return count }
@@ -156,7 +190,8 @@ final class Guest: PollHandler {
   private func goOn() {
     switch entrance.address.layer {
     case .plain: handOver()
-    case .http, .tls: preconditionFailure("the configuration lets no listener through that is not built")
+    case .tls: beginTLS()
+    case .http: beginRequest()
     }
   }
 
@@ -165,32 +200,52 @@ final class Guest: PollHandler {
   private func label(_ way: Way?) -> Arrival.Label {
     let shown = way ?? entrance.ways.first
     let listener = shown.map { entrance.bound(as: $0) ?? $0.listen.place }
-    return Arrival.Label(address: client ?? peer, listener: listener ?? "")
+    var label = Arrival.Label(address: client ?? peer, listener: listener ?? "")
+    label.identity = identity
+    label.role = role
+    label.tls = facts.map { "TLS \($0.version.rawValue)" }
+    return label
   }
 
-  private func handOver() {
+  func handOver() {
     guard let way, let descriptor = takeDescriptor() else { return }
     entrance.adjust(descriptor.raw, for: way)
-    let arrival = Arrival(descriptor, kind: .tcp(wasDialled: false), label: label(way))
+    let label = label(way)
     leave()
-    way.arrived(arrival)
+    way.arrived(Arrival(descriptor, kind: Self.kind, label: label, tls: session.take(), greeting: greeting))
   }
+
+  private static let kind = DescriptorStream.Kind.tcp(wasDialled: false)
 
   func timeIsOver(after limit: Duration) {
     let word = if case .waiting = stage { Ending.Word.full } else { Ending.Word.protocolError }
     end(Ending(word, GreetingFault.tooSlow(step, limit)))
   }
 
-  /// Ends him. What he is told of it, if anything, is sent before.
-  func end(_ ending: Ending) {
+  /// Ends him, with an answer if there is one to give. Without one, not even an empty one, he is not waited for.
+  func end(_ ending: Ending, saying answer: [UInt8]? = nil) {
     if case .over = stage { return }
+    if way == nil { way = entrance.onlyWay }
     let label = label(way)
     let spent = monotonicNanoseconds() &- began
-    _ = takeDescriptor()
+    handshake = nil
+    if let attempt { reception.logIns.cancel(attempt) }
+    attempt = nil
+    if let descriptor = takeDescriptor(), let answer { part(descriptor, answer) }
     leave()
     if let way { return way.ended(label, ending, nanoseconds: spent) }
     reception.status.tell(
       .sessionEnded(route: "", number: nextSessionNumber(), label, SessionReport(ending: ending, nanoseconds: spent)))
+  }
+
+  private func part(_ descriptor: consuming Descriptor, _ answer: [UInt8]) {
+    let stream: any ByteStream
+    if let session = session.take() {
+      stream = TLSStream(session, over: descriptor, kind: Self.kind, on: poller)
+    } else {
+      stream = DescriptorStream(descriptor, kind: Self.kind, on: poller)
+    }
+    reception.part(from: PrefacedStream.send(answer, through: stream))
   }
 
   private func leave() {
@@ -199,16 +254,19 @@ final class Guest: PollHandler {
   }
 
   /// What he is asked for now.
-  private var step: String {
+  var step: String {
     switch stage {
     case .proxyHeader: "PROXY header"
     case .waiting, .over: "place among those who are greeted"
+    case .handshake: "TLS handshake"
+    case .request: "HTTP request"
+    case .logIn: "log-in"
     }
   }
 
   // MARK: - His descriptor
 
-  private func wait(for interest: Readiness) {
+  func wait(for interest: Readiness) {
     if isInPoller { return poller.change(raw, to: interest) }
     do throws(SystemError) {
       try poller.add(raw, handler: self, for: interest)

@@ -38,6 +38,8 @@ final class Reception {
   /// From accept(2) on, however much comes of him.
   private let patience: Duration
 
+  /// Finds out who clients are that say so.
+  let logIns: LogIns
   /// Ends connections that are not to be: what was said to them arrives.
   private let lingering: Lingering
 
@@ -47,12 +49,16 @@ final class Reception {
     self.rates = rates
     self.patience = patience
     lingering = Lingering(on: poller)
+    logIns = LogIns(on: poller)
   }
 
   func follow(_ rules: Rules) {
     self.rules = rules
     limits.most = rules.handshakesPerAddress
   }
+
+  /// Certificates may be others under the names that they have.
+  func renewCertificates() { for entrance in entrances { entrance.renewCertificates() } }
 
   // MARK: - Ways
 

@@ -2,6 +2,7 @@
 // for its address, and passes on who was greeted there.
 
 import ByteStreams
+import StreamTLS
 import Synchronization
 
 private let lastWay = Atomic<UInt64>(0)
@@ -16,8 +17,16 @@ struct Way: Sendable {
   let isShared: Bool
   let context: Resident<ListenerContext>
   // What a reload changes.
-  var sendsNotices: Bool
-  var keepsAlive: Bool
+  let role: Config.Listen.Role
+  let clients: Config.Clients
+  let access: Access
+  let websocket: Config.WebSocket?
+  /// Nil where it is spoken without.
+  let tls: TLSServerSettings?
+
+  var keepsAlive: Bool { clients.keepalive }
+  /// The name (SNI) that leads here, in lower case; nil for any that leads nowhere else.
+  var serverName: String? { listen.serverName }
 
   /// Hands a client over to his route. The parcel's content closes with it where the route has gone.
   func arrived(_ arrival: consuming Arrival) {
@@ -47,9 +56,14 @@ final class GreetingListener: Listener {
   }
 
   private var way: Way {
-    Way(
+    let terms = context.terms
+    return Way(
       number: number, route: context.route, listen: listen, inherited: context.inherited, isShared: context.isShared,
-      context: context.resident, sendsNotices: context.sendsNotices, keepsAlive: context.keepsAlive)
+      context: context.resident, role: context.role, clients: terms.clients, access: terms.access,
+      websocket: terms.websocket,
+      tls: terms.tls.flatMap {
+        listen.usesTLS ? TLSServerSettings($0, speaksHTTP: listen.usesWebSocket) : nil
+      })
   }
 
   func start() {

@@ -17,7 +17,7 @@ final class ClientQueue: ByteStreamDelegate {
 
   private var line: [Client] = []
   private let poller: Poller
-  private let notice: (Int) -> String?
+  private let notice: (Int, Arrival.Label) -> String?
   private let hasLeft: (Client, (any Error)?) -> Void
   private var timer: Timers.Token?
   private var lastTold: UInt64?
@@ -26,7 +26,10 @@ final class ClientQueue: ByteStreamDelegate {
 
   /// `notice` says what to tell somebody at a place, counted from 1; nil for nothing. `hasLeft` is told of those who go by
   /// themselves; their streams are its own then.
-  init(on poller: Poller, notice: @escaping (Int) -> String?, hasLeft: @escaping (Client, (any Error)?) -> Void) {
+  init(
+    on poller: Poller, notice: @escaping (Int, Arrival.Label) -> String?,
+    hasLeft: @escaping (Client, (any Error)?) -> Void
+  ) {
     self.poller = poller
     self.notice = notice
     self.hasLeft = hasLeft
@@ -78,7 +81,9 @@ final class ClientQueue: ByteStreamDelegate {
 
   private func tell(_ place: Int) {
     // Who has not taken the last line yet is told his place then, once he has.
-    guard line[place].toldPlace != place + 1, line[place].unsent.isEmpty, let text = notice(place + 1) else { return }
+    guard line[place].toldPlace != place + 1, line[place].unsent.isEmpty,
+      let text = notice(place + 1, line[place].label)
+    else { return }
     line[place].toldPlace = place + 1
     line[place].unsent = Array((text + "\r\n").utf8)
     sendRest(place)

@@ -93,8 +93,10 @@ extension Route {
 
   func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
     let label = arrival.label
-    let text = notice(ending.word, to: label)
-    group.turnAway(arrival.refusedStream(on: poller), label, nextNumber(), ending, text: text)
+    // An answer of HTTP says why, whoever it is for.
+    let notice = clients.notices || label.isWebSocket ? line(ending.word, to: label) : []
+    let (stream, text) = arrival.refusedStream(on: poller, ending.word, notice: notice)
+    group.turnAway(stream, label, nextNumber(), ending, text: text)
   }
 
   /// Ends the waiting of one who has left the queue, or can't stay in it.
@@ -117,7 +119,10 @@ extension Route {
 
   /// The line for a client who does not get in.
   private func notice(_ word: Ending.Word, to client: Arrival.Label) -> [UInt8] {
-    guard clients.notices else { return [] }
+    clients.notices && !client.isWebSocket ? line(word, to: client) : []
+  }
+
+  private func line(_ word: Ending.Word, to client: Arrival.Label) -> [UInt8] {
     let reason =
       switch word {
       case .denied: "\(settings.name) is not open to \(client.address?.host ?? "you")"
@@ -131,8 +136,8 @@ extension Route {
   }
 
   /// The line for one who waits at a place of the queue.
-  func queueNotice(_ place: Int) -> String? {
-    guard clients.notices, clients.whenFull == .queue else { return nil }
+  func queueNotice(_ place: Int, _ client: Arrival.Label) -> String? {
+    guard clients.notices, !client.isWebSocket, clients.whenFull == .queue else { return nil }
     return "baudway: \(settings.name) is full; you are number \(place) in the queue"
   }
 }

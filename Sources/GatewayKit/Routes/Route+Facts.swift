@@ -41,6 +41,7 @@ extension Snapshot.Client {
   fileprivate init(_ session: Session) {
     self.init(
       number: session.number, address: session.arrival.client, user: session.arrival.identity.name,
+      tls: session.arrival.tls,
       listener: session.arrival.listener,
       role: session.arrival.role, nanoseconds: monotonicNanoseconds() &- session.began, up: session.up,
       down: session.down, dropped: session.dropped, queuedUp: UInt64(session.pump.count),

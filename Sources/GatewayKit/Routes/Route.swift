@@ -18,6 +18,8 @@ final class Route {
   let poller: Poller
   let lane: Lane
   let status: StatusSink
+  /// What listeners go by.
+  private var terms: ListenerContext.Terms
   private let surroundings: RouteSurroundings
 
   private struct Door {
@@ -41,7 +43,7 @@ final class Route {
   var answersAwaited = 0
   /// Those who wait for a place.
   private(set) lazy var queue = ClientQueue(
-    on: poller, notice: { [unowned self] in queueNotice($0) },  // the queue is the route's own
+    on: poller, notice: { [unowned self] in queueNotice($0, $1) },  // the queue is the route's own
     hasLeft: { [unowned self] client, cause in turnAway(client, Ending(.queueLeft, cause)) })
   /// Sessions that were told to go for somebody else, and have not ended yet.
   var replaced: Set<UInt64> = []
@@ -59,6 +61,7 @@ final class Route {
     settings = RouteSettings(config, connector: connector)
     clients = config.clients
     access = config.access
+    terms = ListenerContext.Terms(config)
     self.lane = lane
     self.status = status
     poller = lane.poller
@@ -161,7 +164,7 @@ final class Route {
     lastDoor += 1
     let context = ListenerContext(
       route: settings.name, on: lane, poller, status: status, isShared: settings.hub.isShared, door: lastDoor,
-      sendsNotices: clients.notices, keepsAlive: clients.keepalive, role: listen.role, surroundings: surroundings,
+      terms: terms, role: listen.role, surroundings: surroundings,
       // Its own listeners, which stop before it goes.
       report: { [unowned self] label, ending, nanoseconds in
         group.report(label, nextNumber(), ending, nanoseconds: nanoseconds)
@@ -184,6 +187,7 @@ final class Route {
     self.clients = clients
     let access = config.access
     self.access = access
+    terms = ListenerContext.Terms(config)
     tellConfigured(config)
     let narrowed = updateDoors(config.listen)
     let isAdmitted: @Sendable (Arrival.Label) -> Bool = {
@@ -212,15 +216,49 @@ final class Route {
       if door.context.role == .writer && listen.role == .monitor { narrowed.insert(door.context.door) }
       door.listen = listen
       door.context.role = listen.role
-      door.context.sendsNotices = clients.notices
-      door.context.keepsAlive = clients.keepalive
+      door.context.terms = terms
       door.listener.contextChanged()
       doors.append(door)
     }
-    // They first: a new one may want the same port.
-    for door in old { door.listener.stop {} }
-    for listen in new { open(listen) }
+    exchange(old, for: new)
     return narrowed
+  }
+
+  /// Old ones first: a new one may want the same port. But where both are ways through one entrance of the reception, the new
+  /// one first: so it stays open, and who has connected finds his way.
+  private func exchange(_ old: [Door], for new: [Config.Listen]) {
+    let shared = { (door: Door) in new.contains { $0.sharesEntrance(with: door.listen) } }
+    var closing: [(listen: Config.Listen, isClosed: Closed)] = []
+    for door in old where !shared(door) {
+      let isClosed = Closed()
+      closing.append((door.listen, isClosed))
+      door.listener.stop { isClosed.settle() }
+    }
+    for listen in new {
+      // On another lane the address is free a little later.
+      let inTheWay = closing.filter { !$0.isClosed.isSettled && $0.listen.collides(with: listen) }.map(\.isClosed)
+      guard let last = inTheWay.last else {
+        open(listen)
+        continue
+      }
+      last.then { [weak self] in
+        guard let self, stopping == nil else { return }
+        open(listen)
+      }
+    }
+    for door in old where shared(door) { door.listener.stop {} }
+  }
+
+  /// Whether a listener has closed, for who waits for that.
+  private final class Closed {
+    private(set) var isSettled = false
+    private var then: [() -> Void] = []
+    func settle() {
+      isSettled = true
+      for next in then { next() }
+      then = []
+    }
+    func then(_ next: @escaping () -> Void) { then.append(next) }
   }
 
   // MARK: - The end

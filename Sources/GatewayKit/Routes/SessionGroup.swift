@@ -49,6 +49,7 @@ final class SessionGroup: LinkDelegate {
     if sharedLink == nil { links[number] = link }
     status.tell(.sessionOpened(route: settings.name, number: number, label))
     link.join(session)
+    if label.tls != nil || label.isWebSocket { poller.again(client) }
     watchIfIdle(session)
   }
 
@@ -59,6 +60,7 @@ final class SessionGroup: LinkDelegate {
     nanoseconds: UInt64 = 0
   ) {
     // The text first: what reading tells of an end would keep it back.
+    PrefacedStream.tell(ending, to: stream)
     let client = PrefacedStream.send(text, through: stream)
     // Lingering bears with so many; the others close at once, and what lies unread then would turn their FIN into a reset.
     let (dropped, error) = Self.dropUnread(of: stream)
@@ -186,6 +188,7 @@ final class SessionGroup: LinkDelegate {
     if ending.word == .tooSlow {
       session.client.abort()
     } else {
+      PrefacedStream.tell(ending, to: session.client)
       let hasFinished = session.pump.sourceEnded && session.leaving == nil && !session.client.hasClosingHandshake
       lingering.close(session.client, otherSideFinished: hasFinished)
     }

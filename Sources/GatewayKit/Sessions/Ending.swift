@@ -1,5 +1,8 @@
 // Why a session is over. Every session ends with exactly one of these, the same word in log, events, status and tests.
 
+import StreamTLS
+import StreamWebSocket
+
 public struct Ending: Sendable {
   public enum Word: String, CaseIterable, Sendable {
     case clientLeft = "client-left"
@@ -34,6 +37,16 @@ public struct Ending: Sendable {
   public let word: Word
   /// What stands behind it: SystemError, OpenFailure, …
   public let cause: (any Error)?
+
+  /// A client's connection broke, or what he sent broke the rules of its protocol.
+  init(brokenBy error: any Error) {
+    switch error {
+    case is WebSocketFault: self.init(.protocolError, error)
+    case TLSFailure.system, TLSFailure.truncated: self.init(.clientLost, error)
+    case is TLSFailure: self.init(.protocolError, error)
+    default: self.init(.clientLost, error)
+    }
+  }
 
   public init(_ word: Word, _ cause: (any Error)? = nil) {
     self.word = word

@@ -86,7 +86,7 @@ extension Hub {
       return
     }
     guard session.pump.count == 0 else { return watch(session, drainLimit) }
-    if let error = session.inputError { return end(session, Ending(.clientLost, error)) }
+    if let error = session.inputError { return end(session, Ending(brokenBy: error)) }
     guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
     if policy.isShared {
       return endsHalfClosed ? end(session, Ending(.clientLeft)) : watch(session, Self.halfClosedLimit)

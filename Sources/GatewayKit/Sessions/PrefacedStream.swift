@@ -4,6 +4,7 @@
 
 import ByteStreams
 import Glibc
+import StreamWebSocket
 
 final class PrefacedStream: ByteStream, ByteStreamDelegate {
   var delegate: (any ByteStreamDelegate)? {
@@ -47,6 +48,15 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
   }
 
   private func askForSpace() { stream.writerWaits = text.isEmpty ? writerWaits : .writable }
+
+  /// Lets a WebSocket's close frame say why.
+  static func tell(_ ending: Ending, to stream: any ByteStream) {
+    if let stream = stream as? WebSocketStream {
+      stream.closing = WebSocketClose(ending)
+    } else if let stream = stream as? PrefacedStream {
+      tell(ending, to: stream.stream)
+    }
+  }
 
   // MARK: - A stream
 

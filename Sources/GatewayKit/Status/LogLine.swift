@@ -3,6 +3,7 @@
 import ByteStreams
 import Logging
 import StreamBroker
+import StreamTLS
 
 struct LogLine {
   enum Value {
@@ -59,7 +60,7 @@ struct LogLine {
         [
           ("session", .number(number)), ("route", .text(route)), ("client", label.clientValue),
           ("user", label.userValue), ("listen", .text(label.listener)),
-          ("role", label.role == .writer ? nil : .text(label.role.rawValue)),
+          ("role", label.role == .writer ? nil : .text(label.role.rawValue)), ("tls", label.tls.map { .text($0) }),
         ])
     case .sessionEnded(let route, let number, let label, let report):
       self.init(
@@ -80,6 +81,11 @@ struct LogLine {
     case .endpointSaid(let route, let endpoint, let line):
       self.init(
         .info, "endpoint says", [("route", .text(route)), ("endpoint", .text(endpoint)), ("text", .text(line))])
+    case .certificatesRenewed(let files):
+      self.init(.info, "certificates renewed", [("files", .text(files.joined(separator: " ")))])
+    case .certificatesRefused(let fault):
+      self.init(.error, "certificates not renewed", [("error", .text(fault.description))])
+    case .certificateDoubtful(let warning): self.init(.warning, "certificate in doubt", [("error", .text(warning))])
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
     case .routeConfigured(let route, let listeners):
       self.init(.debug, "route configured", [("route", .text(route)), ("listeners", .number(UInt64(listeners.count)))])
@@ -143,10 +149,10 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
-    case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped,
+    case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped, .certificateDoubtful,
       .link(_, _, .waiting, _):
       .warning
-    case .outOfDescriptors, .reloadFailed: .error
+    case .outOfDescriptors, .reloadFailed, .certificatesRefused: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading: .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     default: .info

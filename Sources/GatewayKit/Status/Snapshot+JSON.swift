@@ -128,7 +128,7 @@ extension Snapshot.Client {
   var json: JSONValue {
     .object([
       "session": .integer(number), "client": address.map { .text($0) },
-      "user": user.map { .text($0) }, "listen": .text(listener),
+      "user": user.map { .text($0) }, "tls": tls.map { .text($0) }, "listen": .text(listener),
       "role": .text(role.rawValue), "state": .text(phase.rawValue), "seconds": .seconds(nanoseconds),
       "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "queued-up": .integer(queuedUp),
       "queued-down": .integer(queuedDown), "pen": hasPen.map { .bool($0) },
@@ -139,7 +139,8 @@ extension Snapshot.Client {
     guard let number = json["session"]?.integer, let listener = json["listen"]?.text else { return nil }
     func count(_ key: String) -> UInt64 { json[key]?.integer ?? 0 }
     self.init(
-      number: number, address: json["client"]?.text, user: json["user"]?.text, listener: listener,
+      number: number, address: json["client"]?.text, user: json["user"]?.text, tls: json["tls"]?.text,
+      listener: listener,
       role: json["role"]?.text.flatMap { Config.Listen.Role(rawValue: $0) } ?? .writer,
       nanoseconds: json["seconds"]?.nanoseconds ?? 0, up: count("up"), down: count("down"), dropped: count("dropped"),
       queuedUp: count("queued-up"), queuedDown: count("queued-down"), hasPen: json["pen"]?.flag,

@@ -77,6 +77,8 @@ public struct Snapshot: Hashable, Sendable {
     public var address: String?
     /// Who he said to be, and has proved.
     public var user: String?
+    /// What guards his connection: "TLS 1.3". Nil for nothing.
+    public var tls: String?
     public var listener: String
     public var role: Config.Listen.Role
     public var nanoseconds: UInt64

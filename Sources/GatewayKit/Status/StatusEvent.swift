@@ -3,6 +3,7 @@
 
 import ByteStreams
 import StreamBroker
+import StreamTLS
 
 public enum StatusEvent: Sendable {
   case started(routes: Int)
@@ -36,6 +37,12 @@ public enum StatusEvent: Sendable {
   /// A line that the endpoint said beside its bytes, as a program does on standard error; 20 a second at most.
   case endpointSaid(route: String, endpoint: String, line: String)
   case routeStopped(String)
+  /// What TLS shows was read anew, and connections from now on get it.
+  case certificatesRenewed(files: [String])
+  /// It has changed and is of no use; what was shown before is shown still.
+  case certificatesRefused(TLSSettingsFault)
+  /// It is odd, and shown all the same: it has expired.
+  case certificateDoubtful(String)
   /// The configuration is about to be read again; `reloaded` or `reloadFailed` follows.
   case reloading
   case reloaded(ReloadReport)

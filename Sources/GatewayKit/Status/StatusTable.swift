@@ -108,7 +108,7 @@ public struct StatusTable {
   }
 
   private func marks(of client: Snapshot.Client) -> TextTable.Cell {
-    var marks: [String] = client.user.map { [$0] } ?? []
+    var marks = [client.user, client.tls].compactMap(\.self)
     if client.hasPen == true { marks.append("pen") }
     if client.role == .monitor { marks.append("monitor") }
     if client.phase != .open { marks.append(client.phase.rawValue) }

@@ -107,7 +107,9 @@ extension InheritedSockets.Place: CustomStringConvertible {
 
   func isMeant(by listen: Config.Listen) -> Bool {
     switch (self, listen.scheme) {
-    case (.tcp(let address), "tcp"): Int(address.port) == listen.port && Self.means(address, listen.host)
+    case (.tcp(let address), "tcp"), (.tcp(let address), "tls"), (.tcp(let address), "ws"),
+      (.tcp(let address), "wss"):
+      Int(address.port) == listen.port && Self.means(address, listen.host)
     case (.unix(let path), "unix"): path == listen.url.path || FileIdentity.isSame(path, listen.url.path)
     default: false
     }

@@ -1,0 +1,86 @@
+// TLS with a client who is being greeted: the handshake, and what it says of him.
+
+import ByteStreams
+import Glibc
+import StreamTLS
+
+extension Guest {
+  /// Those whom no route lets in need not be spoken to: an alert in clear costs nothing.
+  func beginTLS() {
+    if let client, !entrance.ways.contains(where: { $0.clients.admits(client) }) {
+      return end(Ending(.denied), saying: Self.accessDenied)
+    }
+    guard let first = entrance.firstContext else { return end(Ending(.internal)) }  // it accepts only when there is one
+    let entrance = entrance
+    handshake = TLSHandshake(first, choosing: { entrance.context(for: $0) }, over: raw)
+    stage = .handshake
+    shakeHands()
+  }
+
+  /// A fatal alert of TLS 1.2, access_denied (RFC 8446 section 6.2).
+  private static let accessDenied: [UInt8] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x31]
+
+  func shakeHands() {
+    guard let handshake else { return }
+    do throws(TLSFailure) {
+      switch try handshake.advance() {
+      case .blocked(let wish): wait(for: wish)
+      case .finished: isSecure(handshake.takeSession())
+      }
+    } catch {
+      // What it asked for decides whose failure it was, as far as it came to that.
+      if way == nil { way = entrance.onlyWay }
+      end(Ending(error.word, error), saying: [])
+    }
+  }
+
+  private func isSecure(_ session: consuming TLSSession) {
+    handshake = nil
+    let facts = session.facts
+    self.session = consume session
+    self.facts = facts
+    let ways = entrance.ways(for: facts.serverName)
+    guard let first = ways.first else { return end(Ending(.routeRemoved)) }  // it went during the handshake
+    certificate = facts.peer.map(ClientCertificate.init)
+    if first.listen.scheme == "tls" {
+      way = first
+      identifyByCertificate(first)
+    } else {
+      beginRequest()
+    }
+  }
+
+  /// Where nobody can be asked for more than he has shown.
+  private func identifyByCertificate(_ way: Way) {
+    guard way.tls?.clientAuth != TLSServerSettings.ClientAuth.none else { return handOver() }
+    switch way.access.decide(.none, certificate: certificate, role: way.role) {
+    case .admitted(let identity, let role):
+      self.identity = identity
+      self.role = role
+      handOver()
+    case .denied(let identity):
+      self.identity = identity
+      end(Ending(.denied, GreetingFault.notLetIn))
+    case .asks, .failed, .check: end(Ending(.loginFailed, GreetingFault.noCertificate))
+    }
+  }
+}
+
+extension TLSFailure {
+  /// What a greeting ends with that fails so.
+  var word: Ending.Word {
+    switch self {
+    case .leftInHandshake: .clientLeft
+    case .system: .clientLost
+    case .noCertificate, .certificate: .loginFailed
+    default: .protocolError
+    }
+  }
+}
+
+extension ClientCertificate {
+  init(_ peer: TLSPeer) {
+    let names = [peer.commonName].compactMap(\.self) + peer.dnsNames + peer.emails + peer.uris
+    self.init(subject: peer.subject, names: names)
+  }
+}

@@ -1,0 +1,49 @@
+// Several servers on one port: which of them a client means, he says in the first thing he sends (server_name of RFC 6066
+// section 3), and that decides all of it: certificates, who may come, versions, protocols, tickets.
+
+import COpenSSL
+
+extension TLSServerContext {
+  /// Which server a client gets who asks for `name`, in lower case; nil refuses him with the alert unrecognized_name.
+  public typealias Choice = (_ name: String?) -> TLSServerContext?
+
+  /// Runs before anything else of a client's hello is looked at. Later would be too late: a ticket of one server must not let
+  /// anybody in at another that asks for more.
+  static let chooseServer:
+    @convention(c) (OpaquePointer?, UnsafeMutablePointer<Int32>?, UnsafeMutableRawPointer?) -> Int32 = {
+      ssl, alert, _ in
+      guard let ssl, let choose = TLSWire.under(ssl).choose else { return SSL_CLIENT_HELLO_SUCCESS }
+      let wire = TLSWire.under(ssl)
+      let name = TLSServerContext.askedName(ssl)
+      wire.serverName = name
+      guard let server = choose(name) else {
+        wire.nameIsRefused = true
+        alert?.pointee = SSL_AD_UNRECOGNIZED_NAME
+        return SSL_CLIENT_HELLO_ERROR
+      }
+      if server !== wire.server { server.takeOver(ssl) }
+      wire.server = server
+      return SSL_CLIENT_HELLO_SUCCESS
+    }
+
+  /// What SSL_set_SSL_CTX(3) leaves as it was.
+  private func takeOver(_ ssl: OpaquePointer) {
+    SSL_set_SSL_CTX(ssl, first)
+    SSL_set_verify(ssl, SSL_CTX_get_verify_mode(first), nil)  // with the callback that it has
+    let version = settings.minVersion == .tls13 ? TLS1_3_VERSION : TLS1_2_VERSION
+    SSL_ctrl(ssl, SSL_CTRL_SET_MIN_PROTO_VERSION, Int(version), nil)
+    let suites = settings.ciphers.filter { $0.hasPrefix("TLS_") }
+    SSL_set_ciphersuites(ssl, (suites.isEmpty ? TLSProfile.suites : suites).joined(separator: ":"))
+  }
+
+  /// The name in a client's hello; nil when there is none, or none that is well formed, which OpenSSL refuses by itself.
+  private static func askedName(_ ssl: OpaquePointer) -> String? {
+    var start: UnsafePointer<UInt8>?
+    var count = 0
+    guard SSL_client_hello_get0_ext(ssl, UInt32(TLSEXT_TYPE_server_name), &start, &count) == 1 else { return nil }
+    let bytes = Array(UnsafeBufferPointer(start: start, count: count))
+    // A list of one: its length, the kind of name, the name's length.
+    guard bytes.count > 5, bytes[2] == 0, Int(bytes[3]) << 8 | Int(bytes[4]) == bytes.count - 5 else { return nil }
+    return String(validating: bytes[5...], as: UTF8.self)?.lowercased()
+  }
+}

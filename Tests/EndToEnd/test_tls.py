@@ -1,0 +1,262 @@
+"""TLS listeners as ordinary clients see them: OpenSSL's own, Python's, and those that speak something else."""
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+
+import pytest
+from certificates import Authority
+from kit import Gateway, Pty, connect, receive, receive_all, round_trip, run_all, until
+from ways import connect_tls, finish, own_address, trusting
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(authority):
+    return authority.issue("gw.test", "gw.test", "127.0.0.1")
+
+
+def tls(pair, **more) -> dict:
+    return {"certificate": str(pair.certificate), "key": str(pair.key)} | {k.replace("_", "-"): str(v) for k, v in more.items()}
+
+
+def route(pair, listen="tls://127.0.0.1:0", endpoint="sim://echo", **more) -> dict:
+    return {"listen": listen, "endpoint": endpoint, "tls": tls(pair, **more)}
+
+
+def test_openssl_and_python_talk_to_a_pty(authority, server):
+    with Pty() as device, Gateway({"routes": {"lab": route(server, endpoint=device.url)}}) as gateway:
+        host, port = gateway.address("lab")
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            context = trusting(authority, minimum_version=version, maximum_version=version)
+            client = connect_tls((host, port), context)
+            client.sendall(b"from python")
+            assert device.read(11) == b"from python"
+            device.write(b"to python")
+            assert receive(client, 9) == b"to python"
+            finish(client)
+        words = ["openssl", "s_client", "-quiet", "-connect", f"{host}:{port}", "-servername", "gw.test", "-CAfile",
+                 str(authority.certificate), "-verify_return_error"]
+        program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            program.stdin.write(b"from openssl\n")
+            program.stdin.flush()
+            assert device.read(13) == b"from openssl\n"
+            device.write(b"to openssl\n")
+            assert os.read(program.stdout.fileno(), 100) == b"to openssl\n"
+        finally:
+            program.kill()
+            program.wait()
+            program.stdin.close()
+            program.stdout.close()
+        assert all("TLS 1." in e["tls"] for e in gateway.events("session opened"))
+
+
+def test_what_is_no_tls_is_answered_and_told_of(authority, server):
+    with Gateway({"routes": {"lab": route(server)}}) as gateway:
+        for sent, answer, said in [
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 ", "plain HTTP came to a TLS port"),
+            (b"SSH-2.0-OpenSSH_9\r\n", b"\x15\x03", "SSH came where TLS was expected"),
+            (b"\x00\x01\x02\x03\x04\x05\x06\x07", b"\x15\x03", "no TLS came"),
+        ]:
+            with connect(gateway.address("lab")) as client:
+                client.sendall(sent)
+                assert receive_all(client).startswith(answer)
+        ended = [gateway.event("session ended", count=n) for n in (1, 2, 3)]
+        assert [e["reason"] for e in ended] == ["protocol-error"] * 3
+        assert ended[0]["error"] == "plain HTTP came to a TLS port" and ended[1]["error"].startswith("SSH came")
+
+
+def test_client_certificates_decide_who_comes_in(authority, server, tmp_path):
+    stranger = Authority(tmp_path, "Other CA")
+    ada, late = authority.issue("ada", "ada@lab.test"), authority.issue("late", days=(-3, -1))
+    eve, fake = authority.issue("eve"), stranger.issue("ada")
+    authority.revoke(eve)
+    config = {"routes": {"lab": route(server, client_ca=authority.certificate, crl=authority.revocations())}}
+    with Gateway(config) as gateway:
+        address = gateway.address("lab")
+        with connect_tls(address, trusting(authority, ada)) as client:
+            round_trip(client)
+            assert gateway.event("session opened")["user"] == "CN=ada"
+        for number, (pair, said) in enumerate([
+            (None, "shows no certificate"), (late, "has expired"), (fake, "signed by nobody"), (eve, "is revoked"),
+        ], 1):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                # TLS 1.3's client has finished before the server looks at its certificate: the alert comes with the first read.
+                with connect_tls(address, trusting(authority, pair)) as client:
+                    client.recv(1)
+            ended = gateway.event("session ended", count=number, reason="login-failed")
+            assert said in ended["error"], ended
+        assert len(gateway.events("session opened")) == 1
+
+
+def test_names_lead_to_routes_that_share_a_port(authority, server, tmp_path):
+    other = Authority(tmp_path, "Other CA")
+    pair, ada = other.issue("b.test", "b.test", "*.c.test"), other.issue("ada")
+    host, port = own_address()
+    listen = f"tls://{host}:{port}?server-name="
+    config = {"routes": {
+        "a": route(server, listen + "gw.test", "sim://echo"),
+        "b": route(pair, [listen + "B.test", listen + "*.c.test"], "sim://echo", client_ca=other.certificate),
+    }}
+    gateway = Gateway(config)
+    with gateway:
+        address = (host, port)
+        with connect_tls(address, trusting(authority), "gw.test") as a:
+            round_trip(a)
+            assert gateway.event("session opened")["route"] == "a"
+            # What lets nobody in at b does not let him in because he was at a.
+            shortcut = trusting(other, check_hostname=False)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                with shortcut.wrap_socket(connect(address), server_hostname="b.test", session=None) as client:
+                    client.recv(1)
+        for name in ("b.test", "any.c.test"):
+            with connect_tls(address, trusting(other, ada), name) as b:
+                round_trip(b)
+        gateway.event("session opened", route="b", count=2)
+        for name in ("x.test", None):
+            with pytest.raises(ssl.SSLError, match="(?i)unrecognized"):
+                connect_tls(address, trusting(authority, check_hostname=False), name)
+        ended = gateway.event("session ended", count=2, reason="protocol-error")
+        assert "route" not in ended and "names no server" in ended["error"]
+
+
+def test_a_ticket_of_one_route_opens_no_other(authority, server):
+    """Both by the same certificate; the second wants one of the client's too."""
+    host, port = own_address()
+    listen = f"tls://{host}:{port}?server-name="
+    gateway = Gateway({"routes": {
+        "open": route(server, listen + "gw.test"),
+        "shut": route(server, listen + "shut.test", client_ca=authority.certificate),
+    }})
+    with gateway:
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            context = trusting(authority, check_hostname=False, maximum_version=version)
+            with connect_tls((host, port), context) as client:
+                round_trip(client)
+                session = client.session
+            again = context.wrap_socket(connect((host, port)), server_hostname="gw.test", session=session)
+            with again:
+                round_trip(again)
+                assert again.session_reused
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                with context.wrap_socket(connect((host, port)), server_hostname="shut.test", session=session) as client:
+                    client.recv(1)
+        assert not gateway.events("session opened", route="shut")
+
+
+def install(pair, folder: pathlib.Path):
+    """As tools that renew certificates do: each file whole, one after the other."""
+    for source, name in ((pair.certificate, "c.pem"), (pair.key, "k.pem")):
+        shutil.copyfile(source, folder / "new")
+        (folder / "new").rename(folder / name)
+
+
+def shown(address, authority) -> bytes:
+    with connect_tls(address, trusting(authority)) as client:
+        return client.getpeercert(binary_form=True)
+
+
+def installed(folder) -> bytes:
+    return ssl.PEM_cert_to_DER_cert((folder / "c.pem").read_text())
+
+
+def test_certificates_are_renewed_and_nobody_is_disturbed(authority, server, tmp_path):
+    """64 MiB both ways in random pieces, over a connection that lives through it all."""
+    install(server, tmp_path)
+    lab = {"listen": "tls://127.0.0.1:0", "endpoint": "tcp://127.0.0.1:1", "tls": {
+        "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    size, piece = 64 << 20, random.Random(seed).randbytes(1 << 20)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        lab["endpoint"] = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with Gateway({"routes": {"lab": lab}}) as gateway:
+            address = gateway.address("lab")
+            client = connect_tls(address, trusting(authority))
+            server_end, _ = listener.accept()
+            server_end.settimeout(60)
+            client.settimeout(60)
+
+            def send(end, seed):
+                chance, sent = random.Random(seed), 0
+                while sent < size:
+                    count = min(chance.choice((1, 100, 5000, 16384, 70000)), size - sent, (1 << 20) - sent % (1 << 20))
+                    start = sent % (1 << 20)
+                    end.sendall(piece[start:start + count])
+                    sent += count
+
+            def take(end):
+                for _ in range(size >> 20):
+                    assert receive(end, 1 << 20) == piece
+
+            def renew():
+                for _ in range(3):
+                    install(authority.issue("gw.test", "gw.test"), tmp_path)
+                    until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.2)
+
+            # One SSL object may be used by one thread at a time: the directions follow each other, renewals beside each.
+            run_all(lambda: send(client, seed), lambda: take(server_end), renew, seconds=80)
+            run_all(lambda: send(server_end, seed + 1), lambda: take(client), seconds=80)
+            gateway.event("certificates renewed")
+            finish(client)
+            server_end.close()
+
+
+def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, tmp_path):
+    install(server, tmp_path)
+    lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
+        "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
+    with Gateway({"routes": {"lab": lab}}) as gateway:
+        address, before = gateway.address("lab"), installed(tmp_path)
+        (tmp_path / "c.pem").write_text("nothing\n")
+        assert "c.pem" in gateway.event("certificates not renewed")["error"]
+        assert shown(address, authority) == before
+        gateway.signal(signal.SIGHUP)
+        gateway.event("reloaded")
+        assert shown(address, authority) == before
+        install(authority.issue("gw.test", "gw.test"), tmp_path)
+        until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.1)
+
+
+def test_a_certificate_that_is_not_there_is_awaited(authority, server, tmp_path):
+    lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
+        "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
+    with Gateway({"routes": {"lab": lab}}, ready=0) as gateway:
+        assert "c.pem" in gateway.event("listener waiting")["error"]
+        install(server, tmp_path)
+        with connect_tls(gateway.address("lab"), trusting(authority)) as client:
+            round_trip(client)
+
+
+def test_who_is_denied_gets_an_alert_before_any_handshake(authority, server):
+    config = {"routes": {"lab": {**route(server), "clients": {"deny": ["127.0.0.1"]}}}}
+    with Gateway(config) as gateway:
+        with pytest.raises(ssl.SSLError, match="(?i)access denied"):
+            connect_tls(gateway.address("lab"), trusting(authority))
+        assert gateway.event("session ended")["reason"] == "denied"
+
+
+def test_a_reload_moves_listeners_between_kinds_on_one_port(authority, server):
+    host, port = own_address()
+    kinds = ["tls", "tcp", "wss", "tls", "ws", "tcp"]
+    config = lambda kind: {"routes": {"lab": {"listen": f"{kind}://{host}:{port}", "endpoint": "sim://echo"} | (
+        {"tls": tls(server)} if kind in ("tls", "wss") else {})}}
+    gateway = Gateway(config(kinds[0]))
+    with gateway:
+        for number, kind in enumerate(kinds[1:], 1):
+            gateway.configure(config(kind))
+            gateway.signal(signal.SIGHUP)
+            gateway.event("reloaded", count=number)
+            assert gateway.event("listening", count=number + 1)["listen"].startswith(f"{kind}://")
+        assert not gateway.events("listener waiting")
+        with connect((host, port)) as client:
+            round_trip(client)
