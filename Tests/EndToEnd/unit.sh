@@ -28,7 +28,7 @@ exec 9>"$folder/lock"
 flock -w 300 9 || { echo "FAIL: another run holds $folder/lock"; exit 1; }
 
 # Made anew when what it holds changes.
-made="systemd-sysv dbus udev python3 iproute2 libyaml-0-2 zlib1g libgcc-s1"
+made="systemd-sysv dbus udev python3 iproute2 libyaml-0-2 libssl3 zlib1g libgcc-s1"
 if [ "$(cat "$root/.made" 2>/dev/null)" != "$made" ]; then
   rm -rf --one-file-system "$root"
   start=$SECONDS
