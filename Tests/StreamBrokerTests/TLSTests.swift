@@ -84,7 +84,11 @@ struct TLSTests {
   func believed() async throws {
     let rig = try TLSRig()
     for host in ["127.0.0.1", "localhost"] {
-      let port = try rig.serve { try $0.play(.echo) }.port
+      let port = try rig.serve { end in
+        // An address is no name (RFC 6066 section 3).
+        #expect(end.askedName == (host == "localhost" ? host : nil))
+        try end.play(.echo)
+      }.port
       try await onLane { lane in
         let stream = try await Broker(Schemes.standard).open("tls://\(host):\(port)\(rig.query)", on: lane)
         defer { stream.close() }

@@ -70,6 +70,39 @@ struct TLSStreamTests {
     }
   }
 
+  @Test("sends what it holds when the socket has room, though nobody waits for it")
+  func ownInterest() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      let chunk = [UInt8](repeating: 0x55, count: 65_536)
+      var sent = 0
+      while !stream.holdsUnit { if case .moved(let count) = try stream.write(chunk) { sent += count } }
+      let total = sent
+      #expect(try await onOwnThread { try far.receive(exactly: total).count } == total)
+    }
+  }
+
+  @Test("tells of bytes that are inside, where the socket says nothing of them")
+  func hiddenBytes() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      let bytes = (0..<10_000).map { UInt8(truncatingIfNeeded: $0) }
+      try await onOwnThread { try far.send(bytes) }
+      // The first read takes all of the record in.
+      var heard = try await stream.read(exactly: 1, on: lane)
+      var run = [UInt8](repeating: 0, count: 100)
+      while stream.holdsBytes {
+        guard case .moved(let count) = try run.withUnsafeMutableBytes({ try stream.read(into: $0) }) else { break }
+        heard += run[..<count]
+      }
+      #expect(heard == bytes)
+    }
+  }
+
   @Test("joins what is written together to one record, and does not take more at a time than of one run")
   func together() async throws {
     let rig = try TLSRig()

@@ -152,6 +152,9 @@ public final class TLSFarEnd: FarParty {
     return name.map { String(decoding: UnsafeBufferPointer(start: $0, count: Int(count)), as: UTF8.self) }
   }
 
+  /// The name that a client has asked for.
+  public var askedName: String? { SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name).map { String(cString: $0) } }
+
   /// The common name of the other side's certificate.
   public var peerName: String? {
     guard let certificate = SSL_get0_peer_certificate(ssl) else { return nil }
