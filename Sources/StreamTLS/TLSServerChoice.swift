@@ -29,7 +29,7 @@ extension TLSServerContext {
   /// What SSL_set_SSL_CTX(3) leaves as it was.
   private func takeOver(_ ssl: OpaquePointer) {
     SSL_set_SSL_CTX(ssl, first)
-    SSL_set_verify(ssl, SSL_CTX_get_verify_mode(first), nil)  // with the callback that it has
+    SSL_set_verify(ssl, SSL_CTX_get_verify_mode(first), ContextParts.noteVerification)
     let version = settings.minVersion == .tls13 ? TLS1_3_VERSION : TLS1_2_VERSION
     SSL_ctrl(ssl, SSL_CTRL_SET_MIN_PROTO_VERSION, Int(version), nil)
     let suites = settings.ciphers.filter { $0.hasPrefix("TLS_") }

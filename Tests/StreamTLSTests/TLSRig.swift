@@ -38,7 +38,7 @@ struct TLSRig: Sendable {
 
   /// Expects that nothing comes of it, and why on both sides.
   func refuse(
-    _ context: TLSServerContext? = nil,
+    _ context: TLSServerContext? = nil, choosing chosen: TLSServerContext? = nil,
     _ play: @escaping @Sendable (TLSFarEnd) throws -> Void = {
       try $0.handshake(); _ = try $0.receive()
     }
@@ -58,7 +58,13 @@ struct TLSRig: Sendable {
     let context = try context ?? TLSServerContext(server)
     let descriptor = try near.take()
     var failure: TLSFailure?
-    do { _ = try await shake(TLSHandshake(context, over: descriptor.raw), descriptor.raw) } catch let error
+    let handshake =
+      if let chosen {
+        TLSHandshake(context, choosing: { _ in chosen }, over: descriptor.raw)
+      } else {
+        TLSHandshake(context, over: descriptor.raw)
+      }
+    do { _ = try await shake(handshake, descriptor.raw) } catch let error
       as TLSFailure
     {
       failure = error
