@@ -1,0 +1,199 @@
+"""Who may come in: passwords and tokens at WebSocket listeners, roles, what a reload takes away, and how guessing is slowed down."""
+import base64
+import json
+import socket
+import subprocess
+import time
+
+import pytest
+from kit import Gateway, Pty, binary, connect, run_all, until
+from ways import Status, WebSocket, finish
+
+TOKENS = {"ada": "4f2d8c0a9b7e6d5c", "bob": "0b1c2d3e4f506172", "cyd": "c1d2c3d4c5d6c7d8"}
+
+
+@pytest.fixture(scope="module")
+def hash() -> str:
+    done = subprocess.run(
+        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+    return done.stdout.decode().strip()
+
+
+def config(hash: str, **more) -> dict:
+    """ada writes, bob listens, cyd has nothing to do with this route."""
+    return {
+        "users": {
+            "ada": {"password": hash, "token": TOKENS["ada"], "roles": {"lab-*": "writer", "*": "monitor"}},
+            "bob": {"token": TOKENS["bob"], "roles": {"*": "monitor"}},
+            "cyd": {"token": TOKENS["cyd"], "roles": {"other": "writer"}},
+        },
+        "routes": {
+            "lab-1": {"listen": ["ws://127.0.0.1:0/lab", "tcp://127.0.0.1:0"], "endpoint": "sim://echo", **more},
+            "other": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"},
+        },
+    }
+
+
+def basic(user: str, password: str) -> dict:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def bearer(user: str) -> dict:
+    return {"Authorization": f"Bearer {TOKENS[user]}"}
+
+
+def offering(user: str) -> dict:
+    return {"Sec-WebSocket-Protocol": f"binary, bearer.{TOKENS[user]}"}
+
+
+def door(gateway: Gateway, scheme: str) -> tuple[str, int]:
+    """Where clients of lab-1 arrive: the two listeners come in either order."""
+    places = [e["listen"] for e in gateway.events("listening", route="lab-1")]
+    host, port = next(p for p in places if p.startswith(f"{scheme}:")).split("/")[2].rsplit(":", 1)
+    return host, int(port)
+
+
+def enter(gateway: Gateway, fields: dict | None = None) -> WebSocket:
+    return WebSocket(connect(door(gateway, "ws")), "/lab", fields)
+
+
+def refused(gateway: Gateway, fields: dict | None = None) -> int:
+    with pytest.raises(Status) as refusal:
+        enter(gateway, fields)
+    if refusal.value.status == 401:
+        assert refusal.value.head["www-authenticate"].split()[0] in ("Basic", "Bearer")
+    return refusal.value.status
+
+
+def clients(gateway: Gateway) -> list[dict]:
+    status = json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)
+    return [client for route in status["routes"] for client in route["clients"]]
+
+
+@pytest.mark.parametrize("fields", [basic("ada", "hunter2"), bearer("ada"), offering("ada")], ids=["basic", "bearer", "page"])
+def test_who_says_who_he_is_gets_in_and_is_told_of_by_name(hash, fields):
+    with Gateway(config(hash)) as gateway:
+        client = enter(gateway, fields)
+        client.send(b"hello")
+        assert client.receive(5) == b"hello"
+        assert gateway.event("session opened")["user"] == "ada"
+        assert [c["user"] for c in clients(gateway)] == ["ada"]
+        # The token is no sub-protocol that was chosen.
+        assert client.head.get("sec-websocket-protocol") == ("binary" if "Sec-WebSocket-Protocol" in fields else None)
+        client.close()
+        gateway.event("session ended")
+        said = "\n".join(gateway.lines)
+        assert "hunter2" not in said and TOKENS["ada"] not in said and hash not in said
+
+
+def test_who_does_not_or_is_somebody_else_does_not(hash):
+    with Gateway(config(hash)) as gateway:
+        assert refused(gateway) == 401
+        assert refused(gateway, basic("ada", "hunter3")) == 401
+        assert refused(gateway, {"Authorization": "Basic x"}) == 401
+        gateway.event("session ended", reason="login-failed", count=3)
+        assert refused(gateway, bearer("cyd")) == 403
+        last = gateway.event("session ended", reason="denied")
+        assert (last["route"], last["user"]) == ("lab-1", "cyd")
+        # The raw port can't ask, and is as open as it was.
+        with connect(door(gateway, "tcp")) as plain:
+            plain.sendall(b"x")
+            assert plain.recv(10) == b"x"
+            finish(plain)
+
+
+def test_a_monitor_may_listen_and_what_he_says_goes_nowhere(hash):
+    with Pty() as device, Gateway(config(hash, endpoint=device.url)) as gateway:
+        writer, monitor = enter(gateway, bearer("ada")), enter(gateway, offering("bob"))
+        assert gateway.event("session opened", user="bob")["role"] == "monitor"
+        monitor.send(b"not this")
+        writer.send(b"this")
+        assert device.read(4) == b"this"
+        device.write(b"both")
+        assert writer.receive(4) == monitor.receive(4) == b"both"
+        writer.send(b"end")
+        assert device.read(3) == b"end"
+        monitor.close()
+        assert int(gateway.event("session ended", user="bob")["dropped"]) >= 8
+        writer.close()
+
+
+def test_only_those_may_come_whom_the_route_names(hash):
+    with Gateway(config(hash, listen="ws://127.0.0.1:0/lab", clients={"users": ["bob"]})) as gateway:
+        assert refused(gateway, bearer("ada")) == 403
+        enter(gateway, bearer("bob")).close()
+        gateway.event("session ended", user="bob")
+
+
+def test_a_reload_ends_those_whom_it_forbids_and_nobody_else(hash):
+    with Gateway(config(hash)) as gateway:
+        by_password, by_token, monitor = (
+            enter(gateway, fields) for fields in (basic("ada", "hunter2"), bearer("ada"), bearer("bob")))
+        raw = connect(door(gateway, "tcp"))
+        until(lambda: len(gateway.events("session opened")) == 4, 10, "four")
+        changed = config(hash)
+        changed["users"]["ada"]["token"] = "0000111122223333"
+        gateway.configure(changed)
+        gateway.signal(1)
+        assert "lab-1(users)" in gateway.event("reloaded")["changes"]
+        assert by_token.close_code() == (1008, "denied")
+        del changed["users"]["ada"]
+        gateway.configure(changed)
+        gateway.signal(1)
+        gateway.event("reloaded", count=2)
+        assert by_password.close_code() == (1008, "denied")
+        assert len(gateway.events("session ended", reason="denied", user="ada")) == 2
+        raw.sendall(b"x")
+        assert raw.recv(10) == b"x" and monitor.receive(1) == b"x"
+        assert [c.get("user") for c in clients(gateway)] == ["bob", None]
+        for client in (by_token, by_password, monitor):
+            client.close()
+        finish(raw)
+
+
+def test_guessing_is_slowed_down_however_many_connections_guess_and_elsewhere_nobody_waits(hash):
+    with Gateway(config(hash)) as gateway:
+        host, port = door(gateway, "ws")
+
+        def guess(number: int) -> int:
+            try:
+                WebSocket(connect((host, port)), "/lab", basic("ada", f"guess {number}"))
+            except Status as status:
+                return status.status
+            raise AssertionError("guessed")
+
+        for number in range(4):
+            assert guess(number) == 401
+        start = time.monotonic()
+        answers = run_all(*[lambda number=number: guess(number) for number in range(24)], seconds=60)
+        # Each waits for the one before it; who would wait for more than 8 s is sent away.
+        assert set(answers) == {401, 429} and answers.count(401) <= 16 and time.monotonic() - start > 3
+        faults = [e["error"] for e in gateway.events("session ended", reason="login-failed")]
+        assert any("wrong password of 'ada', failure 4 from 127.0.0.1" in fault for fault in faults)
+        # A client from elsewhere is not held up.
+        other = socket.socket()
+        other.settimeout(20)
+        other.bind(("127.0.0.9", 0))
+        other.connect((host, port))
+        start = time.monotonic()
+        client = WebSocket(other, "/lab", basic("ada", "hunter2"))
+        assert time.monotonic() - start < 4
+        client.close()
+
+
+def test_a_busy_page_is_hashed_once(hash):
+    """Hard to compute as this password is, twenty connections cost little more than one."""
+    slow = subprocess.run(
+        [binary(), "hash-password", "--cost", "8"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+    with Gateway(config(slow.stdout.decode().strip())) as gateway:
+        def used() -> float:
+            return sum(map(int, open(f"/proc/{gateway.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) / 100
+
+        before = used()
+        enter(gateway, basic("ada", "hunter2")).close()
+        once = used() - before
+        before = used()
+        for _ in range(20):
+            enter(gateway, basic("ada", "hunter2")).close()
+        assert used() - before < 10 * max(once, 0.05), f"{once} s for the first"
+        gateway.event("session ended", count=21)
