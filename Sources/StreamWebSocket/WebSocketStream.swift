@@ -13,6 +13,9 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     public var longestMessage: Int
     /// The longest control text of `baudway.v1`, in bytes.
     public var longestControlText = 64 << 10
+    /// So many control texts wait to be taken, then reading waits. With one, what was read before a text stands before it, and what
+    /// is read once it is taken stands behind it.
+    public var mostControlTexts = 64
     /// Silence after which the other side is asked whether it is there, and again until it counts as gone. Nil: never.
     public var pingInterval: Duration?
     /// A read ends at the end of a message: `endedMessage`. For programs to whom messages matter; a gateway's bytes have none.
@@ -72,8 +75,6 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   // Nothing comes any more: what is below ended, or broke, or does not answer.
   private var belowHasEnded = false
   private var texts: [ControlText] = []
-  /// Reading waits while so many are not taken.
-  public static let mostControlTexts = 64
 
   // Out; see WebSocketStream+Output.swift.
   var output = Output()
@@ -116,7 +117,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     guard !isClosed else { return .ended }
     endedMessage = nil
     if let end { return try tell(end, run) }
-    guard texts.count < Self.mostControlTexts else { return .blocked(until: []) }
+    guard texts.count < settings.mostControlTexts else { return .blocked(until: []) }
     if hidden.count > hiddenStart || decoder.holdsOutput { return try readHidden(into: run) }
     if settings.terms.deflate != nil || settings.marksMessages {
       // What is inside can be more than what came, so they can't share a place.
@@ -211,7 +212,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
         case .text:
           texts.append(ControlText(bytes: decoder.text, position: position + UInt64(progress.made)))
           controlTextsCame?()
-          if texts.count >= Self.mostControlTexts { return }
+          if texts.count >= settings.mostControlTexts { return }
         }
       }
     } catch {
@@ -266,7 +267,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   /// The oldest control text that was not taken yet. Reading goes on by itself when it had waited for that.
   public func takeControlText() -> ControlText? {
     guard !texts.isEmpty else { return nil }
-    if texts.count == Self.mostControlTexts && !isClosed { poller.again(self) }
+    if texts.count == settings.mostControlTexts && !isClosed { poller.again(self) }
     return texts.removeFirst()
   }
 
