@@ -72,7 +72,12 @@ struct DeskRequestTests {
   }
 
   @Test("has 4096 bytes at most, and no depth that matters")
-  func bounded() {
+  func bounded() throws {
+    let request = #"{"request":"status"}"#
+    _ = try DeskRequest.parse(Array((request + String(repeating: " ", count: 4096 - request.utf8.count)).utf8))
+    #expect(throws: DeskRequest.Fault.self) {
+      try DeskRequest.parse(Array((request + String(repeating: " ", count: 4097 - request.utf8.count)).utf8))
+    }
     for text in [
       "{\"request\":\"status\",\"id\":\"\(String(repeating: "x", count: 4096))\"}", String(repeating: "[", count: 4096),
     ] {
