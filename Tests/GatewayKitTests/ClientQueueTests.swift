@@ -32,6 +32,21 @@ struct ClientQueueTests {
     #expect(client.unsent == Array("er 1\r\n".utf8) && slow.writerWaits == [] && queue.isEmpty)
   }
 
+  @Test("tells one with a desk his place in an event")
+  func desk() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    let queue = ClientQueue(on: poller, notice: { _, _ in nil }, hasLeft: { _, _ in })
+    let label = Arrival.Label(address: nil, listener: "x")
+    queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
+    let client = DeskStream()
+    queue.append(client, label, mayLeave: true)
+    _ = queue.takeFirst()
+    poller.timers.fireDue()
+    #expect(client.news() == [#"{"event":"queue","place":2}"#, #"{"event":"queue","place":1}"#])
+    #expect(client.written == [])
+  }
+
   @Test("tells all who moved up together, at once the first time and then not more often than once a second")
   func seldom() throws {
     let clock = ManualClock()

@@ -113,13 +113,19 @@ extension Guest {
 extension Way {
   fileprivate var upgradeSettings: WebSocketUpgrade.Settings {
     WebSocketUpgrade.Settings(
-      origins: websocket?.origins ?? [], isSecure: tls != nil, subprotocols: [.binary],
+      origins: websocket?.origins ?? [], isSecure: tls != nil, subprotocols: [.baudwayV1, .binary],
       deflate: websocket?.deflate == true ? DeflateSettings() : nil)
   }
 
   fileprivate func streamSettings(_ terms: WebSocketTerms) -> WebSocketStream.Settings {
-    guard let websocket else { return WebSocketStream.Settings(terms: terms) }
-    return WebSocketStream.Settings(terms: terms, longestMessage: websocket.maxMessage, pingInterval: websocket.ping)
+    var settings = WebSocketStream.Settings(terms: terms)
+    // Each text keeps its place among the bytes.
+    settings.mostControlTexts = 1
+    if let websocket {
+      settings.longestMessage = websocket.maxMessage
+      settings.pingInterval = websocket.ping
+    }
+    return settings
   }
 }
 

@@ -80,6 +80,12 @@ final class ClientQueue: ByteStreamDelegate {
   }
 
   private func tell(_ place: Int) {
+    if let channel = line[place].stream as? any DeskChannel, channel.carriesTexts {
+      guard line[place].toldPlace != place + 1 else { return }
+      line[place].toldPlace = place + 1
+      _ = channel.send(event: Array(DeskEvent.queue(place: place + 1).json.description.utf8))
+      return
+    }
     // Who has not taken the last line yet is told his place then, once he has.
     guard line[place].toldPlace != place + 1, line[place].unsent.isEmpty,
       let text = notice(place + 1, line[place].label)

@@ -41,7 +41,7 @@ final class SessionGroup: LinkDelegate {
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
       label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
-    if let channel = stream as? any DeskChannel, channel.carriesTexts {
+    if label.isWebSocket, let channel = stream as? any DeskChannel, channel.carriesTexts {
       let desk = Desk(channel)
       session.desk = desk
       desk.tell(.hello(route: settings.name, session: number, role: label.role, user: label.identity.name))
