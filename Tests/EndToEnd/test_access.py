@@ -80,7 +80,7 @@ def test_who_says_who_he_is_gets_in_and_is_told_of_by_name(hash, fields):
         assert [c["user"] for c in clients(gateway)] == ["ada"]
         # The token is no sub-protocol that was chosen.
         assert client.head.get("sec-websocket-protocol") == ("binary" if "Sec-WebSocket-Protocol" in fields else None)
-        client.close()
+        finish(client.client)
         gateway.event("session ended")
         said = "\n".join(gateway.lines)
         assert "hunter2" not in said and TOKENS["ada"] not in said and hash not in said
@@ -113,15 +113,15 @@ def test_a_monitor_may_listen_and_what_he_says_goes_nowhere(hash):
         assert writer.receive(4) == monitor.receive(4) == b"both"
         writer.send(b"end")
         assert device.read(3) == b"end"
-        monitor.close()
+        finish(monitor.client)
         assert int(gateway.event("session ended", user="bob")["dropped"]) >= 8
-        writer.close()
+        finish(writer.client)
 
 
 def test_only_those_may_come_whom_the_route_names(hash):
     with Gateway(config(hash, listen="ws://127.0.0.1:0/lab", clients={"users": ["bob"]})) as gateway:
         assert refused(gateway, bearer("ada")) == 403
-        enter(gateway, bearer("bob")).close()
+        finish(enter(gateway, bearer("bob")).client)
         gateway.event("session ended", user="bob")
 
 
@@ -147,7 +147,7 @@ def test_a_reload_ends_those_whom_it_forbids_and_nobody_else(hash):
         assert raw.recv(10) == b"x" and monitor.receive(1) == b"x"
         assert [c.get("user") for c in clients(gateway)] == ["bob", None]
         for client in (by_token, by_password, monitor):
-            client.close()
+            finish(client.client)
         finish(raw)
 
 
@@ -178,7 +178,7 @@ def test_guessing_is_slowed_down_however_many_connections_guess_and_elsewhere_no
         start = time.monotonic()
         client = WebSocket(other, "/lab", basic("ada", "hunter2"))
         assert time.monotonic() - start < 4
-        client.close()
+        finish(client.client)
 
 
 def test_a_busy_page_is_hashed_once(hash):
@@ -190,10 +190,10 @@ def test_a_busy_page_is_hashed_once(hash):
             return sum(map(int, open(f"/proc/{gateway.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) / 100
 
         before = used()
-        enter(gateway, basic("ada", "hunter2")).close()
+        finish(enter(gateway, basic("ada", "hunter2")).client)
         once = used() - before
         before = used()
         for _ in range(20):
-            enter(gateway, basic("ada", "hunter2")).close()
+            finish(enter(gateway, basic("ada", "hunter2")).client)
         assert used() - before < 10 * max(once, 0.05), f"{once} s for the first"
         gateway.event("session ended", count=21)

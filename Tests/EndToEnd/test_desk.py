@@ -5,7 +5,7 @@ import termios
 
 import jsonschema
 from kit import ROOT, Gateway, Pty
-from ways import WebSocket
+from ways import WebSocket, finish
 
 SCHEMA = json.loads((ROOT / "Deploy/baudway.v1.schema.json").read_text())
 RATES = {9600: termios.B9600, 115200: termios.B115200}
@@ -82,11 +82,11 @@ def test_line_settings_reach_the_port_between_the_bytes_and_are_told_to_the_othe
         assert not (refusal := other.reply("x"))["ok"] and "holds the line" in refusal["error"]
         device.write(b"down")
         assert one.read(4) == other.read(4) == b"down"
-        one.close()
+        finish(one.client)
         gateway.event("session ended")
         other.ask({"request": "line", "id": 2, "baud": 115200})
         assert other.reply(2)["ok"] and rate(device) == RATES[115200]
-        other.close()
+        finish(other.client)
 
 
 def test_what_the_port_has_not_is_said_and_bytes_go_on():
@@ -102,7 +102,7 @@ def test_what_the_port_has_not_is_said_and_bytes_go_on():
         assert client.reply(None)["suggestion"] == "line"
         client.ask({"request": "purge", "id": 3, "what": "both"})
         assert client.reply(3)["ok"]
-        client.close()
+        finish(client.client)
 
 
 def test_a_simulated_device_has_no_line_and_keeps_its_bytes():
@@ -113,7 +113,7 @@ def test_a_simulated_device_has_no_line_and_keeps_its_bytes():
         client.ask({"request": "rts", "id": 1, "on": False})
         client.send(b"b")
         assert client.reply(1)["error"] == "not supported by this endpoint" and client.read(2) == b"ab"
-        client.close()
+        finish(client.client)
 
 
 def test_a_monitor_and_one_without_the_pen_may_not_touch_the_line():
@@ -130,8 +130,8 @@ def test_a_monitor_and_one_without_the_pen_may_not_touch_the_line():
             assert holder.reply(2)["ok"] and second.event("pen", mine=True)
             second.ask({"request": "line", "id": 3, "baud": 9600})
             assert second.reply(3)["ok"] and rate(device) == RATES[9600]
-            holder.close()
-            second.close()
+            finish(holder.client)
+            finish(second.client)
     with Pty() as device:
         config = lab(device)
         config["routes"]["lab"]["listen"] += "?role=monitor"
@@ -142,26 +142,26 @@ def test_a_monitor_and_one_without_the_pen_may_not_touch_the_line():
                 client.ask({**request, "id": 1})
                 assert client.reply(1)["error"] == "a monitor may only listen"
             assert rate(device) == RATES[115200]
-            client.close()
+            finish(client.client)
 
 
 def test_it_is_told_when_the_device_goes_and_when_it_is_back(tmp_path):
     link = tmp_path / "port"
     config = lab(None)
-    with Pty() as first:
-        os.symlink(first.url.removeprefix("tty://").split("?")[0], link)
-        config["routes"]["lab"]["endpoint"] = f"tty://{link}?baud=115200"
-        with Gateway(config) as gateway:
-            client = Desk(gateway)
+    first = Pty()
+    os.symlink(first.url.removeprefix("tty://").split("?")[0], link)
+    config["routes"]["lab"]["endpoint"] = f"tty://{link}?baud=115200"
+    with Gateway(config) as gateway:
+        client = Desk(gateway)
+        client.event("link", state="open")
+        link.unlink()
+        first.close()
+        assert client.event("link", state="waiting")["reason"]
+        client.ask({"request": "status", "id": 1})
+        assert client.reply(1)["ok"]
+        with Pty() as second:
+            os.symlink(second.url.removeprefix("tty://").split("?")[0], link)
             client.event("link", state="open")
-            link.unlink()
-            first.__exit__(None, None, None)
-            assert client.event("link", state="waiting")["reason"]
-            client.ask({"request": "status", "id": 1})
-            assert client.reply(1)["ok"]
-            with Pty() as second:
-                os.symlink(second.url.removeprefix("tty://").split("?")[0], link)
-                client.event("link", state="open")
-                client.send(b"again")
-                assert second.read(5) == b"again"
-                client.close()
+            client.send(b"again")
+            assert second.read(5) == b"again"
+            finish(client.client)
