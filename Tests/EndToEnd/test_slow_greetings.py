@@ -116,7 +116,15 @@ def test_500_slow_ones_keep_nobody_out_and_are_gone_in_ten_seconds(authority, de
         crowd = Dribblers(gateway.address(route), TEXTS[route], CROWD)
         try:
             slowest, served = 0.0, 0
-            late = threading.Thread(target=lambda: good(authority, gateway, route, "127.0.0.2"), daemon=True)
+            errors = []
+
+            def serve():
+                try:
+                    good(authority, gateway, route, "127.0.0.2")
+                except OSError as error:
+                    errors.append(error)
+
+            late = threading.Thread(target=serve, daemon=True)
             late.start()
             deadline = Deadline(30)
             while len(crowd.ended) < CROWD:
@@ -131,14 +139,13 @@ def test_500_slow_ones_keep_nobody_out_and_are_gone_in_ten_seconds(authority, de
             assert max(crowd.ended.values()) < 20
             # One from their address is served as soon as a place is free.
             late.join(30)
-            assert not late.is_alive()
-            assert gateway.event("session opened", route=route)
+            assert not late.is_alive() and not errors
         finally:
             crowd.stop()
         ended = gateway.events("session ended", reason="protocol-error") + gateway.events("session ended", reason="full")
         slow = [e for e in ended if e["client"].startswith("127.0.0.2:")]
-        assert len(slow) == CROWD
-        assert all(9.9 < float(e["seconds"]) < 13 for e in slow)
+        # Those who wait are not kept waiting for ten seconds by those before them.
+        assert len(slow) == CROWD and all(1.4 < float(e["seconds"]) < 13 for e in slow)
 
 
 def test_those_beyond_the_limit_are_served_when_others_are_through(authority, descriptors):

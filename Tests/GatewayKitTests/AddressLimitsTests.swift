@@ -24,6 +24,22 @@ struct AddressLimitsTests {
     #expect(limits.leave(2, from: here) == 6)
   }
 
+  @Test("give each a share of the time while others of his address wait, the longest first")
+  func shares() throws {
+    var limits = AddressLimits(most: 3)
+    let here = try address("127.0.0.2")
+    for number in 1...5 { _ = limits.enter(UInt64(number), from: here, at: UInt64(number)) }
+    _ = limits.enter(9, from: try address("127.0.0.1"), at: 1)  // nobody waits for him
+    #expect(limits.isCrowded)
+    #expect(limits.overdue(at: 10, after: 9) == [1])
+    #expect(limits.overdue(at: 12, after: 9) == [1, 2])  // not more than wait
+    #expect(limits.leave(1, from: here, at: 12) == 4)
+    #expect(limits.overdue(at: 12, after: 9) == [2])
+    #expect(limits.leave(5, from: here, at: 12) == nil)
+    #expect(limits.overdue(at: 99, after: 9).isEmpty)
+    #expect(!limits.isCrowded)
+  }
+
   @Test("are over with the last of an address, and forget it")
   func forgets() throws {
     var limits = AddressLimits(most: 1)

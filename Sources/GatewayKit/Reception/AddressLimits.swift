@@ -9,7 +9,8 @@ struct AddressLimits {
   enum Verdict: Hashable { case greet, wait, refuse }
 
   private struct Crowd {
-    var greeted: Set<UInt64> = []
+    /// And since when.
+    var greeted: [UInt64: UInt64] = [:]
     var waiting: [UInt64] = []
   }
 
@@ -18,36 +19,57 @@ struct AddressLimits {
   /// So many times `most` may wait: each costs a descriptor, of which one address must not have all.
   static let waitingPerPlace = 5
   private var crowds: [SocketAddress: Crowd] = [:]
+  private var waiting = 0
 
   init(most: Int) { self.most = most }
 
   /// Whether client `number` may be greeted now. Who is told to wait is named by a `leave` later, or leaves himself.
-  mutating func enter(_ number: UInt64, from address: SocketAddress) -> Verdict {
+  /// `now` is in nanoseconds.
+  mutating func enter(_ number: UInt64, from address: SocketAddress, at now: UInt64 = 0) -> Verdict {
     let household = address.household
     var crowd = crowds[household] ?? Crowd()
     if crowd.greeted.count < most && crowd.waiting.isEmpty {
-      crowd.greeted.insert(number)
+      crowd.greeted[number] = now
       crowds[household] = crowd
       return .greet
     }
     guard crowd.waiting.count < most * Self.waitingPerPlace else { return .refuse }
     crowd.waiting.append(number)
+    waiting += 1
     crowds[household] = crowd
     return .wait
   }
 
   /// Client `number` is greeted, or gone. Who may be greeted in his place.
-  mutating func leave(_ number: UInt64, from address: SocketAddress) -> UInt64? {
+  mutating func leave(_ number: UInt64, from address: SocketAddress, at now: UInt64 = 0) -> UInt64? {
     let household = address.household
     guard var crowd = crowds[household] else { return nil }
-    if crowd.greeted.remove(number) == nil { crowd.waiting.removeAll { $0 == number } }
+    if crowd.greeted.removeValue(forKey: number) == nil {
+      waiting -= crowd.waiting.count
+      crowd.waiting.removeAll { $0 == number }
+      waiting += crowd.waiting.count
+    }
     var next: UInt64?
     if crowd.greeted.count < most, !crowd.waiting.isEmpty {
-      next = crowd.waiting.removeFirst()
-      crowd.greeted.insert(next!)
+      let first = crowd.waiting.removeFirst()
+      waiting -= 1
+      crowd.greeted[first] = now
+      next = first
     }
     crowds[household] = crowd.greeted.isEmpty && crowd.waiting.isEmpty ? nil : crowd
     return next
+  }
+
+  /// Whether anybody waits, of any address.
+  var isCrowded: Bool { waiting > 0 }
+
+  /// Those who have been greeted for longer than `share` while others of their address wait: the longest first, and not more
+  /// than wait.
+  func overdue(at now: UInt64, after share: UInt64) -> [UInt64] {
+    crowds.values.filter { !$0.waiting.isEmpty }.flatMap { crowd in
+      crowd.greeted.filter { now &- $0.value >= share }.sorted { ($0.value, $0.key) < ($1.value, $1.key) }
+        .prefix(crowd.waiting.count).map(\.key)
+    }
   }
 
   /// Addresses that somebody is from.

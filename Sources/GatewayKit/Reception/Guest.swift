@@ -15,6 +15,7 @@ enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
   case notAProxy
   case tooMany(of: String)
   case tooFast(from: String)
+  case crowded(String)
   case notLetIn
   case noCertificate
   case unnamed
@@ -28,6 +29,7 @@ enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
     case .left(let step): "gone before the \(step) was over"
     case .notAProxy: "not among the networks under 'proxies'"
     case .tooMany(let address): "too many clients of \(address) are being greeted"
+    case .crowded(let step): "no \(step) so far, and others of its address wait"
     case .tooFast(let address): "too many clients of \(address) in a second"
     case .notLetIn: "this user is not let in here"
     case .noCertificate: "no certificate that says who it is"
@@ -221,6 +223,9 @@ final class Guest: PollHandler {
     let word = if case .waiting = stage { Ending.Word.full } else { Ending.Word.protocolError }
     end(Ending(word, GreetingFault.tooSlow(step, limit)))
   }
+
+  /// He has had his share, and others of his address wait.
+  func makeRoom() { end(Ending(.full, GreetingFault.crowded(step))) }
 
   /// Ends him, with an answer if there is one to give. Without one, not even an empty one, he is not waited for.
   func end(_ ending: Ending, saying answer: [UInt8]? = nil) {

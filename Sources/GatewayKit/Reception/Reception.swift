@@ -35,6 +35,7 @@ final class Reception {
   private var deadlines: [(guest: UInt64, time: UInt64)] = []
   private var firstDeadline = 0
   private var timer: Timers.Token?
+  private var sweep: Timers.Token?
   /// From accept(2) on, however much comes of him.
   private let patience: Duration
 
@@ -128,13 +129,29 @@ final class Reception {
 
   /// Whether the guest may be greeted now. Who waits is told by `mayGoOn()`.
   func mayBeGreeted(_ guest: Guest, from address: SocketAddress) -> AddressLimits.Verdict {
-    limits.enter(guest.number, from: address)
+    let verdict = limits.enter(guest.number, from: address, at: poller.timers.now)
+    watchCrowds()
+    return verdict
+  }
+
+  /// Who is greeted while others of his address wait has a share of the time: else some who dribble would keep out those who
+  /// come behind them until their own time is over.
+  private func watchCrowds() {
+    guard sweep == nil, limits.isCrowded else { return }
+    sweep = poller.timers.after(patience / 60) { [weak self] in
+      guard let self else { return }
+      sweep = nil
+      for number in limits.overdue(at: poller.timers.now, after: (patience * 3 / 20).nanoseconds) {
+        guests[number]?.makeRoom()
+      }
+      watchCrowds()
+    }
   }
 
   /// The guest is through, or gone.
   func left(_ guest: Guest, from address: SocketAddress?) {
     guests[guest.number] = nil
-    guard let address, let next = limits.leave(guest.number, from: address) else { return }
+    guard let address, let next = limits.leave(guest.number, from: address, at: poller.timers.now) else { return }
     // In a round of its own: whoever leaves may be in the middle of something.
     poller.timers.after(.zero) { [weak self] in self?.guests[next]?.mayGoOn() }
   }
