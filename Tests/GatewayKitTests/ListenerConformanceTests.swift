@@ -1,6 +1,7 @@
 // What every kind of listener promises, on every kind: a rig says how its URLs look and how a client comes. A new kind
 // is one rig in `rigs`.
 
+import CLinux
 import Glibc
 import StreamBroker
 import StreamTestKit

@@ -31,6 +31,9 @@ struct ProxyReader: Sendable {
   /// Bytes of extensions that are still to come.
   private var toSkip = 0
 
+  /// Bytes that it holds.
+  var keptCount: Int { kept.count }
+
   /// Of version 1, with its CR and LF.
   static let longestLine = 107
   private static let signature: [UInt8] = [0x0D, 0x0A, 0x0D, 0x0A, 0x00, 0x0D, 0x0A, 0x51, 0x55, 0x49, 0x54, 0x0A]

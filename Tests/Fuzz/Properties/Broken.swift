@@ -9,7 +9,7 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control, credentials, messages
+  case url, config, control, credentials, messages, proxy
 
   /// Throws for an input for which the property does not hold. To be used by one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
@@ -17,6 +17,7 @@ enum Property: String, CaseIterable {
     case .url: return URLProperty.check
     case .config: return ConfigProperty.check
     case .credentials: return CredentialsProperty.check
+    case .proxy: return ProxyProperty.check
     case .messages: return MessagesProperty.check
     case .control:
       let control = try ControlProperty()
