@@ -16,6 +16,8 @@
 
 static const uint64_t openssl_OP_NO_RENEGOTIATION = SSL_OP_NO_RENEGOTIATION;
 static const uint64_t openssl_OP_NO_COMPRESSION = SSL_OP_NO_COMPRESSION;
+static const uint64_t openssl_OP_CIPHER_SERVER_PREFERENCE = SSL_OP_CIPHER_SERVER_PREFERENCE;
+static const uint64_t openssl_OP_PRIORITIZE_CHACHA = SSL_OP_PRIORITIZE_CHACHA;
 static const uint64_t openssl_OP_NO_TICKET = SSL_OP_NO_TICKET;
 
 static inline int openssl_CTX_set_min_proto_version(SSL_CTX *ctx, int version) {

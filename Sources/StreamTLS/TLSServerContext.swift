@@ -80,6 +80,8 @@ public final class TLSServerContext: Sendable {
 
   private func setUp(_ context: OpaquePointer) {
     // Tickets keep sessions with the clients; a store here would be another thing to bound.
+    // Scanners want an order, and ours is the profile's. Who has no AES in hardware puts ChaCha20 first, and gets it.
+    SSL_CTX_set_options(context, openssl_OP_CIPHER_SERVER_PREFERENCE | openssl_OP_PRIORITIZE_CHACHA)
     openssl_CTX_set_session_cache_mode(context, Int(SSL_SESS_CACHE_OFF))
     // One: who wants to resume twice at once can do one of them in full.
     SSL_CTX_set_num_tickets(context, 1)

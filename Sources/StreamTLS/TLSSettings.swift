@@ -7,7 +7,7 @@ public enum TLSVersion: String, Hashable, Sendable, CaseIterable {
 }
 
 public enum TLSProfile {
-  /// Of TLS 1.2. Each is as good as the other, so the client chooses.
+  /// Of TLS 1.2. In our order, but for a client who puts ChaCha20 first.
   public static let ciphers = [
     "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384",
     "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305",

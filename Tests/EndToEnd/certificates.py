@@ -41,6 +41,7 @@ class Authority:
         own = (
             self._builder(name, self._key.public_key(), -1, 30)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .add_extension(
                 x509.KeyUsage(False, False, False, False, False, True, True, False, False), critical=True
             )
@@ -55,6 +56,9 @@ class Authority:
         builder = self._builder(name, key.public_key(), *days).add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
+        # Strict readers want to be told which key signed.
+        builder = builder.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(n) for n in alternatives]), False)
         issued = builder.sign(self._key, hashes.SHA256())
