@@ -105,7 +105,7 @@ let package = Package(
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [
-        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit", "StreamTLS",
+        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit", "StreamTLS", "StreamWebSocket",
         .product(name: "Logging", package: "swift-log"),
       ],
       exclude: ["Golden"], swiftSettings: strict),

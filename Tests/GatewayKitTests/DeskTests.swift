@@ -2,6 +2,7 @@
 
 import StreamBroker
 import StreamTestKit
+import StreamWebSocket
 import Testing
 
 @testable import ByteStreams
@@ -261,5 +262,27 @@ struct DeskTests {
     rig.send(monitor, .bytes("abc"), .text(#"{"request":"status","id":1}"#), .bytes("de"))
     #expect(endpoint.written == [] && session.dropped == 5)
     #expect(monitor.news().last == #"{"reply":1,"ok":true}"#)
+  }
+
+  @Test("keeps places in a real WebSocket, whose frames come all at once")
+  func websocket() throws {
+    let line = ScriptedLine()
+    let (rig, endpoint) = try rig(line: line)
+    func frame(_ opcode: UInt8, _ text: String) -> [UInt8] {
+      [0x80 | opcode, 0x80 | UInt8(text.utf8.count), 0, 0, 0, 0] + Array(text.utf8)  // a mask of zeros
+    }
+    let frames = frame(2, "ab") + frame(1, #"{"request":"dtr","on":true}"#) + frame(2, "cd")
+    let socket = ScriptedStream(reads: [.bytes(frames)], takesAll: true)
+    let terms = WebSocketTerms(subprotocol: .baudwayV1)
+    let client = WebSocketStream(
+      over: socket, as: .server, .init(terms, as: nil), on: rig.poller)
+    rig.join(client, desk: Desk(client))
+    rig.wakeReader(socket)
+    for _ in 0..<10 { rig.poller.runAgain() }
+    #expect(endpoint.written == Array("ab".utf8) && line.outputs.count == 1)
+    line.answer()
+    for _ in 0..<10 { rig.poller.runAgain() }
+    #expect(endpoint.written == Array("abcd".utf8))
+    client.close()
   }
 }

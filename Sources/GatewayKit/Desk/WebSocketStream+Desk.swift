@@ -2,6 +2,17 @@
 
 import StreamWebSocket
 
+extension WebSocketStream.Settings {
+  init(_ terms: WebSocketTerms, as websocket: Config.WebSocket?) {
+    self.init(terms: terms)
+    // Each text keeps its place among the bytes.
+    mostControlTexts = 1
+    guard let websocket else { return }
+    longestMessage = websocket.maxMessage
+    pingInterval = websocket.ping
+  }
+}
+
 extension WebSocketStream: DeskChannel {
   var carriesTexts: Bool { settings.terms.subprotocol == .baudwayV1 }
 

@@ -118,14 +118,7 @@ extension Way {
   }
 
   fileprivate func streamSettings(_ terms: WebSocketTerms) -> WebSocketStream.Settings {
-    var settings = WebSocketStream.Settings(terms: terms)
-    // Each text keeps its place among the bytes.
-    settings.mostControlTexts = 1
-    if let websocket {
-      settings.longestMessage = websocket.maxMessage
-      settings.pingInterval = websocket.ping
-    }
-    return settings
+    WebSocketStream.Settings(terms, as: websocket)
   }
 }
 
