@@ -2,7 +2,7 @@
 # podman and buildah; so no heredocs and no cache mounts. Deploy/README.md says how to run it.
 FROM docker.io/library/swift:6.3-bookworm AS build
 RUN apt-get -q update \
- && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-dev libssl-dev zlib1g-dev \
+ && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-dev libssl-dev zlib1g-dev libbluetooth-dev \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Package.swift ./

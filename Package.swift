@@ -20,11 +20,13 @@ let tested = strict + (isFuzzing ? [.unsafeFlags(["-sanitize=fuzzer", "-parse-as
 let fuzz: Target =
   isFuzzing
   ? .executableTarget(
-    name: "Fuzz", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker"], path: "Tests/Fuzz",
+    name: "Fuzz", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth"],
+    path: "Tests/Fuzz",
     exclude: ["Replay", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Driver"],
     swiftSettings: strict, linkerSettings: [.unsafeFlags(["-sanitize=fuzzer", "-use-ld=lld"])])
   : .testTarget(
-    name: "FuzzReplayTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker"], path: "Tests/Fuzz",
+    name: "FuzzReplayTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth"],
+    path: "Tests/Fuzz",
     exclude: ["Driver", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Replay"],
     swiftSettings: strict)
 
@@ -35,6 +37,7 @@ let package = Package(
     .executable(name: "websocket-echo", targets: ["websocket-echo"]),
     .library(name: "ByteStreams", targets: ["ByteStreams"]),
     .library(name: "StreamBroker", targets: ["StreamBroker"]),
+    .library(name: "StreamBrokerBluetooth", targets: ["StreamBrokerBluetooth"]),
     .library(name: "StreamTLS", targets: ["StreamTLS"]),
     .library(name: "StreamWebSocket", targets: ["StreamWebSocket"]),
   ],
@@ -44,6 +47,7 @@ let package = Package(
   ],
   targets: [
     // Floor 0: doors to C.
+    .target(name: "CBluetooth", cSettings: [.define("_GNU_SOURCE")]),  // BlueZ's headers, nothing linked
     .target(name: "CLinux", cSettings: [.define("_GNU_SOURCE")]),
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
     .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
@@ -60,12 +64,15 @@ let package = Package(
     // Floor 3: a URL becomes an open stream.
     .target(
       name: "StreamBroker", dependencies: ["ByteStreams", "CLinux", "StreamTLS"], swiftSettings: tested),
+    .target(
+      name: "StreamBrokerBluetooth", dependencies: ["ByteStreams", "CBluetooth", "StreamBroker"], swiftSettings: tested),
 
     // Floor 4: the gateway.
     .target(
       name: "GatewayKit",
       dependencies: [
-        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", "StreamTLS", "StreamWebSocket",
+        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", "StreamBrokerBluetooth", "StreamTLS",
+        "StreamWebSocket",
         .product(name: "Logging", package: "swift-log"),
       ],
       swiftSettings: tested),
@@ -102,6 +109,9 @@ let package = Package(
       name: "StreamBrokerTests",
       dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTLS", "StreamTestKit"],
       swiftSettings: strict),
+    .testTarget(
+      name: "StreamBrokerBluetoothTests",
+      dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit"], swiftSettings: strict),
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [

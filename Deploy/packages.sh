@@ -9,7 +9,7 @@ toolchain_packages=(
 )
 # What Baudway itself is linked with.
 # shellcheck disable=SC2034
-library_packages=(libyaml-dev libssl-dev zlib1g-dev)
+library_packages=(libyaml-dev libssl-dev zlib1g-dev libbluetooth-dev)
 
 # Installs those of the named packages that are missing, as root or through sudo. Quiet when all is there; with neither
 # right, prints the command that somebody has to run, and fails.

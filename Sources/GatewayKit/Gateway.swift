@@ -5,11 +5,12 @@ import CLinux
 import Dispatch
 import Glibc
 import StreamBroker
+import StreamBrokerBluetooth
 
 /// Calls return at once; what they bring about is told as events.
 public final class Gateway: Sendable {
   /// Opens every endpoint of this build.
-  public static let broker = Broker(Schemes.standard)
+  public static let broker = Broker(Schemes.standard + BluetoothSchemes.all)
 
   private let core: Resident<GatewayCore>
   private let reception: Resident<Reception>

@@ -50,7 +50,7 @@ public final class DeviceQueue: Sendable {
   /// unless more than `most` attempts hang here already. When it is cancelled in between, `undo` gets what was opened, on
   /// this queue again. `what` stands in the errors.
   /// For a driver that hangs, two are enough: one that was given up long ago, and one behind it. More would only pile up.
-  func open<Opened: Sendable>(
+  public func open<Opened: Sendable>(
     _ what: String, most: Int = 2, on poller: Poller,
     _ attempt: @escaping @Sendable () -> Result<Opened, OpenFailure>,
     undo: @escaping @Sendable (Opened) -> Void, _ done: @escaping (Result<Opened, OpenFailure>) -> Void

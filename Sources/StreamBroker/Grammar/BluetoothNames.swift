@@ -9,6 +9,13 @@ enum BluetoothNames {
     return groups.joined(separator: ":").uppercased()
   }
 
+  /// What the kernel calls an adapter, or the adapter's own address.
+  static func isAdapter(_ text: String) -> Bool {
+    let number = text.dropFirst(3)
+    let isName = text.hasPrefix("hci") && UInt16(number) != nil && number.allSatisfy(\.isWholeNumber)
+    return isName || address(text) != nil
+  }
+
   /// An assigned number of 16 or 32 bits, or a UUID of 128, in capitals: "FFF0". Nil when it is none.
   static func uuid(_ text: String) -> String? {
     isHex(text[...], count: 4) || isHex(text[...], count: 8) || isDeviceUUID(text) ? text.uppercased() : nil

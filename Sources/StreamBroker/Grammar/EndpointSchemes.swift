@@ -144,7 +144,8 @@ public enum EndpointSchemes {
     rules: [
       Rule("uuid") {
         $0.gives("uuid") && $0.port != nil ? "a service is looked up only where no channel is given" : nil
-      }
+      },
+      adapter,
     ])
 
   private static let ble = SchemeGrammar(
@@ -161,6 +162,7 @@ public enum EndpointSchemes {
     rules: [
       Rule("rx") { $0.gives("rx") && !$0.gives("tx") ? "rx and tx go together: say tx=… too" : nil },
       Rule("tx") { $0.gives("tx") && !$0.gives("rx") ? "rx and tx go together: say rx=… too" : nil },
+      adapter,
       Rule("profile") { $0.gives("profile") && $0.gives("rx") ? "say either a profile, or rx and tx" : nil },
     ])
 
@@ -174,8 +176,12 @@ public enum EndpointSchemes {
       }
     ])
 
+  private static let adapter = Rule("adapter") { url in
+    guard let adapter = url.string("adapter"), !BluetoothNames.isAdapter(adapter) else { return nil }
+    return "expected hci0, hci1, … or an adapter's address"
+  }
   private static let radio = [
-    Parameter("adapter", .text, "the Bluetooth adapter, such as hci0"),
+    Parameter("adapter", .text, "the Bluetooth adapter, by name (hci0) or address"),
     Parameter("security", .words(["low", "medium", "high"]), "none, encrypted, or authenticated pairing"),
   ]
 }

@@ -38,7 +38,7 @@ struct Connect: ParsableCommand {
   func run() throws {
     signal(SIGPIPE, SIG_IGN)
     signal(SIGCHLD, SIG_DFL)
-    let broker = Broker(Schemes.standard)
+    let broker = Gateway.broker
     let connector = try connector(of: broker)
     let terminal = isatty(STDIN_FILENO) == 1
     let visit = try Visit(

@@ -1,0 +1,93 @@
+#include "CBluetooth.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <bluetooth/bluetooth.h>
+#include <bluetooth/hci.h>
+#include <bluetooth/l2cap.h>
+#include <bluetooth/rfcomm.h>
+
+enum { FLAGS = SOCK_NONBLOCK | SOCK_CLOEXEC };
+
+// The kernel has the last byte first. libbluetooth's str2ba does the same; nothing of the library is linked.
+static bdaddr_t reversed(const uint8_t *address) {
+  bdaddr_t turned;
+  for (int i = 0; i < 6; i++) turned.b[i] = address[5 - i];
+  return turned;
+}
+
+int bluetooth_rfcomm_socket(void) { return socket(AF_BLUETOOTH, SOCK_STREAM | FLAGS, BTPROTO_RFCOMM); }
+
+int bluetooth_l2cap_socket(void) { return socket(AF_BLUETOOTH, SOCK_SEQPACKET | FLAGS, BTPROTO_L2CAP); }
+
+static struct sockaddr_rc rfcomm_place(const uint8_t *address, uint8_t channel) {
+  return (struct sockaddr_rc){.rc_family = AF_BLUETOOTH, .rc_bdaddr = reversed(address), .rc_channel = channel};
+}
+
+static struct sockaddr_l2 l2cap_place(const uint8_t *address, uint16_t psm) {
+  return (struct sockaddr_l2){.l2_family = AF_BLUETOOTH, .l2_psm = htobs(psm), .l2_bdaddr = reversed(address)};
+}
+
+int bluetooth_rfcomm_bind(int fd, const uint8_t *address) {
+  struct sockaddr_rc place = rfcomm_place(address, 0);
+  return bind(fd, (struct sockaddr *)&place, sizeof place);
+}
+
+int bluetooth_l2cap_bind(int fd, const uint8_t *address) {
+  struct sockaddr_l2 place = l2cap_place(address, 0);
+  return bind(fd, (struct sockaddr *)&place, sizeof place);
+}
+
+int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel) {
+  struct sockaddr_rc place = rfcomm_place(address, channel);
+  return connect(fd, (struct sockaddr *)&place, sizeof place);
+}
+
+int bluetooth_l2cap_connect(int fd, const uint8_t *address, uint16_t psm) {
+  struct sockaddr_l2 place = l2cap_place(address, psm);
+  return connect(fd, (struct sockaddr *)&place, sizeof place);
+}
+
+int bluetooth_set_security(int fd, uint8_t level) {
+  struct bt_security security = {.level = level};
+  return setsockopt(fd, SOL_BLUETOOTH, BT_SECURITY, &security, sizeof security);
+}
+
+static int ask_adapters(int fd, struct bluetooth_adapter *adapters, int most) {
+  struct hci_dev_list_req *list = calloc(1, sizeof *list + HCI_MAX_DEV * sizeof *list->dev_req);
+  if (!list) return -1;
+  list->dev_num = HCI_MAX_DEV;
+  if (ioctl(fd, HCIGETDEVLIST, list) < 0) {
+    int number = errno;
+    free(list);
+    errno = number;
+    return -1;
+  }
+  int count = 0;
+  for (int i = 0; i < list->dev_num && count < most; i++) {
+    struct hci_dev_info info = {.dev_id = list->dev_req[i].dev_id};
+    if (ioctl(fd, HCIGETDEVINFO, &info) < 0) continue;  // it has just gone
+    struct bluetooth_adapter *adapter = &adapters[count++];
+    adapter->number = info.dev_id;
+    // Not info.flags: those count one that switches itself off in a moment as on.
+    adapter->is_on = (list->dev_req[i].dev_opt & 1 << HCI_UP) != 0;
+    for (int place = 0; place < 6; place++) adapter->address[place] = info.bdaddr.b[5 - place];
+  }
+  free(list);
+  return count;
+}
+
+int bluetooth_adapters(struct bluetooth_adapter *adapters, int most) {
+  int fd = socket(AF_BLUETOOTH, SOCK_RAW | SOCK_CLOEXEC, BTPROTO_HCI);
+  if (fd < 0) return -1;
+  int count = ask_adapters(fd, adapters, most);
+  int number = errno;
+  close(fd);
+  errno = number;
+  return count;
+}

@@ -1,0 +1,158 @@
+// Sockets of Bluetooth: how they are made (off the lane, for the kernel may load a module first) and how they connect (on the
+// lane, without waiting).
+
+internal import CBluetooth
+import ByteStreams
+import Glibc
+import StreamBroker
+
+/// What a socket is to reach, and how.
+struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
+  enum Service: Hashable, Sendable {
+    case rfcomm(channel: UInt8)
+    case sdp
+  }
+  enum Security: UInt8, Sendable {
+    case low = 1
+    case medium, high  // BT_SECURITY_MEDIUM, _HIGH
+  }
+  let device: BluetoothAddress
+  let service: Service
+  var adapter = AdapterChoice(wanted: nil)
+  var security: Security?
+
+  var description: String {
+    switch service {
+    case .rfcomm(let channel): "channel \(channel) of \(device)"
+    case .sdp: "the service list of \(device)"
+    }
+  }
+
+  // Bluetooth Core, SDP, section 2: the well-known PSM.
+  private static let sdpPSM: UInt16 = 1
+
+  /// A socket that is ready to connect. May block.
+  func prepare() -> Result<DescriptorParcel, OpenFailure> {
+    do throws(OpenFailure) {
+      return .success(DescriptorParcel(try prepared()))
+    } catch {
+      return .failure(error)
+    }
+  }
+
+  private func prepared() throws(OpenFailure) -> Descriptor {
+    // A kernel that does not tell is no obstacle: connecting says what is wrong, in fewer words.
+    var adapter: Adapter?
+    if let adapters = try? Adapter.all() { adapter = try self.adapter.choose(from: adapters) }
+    do throws(SystemError) {
+      let raw = isStream ? bluetooth_rfcomm_socket() : bluetooth_l2cap_socket()
+      guard raw >= 0 else { throw SystemError("socket") }
+      let socket = Descriptor(owning: raw)
+      if let bytes = adapter?.address.bytes {
+        let answer = isStream ? bluetooth_rfcomm_bind(raw, bytes) : bluetooth_l2cap_bind(raw, bytes)
+        guard answer == 0 else { throw SystemError("bind") }
+      }
+      if let security, isStream, bluetooth_set_security(raw, security.rawValue) != 0 { throw SystemError("setsockopt") }
+      return socket
+    } catch {
+      throw failure(error)
+    }
+  }
+
+  private var isStream: Bool { service != .sdp }
+
+  /// connect(2) of a non-blocking socket. Answers whether it is there already.
+  func connect(_ raw: Int32) throws(SystemError) -> Bool {
+    let answer =
+      switch service {
+      case .rfcomm(let channel): bluetooth_rfcomm_connect(raw, device.bytes, channel)
+      case .sdp: bluetooth_l2cap_connect(raw, device.bytes, Self.sdpPSM)
+      }
+    guard answer != 0 else { return true }
+    guard errno == EINPROGRESS else { throw SystemError("connect") }
+    return false
+  }
+
+  func failure(_ error: SystemError) -> OpenFailure {
+    OpenFailure("connect to \(self)", error, advice: advice(error.errno))
+  }
+
+  /// What to do about it. Said of a first attempt; the gateway goes on trying by itself.
+  func advice(_ number: Int32) -> String? {
+    switch number {
+    case EAFNOSUPPORT, EPROTONOSUPPORT:
+      "this kernel has no Bluetooth, or keeps it from a container without the host's network"
+    case EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL: "no Bluetooth adapter is there and switched on"
+    case EHOSTDOWN:
+      "the device does not answer: it is off, out of range, connected to another host, or that is not its address"
+    case ECONNREFUSED:
+      switch service {
+      case .rfcomm(let channel):
+        "nothing listens on channel \(channel) there; a URL without a channel looks it up"
+      case .sdp: "the device has no list of services; give the channel, as in rfcomm://\(device):1"
+      }
+    case EBUSY: "this machine has that channel open already: another program, or a connection that is just ending"
+    case EACCES, EPERM:
+      "the device or this machine refused to pair, or the pairing is too weak for the security asked for; pair it once, as by "
+        + "'bluetoothctl pair \(device)'"
+    case ECONNRESET:
+      "the device hung up; one that asks for a PIN has to be paired once, as by 'bluetoothctl pair \(device)'"
+    case ETIMEDOUT: "the device went out of range while it was being connected"
+    default: nil
+    }
+  }
+}
+
+/// A socket on its way; lives on the lane.
+final class BluetoothConnect: PollHandler {
+  private let poller: Poller
+  private let raw: Int32
+  private var descriptor: Descriptor?
+  private var isInPoller = false
+  private var done: ((Result<DescriptorParcel, SystemError>) -> Void)?
+
+  private let target: BluetoothTarget
+
+  init(_ socket: DescriptorParcel, to target: BluetoothTarget, on poller: Poller) {
+    self.target = target
+    self.poller = poller
+    descriptor = socket.take()
+    raw = descriptor?.raw ?? -1
+  }
+
+  /// `done` is called once, later or at once, unless it is cancelled before.
+  func start(_ done: @escaping (Result<DescriptorParcel, SystemError>) -> Void) {
+    self.done = done
+    guard raw >= 0 else { return finish(SystemError("connect", EBADF)) }
+    do throws(SystemError) {
+      if try target.connect(raw) { return finish(nil) }
+      // Only now: a socket that has not begun to connect counts as hung up.
+      try poller.add(raw, handler: self, for: .writable)
+      isInPoller = true
+    } catch {
+      finish(error)
+    }
+  }
+
+  func ready(_ events: PollEvents) {
+    let error = SocketOptions.takeError(of: raw, "connect")
+    finish(error ?? (events.isDisjoint(with: .hangUp) ? nil : SystemError("connect", ECONNRESET)))
+  }
+
+  private func finish(_ error: SystemError?) {
+    guard let done else { return }
+    let socket = take()
+    if let socket, error == nil { return done(.success(socket)) }
+    done(.failure(error ?? SystemError("connect", EBADF)))
+  }
+
+  func cancel() { _ = take() }
+
+  private func take() -> DescriptorParcel? {
+    done = nil
+    if isInPoller { poller.remove(raw) }
+    isInPoller = false
+    guard let descriptor = descriptor.take() else { return nil }
+    return DescriptorParcel(descriptor)
+  }
+}

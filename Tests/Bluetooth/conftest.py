@@ -1,0 +1,45 @@
+"""One emulated machine and one set of devices for all tests."""
+import pathlib
+import sys
+
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "Guest"), str(TESTS / "EndToEnd")]
+
+import machine as emulated  # noqa: E402
+import radio  # noqa: E402
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(120))
+
+
+@pytest.fixture(scope="session")
+def booted():
+    guest = emulated.Machine.boot()
+    yield guest
+    guest.stop()
+
+
+@pytest.fixture(scope="session")
+def devices(booted):
+    booted.ask(f"modprobe -a {radio.MODULES}", 60)
+    air = radio.Air(booted)
+    yield air
+    air.close()
+
+
+@pytest.fixture
+def air(devices, booted):
+    """The adapter is there and on, and everybody answers. What the guest's kernel complained about is printed if the test fails."""
+    devices.reset()
+    yield devices
+    print("the machine's console:", booted.console()[-2000:], sep="\n")
+
+
+@pytest.fixture
+def guest(booted):
+    return booted

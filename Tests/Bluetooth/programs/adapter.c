@@ -1,0 +1,31 @@
+// Switches hci0 on or off, or tells how it is: adapter up|down|state. Answers "none", "off" or "on".
+#include <bluetooth/bluetooth.h>
+#include <bluetooth/hci.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+int main(int count, char **words) {
+  int fd = socket(AF_BLUETOOTH, SOCK_RAW, BTPROTO_HCI);
+  if (fd < 0 || count != 2) return 64;
+  if (strcmp(words[1], "up") == 0 && ioctl(fd, HCIDEVUP, 0) < 0 && errno != EALREADY) {
+    perror("HCIDEVUP");
+    return 1;
+  }
+  if (strcmp(words[1], "down") == 0 && ioctl(fd, HCIDEVDOWN, 0) < 0) {
+    perror("HCIDEVDOWN");
+    return 1;
+  }
+  struct {
+    struct hci_dev_list_req list;
+    struct hci_dev_req first;
+  } asked = {.list.dev_num = 1};
+  if (ioctl(fd, HCIGETDEVLIST, &asked) < 0 || asked.list.dev_num == 0) {
+    puts("none");
+  } else {
+    puts(asked.list.dev_req[0].dev_opt & 1 << HCI_UP ? "on" : "off");
+  }
+  return 0;
+}

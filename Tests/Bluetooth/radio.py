@@ -1,0 +1,76 @@
+"""What the Bluetooth tests share: the devices on the air, and the guest's adapter."""
+import pathlib
+import subprocess
+import threading
+
+from kit import until
+
+HERE = pathlib.Path(__file__).resolve().parent
+STATE = HERE.parents[1] / ".build" / "bluetooth"
+# BR/EDR and what it calls for by name: the machine loads no module by itself.
+MODULES = "ctr sha512_generic hmac drbg ecb cmac ecdh_generic bluetooth rfcomm hci_vhci"
+
+SERIAL, MUTE, NOBODY = "00:AA:01:00:00:01", "00:AA:01:00:00:05", "00:AA:01:00:00:77"
+PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
+
+
+class Air:
+    """The devices, as a process of their own, and the adapter through which the guest hears them."""
+
+    def __init__(self, guest):
+        self.guest, self._relay = guest, None
+        self._process = subprocess.Popen(
+            [STATE / "venv/bin/python", HERE / "devices.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._end = threading.Timer(600, self._process.kill)  # come what may
+        self._end.start()
+        self._port = int(self._process.stdout.readline())
+
+    def order(self, line: str) -> str:
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        assert not answer.startswith("error"), f"{line}: {answer}"
+        return answer
+
+    # The adapter.
+
+    def adapter(self, order: str = "state") -> str:
+        """up, down or state; answers none, off or on."""
+        return self.guest.ask(f"{STATE}/bin/adapter {order}").strip()
+
+    def plug(self, on: bool = True):
+        assert self._relay is None
+        self._relay = self.guest.call(f"exec {STATE}/bin/relay 10.0.2.2 {self._port}")
+        until(lambda: self.adapter() != "none", 20, "an adapter", every=0.1)
+        if on:
+            # A new one is being set up for a moment and busy so long.
+            until(lambda: self.guest.run(f"{STATE}/bin/adapter up").returncode == 0, 20, "an adapter that is on", every=0.1)
+
+    def pull(self):
+        if self._relay is None:
+            return
+        self.order("pull")
+        self._relay.wait(20)
+        self._relay.close()
+        self._relay = None
+        until(lambda: self.adapter() == "none", 20, "no adapter", every=0.1)
+
+    def reset(self):
+        """As it was at the beginning."""
+        for name in ("serial", "mute"):
+            self.order(f"silent {name} 0")
+        if self._relay is None:
+            self.plug()
+        elif self.adapter() != "on":
+            self.adapter("up")
+
+    def close(self):
+        self._end.cancel()
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+        if self._relay:
+            self._relay.close()

@@ -1,0 +1,46 @@
+// What a Bluetooth device says to a look-up: the bytes are taken for a data element, for a whole answer, and for the content of
+// a good answer.
+
+@testable import StreamBrokerBluetooth
+
+enum SDPProperty {
+  static func check(_ input: [UInt8]) throws(Broken) {
+    try checkElement(input)
+    try checkAnswer(input)
+    try checkAnswer(Self.answer(input, continuation: []))
+    try checkAnswer(Self.answer(input, continuation: Array(input.prefix(16))))
+  }
+
+  private static func checkElement(_ input: [UInt8]) throws(Broken) {
+    guard let element = try? DataElement.read(all: input) else { return }
+    let encoded = element.encoded
+    try hold((try? DataElement.read(all: encoded)) == element, "an element that does not come back")
+    try hold(encoded.count <= input.count, "a longer way to say the same")
+  }
+
+  private static func checkAnswer(_ message: [UInt8]) throws(Broken) {
+    var lookUp = ChannelLookUp(BluetoothUUID(0x1101))
+    // The same again and again, as a device may: it ends, and every request is whole.
+    for round in 0...ChannelLookUp.mostPieces + 1 {
+      let next = UInt16(truncatingIfNeeded: round + 1)
+      var again = message
+      if again.count >= 3, round > 0 { again.replaceSubrange(1...2, with: DataElement.bigEndian(UInt64(next), 2)) }
+      switch lookUp.handle(again) {
+      case .found(let channel): return try hold((1...30).contains(channel), "a channel that there can't be")
+      case .giveUp(let fault): return try holdsOneLine(fault.advice, "advice")
+      case .wait: return try hold(Array(again[1...2]) != DataElement.bigEndian(UInt64(next), 2), "an answer left alone")
+      case .send(let request):
+        let length = Int(request[3]) << 8 | Int(request[4])
+        try hold(request.count == length + 5 && request.count <= 64, "a request of another length")
+      }
+    }
+    throw Broken("a look-up without end")
+  }
+
+  private static func answer(_ list: [UInt8], continuation: [UInt8]) -> [UInt8] {
+    guard list.count < 60_000 else { return list }
+    let parameters =
+      DataElement.bigEndian(UInt64(list.count), 2) + list + [UInt8(continuation.count)] + continuation
+    return [7, 0, 1] + DataElement.bigEndian(UInt64(parameters.count), 2) + parameters
+  }
+}
