@@ -25,7 +25,8 @@ let fuzz: Target =
     exclude: ["Replay", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Driver"],
     swiftSettings: strict, linkerSettings: [.unsafeFlags(["-sanitize=fuzzer", "-use-ld=lld"])])
   : .testTarget(
-    name: "FuzzReplayTests", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth"],
+    name: "FuzzReplayTests",
+    dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth"],
     path: "Tests/Fuzz",
     exclude: ["Driver", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Replay"],
     swiftSettings: strict)
