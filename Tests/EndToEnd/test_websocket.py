@@ -12,7 +12,7 @@ import pytest
 import websockets
 from certificates import Authority
 from kit import Gateway, Pty, binary, connect, receive, receive_all, run_all
-from ways import Status, WebSocket, connect_tls, finish, own_address, request, trusting
+from ways import Status, WebSocket, connect_tls, finish, frame, own_address, request, trusting
 
 ECHO = {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}
 TOKEN = "4f2d8c0a9b7e6d5c"
@@ -114,6 +114,27 @@ def test_paths_lead_to_routes_that_share_a_port(authority, server):
             lab.send(b"still")
             assert lab.receive(5) == b"still"
         assert not gateway.events("listener waiting")
+
+
+def test_what_comes_with_the_request_is_not_forgotten(authority, server):
+    """The first messages in one piece with the request, before anybody has answered it."""
+    lab = {"listen": ["ws://127.0.0.1:0/lab", "wss://127.0.0.1:0/lab"], "endpoint": "sim://echo", "tls": tls(server)}
+    with Gateway({"routes": {"lab": lab}}) as gateway:
+        ask = b"GET /lab HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        ask += b"Sec-WebSocket-Key: " + base64.b64encode(bytes(16)) + b"\r\n\r\n"
+        for line in gateway.events("listening"):
+            host, port = line["listen"].split("://")[1].removesuffix("/lab").rsplit(":", 1)
+            client = connect((host, int(port)))
+            if line["listen"].startswith("wss"):
+                client = trusting(authority).wrap_socket(client, server_hostname="gw.test")
+            client.sendall(ask + frame(b"early"))
+            answer = b""
+            while not answer.endswith(b"early"):
+                piece = client.recv(4096)
+                assert piece, answer
+                answer += piece
+            assert answer.startswith(b"HTTP/1.1 101 ")
+            finish(client)
 
 
 def test_pages_of_other_origins_are_kept_out():
