@@ -20,13 +20,14 @@ let tested = strict + (isFuzzing ? [.unsafeFlags(["-sanitize=fuzzer", "-parse-as
 let fuzz: Target =
   isFuzzing
   ? .executableTarget(
-    name: "Fuzz", dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth"],
+    name: "Fuzz",
+    dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamWebSocket"],
     path: "Tests/Fuzz",
     exclude: ["Replay", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Driver"],
     swiftSettings: strict, linkerSettings: [.unsafeFlags(["-sanitize=fuzzer", "-use-ld=lld"])])
   : .testTarget(
     name: "FuzzReplayTests",
-    dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth"],
+    dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamWebSocket"],
     path: "Tests/Fuzz",
     exclude: ["Driver", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Replay"],
     swiftSettings: strict)
@@ -64,7 +65,8 @@ let package = Package(
 
     // Floor 3: a URL becomes an open stream.
     .target(
-      name: "StreamBroker", dependencies: ["ByteStreams", "CLinux", "StreamTLS"], swiftSettings: tested),
+      name: "StreamBroker", dependencies: ["ByteStreams", "CLinux", "StreamTLS", "StreamWebSocket"],
+      swiftSettings: tested),
     .target(
       name: "StreamBrokerBluetooth", dependencies: ["ByteStreams", "CBluetooth", "StreamBroker"], swiftSettings: tested),
 
@@ -108,7 +110,7 @@ let package = Package(
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerTests",
-      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTLS", "StreamTestKit"],
+      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTLS", "StreamTestKit", "StreamWebSocket"],
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerBluetoothTests",

@@ -13,13 +13,13 @@ public struct WebSocketRequest: Sendable {
 
   public let bytes: [UInt8]
   private let key: String
-  private let subprotocol: WebSocketSubprotocol?
+  private let subprotocol: String?
   private let deflate: DeflateSettings?
 
   /// `host`: as in a URL, with the port where it is not the scheme's. `target`: path and query, escaped, from a slash on.
   /// `fields` are sent besides; no line ends in them.
   public init(
-    host: String, target: String, subprotocol: WebSocketSubprotocol? = nil, deflate: DeflateSettings? = nil,
+    host: String, target: String, subprotocol: String? = nil, deflate: DeflateSettings? = nil,
     fields: [(name: String, value: String)] = []
   ) {
     var random = SystemRandomNumberGenerator()
@@ -29,7 +29,7 @@ public struct WebSocketRequest: Sendable {
   }
 
   init(
-    host: String, target: String, subprotocol: WebSocketSubprotocol?, deflate: DeflateSettings?,
+    host: String, target: String, subprotocol: String?, deflate: DeflateSettings?,
     fields: [(name: String, value: String)], key: String
   ) {
     self.key = key
@@ -37,7 +37,7 @@ public struct WebSocketRequest: Sendable {
     self.deflate = deflate
     var head = "GET \(target) HTTP/1.1\r\nHost: \(host)\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     head += "Sec-WebSocket-Key: \(key)\r\nSec-WebSocket-Version: 13\r\n"
-    if let subprotocol { head += "Sec-WebSocket-Protocol: \(subprotocol.rawValue)\r\n" }
+    if let subprotocol { head += "Sec-WebSocket-Protocol: \(subprotocol)\r\n" }
     if let deflate { head += "Sec-WebSocket-Extensions: \(deflate.offer)\r\n" }
     for field in fields { head += "\(field.name): \(field.value)\r\n" }
     bytes = Array((head + "\r\n").utf8)
@@ -52,11 +52,11 @@ public struct WebSocketRequest: Sendable {
     guard head.fields.count(of: "sec-websocket-accept") == 1,
       head["sec-websocket-accept"] == WebSocketUpgrade.accept(key)
     else { throw .wrong("its Sec-WebSocket-Accept belongs to another request") }
-    var terms = WebSocketTerms(subprotocol: subprotocol)
+    var terms = WebSocketTerms(subprotocol: subprotocol.flatMap { WebSocketSubprotocol(rawValue: $0) })
     // Chosen must be what was asked for. One who chooses none speaks plain binary, which is all that `binary` means.
     if let chosen = head["sec-websocket-protocol"] {
-      guard chosen == subprotocol?.rawValue else { throw .wrong("it chose a sub-protocol that was not asked for") }
-    } else if subprotocol == .baudwayV1 {
+      guard chosen == subprotocol else { throw .wrong("it chose a sub-protocol that was not asked for") }
+    } else if terms.subprotocol == .baudwayV1 {
       throw .wrong("it does not speak the sub-protocol baudway.v1")
     }
     let extensions = head.fields.list("sec-websocket-extensions")

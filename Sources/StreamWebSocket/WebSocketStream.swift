@@ -16,6 +16,8 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     /// So many control texts wait to be taken, then reading waits. With one, what was read before a text stands before it, and what
     /// is read once it is taken stands behind it.
     public var mostControlTexts = 64
+    /// Nobody will take them.
+    public var dropsControlTexts = false
     /// Silence after which the other side is asked whether it is there, and again until it counts as gone. Nil: never.
     public var pingInterval: Duration?
     /// A read ends at the end of a message: `endedMessage`. For programs to whom messages matter; a gateway's bytes have none.
@@ -209,6 +211,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
           try heardClose(decoder.control)
           return
         case .control: break  // a pong, which any byte is as good as
+        case .text where settings.dropsControlTexts: break
         case .text:
           texts.append(ControlText(bytes: decoder.text, position: position + UInt64(progress.made)))
           controlTextsCame?()

@@ -19,6 +19,12 @@ struct ConformanceTests {
   @Test("tls: keeps what a stream promises")
   func tls() async throws { try await StreamConformance(TLSRig()).run() }
 
+  @Test("ws: keeps what a stream promises")
+  func ws() async throws { try await StreamConformance(WebSocketRig()).run() }
+
+  @Test("wss: keeps what a stream promises")
+  func wss() async throws { try await StreamConformance(WebSocketRig(tls: TLSRig())).run() }
+
   @Test("tty: keeps what a stream promises")
   func tty() async throws { try await StreamConformance(PtyRig()).run() }
 

@@ -129,7 +129,7 @@ struct UpgradeTests {
     "is the same on both sides",
     arguments: [nil, DeflateSettings(), DeflateSettings(windowBits: 15, contextTakeover: false)])
   func bothSides(deflate: DeflateSettings?) throws {
-    let request = WebSocketRequest(host: "gate", target: "/gps?x", subprotocol: .binary, deflate: deflate)
+    let request = WebSocketRequest(host: "gate", target: "/gps?x", subprotocol: "binary", deflate: deflate)
     var parser = HTTPRequestParser()
     guard case .complete(let head, _) = try parser.take(request.bytes) else {
       Issue.record("no head")

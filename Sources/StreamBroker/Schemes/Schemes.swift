@@ -6,6 +6,8 @@ public enum Schemes {
     TTYConnector.self,
     TCPConnector.self,
     TLSConnector.self,
+    WebSocketConnector.self,
+    SecureWebSocketConnector.self,
     UnixConnector.self,
     PtyConnector.self,
     ExecConnector.self,

@@ -1,0 +1,144 @@
+// ws and wss endpoints against servers of the test: the conformance suite, and what is said when it is no WebSocket.
+
+import ByteStreams
+import Dispatch
+import StreamBroker
+import StreamTestKit
+import StreamWebSocket
+import Synchronization
+import Testing
+
+/// The server's end of a WebSocket over another far end, blocking: binary messages, unmasked and short.
+final class WebSocketFarEnd: FarParty {
+  private let below: any FarParty
+  private let came = Mutex<[UInt8]>([])
+  private let isOver = Mutex(false)
+
+  /// Reads the request, which must be one, and accepts it.
+  init(over below: any FarParty) throws {
+    self.below = below
+    var parser = HTTPRequestParser()
+    while true {
+      let some = try below.receive()
+      guard !some.isEmpty else { throw SystemError("receive", 104) }
+      guard case .complete(let head, let taken) = try parser.take(some) else { continue }
+      came.withLock { $0 = Array(some[taken...]) }
+      try below.send(try WebSocketUpgrade(head, .init()).response)
+      return
+    }
+  }
+
+  func send(_ bytes: [UInt8]) throws {
+    for start in stride(from: 0, to: bytes.count, by: 60_000) {
+      let part = bytes[start..<min(start + 60_000, bytes.count)]
+      let length = part.count < 126 ? [UInt8(part.count)] : [126, UInt8(part.count >> 8), UInt8(part.count & 255)]
+      try below.send([0x82] + length + part)
+    }
+  }
+
+  func receive() throws -> [UInt8] {
+    while !isOver.withLock({ $0 }) {
+      let head = try take(2)
+      guard head.count == 2 else { return [] }
+      var length = Int(head[1] & 0x7F)
+      if length > 125 { length = try take(length == 126 ? 2 : 8).reduce(0) { $0 << 8 | Int($1) } }
+      let mask = try take(4)
+      let payload = try take(length).enumerated().map { $1 ^ mask[$0 % 4] }
+      if head[0] == 0x88 { return [] }
+      if head[0] == 0x82 && !payload.isEmpty { return payload }
+    }
+    return []
+  }
+
+  func receiveToEnd() throws -> [UInt8] {
+    var all: [UInt8] = []
+    while true {
+      let some = try receive()
+      if some.isEmpty { return all }
+      all += some
+    }
+  }
+
+  func finishWriting() { try? below.send([0x88, 2, 3, 232]) }
+
+  func close() {
+    finishWriting()
+    below.close()
+  }
+
+  private func take(_ count: Int) throws -> [UInt8] {
+    while came.withLock({ $0.count < count }) {
+      let some = try below.receive()
+      guard !some.isEmpty else { return [] }
+      came.withLock { $0 += some }
+    }
+    return came.withLock { came in
+      defer { came.removeFirst(count) }
+      return Array(came[..<count])
+    }
+  }
+}
+
+struct WebSocketRig: StreamRig {
+  /// Over TLS where there is one.
+  var tls: TLSRig?
+
+  func farEnd(_ part: FarPart) throws -> String? {
+    switch part {
+    case .refuse:
+      return tls == nil ? "ws://127.0.0.1:1/gps" : try tls?.farEnd(.refuse)?.replacing("tls://", with: "wss://")
+    case .answerAfterTheEnd: return nil  // nothing comes back after the end of a WebSocket
+    default: break
+    }
+    if let tls {
+      let address = try tls.serve { try WebSocketFarEnd(over: $0).play(part) }
+      return "wss://\(address)/gps\(tls.query)"
+    }
+    let listener = try LoopbackListener()
+    DispatchQueue(label: "far end").async {
+      do { try WebSocketFarEnd(over: try listener.accept()).play(part) } catch { Issue.record(error) }
+      listener.close()
+    }
+    return "ws://\(listener.address)/gps"
+  }
+}
+
+@Suite("A ws endpoint", .timeLimit(.minutes(1)))
+struct WebSocketTests {
+  /// What opening `target` fails with when it is answered so. The request is told, too.
+  private func failure(_ answer: String) async throws -> (text: String, request: String) {
+    let listener = try LoopbackListener()
+    async let heard = onOwnThread {
+      let end = try listener.accept()
+      var request: [UInt8] = []
+      while !request.suffix(4).elementsEqual("\r\n\r\n".utf8) { request += try end.receive(exactly: 1) }
+      try end.send(Array(answer.utf8))
+      end.finishWriting()
+      _ = try? end.receiveToEnd()
+      return String(decoding: request, as: UTF8.self)
+    }
+    let text = try await onLane { (lane: isolated Lane) async throws -> String in
+      do {
+        try await Broker(Schemes.standard).open("ws://\(listener.address)/lab/1?subprotocol=tty", on: lane).close()
+        return "it opened"
+      } catch { return "\(error)" }
+    }
+    return (text, try await heard)
+  }
+
+  @Test("asks for its path and sub-protocol, and says what was answered instead of an upgrade")
+  func refusals() async throws {
+    let cases = [
+      ("HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found; does the path name a route there?"),
+      ("HTTP/1.1 401 Unauthorized\r\n\r\n", "401 Unauthorized"),
+      ("HTTP/1.1 200 OK\r\n\r\n", "is it a WebSocket that listens there?"),
+      ("SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"), ("", "hung up"), ("HTTP/1.1 101 x\r\n\r\n", "no upgrade"),
+    ]
+    for (answer, words) in cases {
+      let (text, request) = try await failure(answer)
+      #expect(text.contains(words) && text.contains("/lab/1"), "\(text)")
+      #expect(request.hasPrefix("GET /lab/1 HTTP/1.1\r\nHost: 127.0.0.1:"))
+      #expect(request.contains("Sec-WebSocket-Protocol: tty\r\n"))
+    }
+  }
+}
