@@ -45,6 +45,17 @@ struct LingeringTests {
     #expect(finished.isClosed && device.isClosed && !device.finishedWriting)
   }
 
+  @Test("waits for the other side of a closing handshake, though nothing else could come back")
+  func handshake() {
+    let stream = ScriptedStream(reads: [.moved(10), .blocked(until: .readable), .ended])
+    stream.canHalfClose = false
+    stream.hasClosingHandshake = true
+    lingering.close(stream, otherSideFinished: false)
+    #expect(stream.finishedWriting && !stream.isClosed && stream.readerWaits == .readable)
+    for _ in 0..<5 where !stream.isClosed { tell(stream, .hasBytesAvailable) }
+    #expect(stream.isClosed)
+  }
+
   @Test("says the stream's own farewell, and closes when it is out", arguments: [true, false])
   func farewell(otherSideFinished: Bool) {
     let stream = ScriptedStream(reads: [.ended])

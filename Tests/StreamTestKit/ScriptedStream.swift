@@ -27,6 +27,7 @@ public final class ScriptedStream: ByteStream {
   public var holdsUnit = false
   /// Its last words are held until the test says otherwise.
   public var saysFarewell = false
+  public var hasClosingHandshake = false
   public var unacknowledged = 0
   public var unread: Int?
   public var serialLine: (any SerialLine)?
