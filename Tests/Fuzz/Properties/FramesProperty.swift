@@ -10,7 +10,8 @@ enum FramesProperty {
     var fault: WebSocketFault.Code?
   }
 
-  private static let longest = 1 << 16
+  // Little, since one of the three ways goes byte by byte.
+  private static let longest = 1 << 12
 
   static func check(_ input: [UInt8]) throws(Broken) {
     guard let choice = input.first else { return }
