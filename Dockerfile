@@ -19,7 +19,7 @@ RUN products=$(swift build -c release --show-bin-path) && mkdir -p "$products" \
 FROM docker.io/library/debian:bookworm-slim
 # 900 is the gateway's own number; 20 is dialout, the group that serial ports belong to.
 RUN apt-get -q update \
- && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-0-2 libssl3 zlib1g libgcc-s1 \
+ && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends ca-certificates libyaml-0-2 libssl3 zlib1g libgcc-s1 \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 900 --gid dialout --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin baudway
 COPY --from=build /out /
