@@ -36,8 +36,13 @@ public func eventually(within seconds: UInt64 = 10, _ condition: @escaping @Send
   await withCheckedContinuation { continuation in
     DispatchQueue(label: "test helper").async {
       let began = monotonicNanoseconds()
-      while !condition() && monotonicNanoseconds() - began < seconds * 1_000_000_000 { usleep(1000) }
-      continuation.resume(returning: condition())
+      // Asked once each time: what held may not hold a moment later.
+      var holds = condition()
+      while !holds && monotonicNanoseconds() - began < seconds * 1_000_000_000 {
+        usleep(1000)
+        holds = condition()
+      }
+      continuation.resume(returning: holds)
     }
   }
 }
