@@ -46,6 +46,14 @@ static inline void openssl_CTX_set_tlsext_servername_arg(SSL_CTX *ctx, void *arg
 static inline int openssl_set_tlsext_host_name(SSL *ssl, const char *name) {
   return SSL_set_tlsext_host_name(ssl, (void *)name);
 }
+// Here and not in Swift, whose strings last for one call: parameters keep pointers to theirs.
+static inline int openssl_MAC_init_sha256(EVP_MAC_CTX *mac, const unsigned char *key, size_t size) {
+  char digest[] = "SHA256";
+  OSSL_PARAM parameters[] = {
+    OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0), OSSL_PARAM_construct_end()};
+  return EVP_MAC_init(mac, key, size, parameters);
+}
+
 static inline void openssl_BIO_set_retry_read(BIO *bio) { BIO_set_retry_read(bio); }
 static inline void openssl_BIO_clear_retry_flags(BIO *bio) { BIO_clear_retry_flags(bio); }
 static inline long openssl_BIO_get_mem_data(BIO *bio, char **data) { return BIO_get_mem_data(bio, data); }

@@ -88,12 +88,6 @@ extension TLSTicketKeys {
   }
 
   private static func begin(_ context: OpaquePointer?, _ key: [UInt8]) -> Bool {
-    var digest = Array("SHA256".utf8CString)
-    return digest.withUnsafeMutableBufferPointer { digest in
-      var parameters = [
-        OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest.baseAddress, 0), OSSL_PARAM_construct_end(),
-      ]
-      return EVP_MAC_init(context, key, key.count, &parameters) == 1
-    }
+    openssl_MAC_init_sha256(context, key, key.count) == 1
   }
 }
