@@ -45,7 +45,8 @@ extension Credential {
   public init?(subprotocol name: some StringProtocol) {
     let prefix = "bearer."
     guard name.utf8.starts(with: prefix.utf8) else { return nil }
-    let token = name.dropFirst(prefix.count)
+    // By bytes: a letter of the token may join with the dot into one Character.
+    let token = name[name.utf8.index(name.startIndex, offsetBy: prefix.utf8.count)...]
     guard BearerToken.isToken(token) else { return nil }
     self = .token(Secret(String(token)))
   }
