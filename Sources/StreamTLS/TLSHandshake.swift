@@ -50,12 +50,14 @@ public final class TLSHandshake {
       openssl_set_tlsext_host_name(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name)
     }
     guard context.settings.verification == .full else { return }
-    if isAddress {
-      X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name)
-    } else {
-      SSL_set_hostflags(ssl, UInt32(X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS))
-      SSL_set1_host(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name)
-    }
+    SSL_set_hostflags(ssl, UInt32(X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS))
+    // Certificates know no zone of an address.
+    let isSet =
+      isAddress
+      ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), String(name.prefix { $0 != "%" })) == 1
+      : name != "." && SSL_set1_host(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name) == 1
+    // What can't be asked for must not mean that anything will do.
+    if !isSet { SSL_set1_host(ssl, "no.name.invalid") }
   }
 
   deinit { SSL_free(ssl) }

@@ -72,6 +72,8 @@ public struct TLSFacts: Sendable {
   public let alpn: String?
   /// Whether an earlier session was gone on with.
   public let isResumed: Bool
+  /// What was asked of the client; nil where we are one.
+  public let asked: TLSServerSettings?
   /// Who the other side is. Nil if it showed nothing, or nothing was asked to be right.
   public let peer: TLSPeer?
 
@@ -84,6 +86,7 @@ public struct TLSFacts: Sendable {
     var count: UInt32 = 0
     SSL_get0_alpn_selected(ssl, &name, &count)
     alpn = name.map { String(decoding: UnsafeBufferPointer(start: $0, count: Int(count)), as: UTF8.self) }
+    asked = TLSWire.under(ssl).server?.settings
     isResumed = SSL_session_reused(ssl) == 1
     let isVerified = SSL_get_verify_mode(ssl) & SSL_VERIFY_PEER != 0
     peer = isVerified ? SSL_get0_peer_certificate(ssl).map { TLSPeer($0) } : nil

@@ -35,6 +35,8 @@ public final class TLSStream: ByteStream {
   static let record = 16_384
   /// Of a longer write so much is taken at a time: few calls, and yet a bound for what is held.
   static let mostPerWrite = 4 * record
+  // Of one read.
+  private static let mostRecords = 1024
   /// With the header, the tag and the type of each record.
   static let collected = mostPerWrite + 4096
   // OpenSSL's own buffer is one record. For one who sends as fast as he can: fewer calls, a tenth to a fifth of the CPU. Just
@@ -55,6 +57,7 @@ public final class TLSStream: ByteStream {
     socket = DescriptorStream(descriptor, kind: kind, on: poller)
     wire.ride(on: socket)
     socket.delegate = self
+    hidesBytes = SSL_has_pending(ssl) == 1
   }
 
   deinit { SSL_free(ssl) }
@@ -70,19 +73,29 @@ public final class TLSStream: ByteStream {
     wire.restart()
     ERR_clear_error()
     var total = 0
-    while total < run.count {
+    var records = 0
+    var isEmptied = false
+    // Bounded by work, too: records may have one byte each, and key updates between them.
+    while total < run.count, records < Self.mostRecords, wire.messagesInTurn <= TLSWire.mostMessages {
       var count = 0
       if SSL_read_ex(ssl, run.baseAddress! + total, run.count - total, &count) == 1 {
         total += count
+        records += 1
+        if wire.sendsTooMany {
+          isBroken = true
+          nextAnswer = .failure(TLSFailure.tooManyKeyUpdates(other))
+          break
+        }
         wire.sawPayload()
         continue
       }
+      isEmptied = true
       guard let end = whyNoMore(ssl) else { break }
       if total == 0 { return try answer(end) }
       nextAnswer = end
       break
     }
-    hidesBytes = total == run.count && SSL_has_pending(ssl) == 1
+    hidesBytes = !isEmptied && SSL_has_pending(ssl) == 1
     chooseReadSize(ssl, total)
     if wire.heldCount > 0 { waitsChanged() }  // it may have answered a key update
     if total > 0 { return .moved(total) }

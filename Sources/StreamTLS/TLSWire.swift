@@ -34,6 +34,8 @@ final class TLSWire {
   var certificateFault: TLSCertificateFault?
   /// Messages after the handshake, such as key updates, with no payload between them.
   private(set) var messages = 0
+  /// The same since the last `restart()`, payload or not.
+  private(set) var messagesInTurn = 0
   private var isEstablished = false
 
   /// Bytes that the socket has not taken.
@@ -59,7 +61,11 @@ final class TLSWire {
     first = []
   }
 
-  func sawMessage() { if isEstablished { messages += 1 } }
+  func sawMessage() {
+    guard isEstablished else { return }
+    messages += 1
+    messagesInTurn += 1
+  }
   func sawPayload() { messages = 0 }
 
   /// More messages than anybody has a reason for, or answers to them behind a unit that does not leave: OpenSSL gets no more
@@ -77,6 +83,7 @@ final class TLSWire {
   func restart() {
     isDry = false
     wasFilled = false
+    messagesInTurn = 0
   }
 
   /// What went wrong is told, as far as the socket takes it.
@@ -86,7 +93,12 @@ final class TLSWire {
 
   /// Nil when nothing is there now, or never will be: `sawEnd` and `failure` tell.
   fileprivate func read(_ run: UnsafeMutableRawBufferPointer) -> Int? {
-    guard !isDry, !sawEnd, failure == nil, !isFlooded else { return nil }
+    guard !isDry, !isFlooded else { return nil }
+    return take(run)
+  }
+
+  private func take(_ run: UnsafeMutableRawBufferPointer) -> Int? {
+    guard !sawEnd, failure == nil else { return nil }
     do throws(SystemError) {
       switch try receive(run) {
       case .moved(let count):
@@ -108,7 +120,8 @@ final class TLSWire {
   /// Reads and forgets, at most so much as is at hand.
   func skip() {
     restart()
-    withUnsafeTemporaryAllocation(byteCount: 16_384, alignment: 1) { _ = read($0) }
+    // Also of one who had sent too much to be read: or his end would never be seen.
+    withUnsafeTemporaryAllocation(byteCount: 16_384, alignment: 1) { _ = take($0) }
   }
 
   private func receive(_ run: UnsafeMutableRawBufferPointer) throws(SystemError) -> Transfer {

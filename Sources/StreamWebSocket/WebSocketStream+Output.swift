@@ -167,6 +167,13 @@ extension WebSocketStream {
   /// `.moved` when nothing is left.
   func flush() throws -> Transfer {
     defer { waitsChanged() }
+    do { return try flushAll() } catch {
+      forgetOutput()  // nothing of it will ever go, and waiting for that would never end
+      throw error
+    }
+  }
+
+  private func flushAll() throws -> Transfer {
     while true {
       while output.held.count > output.heldStart {
         switch try output.held.withUnsafeBytes({ held in
@@ -176,9 +183,7 @@ extension WebSocketStream {
         case .blocked(let wish):
           output.wish = wish
           return .blocked(until: wish)
-        case .ended:
-          forgetOutput()
-          throw SystemError("write", EPIPE)
+        case .ended: throw SystemError("write", EPIPE)
         }
       }
       output.heldStart = 0

@@ -194,11 +194,17 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     return .moved(progress.made)
   }
 
+  // Of more in one piece the last alone is answered (RFC 6455 section 5.5.3): a call each would keep the lane.
+  private static let mostPongs = 16
+
   /// Goes through what came, and answers what is to be answered, up to an end of some kind.
   private func decode(
     _ source: UnsafeMutableRawBufferPointer, into run: UnsafeMutableRawBufferPointer,
     _ progress: inout FrameDecoder.Progress
   ) {
+    var pings = 0
+    var lastPing: [UInt8]?
+    defer { if let lastPing { answerPing(lastPing) } }
     do {
       while true {
         switch try decoder.decode(source, into: run, &progress) {
@@ -206,8 +212,11 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
         case .messageEnd(let kind):
           endedMessage = kind
           return
-        case .control(.ping): answerPing(decoder.control)
+        case .control(.ping):
+          pings += 1
+          if pings <= Self.mostPongs { answerPing(decoder.control) } else { lastPing = decoder.control }
         case .control(.close):
+          if let ping = lastPing.take() { answerPing(ping) }
           try heardClose(decoder.control)
           return
         case .control: break  // a pong, which any byte is as good as

@@ -212,6 +212,31 @@ struct DeskTests {
     #expect(next.written == Array("abcd".utf8))
   }
 
+  @Test("carries out on the next endpoint what stood behind a command that was lost with the last one")
+  func standsBehindTheLost() throws {
+    let line = ScriptedLine()
+    let (rig, _) = try rig(line: line)
+    let (client, _) = rig.joinDesk()
+    let other = ScriptedStream()
+    rig.join(other)
+    _ = client.news()
+    rig.send(client, .text(faster), .text(#"{"request":"dtr","on":true}"#))
+    rig.hub.detach()?.close()
+    line.answer()
+    line.answer()
+    let next = ScriptedStream(takesAll: true)
+    let nextLine = ScriptedLine()
+    next.serialLine = nextLine
+    rig.hub.attach(next)
+    rig.send(client, .bytes("ab"))
+    nextLine.answer()
+    rig.wakeReader(client)
+    #expect(next.written == Array("ab".utf8))
+    other.willRead(.bytes([0x63]))
+    rig.wakeReader(other)
+    #expect(next.written == Array("abc".utf8))
+  }
+
   @Test("sends a break of so long, and holds bytes back for it")
   func sendsBreak() throws {
     let line = ScriptedLine()

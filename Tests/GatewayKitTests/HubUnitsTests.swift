@@ -27,6 +27,19 @@ struct HubUnitsTests {
     #expect(wire.writerWaits == [], "nothing is left to write, so nothing is waited for")
   }
 
+  @Test("hears what an endpoint said with its greeting, which no event tells of")
+  func early() throws {
+    let rig = try HubRig()
+    let client = ScriptedStream(takesAll: true)
+    rig.join(client)
+    let endpoint = ScriptedStream(reads: [.bytes([1, 2, 3])])
+    endpoint.holdsBytes = true
+    rig.hub.attach(endpoint)
+    endpoint.holdsBytes = false
+    rig.poller.runAgain()
+    #expect(client.written == [1, 2, 3])
+  }
+
   @Test("waits for nothing when a blocked client's last unit is out and the ring is given back")
   func noSpin() throws {
     let rig = try HubRig()

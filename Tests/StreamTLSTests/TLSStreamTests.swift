@@ -258,6 +258,54 @@ struct TLSStreamTests {
     }
   }
 
+  @Test("lets the lane go on when key updates and single bytes come in turns, and loses nothing of them")
+  func keyUpdatesBetweenBytes() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      let count = 100
+      try await onOwnThread {
+        for place in 0..<count {
+          for _ in 0..<6 { try far.updateKeys(askingForAnswer: false) }
+          try far.send([UInt8(place)])
+        }
+      }
+      var heard: [UInt8] = []
+      var run = [UInt8](repeating: 0, count: 65_536)
+      for _ in 0..<10_000 where heard.count < count {
+        let transfer = try run.withUnsafeMutableBytes { try stream.read(into: $0) }
+        if case .moved(let some) = transfer {
+          #expect(some < 10)
+          heard += run[..<some]
+        } else {
+          try await Task.sleep(for: .milliseconds(1))
+        }
+      }
+      #expect(heard == (0..<count).map { UInt8($0) })
+    }
+  }
+
+  @Test("sees the end of one who has sent too many key updates before his farewell")
+  func keyUpdatesAndTheEnd() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread {
+        for _ in 0..<40 { try far.updateKeys(askingForAnswer: false) }
+        far.finishWriting()
+        far.sendRaw([1])
+      }
+      _ = try? await stream.readToEnd(on: lane)
+      let gate = Gate()
+      stream.delegate = EventRecorder { if $0 == .endEncountered { gate.open() } }
+      stream.finishWriting()
+      far.drop()
+      await gate.wait(on: lane)
+    }
+  }
+
   @Test("does not shake hands again, and goes on")
   func renegotiation() async throws {
     var rig = try TLSRig()

@@ -1,6 +1,7 @@
 // A WebSocket stream over a scripted one: what it answers, what it sends, what it waits for.
 
 import ByteStreams
+import Glibc
 import StreamTestKit
 import Testing
 
@@ -112,6 +113,31 @@ struct StreamTests {
         blocked.below.written.suffix(125).allSatisfy { $0 == UInt8(999 % 251) } && blocked.below.written.count < 300)
       rig.stream.close()
       blocked.stream.close()
+    }
+  }
+
+  @Test("answers a flood of pings that came in one piece with a few pongs, the last among them")
+  func floodOfPings() async throws {
+    try await onLane { (lane: isolated Lane) async throws -> Void in
+      let rig = StreamRig(on: lane)
+      let flood = (0..<10_000).flatMap { wire(9, [UInt8($0 % 251)]) }
+      #expect(try rig.hear(flood + wire(2, [1])) == [1])
+      #expect(
+        rig.below.writeCalls < 500 && rig.below.written.suffix(3) == wire(10, [UInt8(9999 % 251)], mask: nil)[...])
+      rig.stream.close()
+    }
+  }
+
+  @Test("forgets a held frame when the connection breaks under it, and waits for nothing")
+  func brokenUnderAFrame() async throws {
+    try await onLane { (lane: isolated Lane) async throws -> Void in
+      let rig = StreamRig(
+        ScriptedStream(writes: [.moved(1), .failed(SystemError("write", EPIPE))]), on: lane)
+      let answer = try [UInt8]([1, 2, 3]).withUnsafeBytes { try rig.stream.write($0) }
+      #expect(answer == .moved(3) && rig.stream.holdsUnit && rig.below.writerWaits == .writable)
+      rig.tellSpace()
+      #expect(!rig.stream.holdsUnit && rig.below.writerWaits == [])
+      rig.stream.close()
     }
   }
 

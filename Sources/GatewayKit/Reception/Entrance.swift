@@ -70,6 +70,8 @@ final class Entrance {
   }
 
   private func bind() {
+    reception.poller.timers.cancel(timer)
+    timer = nil
     guard loops.isEmpty, ways.contains(where: isReady) else { return }
     do throws(SystemError) {
       try binding.open { socket throws(SystemError) in try accept(from: socket) }

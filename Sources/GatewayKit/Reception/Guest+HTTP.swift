@@ -65,6 +65,7 @@ extension Guest {
       return refuse(.notFound, Ending(.denied, GreetingFault.noSuchPath(head.path)))
     }
     self.way = way
+    guard wasAskedEnough(for: way) else { return end(Ending(.loginFailed, GreetingFault.noCertificate), saying: []) }
     do throws(HTTPRefusal) {
       let upgrade = try WebSocketUpgrade(head, way.upgradeSettings)
       greeting = WebSocketGreeting(

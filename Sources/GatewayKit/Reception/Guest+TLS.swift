@@ -52,6 +52,7 @@ extension Guest {
 
   /// Where nobody can be asked for more than he has shown.
   private func identifyByCertificate(_ way: Way) {
+    guard wasAskedEnough(for: way) else { return end(Ending(.loginFailed, GreetingFault.noCertificate), saying: []) }
     guard way.tls?.clientAuth != TLSServerSettings.ClientAuth.none else { return handOver() }
     switch way.access.decide(.none, certificate: certificate, role: way.role) {
     case .admitted(let identity, let role):
@@ -63,6 +64,15 @@ extension Guest {
       end(Ending(.denied, GreetingFault.notLetIn))
     case .asks, .failed, .check: end(Ending(.loginFailed, GreetingFault.noCertificate))
     }
+  }
+}
+
+extension Guest {
+  /// A reload may have asked for more since his handshake began, or for files that can't be read: nobody comes in by what held before.
+  func wasAskedEnough(for way: Way) -> Bool {
+    guard let wanted = way.tls, wanted.clientAuth != .none else { return true }
+    guard let asked = facts?.asked, asked.clientCA == wanted.clientCA, asked.crl == wanted.crl else { return false }
+    return wanted.clientAuth == .optional || certificate != nil
   }
 }
 

@@ -96,12 +96,14 @@ final class TLSKeeper {
       for warning in new.warnings where !warned.contains(warning) { status.tell(.certificateDoubtful(warning)) }
       warned = new.warnings
     case .failure(let fault):
+      let isNew = fault != self.fault
       // Said once, and not again for each step in which somebody exchanges files.
-      if fault != self.fault, context != nil { status.tell(.certificatesRefused(fault)) }
+      if isNew, context != nil { status.tell(.certificatesRefused(fault)) }
       self.fault = fault
       if context == nil {
         timer = poller.timers.after(Self.retry) { [weak self] in self?.renew() }
       }
+      guard isNew else { return }
     }
     news()
   }

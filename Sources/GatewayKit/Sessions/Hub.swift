@@ -148,6 +148,14 @@ final class Hub: ByteStreamDelegate {
     stream.readerWaits = .readable
     isPaused = false
     letInputFlow()
+    // What was asked for behind something that went with the endpoint before.
+    for session in sessions {
+      guard let desk = session.desk, !session.isOver else { continue }
+      carryOut(of: session, desk)
+      takeTexts(of: session, desk)
+    }
+    // What came with its greeting: no event tells of it.
+    if stream.holdsBytes { poller.again(stream) }
   }
 
   /// Lets go of the endpoint; it belongs to the caller. Kept input stays for the next one.
