@@ -92,7 +92,7 @@ struct AccessTests {
     #expect(access([Self.bob]).decide(.password(user: "bob", right), role: .writer) == .failed)
   }
 
-  @Test("takes a certificate for the user of its subject or name, else for whom its authority says")
+  @Test("takes a certificate for its user; one that is nobody's is enough where nobody has a role")
   func certificates() {
     let bob = ClientCertificate(subject: "CN=bob,O=lab", names: ["bob"])
     #expect(
@@ -106,7 +106,12 @@ struct AccessTests {
           Identity(name: "cyd", proof: .certificate(cyd))))
     let stranger = ClientCertificate(subject: "CN=z,O=lab", names: ["z"])
     let known = Identity(name: "CN=z,O=lab", proof: .certificate(stranger))
-    #expect(access().decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
+    #expect(access().decide(.none, certificate: stranger, role: .writer) == .denied(known))
+    #expect(access([]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
+    // The name of a user is his, whatever an authority signs.
+    let namesake = ClientCertificate(subject: "CN=ada", names: ["ada"])
+    let other = Identity(name: "CN=ada", proof: .certificate(namesake))
+    #expect(access(only: ["ada"]).decide(.none, certificate: namesake, role: .writer) == .denied(other))
     #expect(access(only: ["ada"]).decide(.none, certificate: stranger, role: .writer) == .denied(known))
     #expect(access(only: ["z"]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
     #expect(

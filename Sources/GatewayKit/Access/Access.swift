@@ -140,10 +140,18 @@ extension Access {
   private func decide(_ certificate: ClientCertificate, _ role: Config.Listen.Role) -> Decision {
     let user = members.first { $0.certificates.contains(where: certificate.isCalled) }
     let identity = Identity(name: user?.name ?? certificate.subject, proof: .certificate(certificate))
-    if let only, !only.contains(where: { $0 == user?.name || certificate.isCalled($0) }) { return .denied(identity) }
-    // Who is no user of ours has the word of the authority that signed.
-    guard let user else { return .admitted(identity, role) }
+    if let only, !only.contains(where: { $0 == user?.name || isCalled($0, certificate) }) { return .denied(identity) }
+    // Who is no user of ours has the word of the authority that signed; where users have roles, that is not enough, or who has
+    // none could do more than they.
+    guard let user else {
+      return only == nil && members.contains { $0.role != nil } ? .denied(identity) : .admitted(identity, role)
+    }
     return user.role.map { .admitted(identity, min(role, $0)) } ?? .denied(identity)
+  }
+
+  /// Not by the name of a user: who he is, is what his own entry says.
+  private func isCalled(_ name: String, _ certificate: ClientCertificate) -> Bool {
+    !members.contains { $0.name == name } && certificate.isCalled(name)
   }
 
   /// What one who is here may do from now on, by other rules than those he came in by; nil if he is not let in any more.
