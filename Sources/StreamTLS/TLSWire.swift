@@ -32,7 +32,7 @@ final class TLSWire {
   var serverName: String?
   var nameIsRefused = false
   var certificateFault: TLSCertificateFault?
-  /// Messages after the handshake, such as key updates, with no payload between them.
+  /// Steps of OpenSSL's state machine after the handshake with no payload between them: some two for a message such as a key update.
   private(set) var messages = 0
   /// The same since the last `restart()`, payload or not.
   private(set) var messagesInTurn = 0

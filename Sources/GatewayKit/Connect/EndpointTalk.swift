@@ -56,9 +56,6 @@ public final class EndpointTalk: ByteStreamDelegate {
     moveUp { () throws(Pump.Fault) in try up.turn() }
   }
 
-  /// Leaves now; what is kept is dropped.
-  public func leave() { finish(.weLeft) }
-
   // MARK: - Moving
 
   public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
