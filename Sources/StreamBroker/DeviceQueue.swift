@@ -55,19 +55,16 @@ public final class DeviceQueue: Sendable {
     _ attempt: @escaping @Sendable () -> Result<Opened, OpenFailure>,
     undo: @escaping @Sendable (Opened) -> Void, _ done: @escaping (Result<Opened, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = QueuedOpening()
     guard admit(most) else {
       done(.failure(OpenFailure("open \(what)", nil, advice: "earlier attempts still hang; no other before they end")))
-      return opening
+      return DoneAtOnce()
     }
-    poller.offload(to: queue) { [self] () -> Result<Opened, OpenFailure> in
+    let opening = QueuedOpening(on: queue, closings: poller.closings, undo: undo)
+    poller.offload(to: queue) { [self] in
       defer { leave() }
-      // Given up while it waited behind another: the device is left in peace.
-      if opening.isCancelled { return .failure(OpenFailure("open \(what)", SystemError("open", ECANCELED))) }
-      return attempt()
-    } then: { [self] result in
-      guard opening.isCancelled else { return done(result) }
-      if case .success(let opened) = result { queue.async { undo(opened) } }
+      opening.run(attempt)
+    } then: {
+      if let result = opening.take() { done(result) }
     }
     return opening
   }
@@ -83,11 +80,70 @@ public final class DeviceQueue: Sendable {
   private func leave() { attempts.withLock { $0 -= 1 } }
 }
 
-/// An attempt. Asked from the queue as well, whether it still matters.
-private final class QueuedOpening: Opening, Sendable {
-  private let wasCancelled = Atomic<Bool>(false)
+/// An attempt. What it opened stays here until the lane takes it: a lane that stops takes nothing any more, and what is
+/// left to be undone, such as a link in the file system, would stay.
+private final class QueuedOpening<Opened: Sendable>: Opening, Sendable {
+  private enum State: Sendable {
+    case underWay
+    case over(Result<Opened, OpenFailure>)
+    case taken
+    case cancelled(Closings.Token)
+  }
+  private let state = Mutex(State.underWay)
+  private let queue: DispatchQueue
+  private let closings: Closings
+  private let undo: @Sendable (Opened) -> Void
 
-  var isCancelled: Bool { wasCancelled.load(ordering: .relaxed) }
+  init(on queue: DispatchQueue, closings: Closings, undo: @escaping @Sendable (Opened) -> Void) {
+    self.queue = queue
+    self.closings = closings
+    self.undo = undo
+  }
 
-  func cancel() { wasCancelled.store(true, ordering: .relaxed) }
+  /// On the queue. One that was given up while it waited behind another leaves the device in peace.
+  func run(_ attempt: () -> Result<Opened, OpenFailure>) {
+    if let token = cancellation { return closings.end(token) }
+    let result = attempt()
+    let cancellation = state.withLock { state -> Closings.Token? in
+      if case .cancelled(let token) = state { return token }
+      state = .over(result)
+      return nil
+    }
+    if let cancellation { end(result, cancellation) }
+  }
+
+  private var cancellation: Closings.Token? {
+    state.withLock { if case .cancelled(let token) = $0 { token } else { nil } }
+  }
+
+  /// Nil when it was cancelled.
+  func take() -> Result<Opened, OpenFailure>? {
+    state.withLock { state in
+      guard case .over(let result) = state else { return nil }
+      state = .taken
+      return result
+    }
+  }
+
+  func cancel() {
+    let token = closings.begin {}
+    let before = state.withLock { state in
+      let before = state
+      switch state {
+      case .underWay, .over: state = .cancelled(token)
+      case .taken, .cancelled: break
+      }
+      return before
+    }
+    switch before {
+    case .underWay: break  // run(_:) ends it
+    case .over(let result): queue.async { [self] in end(result, token) }
+    case .taken, .cancelled: closings.end(token)
+    }
+  }
+
+  private func end(_ result: Result<Opened, OpenFailure>, _ token: Closings.Token) {
+    if case .success(let opened) = result { undo(opened) }
+    closings.end(token)
+  }
 }
