@@ -322,6 +322,7 @@ struct FrameDecoder {
     guard let inflater else { preconditionFailure("a compressed message has an inflater") }
     let used: Int
     let made: Int
+    mayHoldOutput = false  // nor after a fault
     if left > 0 || !isFinal {
       let part = UnsafeMutableRawBufferPointer(rebasing: source[progress.used..<progress.used + count])
       // Only what zlib takes may lose its mask, so it takes all or is asked again with what is left of it.
@@ -341,9 +342,9 @@ struct FrameDecoder {
       }
       tailUsed += used
     }
-    mayHoldOutput = made == place.count
     try charge(made)
     if message == .text { try judgeText(UnsafeRawBufferPointer(rebasing: place[..<made])) }
+    mayHoldOutput = made == place.count
     return made
   }
 }

@@ -73,10 +73,15 @@ struct HTTPHeadBytes: Sendable {
   private var line: [UInt8] = []
   private var left: Int
   private var sawCarriageReturn = false
+  // What it must begin with.
+  private let beginning: [UInt8]
   /// Besides the first line. A browser sends some fifteen.
   static let mostFields = 100
 
-  init(limit: Int) { left = limit }
+  init(limit: Int, beginningWith beginning: String = "") {
+    left = limit
+    self.beginning = Array(beginning.utf8)
+  }
 
   /// Bytes of `run` that belong to the head; `isComplete` when the empty line was among them.
   mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> (taken: Int, isComplete: Bool) {
@@ -105,6 +110,9 @@ struct HTTPHeadBytes: Sendable {
   private func check(_ byte: UInt8) throws(HTTPFault) {
     if lines.isEmpty && line.isEmpty && !isToken(byte) {
       throw .malformed("it does not begin as a request of HTTP does")
+    }
+    if lines.isEmpty && line.count < beginning.count && byte != beginning[line.count] {
+      throw .malformed("it does not begin as an answer of HTTP does")
     }
     guard byte >= 0x20 && byte != 0x7F || byte == UInt8(ascii: "\t") && !lines.isEmpty else {
       throw .malformed("a control character stands in it")

@@ -43,6 +43,11 @@ public struct WebSocketRequest: Sendable {
     bytes = Array((head + "\r\n").utf8)
   }
 
+  /// The value of the field Authorization for a user with a password (RFC 7617). Not to be logged.
+  public static func basic(user: String, password: String) -> String {
+    "Basic " + base64(Array("\(user):\(password)".utf8))
+  }
+
   /// What was agreed upon, by the answer's head.
   public func terms(of head: HTTPResponseHead) throws(Fault) -> WebSocketTerms {
     guard head.status == 101 else { throw .refused(status: head.status, phrase: printable(head.phrase)) }
@@ -87,7 +92,9 @@ public struct HTTPResponseParser: Sendable {
 
   private var bytes: HTTPHeadBytes
 
-  public init(limit: Int = HTTPRequestParser.usualLimit) { bytes = HTTPHeadBytes(limit: limit) }
+  public init(limit: Int = HTTPRequestParser.usualLimit) {
+    bytes = HTTPHeadBytes(limit: limit, beginningWith: "HTTP/")
+  }
 
   public mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> Progress {
     let (taken, isComplete) = try bytes.take(run)

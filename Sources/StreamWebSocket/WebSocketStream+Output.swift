@@ -168,6 +168,7 @@ extension WebSocketStream {
   func flush() throws -> Transfer {
     defer { waitsChanged() }
     do { return try flushAll() } catch {
+      brokenBy = brokenBy ?? error
       forgetOutput()  // nothing of it will ever go, and waiting for that would never end
       throw error
     }

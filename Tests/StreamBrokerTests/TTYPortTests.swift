@@ -125,7 +125,7 @@ struct TTYPortTests {
   }
 
   private static let advice: [(Int, Int32, String)] = [
-    (0, ENOENT, "open /dev/ttyX: No such file or directory (ENOENT); not plugged in? It is opened when it appears"),
+    (0, ENOENT, "open /dev/ttyX: No such file or directory (ENOENT); not plugged in?"),
     (1, EACCES, "open /dev/ttyX: Permission denied (EACCES); the user needs the device's group, mostly dialout"),
     (1, EBUSY, "open /dev/ttyX: Device or resource busy (EBUSY); in use by another program"),
     (2, EIO, "ioctl TCGETS2 /dev/ttyX: Input/output error (EIO); no hardware answers"),

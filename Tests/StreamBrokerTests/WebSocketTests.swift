@@ -126,13 +126,38 @@ struct WebSocketTests {
     return (text, try await heard)
   }
 
+  @Test(
+    "says at once what came in place of HTTP, though it is no line and no end",
+    arguments: [
+      ([0x53, 0x53, 0x48, 0x2D], "SSH came"),
+      ([0x16, 3, 1, 0], "TLS came where an answer of HTTP was expected; try wss://"), ([0xFF, 0xFD], "telnet came"),
+      ([0x3E, 0x20], "plain text came"), ([0, 1], "something else came"), (Array("GET /".utf8), "as from an echo"),
+      (Array("RFB 003".utf8), "VNC"), (Array("HTTP/1.1\u{1}".utf8), "not HTTP"),
+    ] as [([UInt8], String)])
+  func noHTTP(bytes: [UInt8], words: String) async throws {
+    let listener = try LoopbackListener()
+    async let left = onOwnThread {
+      let end = try listener.accept()
+      try end.send(bytes)
+      return try end.receiveToEnd().count  // it goes, though nothing ended
+    }
+    let text = try await onLane { (lane: isolated Lane) async throws -> String in
+      do {
+        try await Broker(Schemes.standard).open("ws://\(listener.address)/lab/1", on: lane).close()
+        return "it opened"
+      } catch { return "\(error)" }
+    }
+    #expect(text.contains(words) && !text.contains("no answer within"), "\(text)")
+    _ = try? await left
+  }
+
   @Test("asks for its path and sub-protocol, and says what was answered instead of an upgrade")
   func refusals() async throws {
     let cases = [
       ("HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found; does the path name a route there?"),
       ("HTTP/1.1 401 Unauthorized\r\n\r\n", "401 Unauthorized"),
       ("HTTP/1.1 200 OK\r\n\r\n", "is it a WebSocket that listens there?"),
-      ("SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"), ("", "hung up"), ("HTTP/1.1 101 x\r\n\r\n", "no upgrade"),
+      ("", "hung up"), ("HTTP/1.1 101 x\r\n\r\n", "no upgrade"),
     ]
     for (answer, words) in cases {
       let (text, request) = try await failure(answer)

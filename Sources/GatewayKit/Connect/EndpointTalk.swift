@@ -18,7 +18,8 @@ public final class EndpointTalk: ByteStreamDelegate {
   public enum Parting: Sendable {
     /// It is left at once; one that takes nothing, after a second.
     case atOnce
-    /// It is told, and left when it has ended; one that can't be told, when it has been silent so long.
+    /// It is told, and left when it has ended; one that can't be told, or can't answer once it is, when it has been silent so
+    /// long.
     case whenSilent(Duration)
   }
 
@@ -31,9 +32,15 @@ public final class EndpointTalk: ByteStreamDelegate {
   private let done: (End) -> Void
   private var isOver = false
   private var isParting = false
+  /// We have said that we leave, and wait for the same word.
+  private var isLeaving = false
+  /// The endpoint broke; what it said before is still delivered.
+  private var failure: (any Error)?
   private var timer: Timers.Token?
   private static let capacity = 64 << 10
   private static let deafness = Duration.seconds(1)
+  // For the other side of a closing handshake.
+  private static let mostForHandshake = Duration.seconds(3)
 
   /// Takes both streams over, and closes them; `done` is called once, right after that.
   public init(
@@ -70,15 +77,16 @@ public final class EndpointTalk: ByteStreamDelegate {
     case .hasSpaceAvailable:
       stream.writerWaits = []
       moveUp { () throws(Pump.Fault) in try up.drain() }
-    case .errorOccurred(let error): finish(isHere ? .weFailed(error) : .endpointFailed(error))
+    case .errorOccurred(let error) where isHere: finish(.weFailed(error))
+    case .errorOccurred(let error): endpointBroke(error)
     case .openCompleted, .lastByteIsIn, .endEncountered: break
     }
   }
 
   private func moveUp(_ turn: () throws(Pump.Fault) -> Pump.Outcome) {
-    guard !isOver else { return }
+    guard !isOver, failure == nil else { return }
     do { _ = try turn() } catch {
-      return finish(error.side == .sink ? .endpointFailed(error.cause) : .weFailed(error.cause))
+      return error.side == .sink ? endpointBroke(error.cause) : finish(.weFailed(error.cause))
     }
     settle()
   }
@@ -87,22 +95,39 @@ public final class EndpointTalk: ByteStreamDelegate {
     guard !isOver else { return }
     let before = down.moved
     do { _ = try turn() } catch {
-      return finish(error.side == .source ? .endpointFailed(error.cause) : .weFailed(error.cause))
+      guard error.side == .source else { return finish(.weFailed(error.cause)) }
+      failure = failure ?? error.cause
+      here.readerWaits = []
+      down.endSource()
     }
     if down.moved != before { heardSomething() }
     settle()
+  }
+
+  /// It takes nothing any more. What it said before is read and delivered.
+  private func endpointBroke(_ error: any Error) {
+    here.readerWaits = []
+    there.writerWaits = []
+    if failure == nil && !down.sourceEnded { failure = error }
+    moveDown { () throws(Pump.Fault) in try down.turn() }
   }
 
   // MARK: - Parting
 
   private func settle() {
     guard !isOver else { return }
-    if down.sourceEnded && down.count == 0 && !here.holdsUnit { return finish(.endpointLeft) }
-    guard up.sourceEnded else { return }
+    let isHeard = down.count == 0 && !here.holdsUnit
+    if let failure {
+      // Read dry is read to the end.
+      if isHeard && (down.sourceEnded || down.sourceIsDry) { finish(.endpointFailed(failure)) }
+      return
+    }
+    if down.sourceEnded && isHeard { return finish(isLeaving ? .weLeft : .endpointLeft) }
+    guard up.sourceEnded, !isLeaving else { return }
     let isDelivered = up.count == 0 && !there.holdsUnit
     if !isDelivered { there.writerWaits = .writable }
     switch parting {
-    case .atOnce where isDelivered: finish(.weLeft)
+    case .atOnce where isDelivered: leave()
     case .atOnce: leave(after: Self.deafness)
     case .whenSilent(let patience):
       guard isDelivered, !isParting else { return }
@@ -113,11 +138,21 @@ public final class EndpointTalk: ByteStreamDelegate {
 
   private func leave(after patience: Duration) {
     guard timer == nil else { return }
-    timer = poller.timers.after(patience) { [weak self] in self?.finish(.weLeft) }
+    timer = poller.timers.after(patience) { [weak self] in self?.leave() }
+  }
+
+  /// Goes, or says so first, where the other side answers that: until then it may not have heard all.
+  private func leave() {
+    guard !isOver, !isLeaving else { return }
+    guard there.hasClosingHandshake, !there.holdsUnit else { return finish(.weLeft) }
+    isLeaving = true
+    poller.timers.cancel(timer)
+    timer = poller.timers.after(Self.mostForHandshake) { [weak self] in self?.finish(.weLeft) }
+    there.finishWriting()
   }
 
   private func heardSomething() {
-    guard timer != nil, case .whenSilent(let patience) = parting else { return }
+    guard timer != nil, !isLeaving, case .whenSilent(let patience) = parting else { return }
     poller.timers.cancel(timer)
     timer = nil
     leave(after: patience)

@@ -41,7 +41,7 @@ public struct Ending: Sendable {
   /// A client's connection broke, or what he sent broke the rules of its protocol.
   init(brokenBy error: any Error) {
     switch error {
-    case is WebSocketFault: self.init(.protocolError, error)
+    case let fault as WebSocketFault: self.init(fault.code == .truncated ? .clientLost : .protocolError, error)
     case TLSFailure.system, TLSFailure.truncated: self.init(.clientLost, error)
     case is TLSFailure: self.init(.protocolError, error)
     default: self.init(.clientLost, error)

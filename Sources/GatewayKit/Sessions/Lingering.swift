@@ -47,6 +47,12 @@ final class Lingering: ByteStreamDelegate {
       stream: stream, timer: setTimer(for: stream), unacknowledged: stream.unacknowledged, onlyHoldsUnit: isOver)
     stream.delegate = self
     stream.readerWaits = isOver ? [] : .readable
+    askAgainIfHolding(stream)
+  }
+
+  /// No event tells of what is inside, and the other side's end may be.
+  private func askAgainIfHolding(_ stream: any ByteStream) {
+    if !stream.readerWaits.isEmpty && stream.holdsBytes { poller.again(stream) }
   }
 
   private func setTimer(for stream: any ByteStream) -> Timers.Token {
@@ -78,6 +84,7 @@ final class Lingering: ByteStreamDelegate {
     stream.delegate = self
     stream.writerWaits = []
     stream.readerWaits = .readable  // tells when he leaves; what he says is dropped
+    askAgainIfHolding(stream)
   }
 
   private func look(at stream: any ByteStream, in pause: Duration) -> Timers.Token {
@@ -138,7 +145,8 @@ final class Lingering: ByteStreamDelegate {
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
     case .hasBytesAvailable: drop(from: stream)
-    case .errorOccurred, .endEncountered: finish(stream)
+    case .errorOccurred: finish(stream)
+    case .endEncountered: otherSideHasFinished(stream)
     case .hasSpaceAvailable: goOn(stream)
     case .openCompleted, .lastByteIsIn: break
     }
@@ -158,7 +166,7 @@ final class Lingering: ByteStreamDelegate {
       switch transfer {
       case .moved:
         entries[ObjectIdentifier(stream)]?.isHeard = true
-        if stream.holdsBytes { poller.again(stream) }
+        askAgainIfHolding(stream)
       case .blocked(let wish): stream.readerWaits = wish
       case .ended: otherSideHasFinished(stream)
       }
@@ -169,7 +177,7 @@ final class Lingering: ByteStreamDelegate {
 
   /// Our own last words may still be held.
   private func otherSideHasFinished(_ stream: any ByteStream) {
-    guard stream.holdsUnit else { return finish(stream) }
+    guard stream.holdsUnit, entries[ObjectIdentifier(stream)]?.breaksOff == false else { return finish(stream) }
     entries[ObjectIdentifier(stream)]?.onlyHoldsUnit = true
     stream.readerWaits = []
     stream.writerWaits = .writable

@@ -80,14 +80,30 @@ public enum EndpointSchemes {
 
   private static let ws = SchemeGrammar(
     "ws", example: "ws://host:8080/gps", authority: .network(ports: 1...65535, defaultPort: 80), path: .any,
-    parameters: webSocket)
+    parameters: webSocket, rules: webSocketRules)
 
   private static let wss = SchemeGrammar(
     "wss", example: "wss://host/gps", authority: .network(ports: 1...65535, defaultPort: 443), path: .any,
-    parameters: webSocket + security, rules: securityRules)
+    parameters: webSocket + security, rules: webSocketRules + securityRules)
 
   private static let webSocket = [
-    Parameter("subprotocol", .text, "the WebSocket sub-protocol to ask for")
+    Parameter("subprotocol", .text, "the WebSocket sub-protocol to ask for"),
+    Parameter("user", .text, "who we are, for a server that asks (HTTP Basic)"),
+    Parameter("password", .secret, "the user's password"),
+    Parameter("token", .secret, "a bearer token, in place of user and password"),
+    Parameter("deflate", .flag, standard: "no", "offer to compress (permessage-deflate)"),
+  ]
+
+  private static let webSocketRules = [
+    Rule("user") { $0.gives("user") && !$0.gives("password") ? "a user needs a password: say password=… too" : nil },
+    Rule("user") { $0.string("user")?.contains(":") == true ? "a user's name has no colon (RFC 7617)" : nil },
+    Rule("password") { $0.gives("password") && !$0.gives("user") ? "whose? say user=… too" : nil },
+    Rule("token") { $0.gives("token") && $0.gives("user") ? "a token stands in place of user and password" : nil },
+    // It stands in a field of HTTP as it is.
+    Rule("token") { url in
+      let isPlain = url.secret("token")?.reveal().utf8.allSatisfy { $0 > 0x20 && $0 < 0x7F } ?? true
+      return isPlain ? nil : "a bearer token has no blanks, and nothing beyond ASCII"
+    },
   ]
 
   private static let security = [

@@ -8,7 +8,8 @@ extension URLParser {
   mutating func readAuthority(_ range: Range<Int>, path: Range<Int>, _ grammar: SchemeGrammar) -> (String, Int?) {
     let start = range.lowerBound
     if let at = scalars[range].firstIndex(of: "@") {
-      report("a URL takes no user name or password", at: at)
+      let takesUser = grammar.parameter("user") != nil && grammar.parameter("password") != nil
+      report("a URL takes no user name or password" + (takesUser ? " there: say user=… and password=…" : ""), at: at)
       return ("", nil)
     }
     switch grammar.authority {

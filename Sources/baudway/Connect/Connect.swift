@@ -39,7 +39,7 @@ struct Connect: ParsableCommand {
     signal(SIGPIPE, SIG_IGN)
     signal(SIGCHLD, SIG_DFL)
     let broker = Gateway.broker
-    let connector = try connector(of: broker)
+    let (url, connector) = try connector(of: broker)
     let terminal = isatty(STDIN_FILENO) == 1
     let visit = try Visit(
       url, connector, broker, isTerminal: terminal, timeout: Units.duration(timeout) ?? .seconds(10),
@@ -49,20 +49,24 @@ struct Connect: ParsableCommand {
     withExtendedLifetime(signals) { dispatchMain() }
   }
 
-  private func connector(of broker: Broker) throws -> any Connector {
+  /// With the URL as it may be shown.
+  private func connector(of broker: Broker) throws -> (shown: String, any Connector) {
     let parsed = EndpointURL.parse(url, built: broker.schemes)
     do throws(URLProblem) {
       guard let url = parsed.url else { throw parsed.problems[0] }
-      return try broker.connector(url)
+      return (hasSecret ? url.description : self.url, try broker.connector(url))
     } catch {
       for problem in parsed.problems.isEmpty ? [error] : parsed.problems { explain(problem) }
       throw ExitCode(EX_USAGE)
     }
   }
 
-  /// The mistake under the place where it is.
+  private var hasSecret: Bool { url.contains("password=") || url.contains("token=") || url.contains("@") }
+
+  /// The mistake under the place where it is; where the URL may hold a secret, that is not repeated.
   private func explain(_ problem: URLProblem) {
     say("baudway: \(problem)")
+    guard !hasSecret else { return }
     say("  \(url)\n  \(String(repeating: " ", count: problem.offset))^")
   }
 }

@@ -176,7 +176,7 @@ struct TTYPort: Sendable {
     case ("ioctl TIOCSRS485", _), ("ioctl TIOCGRS485", _):
       "the driver has no RS-485 mode; an adapter that switches direction by itself needs rs485=off"
     case ("ioctl TCSETS2", EINVAL): "the port does not take this rate or format"
-    case (_, ENOENT): "not plugged in? It is opened when it appears"
+    case (_, ENOENT): "not plugged in?"
     case (_, EACCES), (_, EPERM): "the user needs the device's group, mostly dialout: usermod -aG dialout USER"
     case (_, ENXIO), (_, ENODEV), (_, EIO): "no hardware answers behind this name; was it unplugged?"
     default: nil

@@ -20,7 +20,7 @@ struct USBPorts: Sendable {
     let found = matching(identity)
     guard let first = found.first else {
       throw OpenFailure(
-        "find \(identity.url)", SystemError("open", ENOENT), advice: "not plugged in? It is opened when it appears")
+        "find \(identity.url)", SystemError("open", ENOENT), advice: "not plugged in?")
     }
     guard found.count == 1 else {
       let names = found.map { name($0, among: found) }

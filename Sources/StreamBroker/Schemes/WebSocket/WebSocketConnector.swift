@@ -49,12 +49,24 @@ struct WebSocketPlace: Sendable {
   let host: String
   let target: String
   let subprotocol: String?
+  let deflate: DeflateSettings?
+  /// The value of the field Authorization.
+  let authorization: Secret?
 
   init(_ url: EndpointURL, usualPort: Int) {
     let name = url.host.contains(":") ? "[\(url.host)]" : url.host
     host = url.port == usualPort || url.port == nil ? name : "\(name):\(url.port ?? 0)"
     target = Self.escaped(url.path)
     subprotocol = url.string("subprotocol")
+    deflate = url.flag("deflate") == true ? DeflateSettings() : nil
+    authorization =
+      if let token = url.secret("token") {
+        Secret("Bearer \(token.reveal())")
+      } else if let user = url.string("user"), let password = url.secret("password") {
+        Secret(WebSocketRequest.basic(user: user, password: password.reveal()))
+      } else {
+        nil
+      }
   }
 
   /// The path as RFC 3986 section 3.3 writes it.
@@ -84,12 +96,16 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
   private var stream: (any ByteStream)?
   private var unsent: ArraySlice<UInt8>
   private var parser = HTTPResponseParser()
+  // For telling what it is, when it is no HTTP.
+  private var first: [UInt8] = []
 
   init(_ place: WebSocketPlace, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void) {
     self.place = place
     self.poller = poller
     self.done = done
-    request = WebSocketRequest(host: place.host, target: place.target, subprotocol: place.subprotocol)
+    request = WebSocketRequest(
+      host: place.host, target: place.target, subprotocol: place.subprotocol, deflate: place.deflate,
+      fields: place.authorization.map { [("Authorization", $0.reveal())] } ?? [])
     unsent = request.bytes[...]
   }
 
@@ -154,6 +170,7 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
         switch try stream.read(into: run) {
         case .moved(let count):
           let came = UnsafeRawBufferPointer(rebasing: run[..<count])
+          if first.count < WhatCame.enough { first += came.prefix(WhatCame.enough - first.count) }
           guard case .complete(let head, let taken) = try parser.take(came) else { continue }
           begin(stream, try request.terms(of: head), early: Array(came[taken...]))
         case .blocked(let wish):
@@ -188,14 +205,19 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
     case .refused(let status, let phrase):
       let advice: String? =
         switch status {
-        case 401, 403: "it wants to know who we are, which a ws endpoint can't say yet"
+        case 401 where place.authorization == nil: "it wants to know who we are: user=… and password=…, or token=…"
+        case 401: "it does not know us by what we say: is the password or the token right?"
+        case 403: place.authorization == nil ? "it may want to know who we are: user=…, password=… or token=…" : nil
         case 404: "does the path name a route there?"
         case 200...299, 426: "is it a WebSocket that listens there?"
         default: nil
         }
       fail("it answered \(status) \(phrase)" + (advice.map { "; \($0)" } ?? ""))
     case .notHTTP(.malformed(let words)):
-      fail("what it answered is not HTTP (\(words)); is it a WebSocket that listens there?")
+      let advice = "is it a WebSocket that listens there?"
+      fail(
+        WhatCame(first).map { "\($0.words) came where an answer of HTTP was expected; \($0.advice ?? advice)" }
+          ?? "what it answered is not HTTP (\(words)); \(advice)")
     case .notHTTP(.tooLarge): fail("its answer is too long")
     case .notHTTP(.version): fail("it answered in another version of HTTP")
     case .wrong(let words): fail("its answer is no upgrade: \(words)")

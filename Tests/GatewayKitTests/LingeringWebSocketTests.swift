@@ -1,0 +1,98 @@
+// A WebSocket past its session: every byte that it took arrives, and then the close frame, whatever the other side says meanwhile.
+
+import StreamTestKit
+import StreamWebSocket
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A lingering close of a WebSocket", .timeLimit(.minutes(1)))
+struct LingeringWebSocketTests {
+  private let clock = ManualClock()
+  private let poller: Poller
+  private let lingering: Lingering
+  private static let payload = [UInt8](repeating: 7, count: 100)
+  private static let frame: [UInt8] = [0x82, 100] + payload
+  private static let ourClose: [UInt8] = [0x88, 2, 0x03, 0xE8]
+  // As clients send them: masked, here with zeroes.
+  private static let theirClose: [UInt8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE8]
+  private static let theirText: [UInt8] = [0x81, 0x82, 0, 0, 0, 0, 0x7B, 0x7D]
+
+  init() throws {
+    poller = try Poller(clock: clock.clock) { _ in }
+    lingering = Lingering(on: poller)
+  }
+
+  private func stream(
+    over below: ScriptedStream, _ subprotocol: WebSocketSubprotocol? = nil, early: [UInt8] = []
+  ) -> WebSocketStream {
+    var settings = WebSocketStream.Settings(terms: WebSocketTerms(subprotocol: subprotocol))
+    settings.mostControlTexts = 1
+    return WebSocketStream(over: below, as: .server, settings, early: early, on: poller)
+  }
+
+  /// Plays the lane, and what is waited for is there.
+  private func run(_ below: ScriptedStream, _ event: ByteStreamEvent? = nil) {
+    if let event { below.delegate?.stream(below, handle: event) }
+    for _ in 0..<10 {
+      clock.advance(by: .milliseconds(1))
+      poller.timers.fireDue()
+      poller.runAgain()
+    }
+  }
+
+  @Test("sends the rest of a held frame though the other side's close frame has come")
+  func heldFrame() throws {
+    let below = ScriptedStream(writes: [.moved(5)])
+    let stream = stream(over: below)
+    #expect(try Self.payload.withUnsafeBytes { try stream.write($0) } == .moved(100))
+    lingering.close(stream, otherSideFinished: false)
+    below.willRead(.bytes(Self.theirClose))
+    run(below, .hasBytesAvailable)
+    #expect(stream.heardClose != nil && !below.isClosed)
+    below.willWrite(.moved(50), .blocked(until: .writable), .moved(1000), .moved(1000))
+    run(below, .hasSpaceAvailable)
+    #expect(!below.isClosed)
+    run(below, .hasSpaceAvailable)
+    #expect(below.written == Self.frame + Self.ourClose && below.isClosed)
+  }
+
+  @Test("gives up a held frame that nobody takes, half a minute later")
+  func heldForGood() throws {
+    let below = ScriptedStream(writes: [.moved(5)])
+    let stream = stream(over: below)
+    _ = try Self.payload.withUnsafeBytes { try stream.write($0) }
+    lingering.close(stream, otherSideFinished: false)
+    below.willRead(.bytes(Self.theirClose))
+    run(below, .hasBytesAvailable)
+    for _ in 0..<20 {
+      clock.advance(by: .seconds(2))
+      poller.timers.fireDue()
+    }
+    #expect(below.isClosed)
+  }
+
+  @Test("reads the other side's close frame behind control texts that nobody takes")
+  func pendingText() throws {
+    let below = ScriptedStream(reads: [.bytes(Self.theirText + Self.theirText + Self.theirClose)], takesAll: true)
+    let stream = stream(over: below, .baudwayV1)
+    #expect(try stream.readSome() == [])
+    lingering.close(stream, otherSideFinished: false)
+    run(below)
+    #expect(below.isClosed && stream.heardClose?.code == 1000 && below.written == Self.ourClose)
+  }
+
+  @Test("asks a stream again that has the other side's close frame inside", arguments: [false, true])
+  func closeIsInside(holdsUnit: Bool) throws {
+    let below = holdsUnit ? ScriptedStream(writes: [.moved(5)]) : ScriptedStream(takesAll: true)
+    let stream = stream(over: below, early: Self.theirClose)
+    if holdsUnit { _ = try Self.payload.withUnsafeBytes { try stream.write($0) } }
+    lingering.close(stream, otherSideFinished: false)
+    run(below)
+    #expect(stream.heardClose != nil && below.isClosed != holdsUnit)
+    below.willWrite(.moved(1000), .moved(1000))
+    if holdsUnit { run(below, .hasSpaceAvailable) }
+    #expect(below.isClosed && below.written == (holdsUnit ? Self.frame : []) + Self.ourClose)
+  }
+}
