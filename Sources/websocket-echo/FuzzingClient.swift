@@ -3,19 +3,25 @@
 import ArgumentParser
 import ByteStreams
 import Glibc
+import StreamTLS
 import StreamWebSocket
 
 final class FuzzingClient {
   private let address: SocketAddress
+  private let context: TLSClientContext?
   private let agent: String
   private let deflate: DeflateSettings?
   private let poller: Poller
 
-  init(of address: String, agent: String, deflate: DeflateSettings?, on poller: Poller) throws {
+  /// Over TLS with a `context`.
+  init(
+    of address: String, _ context: TLSClientContext?, agent: String, deflate: DeflateSettings?, on poller: Poller
+  ) throws {
     guard let colon = address.lastIndex(of: ":"), let port = UInt16(address[address.index(after: colon)...]),
       let address = SocketAddress(numeric: String(address[..<colon]), port: port)
     else { throw SystemError("connect", EINVAL) }
     self.address = address
+    self.context = context
     self.agent = agent
     self.deflate = deflate
     self.poller = poller
@@ -46,15 +52,54 @@ final class FuzzingClient {
       throw SystemError("connect")
     }
     try SocketOptions.set(socket.raw, Int32(IPPROTO_TCP), TCP_NODELAY, 1)
-    let stream = DescriptorStream(socket, kind: .tcp(wasDialled: true), on: poller)
     let request = WebSocketRequest(host: "\(address)", target: target, deflate: deflate)
-    AnswerReader(of: stream, request, on: poller, hearing: heard, then: done).start()
+    let ask = { [poller] (stream: any ByteStream) in
+      AnswerReader(of: stream, request, on: poller, hearing: heard, then: done).start()
+    }
+    guard let context else { return ask(DescriptorStream(socket, kind: .tcp(wasDialled: true), on: poller)) }
+    try SecureDeparture(socket, context, to: address.host, on: poller, then: ask).start()
+  }
+}
+
+/// The handshake of one connection.
+private final class SecureDeparture: PollHandler {
+  private let descriptor: DescriptorParcel
+  private let raw: Int32
+  private let handshake: TLSHandshake
+  private let poller: Poller
+  private let done: (any ByteStream) -> Void
+
+  init(
+    _ descriptor: consuming Descriptor, _ context: TLSClientContext, to name: String, on poller: Poller,
+    then done: @escaping (any ByteStream) -> Void
+  ) {
+    raw = descriptor.raw
+    handshake = TLSHandshake(context, to: name, over: raw)
+    self.descriptor = DescriptorParcel(descriptor)
+    self.poller = poller
+    self.done = done
+  }
+
+  func start() throws { try poller.add(raw, handler: self, for: .writable) }  // it is connected then
+
+  func ready(_ events: PollEvents) {
+    do {
+      switch try handshake.advance() {
+      case .blocked(let wish): poller.change(raw, to: wish)
+      case .finished:
+        poller.remove(raw)
+        guard let descriptor = descriptor.take() else { return }
+        done(TLSStream(handshake.takeSession(), over: descriptor, kind: .tcp(wasDialled: true), on: poller))
+      }
+    } catch {
+      WebSocketEcho.exit(withError: error)
+    }
   }
 }
 
 /// Sends a request and reads its answer; then the echo begins.
 private final class AnswerReader: ByteStreamDelegate {
-  private let stream: DescriptorStream
+  private let stream: any ByteStream
   private let request: WebSocketRequest
   private let poller: Poller
   private let heard: (([UInt8]) -> Void)?
@@ -62,7 +107,7 @@ private final class AnswerReader: ByteStreamDelegate {
   private var parser = HTTPResponseParser()
 
   init(
-    of stream: DescriptorStream, _ request: WebSocketRequest, on poller: Poller, hearing heard: (([UInt8]) -> Void)?,
+    of stream: any ByteStream, _ request: WebSocketRequest, on poller: Poller, hearing heard: (([UInt8]) -> Void)?,
     then done: @escaping () -> Void
   ) {
     self.stream = stream

@@ -28,10 +28,18 @@ struct WebSocketEcho: ParsableCommand {
   @Option(parsing: .upToNextOption, help: ArgumentHelp("Listen with TLS.", valueName: "certificate key"))
   var tls: [String] = []
 
+  @Option(
+    help: ArgumentHelp(
+      "With --connect: over TLS, to a server that this authority vouches for.", valueName: "certificate"))
+  var ca: String?
+
   func validate() throws {
     guard (port == nil) != (connect == nil) else { throw ValidationError("Either --port or --connect is needed.") }
     guard tls.isEmpty || tls.count == 2 else {
       throw ValidationError("--tls takes two files: a certificate and its key.")
+    }
+    guard connect == nil ? ca == nil : tls.isEmpty else {
+      throw ValidationError("--tls goes with --port, --ca with --connect.")
     }
   }
 
@@ -53,9 +61,14 @@ struct WebSocketEcho: ParsableCommand {
       }
     } else if let connect {
       let agent = agent
+      var settings = TLSClientSettings()
+      settings.ca = ca
+      let context = try ca == nil ? nil : TLSClientContext(settings)
       lane.post { lane in
         do {
-          try FuzzingClient(of: connect, agent: agent, deflate: deflate, on: lane.poller).start { WebSocketEcho.exit() }
+          try FuzzingClient(of: connect, context, agent: agent, deflate: deflate, on: lane.poller).start {
+            WebSocketEcho.exit()
+          }
         } catch {
           WebSocketEcho.exit(withError: error)
         }

@@ -1,13 +1,15 @@
 """Runs Autobahn's cases, converted for Python 3, against a peer and judges the results.
 
 drive.py client URL FOLDER [PATTERN...]        we are the fuzzing client of an echo server
-drive.py server PORT FOLDER [PATTERN...]       we are the fuzzing server; ends when a client asks for the report
+drive.py server PORT[,CERTIFICATE,KEY] FOLDER [PATTERN...]  we are the fuzzing server, with files over TLS; ends when a client asks for
+                                               the report
 
 Patterns as Autobahn's: 1.*, 9.1.3. Exit code 1 when a case failed, or when more than the three informational ones are not plainly OK.
 """
 
 import codecs
 import json
+import pathlib
 import sys
 import time
 import warnings
@@ -22,7 +24,7 @@ from autobahn.twisted.websocket import (  # noqa: E402
     WebSocketServerProtocol,
 )
 from twisted.internet import reactor  # noqa: E402
-from twisted.internet.ssl import CertificateOptions  # noqa: E402
+from twisted.internet.ssl import CertificateOptions, PrivateCertificate  # noqa: E402
 
 
 class Masker:
@@ -276,7 +278,13 @@ def main():
     if mode == "client":
         ClientFactory(place, results)
     else:
-        port = reactor.listenTCP(int(place), ServerFactory("ws://127.0.0.1:" + place, results), interface="127.0.0.1")
+        place, *files = place.split(",")
+        factory = ServerFactory(f"{'wss' if files else 'ws'}://127.0.0.1:{place}", results)
+        if files:
+            pair = PrivateCertificate.loadPEM("".join(pathlib.Path(name).read_text() for name in files))
+            port = reactor.listenSSL(int(place), factory, pair.options(), interface="127.0.0.1")
+        else:
+            port = reactor.listenTCP(int(place), factory, interface="127.0.0.1")
         print(f"listening on 127.0.0.1:{port.getHost().port}", flush=True)
     reactor.run()
     sys.exit(results.judge())
