@@ -150,10 +150,14 @@ extension EndpointURL {
 
 extension EndpointURL: CustomStringConvertible {
   /// The canonical URL: the query form, settings in the order of the table, secrets masked.
-  public var description: String {
+  public var description: String { place + query { _ in true } }
+
+  /// Those of the settings that were given and whose names `isShown` wants, as they stand in the canonical URL: "?a=1&b=2", or
+  /// nothing.
+  public func query(_ isShown: (String) -> Bool) -> String {
     var separator = "?"
-    var text = place
-    for setting in settings {
+    var text = ""
+    for setting in settings where isShown(setting.name) {
       text += "\(separator)\(setting.name)=\(Self.escape(setting.value.description, also: "&"))"
       separator = "&"
     }

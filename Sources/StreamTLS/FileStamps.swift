@@ -5,6 +5,7 @@ import Glibc
 /// What files looked like. Taken before they are read, so that a change in between is seen.
 struct FileStamps: Hashable, Sendable {
   private struct Stamp: Hashable {
+    let device: UInt64
     let inode: UInt64
     let size: Int
     let seconds: Int
@@ -18,8 +19,8 @@ struct FileStamps: Hashable, Sendable {
       var status = stat()
       guard stat(file, &status) == 0 else { return nil }
       return Stamp(
-        inode: UInt64(status.st_ino), size: Int(status.st_size), seconds: status.st_mtim.tv_sec,
-        nanoseconds: status.st_mtim.tv_nsec)
+        device: UInt64(status.st_dev), inode: UInt64(status.st_ino), size: Int(status.st_size),
+        seconds: status.st_mtim.tv_sec, nanoseconds: status.st_mtim.tv_nsec)
     }
   }
 }

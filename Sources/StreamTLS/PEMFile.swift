@@ -46,18 +46,15 @@ struct PEMFile {
 
   /// All certificates, in order. Throws when there is none.
   func certificates() throws(TLSSettingsFault) -> [X509Certificate] {
-    let found = try items { PEM_read_bio_X509($0, nil, nil, nil) }.map { X509Certificate(owning: $0) }
+    let found = try items { PEM_read_bio_X509($0, nil, nil, nil).map { X509Certificate(owning: $0) } }
     guard !found.isEmpty else { throw nothing("certificate") }
     return found
   }
 
   /// Lends out each revocation list. Throws when there is none.
   func withRevocationLists(_ body: (OpaquePointer) -> Void) throws(TLSSettingsFault) {
-    let found = try items { PEM_read_bio_X509_CRL($0, nil, nil, nil) }
-    for list in found {
-      body(list)
-      X509_CRL_free(list)
-    }
+    let found = try items { PEM_read_bio_X509_CRL($0, nil, nil, nil).map { RevocationList(owning: $0) } }
+    for list in found { withExtendedLifetime(list) { body(list.raw) } }
     guard !found.isEmpty else { throw nothing("revocation list") }
   }
 
@@ -87,11 +84,12 @@ struct PEMFile {
     throw TLSSettingsFault(path, "the key can't be read (\(reason?.text ?? "no reason given"))")
   }
 
-  private func items(_ next: (OpaquePointer) -> OpaquePointer?) throws(TLSSettingsFault) -> [OpaquePointer] {
+  /// Each has an owner as soon as it is made: a later one may be damaged.
+  func items<Item: AnyObject>(_ next: (OpaquePointer) -> Item?) throws(TLSSettingsFault) -> [Item] {
     let bio = try reader()
     defer { BIO_free(bio) }
     ERR_clear_error()
-    var found: [OpaquePointer] = []
+    var found: [Item] = []
     while let item = next(bio) { found.append(item) }
     // It ends where no more begins; anything else is damage.
     if let reason = OpenSSLErrors.take(), reason.reason != PEM_R_NO_START_LINE {
@@ -115,6 +113,13 @@ struct PEMFile {
         ? "it looks like DER; PEM is wanted: openssl \(what == "certificate" ? "x509" : what == "private key" ? "pkey" : "crl") -inform DER -in \(path)"
         : "a PEM file has a line that begins with -----BEGIN")
   }
+}
+
+/// A revocation list, with an owner.
+private final class RevocationList {
+  let raw: OpaquePointer
+  init(owning raw: OpaquePointer) { self.raw = raw }
+  deinit { X509_CRL_free(raw) }
 }
 
 /// A certificate, with an owner.

@@ -83,9 +83,10 @@ public final class TLSHandshake {
     let error = isDone ? nil : OpenSSLErrors.take()
     let isSent = wire.flush()
     if isDone { return try finish() }
-    if let failure = wire.failure { throw .system(failure) }
     switch code {
     case SSL_ERROR_WANT_READ:
+      // What the other side said before it broke off was read: an alert that says why comes first.
+      if let failure = wire.readFailure ?? wire.writeFailure { throw .system(failure) }
       guard !wire.sawEnd else { throw .leftInHandshake(other) }
       // A flight that is not out yet is waited for first: the other side has no reason to answer before.
       return .blocked(until: isSent ? .readable : .writable)
@@ -95,7 +96,8 @@ public final class TLSHandshake {
 
   private func finish() throws(TLSFailure) -> Progress {
     guard wire.flush() else { return .blocked(until: .writable) }
-    if let failure = wire.failure { throw .system(failure) }
+    // A client who has shaken hands and is gone again may have said what he came for: that is still read.
+    if side == .client, let failure = wire.writeFailure { throw .system(failure) }
     return .finished
   }
 

@@ -12,10 +12,12 @@ extension TLSServerContext {
   static let chooseServer:
     @convention(c) (OpaquePointer?, UnsafeMutablePointer<Int32>?, UnsafeMutableRawPointer?) -> Int32 = {
       ssl, alert, _ in
-      guard let ssl, let choose = TLSWire.under(ssl).choose else { return SSL_CLIENT_HELLO_SUCCESS }
+      guard let ssl else { return SSL_CLIENT_HELLO_ERROR }
       let wire = TLSWire.under(ssl)
+      // From the hello itself: of a client who comes with a ticket of TLS 1.2, OpenSSL tells the ticket's name.
       let name = TLSServerContext.askedName(ssl)
       wire.serverName = name
+      guard let choose = wire.choose else { return SSL_CLIENT_HELLO_SUCCESS }
       guard let server = choose(name) else {
         wire.nameIsRefused = true
         alert?.pointee = SSL_AD_UNRECOGNIZED_NAME

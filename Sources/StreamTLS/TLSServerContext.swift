@@ -24,7 +24,7 @@ public final class TLSServerContext: Sendable {
       throw TLSSettingsFault(nil, "a TLS server needs a certificate and its key")
     }
     self.settings = settings
-    files = Self.files(of: settings)
+    files = settings.files
     stamps = FileStamps(of: files)
     ticketKeys = other?.ticketKeys ?? TLSTicketKeys()
     alpn = try ContextParts.wireFormat(alpn: settings.alpn)
@@ -65,14 +65,6 @@ public final class TLSServerContext: Sendable {
 
   /// Whether a file is not the one that was read. Blocks.
   public var filesHaveChanged: Bool { FileStamps(of: files) != stamps }
-
-  private static func files(of settings: TLSServerSettings) -> [String] {
-    var files: [String] = []
-    let all =
-      settings.identities.flatMap { [$0.certificate, $0.key] } + [settings.clientCA, settings.crl].compactMap { $0 }
-    for file in all where !files.contains(file) { files.append(file) }
-    return files
-  }
 
   var first: OpaquePointer { contexts[0].raw }
 
@@ -154,8 +146,7 @@ public final class TLSServerContext: Sendable {
       ssl, alert, _ in
       guard let ssl, let server = TLSWire.under(ssl).server else { return SSL_TLSEXT_ERR_NOACK }
       let wire = TLSWire.under(ssl)
-      let name = SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name).map { String(cString: $0).lowercased() }
-      wire.serverName = name
+      let name = wire.serverName
       guard server.admits(name) else {
         wire.nameIsRefused = true
         alert?.pointee = SSL_AD_UNRECOGNIZED_NAME
@@ -194,16 +185,22 @@ public final class TLSServerContext: Sendable {
       return SSL_TLSEXT_ERR_ALERT_FATAL
     }
 
-  /// A ticket remembers its client's certificate, not that time goes by.
+  /// A ticket remembers its client's certificate, not that time goes by; and in TLS 1.2 it is good for the name it was got for
+  /// alone (RFC 6066 section 3).
   private static let judgeTicket:
     @convention(c) (
       OpaquePointer?, OpaquePointer?, UnsafePointer<UInt8>?, Int, SSL_TICKET_STATUS, UnsafeMutableRawPointer?
-    ) -> SSL_TICKET_RETURN = { _, session, _, _, status, _ in
+    ) -> SSL_TICKET_RETURN = { ssl, session, _, _, status, _ in
       let mayUse = status == SSL_TICKET_SUCCESS || status == SSL_TICKET_SUCCESS_RENEW
-      if mayUse, let session, let certificate = SSL_SESSION_get0_peer(session),
-        X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0
-      {
-        return SSL_TICKET_RETURN_IGNORE_RENEW
+      if mayUse, let ssl, let session {
+        let certificate = SSL_SESSION_get0_peer(session)
+        if let certificate, X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0 {
+          return SSL_TICKET_RETURN_IGNORE_RENEW
+        }
+        let name = SSL_SESSION_get0_hostname(session).map { String(cString: $0).lowercased() }
+        if SSL_version(ssl) == TLS1_2_VERSION, name != TLSWire.under(ssl).serverName {
+          return SSL_TICKET_RETURN_IGNORE_RENEW
+        }
       }
       switch status {
       case SSL_TICKET_SUCCESS: return SSL_TICKET_RETURN_USE

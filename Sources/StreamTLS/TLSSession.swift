@@ -24,11 +24,11 @@ public struct TLSSession: ~Copyable, Sendable {
     var count = 0
     if SSL_read_ex(ssl, run.baseAddress!, run.count, &count) == 1 { return .moved(count) }
     let code = SSL_get_error(ssl, 0)
-    if let failure = wire.failure { throw .system(failure) }
     let other: TLSSide = facts.side == .server ? .client : .server
     switch code {
     case SSL_ERROR_WANT_READ:
-      if wire.sawEnd { throw .truncated(other) }
+      if let failure = wire.readFailure { throw .system(failure) }
+      if wire.sawEnd { throw wire.writeFailure.map { .system($0) } ?? .truncated(other) }
       if wire.sendsTooMany { throw .tooManyKeyUpdates(other) }
       return .blocked(until: .readable)
     case SSL_ERROR_ZERO_RETURN: return .ended

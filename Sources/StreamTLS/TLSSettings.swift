@@ -56,6 +56,14 @@ public struct TLSServerSettings: Hashable, Sendable {
   public var names = Names.any
 
   public init(identities: [TLSIdentity]) { self.identities = identities }
+
+  /// All that a context is made from, each once.
+  public var files: [String] {
+    var files: [String] = []
+    for file in identities.flatMap({ [$0.certificate, $0.key] }) + [clientCA, crl].compactMap(\.self)
+    where !files.contains(file) { files.append(file) }
+    return files
+  }
 }
 
 public struct TLSClientSettings: Hashable, Sendable {

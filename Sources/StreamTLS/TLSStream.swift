@@ -15,17 +15,17 @@ public final class TLSStream: ByteStream {
   /// What the handshake found out.
   public let facts: TLSFacts
 
-  private var ssl: OpaquePointer?  // nil once closed
-  private let wire: TLSWire
-  private let socket: DescriptorStream
+  private(set) var ssl: OpaquePointer?  // nil once closed
+  let wire: TLSWire
+  let socket: DescriptorStream
   private let poller: Poller
   private var hidesBytes = false
   // What the next read answers, found out by one that had bytes to hand out first.
   private var nextAnswer: Result<Transfer, any Error>?
   // close_notify was read. What comes behind it is dropped up to the socket's own end, which is waited for.
-  private var endIsRead = false
-  private var hasToldReset = false
-  private var hasFinished = false
+  var endIsRead = false
+  var hasToldReset = false
+  var hasFinished = false
   // OpenSSL writes no alert any more.
   private var isBroken = false
   private var readsLarge = false
@@ -106,11 +106,12 @@ public final class TLSStream: ByteStream {
 
   /// Why nothing more could be read; nil when nothing is there now.
   private func whyNoMore(_ ssl: OpaquePointer) -> Result<Transfer, any Error>? {
-    let code = SSL_get_error(ssl, 0)
-    if let failure = wire.failure { return .failure(failure) }
-    switch code {
+    switch SSL_get_error(ssl, 0) {
     case SSL_ERROR_WANT_READ:
-      if wire.sawEnd { return .failure(TLSFailure.truncated(other)) }
+      if let failure = wire.readFailure { return .failure(failure) }
+      // A write that was told of the reset leaves a mere end to be read.
+      if wire.sawEnd { return .failure(wire.writeFailure ?? TLSFailure.truncated(other)) }
+      if wire.hasLostHeld, let failure = wire.writeFailure { return .failure(failure) }
       guard wire.sendsTooMany else { return nil }
       isBroken = true
       return .failure(TLSFailure.tooManyKeyUpdates(other))
@@ -139,6 +140,7 @@ public final class TLSStream: ByteStream {
     }
   }
 
+  var failure: SystemError? { wire.writeFailure ?? wire.readFailure }
   private var other: TLSSide { facts.side == .server ? .client : .server }
 
   /// Who sends more than a read takes is read in larger pieces, until he pauses. OpenSSL changes its buffer when it is empty.
@@ -162,7 +164,7 @@ public final class TLSStream: ByteStream {
   public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     guard let ssl, !hasFinished else { return .ended }
     guard wire.heldCount == 0 || flush() else { return .blocked(until: .writable) }
-    if let failure = wire.failure { throw failure }
+    if let failure { throw failure }
     let count = min(run.count, Self.mostPerWrite)
     var taken = 0
     ERR_clear_error()
@@ -176,7 +178,7 @@ public final class TLSStream: ByteStream {
     } else {
       result = SSL_write_ex(ssl, run.baseAddress!, count, &taken)
     }
-    if let failure = wire.failure { throw failure }
+    if let failure { throw failure }
     guard result == 1 else { throw broke() }
     if wire.heldCount > 0 { waitsChanged() }
     return .moved(taken)
@@ -214,14 +216,14 @@ public final class TLSStream: ByteStream {
   }
 
   private func sayFarewell(_ ssl: OpaquePointer) {
-    guard !isBroken, wire.failure == nil else { return }
+    guard !isBroken, failure == nil else { return }
     ERR_clear_error()
     SSL_shutdown(ssl)
     ERR_clear_error()
   }
 
   /// Whether nothing is held any more.
-  private func flush() -> Bool {
+  func flush() -> Bool {
     guard wire.flush() else { return false }
     waitsChanged()
     return true
@@ -248,60 +250,5 @@ public final class TLSStream: ByteStream {
   private func end(_ ssl: OpaquePointer) {
     SSL_free(ssl)
     dismissDelegate()
-  }
-}
-
-// MARK: - Waiting
-
-extension TLSStream: ByteStreamDelegate {
-  /// A descriptor's interest is the one's who uses this stream, and its own.
-  private func waitsChanged() {
-    guard ssl != nil else { return }
-    let reads = readerWaits.contains(.readable) || awaitsSocketsEnd
-    let writes = !writerWaits.isEmpty || readerWaits.contains(.writable) || wire.heldCount > 0
-    socket.readerWaits = reads ? .readable : []
-    socket.writerWaits = writes ? .writable : []
-  }
-
-  private var awaitsSocketsEnd: Bool { endIsRead && !wire.sawEnd && wire.failure == nil }
-
-  /// RFC 8446 section 6.1: what comes behind close_notify is ignored. The socket's end says that nobody is there any more.
-  private func readToSocketsEnd() {
-    guard awaitsSocketsEnd else { return }
-    wire.skip()
-    waitsChanged()
-  }
-
-  public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
-    switch event {
-    case .hasBytesAvailable:
-      guard awaitsSocketsEnd else { return tell(.readable) }
-      readToSocketsEnd()
-      tellReset()
-    case .hasSpaceAvailable:
-      guard flush() else { return }
-      if hasFinished { socket.finishWriting() }
-      if let failure = wire.failure {
-        delegate?.stream(self, handle: .errorOccurred(failure))
-      } else {
-        tell(.writable)
-      }
-    case .lastByteIsIn where endIsRead: tellReset()
-    case .openCompleted, .lastByteIsIn, .errorOccurred, .endEncountered: delegate?.stream(self, handle: event)
-    }
-  }
-
-  /// Who has ended, and resets what we say still, listens no more. A socket that ended in order says so itself.
-  private func tellReset() {
-    guard wire.failure != nil, !hasToldReset else { return }
-    hasToldReset = true
-    delegate?.stream(self, handle: .endEncountered)
-  }
-
-  /// The writer first: what it makes room for, the reader's turn can fill.
-  private func tell(_ readiness: Readiness) {
-    let (reader, writer) = (readerWaits, writerWaits)
-    if !writer.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasSpaceAvailable) }
-    if !reader.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasBytesAvailable) }
   }
 }

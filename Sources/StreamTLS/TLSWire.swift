@@ -13,8 +13,12 @@ final class TLSWire {
   /// A read filled all that was asked for: more is waiting.
   private(set) var wasFilled = false
   private(set) var sawEnd = false
-  /// What broke the socket. Kept here, since OpenSSL would make it an error of its own.
-  private(set) var failure: SystemError?
+  // What broke the socket, each way by itself: what the other side said before it broke is still read, whatever a write found
+  // out. Kept here, since OpenSSL would make it an error of its own.
+  private(set) var readFailure: SystemError?
+  private(set) var writeFailure: SystemError?
+  /// Bytes that were taken are lost, and no write has told.
+  private(set) var hasLostHeld = false
   /// The first bytes that came, for telling what they are.
   private(set) var first: [UInt8] = []
   /// Bytes not yet taken by the socket, from `heldStart` on.
@@ -91,14 +95,14 @@ final class TLSWire {
 
   // MARK: - Reading
 
-  /// Nil when nothing is there now, or never will be: `sawEnd` and `failure` tell.
+  /// Nil when nothing is there now, or never will be: `sawEnd` and `readFailure` tell.
   fileprivate func read(_ run: UnsafeMutableRawBufferPointer) -> Int? {
     guard !isDry, !isFlooded else { return nil }
     return take(run)
   }
 
   private func take(_ run: UnsafeMutableRawBufferPointer) -> Int? {
-    guard !sawEnd, failure == nil else { return nil }
+    guard !sawEnd, readFailure == nil else { return nil }
     do throws(SystemError) {
       switch try receive(run) {
       case .moved(let count):
@@ -112,7 +116,7 @@ final class TLSWire {
       case .ended: sawEnd = true
       }
     } catch {
-      failure = error
+      readFailure = error
     }
     return nil
   }
@@ -142,7 +146,7 @@ final class TLSWire {
 
   /// Takes all of it, whatever the socket says.
   fileprivate func write(_ run: UnsafeRawBufferPointer) {
-    guard failure == nil else { return }
+    guard writeFailure == nil else { return }
     if let collector, collector.room >= run.count {
       _ = collector.fill { room in
         room.copyMemory(from: run)
@@ -169,16 +173,19 @@ final class TLSWire {
   /// Sends what it can and holds the rest.
   private func send(_ run: UnsafeRawBufferPointer) {
     let sent = sendSome(run)
-    if failure == nil && sent < run.count { held += run.dropFirst(sent) }
+    if writeFailure == nil && sent < run.count { held += run.dropFirst(sent) }
   }
 
   /// Offers the socket what is held. Whether nothing is any more; if it broke, that is so, too.
   func flush() -> Bool {
     isCorked = false
-    if heldCount > 0 && failure == nil {
+    if heldCount > 0 && writeFailure == nil {
       heldStart += held.withUnsafeBytes { sendSome(UnsafeRawBufferPointer(rebasing: $0[heldStart...])) }
     }
-    if heldCount > 0 && failure == nil { return false }
+    if heldCount > 0 {
+      guard writeFailure != nil else { return false }
+      hasLostHeld = true
+    }
     held = []
     heldStart = 0
     return true
@@ -193,7 +200,7 @@ final class TLSWire {
       case .ended: throw SystemError("write", EPIPE)
       }
     } catch {
-      failure = error
+      writeFailure = error
       return 0
     }
   }

@@ -1,5 +1,6 @@
 // What is wrong with the files and settings of a context, in words that help.
 
+import COpenSSL
 import StreamTestKit
 import Testing
 
@@ -84,6 +85,24 @@ struct SettingsTests {
     #expect(try !context.renewed().filesHaveChanged)
     try rig.folder.write("server.pem", "half of a")
     #expect(throws: TLSSettingsFault.self) { try context.renewed() }
+  }
+
+  @Test("lets go of the certificates before one that is damaged")
+  func damaged() throws {
+    let rig = try TLSRig()
+    let text = try rig.authority.issue(.init("gw.test")).certificate
+    try rig.folder.write("torn.pem", text + text.prefix(200) + "\n-----END CERTIFICATE-----\n")
+    weak var first: X509Certificate?
+    #expect(throws: TLSSettingsFault.self) {
+      try PEMFile(rig.folder / "torn.pem").items { bio -> X509Certificate? in
+        guard let raw = PEM_read_bio_X509(bio, nil, nil, nil) else { return nil }
+        let certificate = X509Certificate(owning: raw)
+        first = certificate
+        #expect(first != nil)
+        return certificate
+      }
+    }
+    #expect(first == nil)
   }
 
   // P-256, the passphrase is "secret".

@@ -49,7 +49,9 @@ struct TicketTests {
     #expect(try await !resumes(rig, TLSServerContext(rig.server), ticket).isResumed)
   }
 
-  @Test("is good for another name of the same server", arguments: TLSStreamTests.versions)
+  @Test(
+    "leads where the hello asks to go, and in TLS 1.2 is good for its own name alone",
+    arguments: TLSStreamTests.versions)
   func otherName(version: ClosedRange<Int32>) async throws {
     var rig = try TLSRig()
     let files = try rig.authority.write("gps", .init("gps.test", names: "DNS:gps.test"), to: rig.folder)
@@ -61,7 +63,16 @@ struct TicketTests {
     #expect(try await resumes(rig, context, ticket).isResumed)
     rig.far.serverName = "gw.test"
     let facts = try await resumes(rig, context, ticket)
-    #expect(facts.isResumed || version.upperBound == TLS1_2_VERSION)  // to TLS 1.2 the name belongs to the session
+    #expect(facts.serverName == "gw.test")
+    #expect(facts.isResumed == (version.upperBound == TLS1_3_VERSION))  // RFC 6066 section 3, RFC 8446 section 4.6.1
+    // Nor does it open a door that is another's.
+    rig.server.names = .only(["gps.test"], orNone: false)
+    let strict = try TLSServerContext(rig.server, replacing: context)
+    try await onLane { [rig] lane in
+      await #expect(throws: TLSFailure.unknownName("gw.test")) {
+        _ = try await rig.accept(strict, resuming: ticket, on: lane)
+      }
+    }
   }
 
   @Test("remembers its client's certificate, and is no good where something else is asked of clients")
@@ -80,6 +91,44 @@ struct TicketTests {
     let opener = try TLSServerContext(open, replacing: context)
     let other = try await resumes(rig, opener, ticket)
     #expect(!other.isResumed && other.peer == nil)
+  }
+
+  @Test("does not let in one whose certificate has expired since", arguments: TLSStreamTests.versions)
+  func expired(version: ClosedRange<Int32>) async throws {
+    var wish = ClientCertificateTests.ada
+    wish.validity = -7200 ... -3600
+    var rig = try ClientCertificateTests.rig(wish)
+    rig.far.version = version
+    // As if the time of the first connection had been another.
+    let before = try TLSServerContext(rig.server)
+    X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(before.first), UInt(X509_V_FLAG_NO_CHECK_TIME))
+    let ticket = try await ticket(rig, before)
+    #expect(try await refusal(rig, TLSServerContext(rig.server, replacing: before), ticket).hasSuffix("has expired"))
+  }
+
+  @Test("does not let in one whose certificate was revoked since", arguments: TLSStreamTests.versions)
+  func revoked(version: ClosedRange<Int32>) async throws {
+    var rig = try ClientCertificateTests.rig(nil)
+    let issued = try rig.authority.issue(ClientCertificateTests.ada)
+    (rig.far.certificate, rig.far.key) = (issued.certificate, issued.key)
+    rig.far.version = version
+    try rig.folder.write("crl.pem", try rig.authority.revocationList(of: []))
+    rig.server.crl = rig.folder / "crl.pem"
+    let context = try TLSServerContext(rig.server)
+    let ticket = try await ticket(rig, context)
+    #expect(try await resumes(rig, context, ticket).isResumed)
+    try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [issued.serial]))
+    #expect(try await refusal(rig, context.renewed(), ticket).hasSuffix("is revoked"))
+  }
+
+  /// What keeps the ticket's client out; "nothing" if he gets in.
+  private func refusal(_ rig: TLSRig, _ context: TLSServerContext, _ ticket: TLSTicket) async throws -> String {
+    try await onLane { lane in
+      do {
+        try await rig.accept(context, resuming: ticket, on: lane).0.close()
+        return "nothing"
+      } catch let failure as TLSFailure { return "\(failure)" }
+    }
   }
 
   @Test("of a client without a certificate does not let him in where one is asked for")

@@ -121,6 +121,18 @@ public final class TLSFarEnd: FarParty {
   /// Closes without a word of TLS.
   public func drop() { descriptor.withLock { $0 = nil } }
 
+  /// Resets the connection, once the other side's kernel has all that was sent: a reset destroys what is on its way.
+  public func reset() {
+    var unsent: Int32 = 0
+    for _ in 0..<30_000 {
+      guard ioctl(raw, UInt(TIOCOUTQ), &unsent) == 0, unsent > 0 else { break }
+      usleep(1000)
+    }
+    var now = linger(l_onoff: 1, l_linger: 0)
+    setsockopt(raw, SOL_SOCKET, SO_LINGER, &now, socklen_t(MemoryLayout<linger>.size))
+    drop()
+  }
+
   /// Sends no more, without close_notify.
   public func cutOff() { shutdown(raw, Int32(SHUT_WR)) }
 

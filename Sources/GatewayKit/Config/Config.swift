@@ -64,8 +64,10 @@ public struct Config: Hashable, Sendable {
     public var url: EndpointURL
 
     public var scheme: String { url.scheme }
-    /// What it is called in events: not by its settings, which a reload may change under it.
-    public var place: String { url.place }
+    /// What it is called in events: not by its settings, which a reload may change under it; but for the name (SNI) by which it
+    /// differs from others on its port.
+    public var place: String { url.place + nameShown }
+    var nameShown: String { url.query { $0 == "server-name" } }
     /// Nil for all addresses, IPv4 and IPv6.
     public var host: String? { url.host.isEmpty ? nil : url.host }
     /// 0 lets the system choose.

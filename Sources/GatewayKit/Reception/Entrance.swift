@@ -157,7 +157,7 @@ final class Entrance {
 
   /// What clients of a way are told to have come by; nil while nobody can.
   func bound(as way: Way) -> String? {
-    name.map { "\(way.listen.scheme)://\($0)\(way.listen.url.path)" }
+    name.map { "\(way.listen.scheme)://\($0)\(way.listen.url.path)\(way.listen.nameShown)" }
   }
 
   private func tellListening(_ way: Way) {

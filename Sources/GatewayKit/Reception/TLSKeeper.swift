@@ -3,7 +3,6 @@
 
 import ByteStreams
 import Dispatch
-import Glibc
 import StreamTLS
 
 /// Lives on the reception's lane, until `cancel()`.
@@ -23,8 +22,6 @@ final class TLSKeeper {
   private var isCancelled = false
   private var timer: Timers.Token?
   private var warned: [String] = []
-  /// What the files were when they were read last.
-  private var signature: [FileSignature?] = []
 
   // Files may hang, on a network's file system.
   private static let queue = DispatchQueue(label: "baudway.certificates")
@@ -40,7 +37,7 @@ final class TLSKeeper {
     self.poller = poller
     self.status = status
     self.news = news
-    for file in Set(settings.files) {
+    for file in settings.files {
       let watch = ConfigWatch(file, on: poller) { [weak self] in
         self?.renew()
       } failed: { [status] error in
@@ -61,29 +58,20 @@ final class TLSKeeper {
     isLoading = true
     isStale = false
     poller.timers.cancel(timer)
-    let (settings, before) = (settings, context == nil || fault != nil ? [] : signature)
-    poller.offload(to: Self.queue) { () -> Look in
-      // Before they are read: what changes meanwhile is looked at once more.
-      let signature = settings.files.map { FileSignature(path: $0) }
-      if signature == before { return Look(signature: signature, result: nil) }
+    let (settings, current) = (settings, fault == nil ? context : nil)
+    poller.offload(to: Self.queue) { () -> Result<TLSServerContext, TLSSettingsFault>? in
+      if let current, !current.filesHaveChanged { return nil }
       do throws(TLSSettingsFault) {
-        return Look(signature: signature, result: .success(try TLSServerContext(settings, replacing: other)))
+        return .success(try TLSServerContext(settings, replacing: other))
       } catch {
-        return Look(signature: signature, result: .failure(error))
+        return .failure(error)
       }
-    } then: { [self] look in
+    } then: { [self] result in
       isLoading = false
       if isCancelled { return }
       if isStale { return load(replacing: other) }
-      signature = look.signature
-      if let result = look.result { took(result) }
+      if let result { took(result) }
     }
-  }
-
-  private struct Look: Sendable {
-    let signature: [FileSignature?]
-    /// Nil when the files are as they were.
-    let result: Result<TLSServerContext, TLSSettingsFault>?
   }
 
   private func took(_ result: Result<TLSServerContext, TLSSettingsFault>) {
@@ -116,32 +104,7 @@ final class TLSKeeper {
   }
 }
 
-/// What tells one content of a file from another without reading it. Links are followed.
-private struct FileSignature: Equatable, Sendable {
-  let device: UInt64
-  let node: UInt64
-  let size: Int
-  let seconds: Int
-  let nanoseconds: Int
-
-  /// Nil when there is none.
-  init?(path: String) {
-    var status = stat()
-    guard stat(path, &status) == 0 else { return nil }
-    device = UInt64(status.st_dev)
-    node = UInt64(status.st_ino)
-    size = Int(status.st_size)
-    seconds = status.st_mtim.tv_sec
-    nanoseconds = status.st_mtim.tv_nsec
-  }
-}
-
 extension TLSServerSettings {
-  /// All that it is made from.
-  fileprivate var files: [String] {
-    identities.flatMap { [$0.certificate, $0.key] } + [clientCA, crl].compactMap(\.self)
-  }
-
   /// Of what a route's configuration says. `speaksHTTP` where TLS carries HTTP, and thereby WebSocket.
   init(_ config: Config.TLS, speaksHTTP: Bool) {
     self.init(identities: config.certificates.map { TLSIdentity(certificate: $0.chain, key: $0.key) })

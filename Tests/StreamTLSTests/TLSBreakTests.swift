@@ -1,0 +1,113 @@
+// Connections that break: what came before is still read, and the reason after it.
+
+import ByteStreams
+import COpenSSL
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamTLS
+
+@Suite("A TLS stream that breaks", .timeLimit(.minutes(1)))
+struct TLSBreakTests {
+  private let said = (0..<20_000).map { UInt8(truncatingIfNeeded: $0) }
+
+  /// Writes until that fails. The reset is told to whoever asks first, and here nobody reads.
+  private func writeUntilBroken(_ stream: TLSStream) async throws -> SystemError? {
+    for _ in 0..<30_000 {
+      do { _ = try stream.write([1]) } catch { return error as? SystemError }
+      try await Task.sleep(for: .milliseconds(1))
+    }
+    return nil
+  }
+
+  @Test("by a write that fails is still read to its end, and then says why", arguments: TLSStreamTests.versions)
+  func readAfterFailedWrite(version: ClosedRange<Int32>) async throws {
+    var rig = try TLSRig()
+    rig.far.version = version
+    try await onLane { [rig, said] lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread {
+        try far.send(said)
+        far.reset()
+      }
+      #expect(try await writeUntilBroken(stream) == SystemError("write", ECONNRESET))
+      #expect(try await stream.read(exactly: said.count, on: lane) == said)
+      await #expect(throws: SystemError("write", ECONNRESET)) { _ = try await stream.read(exactly: 1, on: lane) }
+      #expect(throws: SystemError.self) { _ = try stream.write([1]) }
+    }
+  }
+
+  @Test("after its close_notify was on its way has ended in order")
+  func endAfterFailedWrite() async throws {
+    let rig = try TLSRig()
+    try await onLane { [said] lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      try await onOwnThread {
+        try far.send(said)
+        far.finishWriting()
+        far.reset()
+      }
+      #expect(try await writeUntilBroken(stream) != nil)
+      #expect(try await stream.readToEnd(on: lane) == said)
+    }
+  }
+
+  @Test("while it holds a unit lets its reader read first, and tells him at the end")
+  func heldUnit() async throws {
+    let rig = try TLSRig()
+    try await onLane { [said] lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      defer { stream.close() }
+      let chunk = [UInt8](repeating: 0x55, count: 65_536)
+      while !stream.holdsUnit { _ = try stream.write(chunk) }
+      var heard: [UInt8] = []
+      var failure: (any Error)?
+      let gate = Gate()
+      let recorder = EventRecorder { _ in
+        do { while let some = try stream.readSome() { heard += some } } catch {
+          failure = error
+          gate.open()
+        }
+      }
+      stream.delegate = recorder
+      stream.readerWaits = .readable
+      stream.writerWaits = .writable
+      try await onOwnThread {
+        try far.send(said)
+        far.reset()
+      }
+      await gate.wait(on: lane)
+      #expect(heard == said && failure is SystemError)
+      #expect(recorder.events.allSatisfy { $0 == .hasBytesAvailable || $0 == .hasSpaceAvailable })
+      #expect(!stream.holdsUnit)
+    }
+  }
+
+  @Test("as soon as it was greeted is still heard")
+  func brokenInGreeting() async throws {
+    let rig = try TLSRig()
+    try await onLane { [rig] lane in
+      let (near, far) = try FarEnd.tcpPair()
+      let end = try TLSFarEnd(try far.take(), rig.far)
+      async let said: Void = onOwnThread {
+        try end.handshake()
+        try end.send([1, 2, 3])
+        end.reset()
+      }
+      let descriptor = try near.take()
+      let handshake = TLSHandshake(try TLSServerContext(rig.server), over: descriptor.raw)
+      try await waitFor(descriptor.raw, .readable)
+      let progress = try handshake.advance()
+      #expect(progress == .blocked(until: .readable))  // the whole of our flight is out
+      try await said
+      let session = try await shake(handshake, descriptor.raw)
+      let stream = TLSStream(session, over: descriptor, kind: .tcp(wasDialled: false), on: lane.poller)
+      defer { stream.close() }
+      #expect(try await stream.read(exactly: 3, on: lane) == [1, 2, 3])
+      await #expect(throws: SystemError.self) { _ = try await stream.read(exactly: 1, on: lane) }
+    }
+  }
+}
