@@ -17,11 +17,13 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
   /// A URL whose address is free. Called once per test.
   let freeURL: @Sendable () throws -> String
   /// A client for the listener that told it has `bound`.
-  let connect: @Sendable (_ bound: String) throws -> FarEnd
+  let connect: @Sendable (_ bound: String) throws -> any FarParty
   /// A URL whose address somebody has, the error that gives, and how he lets go of it.
   let occupy: @Sendable () throws -> (url: String, error: Int32, free: @Sendable () -> Void)
   /// What connecting says when nobody listens any more.
   let refusal: SystemError
+  /// What its route says beside, as the file would.
+  var more = ""
   /// Clients at a time.
   var most = 5
   /// Whether log and status can tell one from another.
@@ -29,24 +31,41 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
   var testDescription: String { name }
 
   static let rigs = [
-    tcp("tcp on IPv4", "tcp://127.0.0.1:0", "127.0.0.1"), tcp("tcp on IPv6", "tcp://[::1]:0", "::1"),
-    tcp("tcp on all addresses", "tcp://*:0", "127.0.0.1"),
-    tcp("tcp by the name localhost", "tcp://localhost:0", "127.0.0.1"), unix, pty,
+    tcp("tcp on IPv4", "127.0.0.1"), tcp("tcp on IPv6", "[::1]"), tcp("tcp on all addresses", "*"),
+    tcp("tcp by the name localhost", "localhost"), unix, pty,
+    network("tls", "tls", more: certificate.text) { try shakeHands($0) },
+    network("ws", "ws", path: "/gps") { try WebSocketClient(over: $0, path: "/gps") },
+    network("wss", "wss", path: "/gps", more: certificate.text) {
+      try WebSocketClient(over: try shakeHands($0), path: "/gps")
+    },
   ]
 
-  private static func tcp(_ name: String, _ freeURL: String, _ host: String) -> ListenerRig {
-    ListenerRig(
-      name: name, freeURL: { freeURL }, connect: { try connectTCP(tcpAddress($0, host)) },
+  private static func tcp(_ name: String, _ host: String) -> ListenerRig { network(name, "tcp", host) { $0 } }
+
+  /// `greet` makes a client of a connection.
+  private static func network(
+    _ name: String, _ scheme: String, _ host: String = "127.0.0.1", path: String = "", more: String = "",
+    greet: @escaping @Sendable (FarEnd) throws -> any FarParty
+  ) -> ListenerRig {
+    let digits = host == "[::1]" ? "::1" : "127.0.0.1"
+    return ListenerRig(
+      name: name, freeURL: { "\(scheme)://\(host):0\(path)" },
+      connect: { bound in
+        let port = try #require(bound.dropLast(path.utf8.count).split(separator: ":").last.flatMap { UInt16($0) })
+        return try greet(try connectTCP(try #require(SocketAddress(numeric: digits, port: port))))
+      },
       occupy: {
-        let other = try LoopbackListener(host)
-        return (String(freeURL.dropLast()) + "\(other.address.port)", EADDRINUSE, { other.close() })
-      }, refusal: SystemError("connect", ECONNREFUSED))
+        let other = try LoopbackListener(digits)
+        return ("\(scheme)://\(host):\(other.address.port)\(path)", EADDRINUSE, { other.close() })
+      }, refusal: SystemError("connect", ECONNREFUSED), more: more)
   }
 
-  private static func tcpAddress(_ bound: String, _ host: String) throws -> SocketAddress {
-    let port = try #require(bound.split(separator: ":").last.flatMap { UInt16($0) })
-    return try #require(SocketAddress(numeric: host, port: port))
-  }
+  /// What a route of a listener with TLS says of its certificate.
+  static let certificate: (folder: TemporaryFolder, text: String) = {
+    let folder = try! TemporaryFolder()  // a test can do nothing without one
+    let files = try! TestAuthority().write("server", .init("gw.test", names: "DNS:gw.test"), to: folder)
+    return (folder, "tls: { certificate: '\(files.certificate)', key: '\(files.key)' }")
+  }()
 
   /// Paths in a folder of the rig's own.
   private static func paths() -> @Sendable () -> String {
@@ -85,6 +104,15 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
   }()
 }
 
+/// A client who speaks TLS and believes anybody. Blocks.
+func shakeHands(_ connection: FarEnd, askingFor name: String? = nil) throws -> TLSFarEnd {
+  var manner = TLSFarEnd.Manner()
+  manner.serverName = name
+  let client = try TLSFarEnd(try connection.take(), manner)
+  try client.handshake()
+  return client
+}
+
 /// A connected client. Blocks.
 func connectUnix(_ path: String) throws -> FarEnd {
   let raw = socket(AF_UNIX, Int32(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue), 0)
@@ -106,12 +134,12 @@ func openPort(_ path: String) throws -> FarEnd {
 struct ListenerConformanceTests {
   @Test("reports the address it got and hands over clients from it", arguments: ListenerRig.rigs)
   func accepts(rig: ListenerRig) async throws {
-    try await withRoute(routeConfig(listen: rig.freeURL(), endpoint: "sim://echo")) { story, _ in
+    try await withRoute(routeConfig(rig.more, listen: rig.freeURL(), endpoint: "sim://echo")) { story, _ in
       let bound = try story.bound()
       #expect(!bound.hasSuffix(":0") && !bound.contains("?"))
       let clients = try (0..<rig.most).map { _ in try rig.connect(bound) }
       for client in clients { try client.send([1]) }
-      for client in clients { #expect(try client.receive(exactly: 1) == [1]) }
+      for client in clients { #expect(try client.receive().first == 1) }
       let labels = try story.wait { events in
         let labels = events.compactMap { event in
           if case .sessionOpened(_, _, let label) = event { label } else { nil }
@@ -128,7 +156,7 @@ struct ListenerConformanceTests {
     arguments: ListenerRig.rigs)
   func occupied(rig: ListenerRig) async throws {
     let taken = try rig.occupy()
-    try await withRoute(routeConfig(listen: taken.url, endpoint: "sim://echo")) { story, _ in
+    try await withRoute(routeConfig(rig.more, listen: taken.url, endpoint: "sim://echo")) { story, _ in
       let failure = try story.wait { events in
         events.compactMap { event in if case .listenerWaits(_, _, let error, _) = event { error } else { nil } }.first
       }
@@ -137,7 +165,7 @@ struct ListenerConformanceTests {
       taken.free()
       let client = try rig.connect(try story.bound())
       try client.send([1])
-      #expect(try client.receive(exactly: 1) == [1])
+      #expect(try client.receive().first == 1)
       #expect(story.all.count { event in if case .listenerWaits = event { true } else { false } } == 1)
       client.close()
     }
@@ -146,13 +174,36 @@ struct ListenerConformanceTests {
   @Test("takes no more clients once it is stopped, and frees its address", arguments: ListenerRig.rigs)
   func stops(rig: ListenerRig) async throws {
     let told = Mutex("")
-    try await withRoute(routeConfig(listen: rig.freeURL(), endpoint: "sim://echo")) { story, _ in
+    try await withRoute(routeConfig(rig.more, listen: rig.freeURL(), endpoint: "sim://echo")) { story, _ in
       let bound = try story.bound()
       told.withLock { $0 = bound }
       try rig.connect(bound).close()
     }
     let bound = told.withLock(\.self)
     await #expect(throws: rig.refusal) { try await onOwnThread { try rig.connect(bound).close() } }
+  }
+}
+
+@Suite("A TLS listener", .timeLimit(.minutes(1)))
+struct TLSListenerTests {
+  @Test("is told of with the name (SNI) that leads there, since others may have its port")
+  func serverName() async throws {
+    let url = "tls://127.0.0.1:0?role=monitor&server-name=gw.test"
+    let config = try routeConfig(ListenerRig.certificate.text, listen: url, endpoint: "sim://nmea")
+    try await withRoute(config) { story, _ in
+      let bound = try story.bound()
+      #expect(bound.hasPrefix("tls://127.0.0.1:") && bound.hasSuffix("?server-name=gw.test"))
+      let port = try #require(bound.split { ":?".contains($0) }.compactMap { UInt16($0) }.first)
+      let address = try #require(SocketAddress(numeric: "127.0.0.1", port: port))
+      let client = try shakeHands(connectTCP(address), askingFor: "gw.test")
+      #expect(try !client.receive().isEmpty)
+      #expect(story.labels.map(\.listener) == [bound])
+      let told = story.all.compactMap { event in
+        if case .listening(_, let listener, _) = event { listener } else { nil }
+      }
+      #expect(told == ["tls://127.0.0.1:0?server-name=gw.test"])
+      client.close()
+    }
   }
 }
 

@@ -116,8 +116,9 @@ extension Access {
       guard let (member, token) = found else { return .failed }
       return decide(member, .token(token), role)
     case .password(let name, let password):
-      // One nobody knows costs as much as one who exists.
-      let hash = members.first { $0.name == name }?.password
+      // One nobody knows costs as much as one who exists; nor is it told how much of a name was right.
+      var hash: Secret?
+      for member in members where SteadyTime.isSame(name, member.name) { hash = member.password }
       guard let sample = hash ?? members.lazy.compactMap(\.password).first else { return .failed }
       return .check(PasswordQuestion(user: name, password: password, hash: sample, mayBeRight: hash != nil))
     }
@@ -191,11 +192,17 @@ public struct PasswordQuestion: Hashable, Sendable {
 
 extension Secret {
   /// In time by the length of `other` alone.
-  func isSame(as other: Secret) -> Bool {
-    let (mine, theirs) = (Array(reveal().utf8), Array(other.reveal().utf8))
-    var difference = mine.count ^ theirs.count
-    for index in theirs.indices {
-      difference |= Int((index < mine.count ? mine[index] : 0) ^ theirs[index])
+  func isSame(as other: Secret) -> Bool { SteadyTime.isSame(reveal(), other.reveal()) }
+}
+
+/// Comparisons whose time does not tell how near a guess was.
+enum SteadyTime {
+  /// By the bytes, in time by the length of `known` alone.
+  static func isSame(_ guess: String, _ known: String) -> Bool {
+    let (guess, known) = (Array(guess.utf8), Array(known.utf8))
+    var difference = guess.count ^ known.count
+    for index in known.indices {
+      difference |= Int((index < guess.count ? guess[index] : 0) ^ known[index])
     }
     return difference == 0
   }
