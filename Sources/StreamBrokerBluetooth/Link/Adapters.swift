@@ -5,14 +5,14 @@ import ByteStreams
 import Glibc
 import StreamBroker
 
-struct Adapter: Hashable, Sendable {
+public struct Adapter: Hashable, Sendable {
   /// "hci0"
-  let name: String
-  let address: BluetoothAddress
-  let isOn: Bool
+  public let name: String
+  public let address: BluetoothAddress
+  public let isOn: Bool
 
   /// All there are. Throws EAFNOSUPPORT where the kernel has no Bluetooth, or keeps it from a container.
-  static func all() throws(SystemError) -> [Adapter] {
+  public static func all() throws(SystemError) -> [Adapter] {
     var found = [bluetooth_adapter](repeating: bluetooth_adapter(), count: 16)  // HCI_MAX_DEV of the kernel's interface
     let count = bluetooth_adapters(&found, Int32(found.count))
     guard count >= 0 else { throw SystemError("socket") }

@@ -1,6 +1,6 @@
 // The address of a Bluetooth device.
 
-struct BluetoothAddress: Hashable, Sendable, CustomStringConvertible {
+public struct BluetoothAddress: Hashable, Sendable, CustomStringConvertible {
   /// Six, in the order they are written.
   let bytes: [UInt8]
 
@@ -19,7 +19,7 @@ struct BluetoothAddress: Hashable, Sendable, CustomStringConvertible {
     self.bytes = bytes
   }
 
-  var description: String {
+  public var description: String {
     bytes.map { ($0 < 16 ? "0" : "") + String($0, radix: 16, uppercase: true) }.joined(separator: ":")
   }
 }

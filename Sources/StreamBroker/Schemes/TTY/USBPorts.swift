@@ -13,6 +13,8 @@ struct USBPorts: Sendable {
     /// "/dev/ttyUSB0"
     let node: String
     let identity: USBIdentity
+    /// The USB device's folder in sysfs.
+    let device: String
   }
 
   /// The node of the one port that is meant. Throws when there is none, or when there are several.
@@ -37,23 +39,27 @@ struct USBPorts: Sendable {
   }
 
   /// What to write for this one of `others`: the shortest identity that no other has, or a path where there is none.
-  private func name(_ port: Port, among others: [Port]) -> String {
+  func name(_ port: Port, among others: [Port]) -> String {
     var identity = port.identity
     identity.interface = nil
-    for name in [identity, port.identity] where name.serial != nil {
-      let isWritable = !(name.serial?.unicodeScalars.contains { Suggestion.isControl($0) } ?? true)
+    for name in [identity, port.identity] {
+      let isWritable = !(name.serial ?? "").unicodeScalars.contains { Suggestion.isControl($0) }
       if isWritable, others.count(where: { name.matches($0.identity) }) == 1 { return name.url }
     }
     // Cheap adapters have no serial number, or all the same: the socket they are plugged into tells them apart.
-    let byPath = FileSystem.names(in: "\(dev)/serial/by-path").sorted().first { link in
-      let target = FileSystem.target(of: "\(dev)/serial/by-path/\(link)")
-      return target.map { FileSystem.lastName(of: $0) == FileSystem.lastName(of: port.node) } ?? false
+    return "tty://\(links("by-path", to: port.node).first ?? port.node)"
+  }
+
+  /// udev's names for a port: of the folder "by-id" or "by-path".
+  func links(_ folder: String, to node: String) -> [String] {
+    let folder = "\(dev)/serial/\(folder)"
+    return FileSystem.names(in: folder).sorted().map { "\(folder)/\($0)" }.filter { link in
+      FileSystem.target(of: link).map { FileSystem.lastName(of: $0) == FileSystem.lastName(of: node) } ?? false
     }
-    return "tty://\(byPath.map { "\(dev)/serial/by-path/\($0)" } ?? port.node)"
   }
 
   /// `device` leads to the interface (ttyACM) or to the port of the driver below it (ttyUSB); the USB device is further up.
-  private func port(_ name: String) -> Port? {
+  func port(_ name: String) -> Port? {
     guard var place = FileSystem.realPath("\(sysfs)/class/tty/\(name)/device") else { return nil }
     var interface: Int?
     for _ in 0..<Self.mostLevels {
@@ -62,7 +68,7 @@ struct USBPorts: Sendable {
       {
         let identity = USBIdentity(
           vendor: vendor, product: product, serial: FileSystem.line(of: "\(place)/serial"), interface: interface)
-        return Port(node: "\(dev)/\(name.replacing("!", with: "/"))", identity: identity)
+        return Port(node: "\(dev)/\(name.replacing("!", with: "/"))", identity: identity, device: place)
       }
       guard let slash = place.lastIndex(of: "/") else { return nil }
       place = String(place[..<slash])

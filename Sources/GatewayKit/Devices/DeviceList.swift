@@ -1,0 +1,115 @@
+// What `baudway devices` shows: the serial ports and Bluetooth adapters of this machine, as URLs to be pasted into a
+// configuration.
+
+import ByteStreams
+import Glibc
+import StreamBroker
+import StreamBrokerBluetooth
+
+public struct DeviceList: Sendable {
+  let ports: [SerialPort]
+  /// Or why they can't be asked for.
+  let adapters: Result<[Adapter], SystemError>
+
+  /// What is there now. Blocks, for a few reads of sysfs and procfs.
+  public static func survey() -> DeviceList {
+    DeviceList(
+      ports: SerialPort.all(), adapters: Result { () throws(SystemError) -> [Adapter] in try Adapter.all() })
+  }
+
+  // MARK: - For people
+
+  /// Lines without line ends. Nothing in them moves a terminal's cursor.
+  public func lines(hasColours: Bool) -> [String] {
+    let paint = Paint(isOn: hasColours)
+    return portLines(paint) + [""] + adapterLines(paint)
+  }
+
+  private func portLines(_ paint: Paint) -> [String] {
+    guard !ports.isEmpty else { return ["No serial ports."] }
+    var table = TextTable(["SERIAL PORT", "NODE", "WHAT IT IS", "HELD BY"], paint)
+    for port in ports {
+      let holders = port.holders.map { "\($0.program ?? "a program") (\($0.process))" }
+      table.add([
+        .init(port.url, .green), .init(port.node), .init(port.what),
+        holders.isEmpty ? .init("-", .dim) : .init(holders.joined(separator: ", "), .yellow),
+      ])
+      for link in port.links where !port.url.hasSuffix(link) { table.note("  \(link)") }
+      if let obstacle = port.advice { table.note("  \(obstacle)") }
+    }
+    return table.lines
+  }
+
+  private func adapterLines(_ paint: Paint) -> [String] {
+    switch adapters {
+    case .failure(let error) where error.errno == EAFNOSUPPORT:
+      return ["No Bluetooth: the kernel has none, or keeps it from this container or unit (AF_BLUETOOTH)."]
+    case .failure(let error): return ["No Bluetooth: \(error)"]
+    case .success(let adapters) where adapters.isEmpty: return ["No Bluetooth adapters."]
+    case .success(let adapters):
+      var table = TextTable(["BLUETOOTH ADAPTER", "ADDRESS", "STATE", "IN A URL"], paint)
+      for adapter in adapters {
+        table.add([
+          .init(adapter.name, .green), .init("\(adapter.address)"),
+          adapter.isOn ? .init("on", .green) : .init("off", .yellow), .init("rfcomm://ADDRESS?adapter=\(adapter.name)"),
+        ])
+      }
+      return table.lines
+    }
+  }
+
+  // MARK: - For programs
+
+  /// One object of JSON, in one line, without its end.
+  public var json: String {
+    var reason: JSONValue?
+    if case .failure(let error) = adapters { reason = .text("\(error)") }
+    return JSONValue.object([
+      "serial": .array(ports.map(\.json)), "bluetooth": .array(((try? adapters.get()) ?? []).map(\.json)),
+      "bluetooth-error": reason,
+    ]).description
+  }
+}
+
+extension SerialPort {
+  /// "FTDI FT232R USB UART", or the driver's name.
+  fileprivate var what: String {
+    let said = [usb?.manufacturer, usb?.name].compactMap { $0 }.joined(separator: " ")
+    return said.isEmpty ? driver ?? "" : said
+  }
+
+  fileprivate var advice: String? {
+    switch obstacle?.errno {
+    case nil: nil
+    case ENOENT?: "has no node here; a container is given one by --device \(node)"
+    case EACCES?: "not for this user; the node's group may open it, mostly 'dialout'"
+    default: obstacle.map { "\($0)" }
+    }
+  }
+
+  fileprivate var json: JSONValue {
+    .object([
+      "url": .text(url), "node": .text(node), "links": .array(links.map { .text($0) }), "usb": usb?.json,
+      "driver": driver.map { .text($0) },
+      "held-by": .array(
+        holders.map { .object(["pid": .integer($0.process), "program": $0.program.map { .text($0) }]) }),
+      "error": obstacle.map { .text("\($0)") },
+    ])
+  }
+}
+
+extension SerialPort.USB {
+  fileprivate var json: JSONValue {
+    .object([
+      "vendor": .text(vendor), "product": .text(product), "serial": serial.map { .text($0) },
+      "interface": interface.map { .integer($0) }, "manufacturer": manufacturer.map { .text($0) },
+      "name": name.map { .text($0) },
+    ])
+  }
+}
+
+extension Adapter {
+  fileprivate var json: JSONValue {
+    .object(["adapter": .text(name), "address": .text("\(address)"), "on": .bool(isOn)])
+  }
+}
