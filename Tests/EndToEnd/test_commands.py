@@ -1,4 +1,5 @@
 """The command line apart from serving: help, version, usage errors, check's table."""
+import json
 import re
 
 import pytest
@@ -20,7 +21,7 @@ def test_version():
 def test_help_names_the_commands():
     done = command("--help")
     assert done.returncode == 0
-    for word in ("serve", "check", "status", "reload", "kick", "health"):
+    for word in ("serve", "check", "status", "reload", "kick", "health", "devices"):
         assert word in done.stdout
 
 
@@ -38,3 +39,18 @@ def test_check_prints_every_default():
     assert done.stdout.endswith("\n") and not done.stdout.endswith("\n\n")
     for word in ("echo", "sim://echo", "tcp://127.0.0.1:4001", "/dev/ttyS77", "on-demand", "hold", "250ms", "30s"):
         assert word in done.stdout, f"{word} is not in:\n{done.stdout}"
+
+
+def test_devices_say_what_this_machine_has():
+    done = command("devices", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    table = command("devices")
+    assert table.returncode == 0 and "\x1b" not in table.stdout
+    for port in told["serial"]:
+        # What it names passes the check of a configuration.
+        gateway = Gateway({"routes": {"port": {**ECHO, "endpoint": port["url"]}}})
+        assert gateway.command("check", str(gateway.path)).returncode == 0
+        assert port["url"] in table.stdout
+    assert told["serial"] or "No serial ports." in table.stdout
+    assert told["bluetooth"] or "No Bluetooth" in table.stdout

@@ -19,6 +19,7 @@ struct ChannelLookUp: Sendable {
   }
 
   let uuid: BluetoothUUID
+  private let mostPieces: Int
   private var request: ServiceSearchRequest
   private var lists: [UInt8] = []
   private var pieces = 0
@@ -29,10 +30,10 @@ struct ChannelLookUp: Sendable {
   private static let rfcomm = BluetoothUUID(0x0003)
   // A phone has some forty records; two attributes of each are 3 KiB.
   static let mostBytes = 64 << 10
-  static let mostPieces = 1024
 
-  init(_ uuid: BluetoothUUID) {
+  init(_ uuid: BluetoothUUID, mostPieces: Int = 1024) {
     self.uuid = uuid
+    self.mostPieces = mostPieces
     request = ServiceSearchRequest(
       transaction: 1, uuid: uuid, attributes: [Self.classes, Self.protocols], continuation: [])
   }
@@ -50,7 +51,7 @@ struct ChannelLookUp: Sendable {
       case .piece(let piece, let continuation):
         lists += piece
         pieces += 1
-        guard lists.count <= Self.mostBytes, pieces <= Self.mostPieces else { return .giveUp(.endless) }
+        guard lists.count <= Self.mostBytes, pieces <= mostPieces else { return .giveUp(.endless) }
         if continuation.isEmpty { return try conclude() }
         request.continuation = Array(continuation)
         request.transaction &+= 1

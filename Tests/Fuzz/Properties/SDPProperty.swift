@@ -4,6 +4,9 @@
 @testable import StreamBrokerBluetooth
 
 enum SDPProperty {
+  // Fewer than in earnest: each costs as much as all before.
+  private static let mostPieces = 16
+
   static func check(_ input: [UInt8]) throws(Broken) {
     try checkElement(input)
     try checkAnswer(input)
@@ -19,9 +22,9 @@ enum SDPProperty {
   }
 
   private static func checkAnswer(_ message: [UInt8]) throws(Broken) {
-    var lookUp = ChannelLookUp(BluetoothUUID(0x1101))
+    var lookUp = ChannelLookUp(BluetoothUUID(0x1101), mostPieces: mostPieces)
     // The same again and again, as a device may: it ends, and every request is whole.
-    for round in 0...ChannelLookUp.mostPieces + 1 {
+    for round in 0...mostPieces + 1 {
       let next = UInt16(truncatingIfNeeded: round + 1)
       var again = message
       if again.count >= 3, round > 0 { again.replaceSubrange(1...2, with: DataElement.bigEndian(UInt64(next), 2)) }
