@@ -68,6 +68,23 @@ def test_nobody_else_may_say_who_he_is():
         assert ended["reason"] == "denied" and ended["client"].startswith("127.0.0.1:")
 
 
+def test_a_proxys_own_check_opens_no_device_and_takes_no_place():
+    """As HAProxy's `check-send-proxy` of version 2 does it: LOCAL, and nothing more."""
+    lab = {"listen": "tcp://127.0.0.1:0?proxy-protocol=required", "endpoint": "sim://echo", "clients": {"max": 1}}
+    with Gateway({"proxies": ["127.0.0.1"], "log": {"level": "debug", "format": "json"}, "routes": {"lab": lab}}) as gateway:
+        for _ in range(3):
+            with connect(gateway.address("lab")) as check:
+                check.sendall(SIGNATURE + b"\x20\x00\x00\x00" + b"GET /health HTTP/1.0\r\n\r\n")
+                assert receive_all(check) == b""  # a close in order: no reset
+        assert not gateway.events("session ended") and not gateway.events("link open")
+        with connect(gateway.address("lab")) as client:
+            client.sendall(v2("192.0.2.7"))
+            round_trip(client)
+            finish(client)
+        assert gateway.event("session ended")["client"] == "192.0.2.7:51233"
+        assert len(gateway.events("session opened")) == 1
+
+
 def test_a_broken_header_is_refused_and_told_of():
     lab = {"listen": "tcp://127.0.0.1:0?proxy-protocol=required", "endpoint": "sim://echo"}
     with Gateway({"proxies": ["127.0.0.1"], "routes": {"lab": lab}}) as gateway:

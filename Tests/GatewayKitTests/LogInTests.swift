@@ -71,9 +71,10 @@ struct LogInTests {
     private(set) var logIns: LogIns!
     var answers: [String] = []
 
-    init() throws {
+    init(atOnce: Int = .max) throws {
       poller = try Poller(clock: clock.clock) { _ in }
-      logIns = LogIns(on: poller, passwords: Passwords { [unowned self] in questions.append(($0, $1)) })
+      logIns = LogIns(
+        on: poller, passwords: Passwords(atOnce: atOnce) { [unowned self] in questions.append(($0, $1)) })
     }
 
     @discardableResult
@@ -212,6 +213,26 @@ struct LogInTests {
     #expect(rig.questions.count == 1)
   }
 
+  @Test("waits for one check of each other address, however many one of them wants, and who has gone for none")
+  func turns() throws {
+    let rig = try Rig(atOnce: 1)
+    let flood = (0..<20).map { rig.begin(.password(user: "ada", Secret("guess \($0)"))) }
+    #expect(rig.answers == Array(repeating: "busy: too many log-ins at once", count: 20 - Passwords.mostOfOneAddress))
+    for host in ["192.0.2.2", "192.0.2.3"] { rig.begin(password, from: host) }
+    #expect(rig.questions.count == 1)
+    rig.answers = []
+    // The one that has begun, and at most one more of the flood before each of the two.
+    for place in 0..<5 where rig.answers.count(where: { $0 == "ada writer" }) < 2 {
+      rig.questions[place].done(rig.questions[place].question.password == Secret("secret"))
+    }
+    #expect(rig.answers.count(where: { $0 == "ada writer" }) == 2)
+    // Those who leave take their questions with them, but for the one that has begun.
+    for attempt in flood { rig.logIns.cancel(attempt) }
+    let asked = rig.questions.count
+    rig.questions[asked - 1].done(false)
+    #expect(rig.questions.count == asked)
+  }
+
   @Test("that was right is remembered of so many")
   func bounded() {
     var proven = Proven()
@@ -279,7 +300,7 @@ struct CryptHashTests {
         var answers: [Bool] = []
         for text in ["secret", "other"] {
           let question = PasswordQuestion(user: "a", password: Secret(text), hash: Secret(hash), mayBeRight: true)
-          _ = passwords.check(question) { isRight in
+          _ = passwords.check(question, from: nil) { isRight in
             lane.assertIsolated()
             answers.append(isRight)
             if answers.count == 2 { continuation.resume(returning: answers) }

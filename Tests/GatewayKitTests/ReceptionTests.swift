@@ -17,7 +17,7 @@ struct ReceptionTests {
       let headers = [
         Array("PROXY TCP4 192.0.2.7 127.0.0.1 51233 4001\r\n".utf8),
         proxyBlock([198, 51, 100, 9, 127, 0, 0, 1, 0, 5, 0, 6, 3, 0, 1, 0]),
-        proxyBlock([], 0x20, 0),
+        proxyBlock([], 0x21, 0),
       ]
       var clients: [FarEnd] = []
       for header in headers {
@@ -41,7 +41,7 @@ struct ReceptionTests {
       let header = Array("PROXY TCP6 2001:db8::1 ::1 5 6\r\n".utf8)
       for byte in header.dropLast() { try slow.send([byte]) }
       let quick = try connectTCP(story.address())
-      try quick.send(proxyBlock([], 0x20, 0) + [1])
+      try quick.send(proxyBlock([], 0x21, 0) + [1])
       #expect(try quick.receive(exactly: 1) == [1])
       try slow.send([header.last!, 2])
       #expect(try slow.receive(exactly: 1) == [2])
@@ -124,7 +124,7 @@ struct ReceptionTests {
     let listen = url.isEmpty ? "tcp://127.0.0.1:0" : url
     try await withRoute(routeConfig(listen: listen, endpoint: "sim://echo"), rates: rates, rules: proxied) { story, _ in
       let clients = try (0..<12).map { _ in try connectTCP(story.address()) }
-      if !url.isEmpty { for client in clients { try? client.send(proxyBlock([], 0x20, 0)) } }
+      if !url.isEmpty { for client in clients { try? client.send(proxyBlock([], 0x21, 0)) } }
       // Some more may come in while the bucket fills on a slow machine, but not all of them.
       let reports = try story.reports(atLeast: 1)
       #expect(reports.allSatisfy { $0.ending.word == .denied && "\($0.ending.cause!)".contains("in a second") })

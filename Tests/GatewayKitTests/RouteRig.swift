@@ -42,9 +42,9 @@ final class Story: Sendable {
       let bound = events.compactMap { event in
         if case .listening(name, _, let bound) = event { bound } else { nil }
       }
-      guard bound.count > number, let port = bound[number].split(separator: ":").last.flatMap({ UInt16($0) }) else {
-        return nil
-      }
+      guard bound.count > number,
+        let port = bound[number].split(separator: ":").last.flatMap({ UInt16($0.prefix { $0 != "/" }) })
+      else { return nil }
       return SocketAddress(numeric: bound[number].contains("[") ? "::1" : "127.0.0.1", port: port)
     }
   }
@@ -91,9 +91,9 @@ final class Story: Sendable {
   }
 }
 
-/// Runs `body` on the route's lane and waits for its answer. Blocks.
+/// Runs `body` on the lane of a resident and waits for its answer. Blocks.
 @discardableResult
-func ask<Answer: Sendable>(_ route: Resident<Route>, _ body: @escaping @Sendable (Route) -> Answer) throws -> Answer {
+func ask<Host, Answer: Sendable>(_ route: Resident<Host>, _ body: @escaping @Sendable (Host) -> Answer) throws -> Answer {
   let answer = Mutex<Answer?>(nil)
   let done = DispatchSemaphore(value: 0)
   route.post { _, route in
@@ -144,11 +144,24 @@ func withRoute(
   rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
   _ body: @escaping @Sendable (Story, Resident<Route>) throws -> Void
 ) async throws {
+  try await withReception(
+    config, connector: connector, inherited: inherited, rates: rates, rules: rules, patience: patience
+  ) { story, route, _ in try body(story, route) }
+}
+
+/// The same, with the reception. `passwords` checks them in place of crypt(3).
+func withReception(
+  _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
+  rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
+  passwords: @escaping @Sendable (Poller) -> Passwords = { Passwords(on: $0) },
+  _ body: @escaping @Sendable (Story, Resident<Route>, Resident<Reception>) throws -> Void
+) async throws {
   let story = Story()
   let lanes = try (0..<2).map { try Lane("route \($0)") }
   let greetings = try Lane("greetings")
   let reception = Resident(on: greetings) { lane in
-    let reception = Reception(on: lane.poller, status: story.sink, rates: rates, patience: patience)
+    let reception = Reception(
+      on: lane.poller, status: story.sink, rates: rates, patience: patience, passwords: passwords(lane.poller))
     reception.follow(rules)
     return reception
   }
@@ -159,7 +172,7 @@ func withRoute(
   }
   let result: Result<Void, any Error>
   do {
-    try await onOwnThread { try body(story, route) }
+    try await onOwnThread { try body(story, route, reception) }
     result = .success(())
   } catch {
     result = .failure(error)

@@ -177,8 +177,12 @@ extension Access {
 }
 
 extension Access {
-  /// Whether a client may go on being what he is.
-  func admits(_ client: Arrival.Label) -> Bool { role(of: client.identity, listener: client.role) == client.role }
+  /// Whether a client may go on being what he is. `couldBeAsked` where his listener asks now who one is, whether or not it did
+  /// when he came.
+  func admits(_ client: Arrival.Label, couldBeAsked: Bool = false) -> Bool {
+    let identity = couldBeAsked && client.identity == .notAsked ? .anonymous : client.identity
+    return role(of: identity, listener: client.role) == client.role
+  }
 }
 
 /// A password to be checked.

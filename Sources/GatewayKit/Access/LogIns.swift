@@ -18,10 +18,11 @@ final class LogIns {
     case busy(LogInFault)
   }
 
-  /// One client's log-in. Cancelled, it tells nothing more; what was begun is counted all the same.
+  /// One client's log-in. Cancelled, it tells nothing more; a check that was begun is counted all the same.
   final class Attempt {
     fileprivate var done: ((Answer) -> Void)?
     fileprivate var timer: Timers.Token?
+    fileprivate var check: Passwords.Check?
     fileprivate init(_ done: @escaping (Answer) -> Void) { self.done = done }
 
     fileprivate func answer(_ answer: Answer) {
@@ -69,6 +70,7 @@ final class LogIns {
   func cancel(_ attempt: Attempt) {
     attempt.done = nil
     poller.timers.cancel(attempt.timer)
+    if let check = attempt.check { passwords.forget(check) }
   }
 
   private func isProven(_ credential: Credential, _ decision: Access.Decision) -> Bool {
@@ -107,9 +109,8 @@ final class LogIns {
         finish(attempt, decision, access, .none, role: role, address, isProven: true)
       }
       if isProven { return settle(question.mayBeRight) }
-      if !passwords.check(question, then: settle) {
-        attempt.answer(.busy(LogInFault(.tooManyChecks, from: address)))
-      }
+      attempt.check = passwords.check(question, from: address, then: settle)
+      if attempt.check == nil { attempt.answer(.busy(LogInFault(.tooManyChecks, from: address))) }
     }
   }
 

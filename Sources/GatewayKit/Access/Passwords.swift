@@ -5,35 +5,81 @@ import ByteStreams
 import Dispatch
 import StreamBroker
 
-/// Lives on the lane where clients are greeted.
+/// Lives on the lane where clients are greeted. Addresses take turns, so that one that has many checked, or expensive ones,
+/// keeps no other waiting for more than one.
 final class Passwords {
   /// More wait for no answer.
   static let mostAtOnce = 64
+  /// And of one address (IPv6: its /64).
+  static let mostOfOneAddress = 8
+
+  /// A check that is wanted, for `forget(_:)`.
+  final class Check {
+    fileprivate let question: PasswordQuestion
+    fileprivate let sender: SocketAddress?
+    fileprivate let done: (Bool) -> Void
+
+    fileprivate init(_ question: PasswordQuestion, _ sender: SocketAddress?, _ done: @escaping (Bool) -> Void) {
+      self.question = question
+      self.sender = sender
+      self.done = done
+    }
+  }
 
   /// Answers later, on the lane.
   private let verify: (PasswordQuestion, @escaping (Bool) -> Void) -> Void
-  private(set) var underWay = 0
+  private let atOnce: Int
+  /// Handed to `verify`, and those that wait for that: each line is one address's, and the first line's turn is next.
+  private var checked: [Check] = []
+  private var lines: [(sender: SocketAddress?, waiting: [Check])] = []
+
+  var underWay: Int { checked.count + lines.reduce(0) { $0 + $1.waiting.count } }
 
   convenience init(on poller: Poller) {
     // One at a time: a flood of log-ins takes one core at most.
     let queue = DispatchQueue(label: "passwords")
-    self.init { question, done in
+    self.init(atOnce: 1) { question, done in
       let (password, hash) = (question.password, question.hash)
       poller.offload(to: queue, { CryptHash.verify(password, against: hash) }, then: done)
     }
   }
 
-  init(verify: @escaping (PasswordQuestion, @escaping (Bool) -> Void) -> Void) { self.verify = verify }
+  init(atOnce: Int, verify: @escaping (PasswordQuestion, @escaping (Bool) -> Void) -> Void) {
+    self.atOnce = atOnce
+    self.verify = verify
+  }
 
-  /// Calls `done` later, with whether the password is right. False when too many wait: `done` is not called then.
-  func check(_ question: PasswordQuestion, then done: @escaping (Bool) -> Void) -> Bool {
-    guard underWay < Self.mostAtOnce else { return false }
-    underWay += 1
-    verify(question) { [self] isRight in
-      underWay -= 1
-      done(isRight && question.mayBeRight)
+  /// Calls `done` later, with whether the password is right. Nil when too many wait: `done` is not called then.
+  func check(
+    _ question: PasswordQuestion, from address: SocketAddress?, then done: @escaping (Bool) -> Void
+  ) -> Check? {
+    let check = Check(question, address?.household, done)
+    let line = lines.firstIndex { $0.sender == check.sender }
+    let ofHis = checked.count { $0.sender == check.sender } + (line.map { lines[$0].waiting.count } ?? 0)
+    guard underWay < Self.mostAtOnce, ofHis < Self.mostOfOneAddress else { return nil }
+    if let line { lines[line].waiting.append(check) } else { lines.append((check.sender, [check])) }
+    goOn()
+    return check
+  }
+
+  /// Nobody waits for it any more. One that has begun goes on.
+  func forget(_ check: Check) {
+    for index in lines.indices { lines[index].waiting.removeAll { $0 === check } }
+    lines.removeAll(where: \.waiting.isEmpty)
+  }
+
+  private func goOn() {
+    while checked.count < atOnce, !lines.isEmpty {
+      var line = lines.removeFirst()
+      let next = line.waiting.removeFirst()
+      if !line.waiting.isEmpty { lines.append(line) }
+      checked.append(next)
+      verify(next.question) { [self] isRight in
+        checked.removeAll { $0 === next }
+        next.done(isRight && next.question.mayBeRight)
+        goOn()
+      }
     }
-    return true
   }
 }
 

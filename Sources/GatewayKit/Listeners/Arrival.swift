@@ -19,6 +19,8 @@ public struct Arrival: ~Copyable, Sendable {
     public internal(set) var identity = Identity.notAsked
     /// What guards his connection: "TLS 1.3".
     public internal(set) var tls: String?
+    /// What he was asked for there; nil without TLS.
+    var shown: ShownToTLS?
     /// Whether what he reads is a WebSocket's messages, where lines for people have no place.
     var isWebSocket = false
     /// Which of the route's listeners let him in; the same across reloads.

@@ -15,7 +15,7 @@ struct AddressLimits {
   }
 
   /// One that is lowered sends nobody away.
-  var most: Int
+  private(set) var most: Int
   /// So many times `most` may wait: each costs a descriptor, of which one address must not have all.
   static let waitingPerPlace = 5
   private var crowds: [SocketAddress: Crowd] = [:]
@@ -58,6 +58,22 @@ struct AddressLimits {
     }
     crowds[household] = crowd.greeted.isEmpty && crowd.waiting.isEmpty ? nil : crowd
     return next
+  }
+
+  /// As many of one address from now on. Who may be greeted at once, now that more may, in the order they came.
+  mutating func set(most: Int, at now: UInt64 = 0) -> [UInt64] {
+    self.most = most
+    var letIn: [UInt64] = []
+    for (household, crowd) in crowds where !crowd.waiting.isEmpty && crowd.greeted.count < most {
+      var crowd = crowd
+      let next = crowd.waiting.prefix(most - crowd.greeted.count)
+      for number in next { crowd.greeted[number] = now }
+      crowd.waiting.removeFirst(next.count)
+      waiting -= next.count
+      crowds[household] = crowd
+      letIn += next
+    }
+    return letIn.sorted()
   }
 
   /// Whether anybody waits, of any address.

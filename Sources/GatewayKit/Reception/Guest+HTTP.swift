@@ -74,7 +74,7 @@ extension Guest {
       let word = error.status == .forbidden ? Ending.Word.denied : .protocolError
       return refuse(error, Ending(word, GreetingFault.refused(error)))
     }
-    if let client, !way.clients.admits(client) {
+    if let client, !isCheck, !way.clients.admits(client) {
       return refuse(HTTPRefusal(.forbidden, "\(way.route) is not open to \(client.host)."), Ending(.denied))
     }
     logIn(head, way)
@@ -107,6 +107,9 @@ extension Guest {
       refuse(HTTPRefusal(.forbidden, "\(way.route) is not for this user."), Ending(.denied, GreetingFault.notLetIn))
     }
   }
+
+  /// Before it was known who he is.
+  static let tooLate = HTTPRefusal.unavailable("The log-in took too long. Try again later.", retryAfter: .seconds(5)).bytes
 
   private func refuse(_ refusal: HTTPRefusal, _ ending: Ending) { end(ending, saying: refusal.bytes) }
 }

@@ -7,7 +7,7 @@ import StreamTLS
 extension Guest {
   /// Those whom no route lets in need not be spoken to: an alert in clear costs nothing.
   func beginTLS() {
-    if let client, !entrance.ways.contains(where: { $0.clients.admits(client) }) {
+    if let client, !isCheck, !entrance.ways.contains(where: { $0.clients.admits(client) }) {
       return end(Ending(.denied), saying: Self.accessDenied)
     }
     guard let first = entrance.firstContext else { return end(Ending(.internal)) }  // it accepts only when there is one
@@ -40,7 +40,7 @@ extension Guest {
     self.session = consume session
     self.facts = facts
     let ways = entrance.ways(for: facts.serverName)
-    guard let first = ways.first else { return end(Ending(.routeRemoved)) }  // it went during the handshake
+    guard let first = ways.first else { return end(Ending(.routeRemoved), saying: []) }  // it went during the handshake
     certificate = facts.peer.map(ClientCertificate.init)
     if first.listen.scheme == "tls" {
       way = first
@@ -50,9 +50,10 @@ extension Guest {
     }
   }
 
-  /// Where nobody can be asked for more than he has shown.
+  /// Where nobody can be asked for more than he has shown. Who needed a certificate and has none got an alert for it in the
+  /// handshake; but a reload may have come between.
   private func identifyByCertificate(_ way: Way) {
-    guard wasAskedEnough(for: way) else { return end(Ending(.loginFailed, GreetingFault.noCertificate), saying: []) }
+    guard wasAskedEnough(for: way) else { return refuse(.loginFailed, .noCertificate, way, "asks for a certificate") }
     guard way.tls?.clientAuth != TLSServerSettings.ClientAuth.none else { return handOver() }
     switch way.access.decide(.none, certificate: certificate, role: way.role) {
     case .admitted(let identity, let role):
@@ -61,9 +62,14 @@ extension Guest {
       handOver()
     case .denied(let identity):
       self.identity = identity
-      end(Ending(.denied, GreetingFault.notLetIn))
-    case .asks, .failed, .check: end(Ending(.loginFailed, GreetingFault.noCertificate))
+      refuse(.denied, .notLetIn, way, "is not open to this user")
+    case .asks, .failed, .check: refuse(.loginFailed, .noCertificate, way, "asks for a certificate")
     }
+  }
+
+  /// TLS has no alert for what is found out behind its handshake: a line says it, as on other raw listeners.
+  private func refuse(_ word: Ending.Word, _ fault: GreetingFault, _ way: Way, _ reason: String) {
+    end(Ending(word, fault), saying: way.clients.notices ? Array("baudway: \(way.route) \(reason)\r\n".utf8) : [])
   }
 }
 

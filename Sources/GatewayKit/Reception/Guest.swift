@@ -61,6 +61,9 @@ final class Guest: PollHandler {
   /// Who is connected; and who is said to be, once that is known.
   private let peer: SocketAddress?
   private(set) var client: SocketAddress?
+  /// A proxy that looks whether we are well. It is greeted like anybody, as its check may go as far as that, and then let go:
+  /// for it no device is opened, and nobody loses a place.
+  private(set) var isCheck = false
   /// Where he wants to go, once that is known.
   var way: Way?
   /// Who he has proved to be, and the most he may do by that.
@@ -134,6 +137,7 @@ final class Guest: PollHandler {
           return wait(for: .readable)
         }
       }
+      isCheck = reader.header?.isCheck ?? false
       identify(reader.header?.source ?? peer)
     } catch let fault as ProxyFault {
       end(Ending(.protocolError, fault))
@@ -206,10 +210,12 @@ final class Guest: PollHandler {
     label.identity = identity
     label.role = role
     label.tls = facts.map { "TLS \($0.version.rawValue)" }
+    label.shown = facts?.asked.map { ShownToTLS($0, hasCertificate: certificate != nil) }
     return label
   }
 
   func handOver() {
+    if isCheck { return end(Ending(.clientLeft), saying: []) }
     guard let way, let descriptor = takeDescriptor() else { return }
     entrance.adjust(descriptor.raw, for: way)
     let label = label(way)
@@ -220,8 +226,12 @@ final class Guest: PollHandler {
   private static let kind = DescriptorStream.Kind.tcp(wasDialled: false)
 
   func timeIsOver(after limit: Duration) {
-    let word = if case .waiting = stage { Ending.Word.full } else { Ending.Word.protocolError }
-    end(Ending(word, GreetingFault.tooSlow(step, limit)))
+    let fault = GreetingFault.tooSlow(step, limit)
+    switch stage {
+    case .waiting: end(Ending(.full, fault))
+    case .logIn: end(Ending(.loginFailed, fault), saying: Self.tooLate)  // it is not he who is slow
+    default: end(Ending(.protocolError, fault))
+    }
   }
 
   /// He has had his share, and others of his address wait.
@@ -238,6 +248,7 @@ final class Guest: PollHandler {
     attempt = nil
     if let descriptor = takeDescriptor(), let answer { part(descriptor, answer) }
     leave()
+    if isCheck { return }  // nobody's session
     if let way { return way.ended(label, ending, nanoseconds: spent) }
     reception.status.tell(
       .sessionEnded(route: "", number: nextSessionNumber(), label, SessionReport(ending: ending, nanoseconds: spent)))

@@ -7,6 +7,8 @@ import ByteStreams
 struct ProxyHeader: Hashable, Sendable {
   /// Where the client is. Nil where the proxy speaks for itself (LOCAL, UNKNOWN) or names no address of a network.
   let source: SocketAddress?
+  /// LOCAL of version 2: there is no client, the proxy wants to know whether we are well.
+  var isCheck = false
 }
 
 /// Why a connection that has to begin with a header is of no use.
@@ -125,7 +127,7 @@ struct ProxyReader: Sendable {
       toSkip = length - size
       isSkipping = true
     }
-    if toSkip == 0 { header = ProxyHeader(source: size == 0 ? nil : source(size)) }
+    if toSkip == 0 { header = ProxyHeader(source: size == 0 ? nil : source(size), isCheck: command == 0x20) }
   }
 
   private var isSkipping = false

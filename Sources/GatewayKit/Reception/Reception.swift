@@ -28,7 +28,7 @@ final class Reception {
   private(set) var rules = Rules()
   private var entrances: [Entrance] = []
 
-  private var guests: [UInt64: Guest] = [:]
+  private(set) var guests: [UInt64: Guest] = [:]
   private var lastGuest: UInt64 = 0
   private var limits = AddressLimits(most: Rules().handshakesPerAddress)
   /// In the order they came; many have long gone. One timer is for all, as all have the same time.
@@ -44,18 +44,22 @@ final class Reception {
   /// Ends connections that are not to be: what was said to them arrives.
   private let lingering: Lingering
 
-  init(on poller: Poller, status: StatusSink, rates: ConnectRates, patience: Duration = .seconds(10)) {
+  /// `passwords` checks those of log-ins.
+  init(
+    on poller: Poller, status: StatusSink, rates: ConnectRates, patience: Duration = .seconds(10),
+    passwords: Passwords? = nil
+  ) {
     self.poller = poller
     self.status = status
     self.rates = rates
     self.patience = patience
     lingering = Lingering(on: poller)
-    logIns = LogIns(on: poller)
+    logIns = LogIns(on: poller, passwords: passwords)
   }
 
   func follow(_ rules: Rules) {
     self.rules = rules
-    limits.most = rules.handshakesPerAddress
+    for number in limits.set(most: rules.handshakesPerAddress, at: poller.timers.now) { guests[number]?.mayGoOn() }
   }
 
   /// Certificates may be others under the names that they have.

@@ -61,9 +61,14 @@ final class GreetingListener: Listener {
       number: number, route: context.route, listen: listen, inherited: context.inherited, isShared: context.isShared,
       context: context.resident, role: context.role, clients: terms.clients, access: terms.access,
       websocket: terms.websocket,
-      tls: terms.tls.flatMap {
-        listen.usesTLS ? TLSServerSettings($0, speaksHTTP: listen.usesWebSocket) : nil
-      })
+      tls: listen.usesTLS ? terms.tls.map { settings($0, terms.access) } : nil)
+  }
+
+  /// Where a certificate is all that a client can say of himself, and he has to: TLS tells him, by an alert that there is for it.
+  private func settings(_ config: Config.TLS, _ access: Access) -> TLSServerSettings {
+    var settings = TLSServerSettings(config, speaksHTTP: listen.usesWebSocket)
+    if !listen.usesWebSocket, settings.clientAuth == .optional, access.asks { settings.clientAuth = .required }
+    return settings
   }
 
   func start() {

@@ -7,9 +7,7 @@ extension Route {
   func admit(_ arrival: consuming Arrival) {
     if let stopping { return refuse(arrival, stopping) }
     // He may have been greeted by rules that a reload has changed since.
-    guard clients.admits(arrival.label.address), access.admits(arrival.label) else {
-      return refuse(arrival, Ending(.denied))
-    }
+    guard terms.admits(arrival.label) else { return refuse(arrival, Ending(.denied)) }
     // Nobody overtakes those who came before and wait.
     let nobodyWaits = queue.isEmpty && candidates.isEmpty && lateCandidates.isEmpty
     if present.count < clients.max && nobodyWaits { return place(arrival) }

@@ -14,12 +14,11 @@ func nextSessionNumber() -> UInt64 { lastSession.add(1, ordering: .relaxed).newV
 final class Route {
   private(set) var settings: RouteSettings
   private(set) var clients: Config.Clients
-  private(set) var access: Access
   let poller: Poller
   let lane: Lane
   let status: StatusSink
-  /// What listeners go by.
-  private var terms: ListenerContext.Terms
+  /// What listeners go by, and who may be here.
+  private(set) var terms: ListenerContext.Terms
   private let surroundings: RouteSurroundings
 
   private struct Door {
@@ -60,7 +59,6 @@ final class Route {
     self.surroundings = surroundings
     settings = RouteSettings(config, connector: connector)
     clients = config.clients
-    access = config.access
     terms = ListenerContext.Terms(config)
     self.lane = lane
     self.status = status
@@ -182,16 +180,14 @@ final class Route {
     guard stopping == nil else { return }
     precondition(config.name == settings.name && (config.link == .shared) == settings.hub.isShared)
     let settings = RouteSettings(config, connector: connector)
-    let clients = config.clients
     self.settings = settings
-    self.clients = clients
-    let access = config.access
-    self.access = access
-    terms = ListenerContext.Terms(config)
+    clients = config.clients
+    let terms = ListenerContext.Terms(config)
+    self.terms = terms
     tellConfigured(config)
     let narrowed = updateDoors(config.listen)
     let isAdmitted: @Sendable (Arrival.Label) -> Bool = {
-      clients.admits($0.address) && !($0.role == .writer && narrowed.contains($0.door)) && access.admits($0)
+      terms.admits($0) && !($0.role == .writer && narrowed.contains($0.door))
     }
     for client in queue.takeAll(where: { !isAdmitted($0) }) { turnAway(client, Ending(.denied)) }
     everyGroup { group in

@@ -1,0 +1,148 @@
+import Glibc
+import StreamTestKit
+import StreamWebSocket
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A guest who asks for a WebSocket", .timeLimit(.minutes(1)))
+struct GuestHTTPTests {
+  private let rig: GuestRig
+  private static let listen = "ws://127.0.0.1:0/lab"
+
+  init() throws { rig = try GuestRig() }
+
+  @Test("is served what he said in one piece with his request, and what he says in pieces")
+  func early() async throws {
+    try await withRoute(rig.config(Self.listen)) { story, _ in
+      for size in [7, .max] {
+        let client = try connectTCP(story.address())
+        let bytes = upgradeRequest() + clientFrame([1, 2, 3])
+        for start in stride(from: 0, to: bytes.count, by: min(size, bytes.count)) {
+          try client.send(bytes[start..<min(bytes.count, start + min(size, bytes.count))])
+        }
+        try expectUpgraded { try client.receive(upTo: $0) }
+        client.close()
+      }
+    }
+  }
+
+  @Test("is served what he said in one piece with his request inside TLS")
+  func earlyInside() async throws {
+    let rig = rig
+    try await withRoute(rig.config("wss://127.0.0.1:0/lab")) { story, _ in
+      let client = try rig.connectTLS(story.address(), rig.manner())
+      try client.send(upgradeRequest() + clientFrame([1, 2, 3]))
+      try expectUpgraded { try client.receive(upTo: $0) }
+      client.close()
+    }
+  }
+
+  /// An answer of 101, and one frame with what was sent.
+  private func expectUpgraded(_ receive: (Int) throws -> [UInt8]) throws {
+    var said: [UInt8] = []
+    let echo: [UInt8] = [0x82, 3, 1, 2, 3]
+    while !said.ends(with: echo) {
+      let more = try receive(1000)
+      guard !more.isEmpty else { break }
+      said += more
+    }
+    #expect(said.starts(with: Array("HTTP/1.1 101 ".utf8)) && said.ends(with: echo))
+  }
+
+  /// Request, status, ending and what the log says.
+  private static let refusals: [(request: [UInt8], status: Int, word: Ending.Word, said: String)] = [
+    (Array("nonsense\r\n\r\n".utf8), 400, .protocolError, ""),
+    (Array("GET /lab HTTP/1.1\r\nHost: x\r\n\r\n".utf8), 426, .protocolError, "answered 426"),
+    (upgradeRequest("/other"), 404, .denied, "no route has the path '/other'"),
+    (upgradeRequest("/lab", ["Origin: http://evil.test"]), 403, .denied, "answered 403"),
+    (upgradeRequest(), 401, .loginFailed, "nothing that says who it is"),
+    (upgradeRequest(["Authorization: Bearer wrong-wrong-wrong"]), 401, .loginFailed, "unknown user or token"),
+    (upgradeRequest(["Authorization: Bearer token-of-bob-0123"]), 403, .denied, "not let in here"),
+  ]
+
+  @Test("is refused in HTTP, with a word and a reason each", arguments: refusals.indices)
+  func refused(index: Int) async throws {
+    let (request, status, word, said) = Self.refusals[index]
+    try await withRoute(rig.config(Self.listen, top: GuestRig.users)) { story, _ in
+      let client = try connectTCP(story.address())
+      try client.send(request)
+      #expect(String(decoding: try client.receiveToEnd(), as: UTF8.self).hasPrefix("HTTP/1.1 \(status) "))
+      let ending = try story.reports(atLeast: 1)[0].ending
+      #expect(ending.word == word && "\(ending.cause.map { "\($0)" } ?? "")".contains(said), "\(ending)")
+      client.close()
+    }
+  }
+
+  @Test("from where nobody may come is told so in HTTP")
+  func denied() async throws {
+    try await withRoute(rig.config(Self.listen, route: "clients: { deny: [127.0.0.1] }")) { story, _ in
+      let client = try connectTCP(story.address())
+      try client.send(upgradeRequest())
+      #expect(String(decoding: try client.receiveToEnd(), as: UTF8.self).hasPrefix("HTTP/1.1 403 "))
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .denied)
+      client.close()
+    }
+  }
+
+  @Test("ends at the deadline in the middle of a request, and by his own will before it", arguments: [true, false])
+  func unfinished(leaves: Bool) async throws {
+    try await withReception(rig.config(Self.listen)) { story, _, reception in
+      let client = try connectTCP(story.address())
+      try client.send(upgradeRequest().dropLast(2))
+      try waitForGuest("HTTP request", at: reception)
+      if leaves { client.close() } else { try endPatience(at: reception) }
+      let ending = try story.reports(atLeast: 1)[0].ending
+      let fault = ending.cause as? GreetingFault
+      #expect(ending.word == (leaves ? .clientLeft : .protocolError))
+      #expect(fault == (leaves ? .left("HTTP request") : .tooSlow("HTTP request", .seconds(10))))
+      client.close()
+    }
+  }
+
+  @Test("whose password is still being checked at the deadline has failed to log in, and is told to come again")
+  func slowCheck() async throws {
+    let config = try hashed()
+    let never: @Sendable (Poller) -> Passwords = { _ in Passwords(atOnce: 1) { _, _ in } }
+    try await withReception(config, passwords: never) { story, _, reception in
+      let client = try connectTCP(story.address())
+      try client.send(upgradeRequest(["Authorization: Basic YWRhOmh1bnRlcjI="]))
+      try waitForGuest("log-in", at: reception)
+      try endPatience(at: reception)
+      let answer = String(decoding: try client.receiveToEnd(), as: UTF8.self)
+      #expect(answer.hasPrefix("HTTP/1.1 503 ") && answer.contains("Retry-After"))
+      let ending = try story.reports(atLeast: 1)[0].ending
+      #expect(ending.word == .loginFailed && ending.cause as? GreetingFault == .tooSlow("log-in", .seconds(10)))
+      client.close()
+    }
+  }
+
+  @Test("who leaves while his password waits to be checked is not asked after")
+  func leavesInLogIn() async throws {
+    let config = try hashed()
+    let never: @Sendable (Poller) -> Passwords = { _ in Passwords(atOnce: 1) { _, _ in } }
+    try await withReception(config, passwords: never) { story, _, reception in
+      let client = try connectTCP(story.address())
+      try client.send(upgradeRequest(["Authorization: Basic YWRhOmh1bnRlcjI="]))
+      try waitForGuest("log-in", at: reception)
+      client.reset()
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .clientLost)
+    }
+  }
+
+  /// ada has a password here.
+  private func hashed() throws -> Config.Route {
+    let hash = try #require(CryptHash.make("hunter2", prefix: "$6$", cost: 1000))
+    return try rig.config(Self.listen, top: "users: { ada: { password: '\(hash)' } }")
+  }
+}
+
+extension [UInt8] {
+  fileprivate func ends(with other: [UInt8]) -> Bool { suffix(other.count).elementsEqual(other) }
+}
+
+private func upgradeRequest(_ fields: [String]) -> [UInt8] { upgradeRequest("/lab", fields) }
+private func upgradeRequest(_ path: String, _ fields: [String]) -> [UInt8] {
+  upgradeRequest(path, host: "gw.test", fields)
+}
