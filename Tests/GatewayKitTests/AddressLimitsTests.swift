@@ -24,6 +24,19 @@ struct AddressLimitsTests {
     #expect(limits.leave(2, from: here) == 6)
   }
 
+  @Test("that are raised let those in at once who wait, in their order, and those that are lowered send nobody away")
+  func raised() throws {
+    var limits = AddressLimits(most: 1)
+    let (one, other) = (try address("192.0.2.1"), try address("192.0.2.2"))
+    for number in 1...4 as ClosedRange<UInt64> { _ = limits.enter(number, from: one) }
+    for number in 5...6 as ClosedRange<UInt64> { _ = limits.enter(number, from: other) }
+    #expect(limits.set(most: 3, at: 7) == [2, 3, 6] && limits.isCrowded)
+    #expect(limits.overdue(at: 7, after: 7) == [1] && limits.overdue(at: 14, after: 7) == [1])
+    #expect(limits.set(most: 1) == [])
+    #expect(limits.leave(1, from: one) == nil && limits.leave(2, from: one) == nil && limits.leave(3, from: one) == 4)
+    #expect(!limits.isCrowded)
+  }
+
   @Test("give each a share of the time while others of his address wait, the longest first")
   func shares() throws {
     var limits = AddressLimits(most: 3)

@@ -103,6 +103,20 @@ struct ReceptionTests {
     }
   }
 
+  @Test("lets those in at once who wait when a reload raises the limit")
+  func raisedLimit() async throws {
+    let config = try routeConfig(listen: "ws://127.0.0.1:0/lab", endpoint: "sim://echo")
+    try await withReception(config, rules: Reception.Rules(handshakesPerAddress: 1), patience: .seconds(100)) {
+      story, _, reception in
+      let clients = try (0..<2).map { _ in try connectTCP(story.address()) }
+      try waitForGuest("HTTP request", at: reception)
+      try waitForGuest("place among those who are greeted", at: reception)
+      try ask(reception) { $0.follow(Reception.Rules(handshakesPerAddress: 2)) }
+      #expect(try ask(reception) { $0.guests.values.allSatisfy { $0.step == "HTTP request" } })
+      for client in clients { client.close() }
+    }
+  }
+
   @Test("ends those who are on their way through when the route stops, each once")
   func stops() async throws {
     let config = try routeConfig(listen: Self.url, endpoint: "sim://echo")

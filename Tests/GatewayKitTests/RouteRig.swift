@@ -93,7 +93,8 @@ final class Story: Sendable {
 
 /// Runs `body` on the lane of a resident and waits for its answer. Blocks.
 @discardableResult
-func ask<Host, Answer: Sendable>(_ route: Resident<Host>, _ body: @escaping @Sendable (Host) -> Answer) throws -> Answer {
+func ask<Host, Answer: Sendable>(_ route: Resident<Host>, _ body: @escaping @Sendable (Host) -> Answer) throws -> Answer
+{
   let answer = Mutex<Answer?>(nil)
   let done = DispatchSemaphore(value: 0)
   route.post { _, route in

@@ -109,7 +109,8 @@ extension Guest {
   }
 
   /// Before it was known who he is.
-  static let tooLate = HTTPRefusal.unavailable("The log-in took too long. Try again later.", retryAfter: .seconds(5)).bytes
+  static let tooLate = HTTPRefusal.unavailable("The log-in took too long. Try again later.", retryAfter: .seconds(5))
+    .bytes
 
   private func refuse(_ refusal: HTTPRefusal, _ ending: Ending) { end(ending, saying: refusal.bytes) }
 }

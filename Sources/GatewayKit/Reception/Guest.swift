@@ -61,8 +61,7 @@ final class Guest: PollHandler {
   /// Who is connected; and who is said to be, once that is known.
   private let peer: SocketAddress?
   private(set) var client: SocketAddress?
-  /// A proxy that looks whether we are well. It is greeted like anybody, as its check may go as far as that, and then let go:
-  /// for it no device is opened, and nobody loses a place.
+  /// A proxy that looks whether we are well. It is greeted, as its check may go as far as that, and let go: nobody's session.
   private(set) var isCheck = false
   /// Where he wants to go, once that is known.
   var way: Way?
