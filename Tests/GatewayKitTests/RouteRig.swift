@@ -43,7 +43,7 @@ final class Story: Sendable {
         if case .listening(name, _, let bound) = event { bound } else { nil }
       }
       guard bound.count > number,
-        let port = bound[number].split(separator: ":").last.flatMap({ UInt16($0.prefix { $0 != "/" }) })
+        let port = bound[number].split(separator: ":").last.flatMap({ UInt16($0.prefix { $0.isNumber }) })
       else { return nil }
       return SocketAddress(numeric: bound[number].contains("[") ? "::1" : "127.0.0.1", port: port)
     }
