@@ -73,6 +73,39 @@ def test_pythons_websockets_talk_to_a_pty(authority, server, secure):
             assert gateway.event("session ended", count=count)["reason"] == "client-left"
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_curl_talks_to_a_pty(authority, server, secure):
+    """Debian's curl knows no ws://, so it asks for the upgrade by hand, and what goes by are frames."""
+    route = {"listen": f"{'wss' if secure else 'ws'}://127.0.0.1:0/port", "tls": tls(server)}
+    if not secure:
+        del route["tls"]
+    with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway:
+        host, port = gateway.address("port")
+        fields = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="]
+        # What stands behind a head that tells of no body are frames, too.
+        said = gateway.folder / "frame"
+        said.write_bytes(frame(b"AT\r\n"))
+        words = [word for field in [*fields, "Content-Length:"] for word in ("-H", field)]
+        words += ["-X", "GET", "--data-binary", f"@{said}"]
+        if secure:
+            words += ["--cacert", str(authority.certificate), "--resolve", f"gw.test:{port}:{host}"]
+        url = f"https://gw.test:{port}/port" if secure else f"http://{host}:{port}/port"
+        client = subprocess.Popen(
+            ["curl", "-sSN", "--http1.1", "--max-time", "30", *words, url], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert device.read(4) == b"AT\r\n"
+            device.write(b"OK\r\n")
+            assert client.stdout.read(6) == b"\x82\x04OK\r\n"
+            device.write(b"x" * 300)
+            assert client.stdout.read(304) == b"\x82\x7e\x01\x2c" + b"x" * 300
+            gateway.stop()
+            assert client.stdout.read() == b"\x88\x0a\x03\xe9shutdown"  # 1001, going away
+        finally:
+            client.kill()
+            client.communicate(timeout=20)
+
+
 def test_what_is_no_websocket_gets_a_helpful_answer():
     with Gateway({"routes": {"lab": ECHO}}) as gateway:
         host, port = gateway.address("lab")
