@@ -78,6 +78,29 @@ def test_an_endpoint_that_breaks_is_an_error():
     assert done.returncode == IOERR and b"ECONNRESET" in done.stderr
 
 
+def test_what_an_endpoint_said_before_it_broke_comes_out_first():
+    said = random.Random(3).randbytes(20_000)
+
+    def reset(client):
+        client.recv(1)
+        client.sendall(said)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with Server(reset) as server:
+        done = pipe(server.url, b"?" * 3_000_000)
+    assert (done.stdout, done.returncode) == (said, IOERR) and b"baudway: " in done.stderr
+
+
+def test_what_is_no_websocket_is_told_at_once():
+    def other(client):
+        client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        receive_all(client)
+
+    with Server(other) as server:
+        done = pipe(server.url.replace("tcp://", "ws://") + "/lab", b"", "--timeout", "60s")
+    assert done.returncode == UNAVAILABLE and b"SSH came where an answer of HTTP was expected" in done.stderr
+
+
 def test_nobody_reads_any_more():
     with subprocess.Popen(
         [binary(), "connect", "sim://flood"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -110,6 +110,13 @@ struct EndpointURLTests {
       ("tcp://\u{D4E}%2F:1", 6, "'\u{D4E}/' is no host name or address"),
       ("pty:///x?mode=+660", 14, "mode: expected permission bits in octal, such as 0660, not '+660'"),
       ("tcp://u:p@h:1", 9, "a URL takes no user name or password"),
+      ("wss://u:p@h", 9, "a URL takes no user name or password there: say user=… and password=…"),
+      ("ws://h?user=ada", 12, "user: a user needs a password: say password=… too"),
+      ("ws://h?user=a:b&password=p", 12, "user: a user's name has no colon (RFC 7617)"),
+      ("ws://h?password=geheim", 16, "password: whose? say user=… too"),
+      ("ws://h?token=t&user=u&password=p", 13, "token: a token stands in place of user and password"),
+      ("ws://h?token=two%20words", 13, "token: a bearer token has no blanks, and nothing beyond ASCII"),
+      ("ws://h?deflate=maybe", 15, "deflate: expected yes or no (on or off), not 'maybe'"),
       ("tcp://h%zz:1", 7, "broken %-escape; expected % and two hexadecimal digits (a % itself is %25)"),
       ("unix:///a%2", 9, "broken %-escape; expected % and two hexadecimal digits (a % itself is %25)"),
       ("unix:///a%ff", 9, "%-escapes that are not UTF-8"), ("unix:///a%00", 9, "%-escape of a control character"),
@@ -195,6 +202,15 @@ struct EndpointURLTests {
     var dumped = ""
     dump(url.settings, to: &dumped)
     #expect(!dumped.contains("hunter2"))
+  }
+
+  @Test("of a WebSocket that asks who we are shows neither password nor token")
+  func logIn() throws {
+    let byName = try EndpointURL("wss://h/x?user=ada&password=geheim&deflate=yes")
+    #expect(byName.description == "wss://h:443/x?user=ada&password=***&deflate=yes")
+    #expect(byName.secret("password")?.reveal() == "geheim")
+    #expect(try EndpointURL("ws://h?token=geheim").description == "ws://h:80/?token=***")
+    #expect(try EndpointURL("ws://h?token=one") != EndpointURL("ws://h?token=other"), "a reload would not notice")
   }
 
   @Test("survives any damage to a good one", arguments: EndpointSchemes.all.map(\.example))
