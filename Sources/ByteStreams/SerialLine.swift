@@ -56,4 +56,9 @@ public protocol SerialLine: AnyObject {
   /// How many bytes that were taken have not left yet, as far as the driver tells (TIOCOUTQ).
   func unsent(_ done: @escaping (Result<Int, SystemError>) -> Void)
   func purge(_ what: Purge, _ done: @escaping (Result<Void, SystemError>) -> Void)
+  /// Tells how the line is now, and then whenever that has changed, some 20 times a second at most. A failure is the last that is
+  /// told: ENOTTY where the driver tells nothing at all. One observer at a time: a second takes the first one's place.
+  func watch(_ told: @escaping (Result<LineCondition, SystemError>) -> Void)
+  /// Nothing is told from now on, nor after the stream's close.
+  func endWatch()
 }

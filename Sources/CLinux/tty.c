@@ -1,7 +1,12 @@
 // Never include <termios.h> here: it and <asm/termbits.h>, which has termios2 and its free bit rates, exclude each other.
 #include "CLinux.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 #include <asm/termbits.h>
 #include <linux/serial.h>
 #include <sys/ioctl.h>
@@ -86,4 +91,62 @@ int linux_set_rs485(int fd, const struct linux_rs485 *mode) {
   next.delay_rts_before_send = mode->milliseconds_before;
   next.delay_rts_after_send = mode->milliseconds_after;
   return ioctl(fd, TIOCSRS485, &next);
+}
+
+int linux_count_line(int fd, struct linux_line_counts *counts) {
+  struct serial_icounter_struct now = {0};
+  if (ioctl(fd, TIOCGICOUNT, &now) < 0) return -1;
+  counts->breaks = (uint32_t)now.brk;
+  counts->framing = (uint32_t)now.frame;
+  counts->parity = (uint32_t)now.parity;
+  counts->overruns = (uint32_t)now.overrun;
+  counts->buffer_overruns = (uint32_t)now.buf_overrun;
+  counts->cts = (uint32_t)now.cts;
+  counts->dsr = (uint32_t)now.dsr;
+  counts->dcd = (uint32_t)now.dcd;
+  counts->ri = (uint32_t)now.rng;
+  return 0;
+}
+
+struct modem_wait { int tty, bell; };
+
+// Nothing but a signal ends a TIOCMIWAIT. Cancelling brings one of glibc's own, so the process has no handler more; and unlike an
+// EINTR it can't fall between the look whether to go on and the call.
+static void *wait_for_modem(void *argument) {
+  struct modem_wait wait = *(struct modem_wait *)argument;
+  free(argument);
+  const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+  for (;;) {
+    int before;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+    int answer = ioctl(wait.tty, TIOCMIWAIT, TIOCM_CTS | TIOCM_DSR | TIOCM_CD | TIOCM_RNG);
+    int error = errno;
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before);
+    if (answer < 0 && error != EINTR) return NULL;
+    uint64_t one = 1;
+    if (answer == 0 && write(wait.bell, &one, sizeof one) < 0) return NULL;
+    nanosleep(&pause, NULL);
+  }
+}
+
+int linux_start_modem_wait(int fd, int bell, pthread_t *thread) {
+  struct modem_wait *wait = malloc(sizeof *wait);
+  if (wait == NULL) return -1;
+  wait->tty = fd;
+  wait->bell = bell;
+  // Signals are for others.
+  sigset_t all, mask;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &mask);
+  int error = pthread_create(thread, NULL, wait_for_modem, wait);
+  pthread_sigmask(SIG_SETMASK, &mask, NULL);
+  if (error == 0) return 0;
+  free(wait);
+  errno = error;
+  return -1;
+}
+
+void linux_end_modem_wait(pthread_t thread) {
+  pthread_cancel(thread);
+  pthread_join(thread, NULL);
 }

@@ -1,59 +1,21 @@
 """The sub-protocol `baudway.v1`: what a client may ask for beside its bytes, and what it is told; on a real tty."""
-import json
 import os
+import re
 import termios
 
+import desk
 import jsonschema
-from kit import ROOT, Gateway, Pty
-from ways import WebSocket, finish
+import pytest
+from kit import ROOT, Gateway, Pty, connect
+from ways import finish
 
-SCHEMA = json.loads((ROOT / "Deploy/baudway.v1.schema.json").read_text())
 RATES = {9600: termios.B9600, 115200: termios.B115200}
 
 
-class Desk(WebSocket):
-    """A client that keeps bytes and texts apart. Every text fits the published schema."""
-
-    def __init__(self, gateway: Gateway, path: str = "/lab", **fields):
-        super().__init__(gateway.connect("lab"), path, {"Sec-WebSocket-Protocol": "baudway.v1", **fields})
-        assert self.head["sec-websocket-protocol"] == "baudway.v1"
-        self.bytes, self.texts = b"", []
-        assert self.event("hello")["route"] == "lab"
-
-    def ask(self, request: dict):
-        jsonschema.validate(request, SCHEMA)
-        self.send(json.dumps(request).encode(), 1)
-
-    def _next(self):
-        opcode, payload = self.frame()
-        if opcode == 1:
-            text = json.loads(payload)
-            jsonschema.validate(text, SCHEMA)
-            self.texts.append(text)
-        elif opcode in (0, 2):
-            self.bytes += payload
-        elif opcode == 9:
-            self.send(payload, 10)
-        else:
-            raise AssertionError((opcode, payload))
-
-    def _text(self, fits) -> dict:
-        while not (found := [text for text in self.texts if fits(text)]):
-            self._next()
-        self.texts.remove(found[0])
-        return found[0]
-
-    def event(self, name: str, **fields) -> dict:
-        return self._text(lambda t: t.get("event") == name and all(t.get(k) == v for k, v in fields.items()))
-
-    def reply(self, id) -> dict:
-        return self._text(lambda t: "reply" in t and t["reply"] == id)
-
-    def read(self, count: int) -> bytes:
-        while len(self.bytes) < count:
-            self._next()
-        taken, self.bytes = self.bytes[:count], self.bytes[count:]
-        return taken
+def Desk(gateway: Gateway, **fields) -> desk.Desk:
+    client = desk.Desk(gateway.connect("lab"), **fields)
+    assert client.event("hello")["route"] == "lab"
+    return client
 
 
 def lab(device: Pty | None, **more) -> dict:
@@ -165,3 +127,107 @@ def test_it_is_told_when_the_device_goes_and_when_it_is_back(tmp_path):
             client.send(b"again")
             assert second.read(5) == b"again"
             finish(client.client)
+
+
+def test_half_of_what_was_asked_is_nothing_and_all_goes_back_with_who_asked():
+    with Pty() as device, Gateway(lab(device)) as gateway:
+        one, other = Desk(gateway), Desk(gateway)
+        one.event("link", state="open")
+        other.event("line", baud=115200)
+        reply = one.answer("line", baud=9600, parity="even")  # a pty takes any rate, and no parity
+        assert not reply["ok"] and reply["error"] == "the port does not do parity even"
+        assert reply["line"]["baud"] == 115200 and rate(device) == RATES[115200]
+        assert one.answer("line", baud=9600)["ok"] and rate(device) == RATES[9600]
+        other.event("line", baud=9600)
+        finish(one.client)
+        other.event("line", baud=115200)
+        assert rate(device) == RATES[115200]
+        finish(other.client)
+
+
+def test_a_pty_has_no_modem_lines_to_tell_of():
+    with Pty() as device, Gateway(lab(device)) as gateway:
+        client = Desk(gateway)
+        # Asked while the port is being opened, perhaps: the answer is the port's.
+        assert client.answer("watch", on=True)["error"] == "not supported by this endpoint"
+        assert client.answer("watch", on=False)["ok"]
+        finish(client.client)
+
+
+def test_what_is_asked_at_once_waits_for_the_port(tmp_path):
+    with Pty() as device, Gateway(lab(device)) as gateway:
+        client = desk.Desk(gateway.connect("lab"))
+        client.ask({"request": "line", "id": 1, "baud": 9600})
+        client.send(b"behind")
+        assert client.reply(1)["ok"] and device.read(6) == b"behind" and rate(device) == RATES[9600]
+        finish(client.client)
+    config = lab(None)
+    config["routes"]["lab"]["endpoint"] = f"tty://{tmp_path}/none"
+    with Gateway(config) as gateway:
+        client = desk.Desk(gateway.connect("lab"))
+        client.ask({"request": "line", "id": 1, "baud": 9600})
+        assert client.reply(1)["error"] == "the link is waiting"
+        finish(client.client)
+
+
+def test_the_last_event_says_why_it_ends():
+    config = lab(None, clients={"max": 1, "when-full": "replace-oldest", "banner": "{route}, be kind"})
+    with Gateway(config) as gateway:
+        client = desk.Desk(gateway.connect("lab"))
+        assert client.event("hello")["banner"] == "lab, be kind"
+        client.event("link", state="open")
+        newer = Desk(gateway)
+        assert client.event("end")["word"] == "replaced"
+        assert client.close_code() == (1008, "replaced")
+        finish(newer.client)
+
+
+def test_who_waits_for_a_place_hears_which():
+    with Gateway(lab(None, clients={"max": 1, "when-full": "queue"})) as gateway:
+        first = Desk(gateway)
+        # It has no session yet, and so no line in the log.
+        second = desk.Desk(connect(gateway.address("lab")))
+        assert second.event("queue")["place"] == 1
+        third = desk.Desk(connect(gateway.address("lab")))
+        assert third.event("queue")["place"] == 2
+        finish(first.client)
+        assert second.event("hello")["session"] and third.event("queue")["place"] == 1
+        finish(third.client)
+        finish(second.client)
+
+
+EXAMPLES = re.findall(r"^    ([<>]) (\{.*\})$", (ROOT / "Deploy/WEBSOCKET.md").read_text(), re.M)
+
+
+def test_the_page_shows_all_there_is_as_it_is():
+    """Each example is valid, as what its arrow says; each request and event of the schema has one."""
+    kinds = {"<": ("reply", "event"), ">": ("request",)}
+    shown = set()
+    for arrow, text in EXAMPLES:
+        example = desk.json.loads(text)
+        kind = next(kind for kind in kinds[arrow] if kind in example)
+        jsonschema.validate(example, {**desk.SCHEMA, "anyOf": [{"$ref": f"#/definitions/{kind}"}]})
+        shown.add((kind, example[kind]))
+    for kind in ("request", "event"):
+        for choice in desk.SCHEMA["definitions"][kind]["anyOf"]:
+            assert (kind, choice["properties"][kind]["const"]) in shown
+
+
+REQUESTS = [desk.json.loads(text) for arrow, text in EXAMPLES if arrow == ">"]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: " ".join(str(v) for v in r.values()))
+def test_what_the_page_shows_is_taken(request_):
+    """By a port that can do nothing of it, each is refused for that and for nothing else."""
+    with Gateway(lab(None)) as gateway:
+        client = Desk(gateway)
+        client.event("link", state="open")
+        client.ask({**request_, "id": 1})
+        reply = client.reply(1)
+        expected = {"pen": "there is no pen here; 'clients.writers' is all"}.get(
+            request_["request"], "not supported by this endpoint")
+        if request_["request"] == "status" or request_.get("on") is False and request_["request"] == "watch":
+            assert reply["ok"]
+        else:
+            assert reply["error"] == expected
+        finish(client.client)

@@ -23,7 +23,7 @@ struct DeskRequestTests {
       (#"{"request":"break","ms":250}"#, .breakFor(.milliseconds(250))),
       (#"{"request":"purge","what":"input"}"#, .purge(.input)),
       (#"{"request":"pen","wish":"take"}"#, .pen(.take)),
-      (#" {"id":7,"request":"status"} "#, .status),
+      (#"{"request":"watch","on":true}"#, .watch(isOn: true)), (#" {"id":7,"request":"status"} "#, .status),
     ])
   func good(text: String, request: DeskRequest) throws {
     #expect(try DeskRequest.parse(Array(text.utf8)).request == request)
@@ -35,7 +35,8 @@ struct DeskRequestTests {
       ("", "not JSON at byte 0: a value is missing", nil), ("[]", "a request is an object", nil),
       ("{}", "'request' is missing, such as \"request\":\"line\"", nil),
       (
-        #"{"request":"lien","baud":1}"#, "unknown request 'lien'; expected line, dtr, rts, break, purge, pen or status",
+        #"{"request":"lien","baud":1}"#,
+        "unknown request 'lien'; expected line, dtr, rts, break, purge, pen, watch or status",
         "line"
       ),
       (#"{"request":"line","buad":1}"#, "'line' knows no 'buad'", "baud"),

@@ -77,6 +77,7 @@ final class DeskStream: ByteStream, DeskChannel {
 
 extension HubRig {
   /// A client with a desk.
+  @discardableResult
   func joinDesk(role: Config.Listen.Role = .writer) -> (client: DeskStream, session: Session) {
     let client = DeskStream()
     let session = join(client, role: role, desk: Desk(client))

@@ -22,8 +22,11 @@ struct DeskSchemaTests {
     let schema = try JSONReader.read(DeskSchema.text.utf8)
     let choices = try #require(schema["definitions"]?["event"]?["anyOf"]?.array)
     let all: [DeskEvent] = [
-      .hello(route: "r", session: 1, role: .monitor, user: "ada"), .link(.waiting(.lost(nil))), .line(LineSettings()),
-      .pen(holder: nil, isMine: false), .drops(bytes: 1, total: 2), .queue(place: 3), .lost(4),
+      .hello(route: "r", session: 1, role: .monitor, user: "ada", banner: "hi"), .link(.waiting(.lost(nil))),
+      .line(LineSettings()),
+      .modem([.cts], changes: 1), .errors(LineCounts()), .pen(holder: nil, isMine: false), .drops(bytes: 1, total: 2),
+      .queue(place: 3), .lost(4),
+      .end(.kicked, reason: "why"),
     ]
     #expect(choices.count == all.count)
     for (event, choice) in zip(all, choices) {

@@ -86,6 +86,11 @@ final class RecordedTTY: TTYCalls {
     var pauses = 0
     /// Nil: the driver has no such mode.
     var rs485: linux_rs485?
+    /// Nil: the driver tells nothing of the modem's lines, or of errors.
+    var inputs: ModemInputs?
+    var counts: linux_line_counts?
+    /// Who waits for modem lines is rung by this.
+    var bell: Int32?
     /// What the driver makes of settings.
     var takes: @Sendable (linux_termios) -> linux_termios = { $0 }
     var takesRS485: @Sendable (linux_rs485) -> linux_rs485 = { $0 }
@@ -224,4 +229,35 @@ final class RecordedTTY: TTYCalls {
   }
 
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError) { try note("tcflush", " \(purge)") }
+
+  func modemInputs(_ tty: Int32) throws(SystemError) -> ModemInputs {
+    guard let inputs = state.withLock({ $0.inputs }) else { throw SystemError("ioctl TIOCMGET", ENOTTY) }
+    return inputs
+  }
+
+  func counts(_ tty: Int32) throws(SystemError) -> linux_line_counts {
+    guard let counts = state.withLock({ $0.counts }) else { throw SystemError("ioctl TIOCGICOUNT", ENOTTY) }
+    return counts
+  }
+
+  func startModemWait(_ tty: Int32, ringing bell: Int32) throws(SystemError) -> any ModemWait {
+    try note("TIOCMIWAIT")
+    state.withLock { $0.bell = bell }
+    return RecordedWait(tty: self)
+  }
+
+  /// What a driver does when a line has changed.
+  func ring() {
+    state.withLock { state in if let bell = state.bell { _ = eventfd_write(bell, 1) } }
+  }
+
+  private struct RecordedWait: ModemWait {
+    let tty: RecordedTTY
+    func end() {
+      tty.state.withLock { state in
+        state.bell = nil
+        state.log.append("end of TIOCMIWAIT")
+      }
+    }
+  }
 }

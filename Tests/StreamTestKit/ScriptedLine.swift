@@ -5,6 +5,7 @@ import ByteStreams
 public final class ScriptedLine: SerialLine {
   public private(set) var applied: [LineSettings] = []
   public private(set) var outputs: [(line: ModemOutput, isOn: Bool)] = []
+  public private(set) var breaks: [Bool] = []
   public private(set) var purges: [Purge] = []
   public var settings = LineSettings()
   /// What `apply` answers; nil: what was asked for.
@@ -24,7 +25,11 @@ public final class ScriptedLine: SerialLine {
 
   public func apply(_ settings: LineSettings, _ done: @escaping (Result<LineSettings, SystemError>) -> Void) {
     applied.append(settings)
-    answers.append { [self] in done(takes?(settings) ?? .success(settings)) }
+    answers.append { [self] in
+      let result = takes?(settings) ?? .success(settings)
+      if case .success(let inForce) = result { self.settings = inForce }
+      done(result)
+    }
   }
 
   public func set(_ line: ModemOutput, _ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void) {
@@ -33,6 +38,7 @@ public final class ScriptedLine: SerialLine {
   }
 
   public func setBreak(_ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void) {
+    breaks.append(isOn)
     answers.append { done(.success(())) }
   }
 
@@ -44,4 +50,9 @@ public final class ScriptedLine: SerialLine {
     purges.append(what)
     answers.append { done(.success(())) }
   }
+
+  /// Who watches; the test tells him. Not in the queue of calls.
+  public private(set) var watcher: ((Result<LineCondition, SystemError>) -> Void)?
+  public func watch(_ told: @escaping (Result<LineCondition, SystemError>) -> Void) { watcher = told }
+  public func endWatch() { watcher = nil }
 }

@@ -4,6 +4,7 @@
 #ifndef CLINUX_H
 #define CLINUX_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -75,6 +76,18 @@ struct linux_termios {
 int linux_tcgets2(int fd, struct linux_termios *modes);
 /// TCSETS2, at once; what `modes` does not hold stays. Drivers may round or ignore settings without an error: read back.
 int linux_tcsets2(int fd, const struct linux_termios *modes);
+/// What a driver has counted of a line (TIOCGICOUNT of ioctl_tty(2)); each goes round.
+struct linux_line_counts {
+  uint32_t breaks, framing, parity, overruns, buffer_overruns;
+  uint32_t cts, dsr, dcd, ri;  // changes of the modem's lines
+};
+/// ENOTTY: the driver does not count.
+int linux_count_line(int fd, struct linux_line_counts *counts);
+/// Starts a thread that waits for changes of CTS, DSR, DCD and RI (TIOCMIWAIT of ioctl_tty(2)) and writes to the eventfd(2) `bell`
+/// after each, 50 times a second at most. It ends by itself when the driver can't wait, or the port is gone. Both descriptors
+/// must stay open until linux_end_modem_wait, which is to be called once for each that was started, returns.
+int linux_start_modem_wait(int fd, int bell, pthread_t *thread);
+void linux_end_modem_wait(pthread_t thread);
 /// ASYNC_LOW_LATENCY by TIOCGSERIAL and TIOCSSERIAL: bytes come on at once, not every 16 ms. Unchanged touches nothing.
 int linux_set_low_latency(int fd, int on);
 

@@ -32,6 +32,9 @@ final class Desk {
   /// Tells what was begun on an endpoint that has gone since.
   private(set) var turn = 0
   private var lost: UInt64 = 0
+  /// He wants to hear from the line, and how many errors there were since he does.
+  var watches = false
+  var errors = LineCounts()
 
   init(_ channel: any DeskChannel) { self.channel = channel }
 
@@ -41,6 +44,12 @@ final class Desk {
   func tell(_ event: DeskEvent) {
     if lost > 0, channel.send(event: Array(DeskEvent.lost(lost).json.description.utf8)) { lost = 0 }
     if !channel.send(event: Array(event.json.description.utf8)) { lost += 1 }
+  }
+
+  /// The last, to one who is there to hear it. Why an endpoint failed he may know; what broke on our side is for the log.
+  func tell(_ ending: Ending) {
+    guard ending.word != .clientLeft, ending.word.fault != .client || ending.word == .denied else { return }
+    tell(.end(ending.word, reason: ending.word.fault == .endpoint ? ending.cause.map { "\($0)" } : nil))
   }
 
   func reply(_ reply: DeskReply) {

@@ -13,6 +13,8 @@ enum DeskRequest: Hashable, Sendable {
   case breakFor(Duration)
   case purge(Purge)
   case pen(PenWish)
+  /// To hear of modem lines and errors from now on, or no more.
+  case watch(isOn: Bool)
   /// What there is to know now, as events.
   case status
 
@@ -37,7 +39,7 @@ enum DeskRequest: Hashable, Sendable {
   var hasPlace: Bool {
     switch self {
     case .line, .output, .break, .breakFor: true
-    case .purge, .pen, .status: false
+    case .purge, .pen, .watch, .status: false
     }
   }
 
@@ -82,6 +84,9 @@ enum DeskRequest: Hashable, Sendable {
     Verb(
       name: "pen", summary: "takes the pen where one writes and the takeover allows it, or leaves it to another",
       keys: [("wish", .words(PenWish.allCases.map(\.rawValue)))]),
+    Verb(
+      name: "watch", summary: "asks for events of modem lines, breaks and errors on the line, or for no more of them",
+      keys: [("on", .flag)]),
     Verb(name: "status", summary: "asks for the events that tell how things stand now", keys: [], least: 0),
   ]
 
@@ -201,6 +206,7 @@ enum DeskRequest: Hashable, Sendable {
         let what: [String: Purge] = ["input": .input, "output": .output]
         return .purge(what[self["what"]?.text ?? ""] ?? .both)
       case "pen": return .pen(self["wish"]?.text == "take" ? .take : .leave)
+      case "watch": return .watch(isOn: self["on"]?.flag ?? false)
       default: return .status
       }
     }

@@ -85,19 +85,20 @@ public enum DeskSchema {
   }
 
   private static func required(of event: String) -> [String] {
-    let optional = ["user", "reason"]
+    let optional = ["user", "banner", "reason"]
     return keys(of: event).map(\.key).filter { !optional.contains($0) }
   }
 
   private static func keys(of event: String) -> [JSONValue.Member] {
     let count = JSONValue.object(["type": .text("integer"), "minimum": .integer(0)])
     let text = JSONValue.object(["type": .text("string")])
+    let flag = JSONValue.object(["type": .text("boolean")])
     let pairs: KeyValuePairs<String, JSONValue?> =
       switch event {
       case "hello":
         [
           "protocol": .object(["const": .text("baudway.v1")]), "route": text, "session": count,
-          "role": .object(["enum": .words("writer", "monitor")]), "user": text,
+          "role": .object(["enum": .words("writer", "monitor")]), "user": text, "banner": text,
         ]
       case "link":
         [
@@ -106,11 +107,16 @@ public enum DeskSchema {
       case "pen":
         [
           "holder": ConfigSchema.any([count, .object(["type": .text("null")])]),
-          "mine": .object(["type": .text("boolean")]),
+          "mine": flag,
         ]
+      case "modem": ["cts": flag, "dsr": flag, "dcd": flag, "ri": flag, "changes": count]
+      case "errors":
+        ["breaks": count, "framing": count, "parity": count, "overruns": count, "bufferOverruns": count]
       case "drops": ["bytes": count, "total": count]
       case "queue": ["place": count]
       case "lost": ["count": count]
+      case "end":
+        ["word": .object(["enum": .array(Ending.Word.allCases.map { .text($0.rawValue) })]), "reason": text]
       default: [:]
       }
     return (event == "line" ? line : JSONValue.object(pairs)).members ?? []

@@ -75,7 +75,12 @@ extension Link {
     if left == 0 { return hub.resumeInput() }
     let name = settings.endpoint
     if wanted != LineSettings(old) {
-      line.apply(wanted) { answered($0.failure(of: wanted, on: name)) }
+      line.apply(wanted) { [weak self, weak stream] result in
+        if let self, let stream, stream === hub.endpoint, case .success(let inForce) = result {
+          hub.lineIsSet(to: inForce)
+        }
+        answered(result.failure(of: wanted, on: name))
+      }
     }
     for (output, isOn) in outputs {
       line.set(output, isOn) { answered($0.failure.map { OpenFailure("\($0.call) \(name)", $0) }) }

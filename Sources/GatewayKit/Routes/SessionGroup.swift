@@ -37,14 +37,19 @@ final class SessionGroup: LinkDelegate {
 
   /// Begins session `number` with the client. `preface` is what he is to read before anything else.
   func take(_ stream: any ByteStream, _ label: Arrival.Label, preface: [UInt8], _ number: UInt64) {
-    let client = PrefacedStream.send(preface + (settings.banner?.bytes(for: label) ?? []), through: stream)
+    let channel = (stream as? any DeskChannel).flatMap { $0.carriesTexts ? $0 : nil }
+    let banner = settings.banner?.bytes(for: label) ?? []
+    // Beside the bytes for those who can hear it there.
+    let client = PrefacedStream.send(channel == nil ? preface + banner : preface, through: stream)
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
       label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
-    if label.isWebSocket, let channel = stream as? any DeskChannel, channel.carriesTexts {
+    if let channel {
       let desk = Desk(channel)
       session.desk = desk
-      desk.tell(.hello(route: settings.name, session: number, role: label.role, user: label.identity.name))
+      let text = banner.isEmpty ? nil : String(decoding: banner, as: UTF8.self)
+      desk.tell(
+        .hello(route: settings.name, session: number, role: label.role, user: label.identity.name, banner: text))
     }
     if sharedLink == nil { links[number] = link }
     status.tell(.sessionOpened(route: settings.name, number: number, label))
@@ -60,6 +65,7 @@ final class SessionGroup: LinkDelegate {
     nanoseconds: UInt64 = 0
   ) {
     // The text first: what reading tells of an end would keep it back.
+    if let channel = stream as? any DeskChannel, channel.carriesTexts { Desk(channel).tell(ending) }
     PrefacedStream.tell(ending, to: stream)
     let client = PrefacedStream.send(text, through: stream)
     // Lingering bears with so many; the others close at once, and what lies unread then would turn their FIN into a reset.
@@ -188,6 +194,7 @@ final class SessionGroup: LinkDelegate {
     if ending.word == .tooSlow {
       session.client.abort()
     } else {
+      session.desk?.tell(ending)
       PrefacedStream.tell(ending, to: session.client)
       let hasFinished = session.pump.sourceEnded && session.leaving == nil && !session.client.hasClosingHandshake
       lingering.close(session.client, otherSideFinished: hasFinished)

@@ -5,10 +5,6 @@ import ByteStreams
 import StreamBroker
 
 extension Hub {
-  private static let notSupported = "not supported by this endpoint"
-  /// What was sent before is sent at the old bit rate, as far as a port that can't send may hold up the change.
-  private static let longestWait = Duration.seconds(1)
-
   // MARK: - Events
 
   func tellAll(_ event: DeskEvent) {
@@ -18,6 +14,10 @@ extension Hub {
   func linkIs(_ status: LinkStatus) {
     linkStatus = status
     tellAll(.link(status))
+    guard case .waiting = status, endpoint == nil else { return }
+    // What waited for the opening has waited in vain.
+    refuseAskers("the link is waiting")
+    carryOutAll()
   }
 
   func tellPen(to session: Session) {
@@ -30,6 +30,7 @@ extension Hub {
     guard let desk = session.desk else { return }
     desk.tell(.link(linkStatus))
     if let line = endpoint?.serialLine { desk.tell(.line(line.settings)) }
+    if desk.watches, let inputs = keeping.condition?.inputs { desk.tell(.modem(inputs, changes: 0)) }
     tellPen(to: session)
   }
 
@@ -58,6 +59,7 @@ extension Hub {
     }
     switch request {
     case .purge(let what): purge(what, id, session, desk)
+    case .watch(let isOn): watch(isOn, id, desk)
     case .pen(let wish): desk.reply(follow(wish, of: session).map { .failed(id, $0) } ?? .done(id))
     default:
       tellStatus(to: session)
@@ -65,10 +67,16 @@ extension Hub {
     }
   }
 
-  /// Why the client may not touch the line; nil when he may. Who is the first to set it holds it until he leaves.
-  private func refusal(of session: Session) -> String? {
+  /// Why the client may not touch anything; nil when he may.
+  private func rightless(_ session: Session) -> String? {
     if session.arrival.role == .monitor { return "a monitor may only listen" }
     guard session.mayWrite else { return policy.writers == .one ? "another client has the pen" : "nobody writes here" }
+    return nil
+  }
+
+  /// Why the client may not touch the line; nil when he may. Who is the first to set it holds it until he leaves.
+  private func refusal(of session: Session) -> String? {
+    if let rightless = rightless(session) { return rightless }
     guard endpoint?.serialLine != nil else {
       return endpoint == nil ? "the link is \(linkStatus.word)" : Self.notSupported
     }
@@ -77,9 +85,21 @@ extension Hub {
     return nil
   }
 
-  /// The next command of his that is due, one at a time.
+  /// What waited for the line.
+  func carryOutAll() {
+    for session in sessions {
+      guard let desk = session.desk, !session.isOver else { continue }
+      carryOut(of: session, desk)
+      takeTexts(of: session, desk)
+    }
+  }
+
+  /// The next command of his that is due, one at a time. It waits for a link that is being opened: whether it can be done, and who
+  /// may, is seen then.
   func carryOut(of session: Session, _ desk: Desk) {
-    while let (mark, turn) = desk.begin(moved: session.pump.moved, isEmpty: session.pump.count == 0) {
+    while !isComing, !keeping.isPuttingRight,
+      let (mark, turn) = desk.begin(moved: session.pump.moved, isEmpty: session.pump.count == 0)
+    {
       if let refusal = refusal(of: session) {
         desk.end(turn)
         desk.reply(.failed(mark.id, refusal))
@@ -87,10 +107,12 @@ extension Hub {
       }
       guard let endpoint, let line = endpoint.serialLine else { return desk.end(turn) }
       holdInput()
+      note(mark.request, of: session)
       perform(mark.request, on: line) { [weak self, weak endpoint] result in
-        desk.reply(DeskReply(id: mark.id, result: result.mapError { .init(id: mark.id, message: $0.message) }))
+        desk.reply(DeskReply(mark.id, result))
         desk.end(turn)
         guard let self, let endpoint, endpoint === self.endpoint, turn == desk.turn || session.isOver else { return }
+        if session.isOver { putLineRight(behind: session) }
         if case .success(let settings?) = result { tellOthers(of: settings, but: session) }
         resumeInput()
         guard !session.isOver else { return }
@@ -105,25 +127,37 @@ extension Hub {
     for other in sessions where other !== session { other.desk?.tell(.line(settings)) }
   }
 
-  private struct LineFault: Error { let message: String }
+  /// Whose work it is, so that it can be taken back.
+  private func note(_ request: DeskRequest, of session: Session) {
+    switch request {
+    case .line: keeping.setter = session
+    case .break(let isOn): keeping.breaker = isOn ? session : nil
+    case .breakFor: keeping.breaker = nil
+    default: break
+    }
+  }
 
   private func perform(
-    _ request: DeskRequest, on line: any SerialLine, _ done: @escaping (Result<LineSettings?, LineFault>) -> Void
+    _ request: DeskRequest, on line: any SerialLine,
+    _ done: @escaping (Result<LineSettings?, DeskReply.LineFault>) -> Void
   ) {
     let answer: (Result<Void, SystemError>) -> Void = { result in
-      done(result.map { nil }.mapError { LineFault(message: $0.text) })
+      done(result.map { nil }.mapError { .init(message: $0.text) })
     }
     switch request {
     case .line(let change):
       whenSent(line, before: poller.timers.now &+ Self.longestWait.nanoseconds) {
-        let wanted = change.applied(to: line.settings)
+        let before = line.settings
+        let wanted = change.applied(to: before)
         line.apply(wanted) { result in
           switch result {
           case .success(let inForce):
-            done(
-              inForce.refusal(of: wanted).map { .failure(LineFault(message: "the port does not do \($0)")) }
-                ?? .success(inForce))
-          case .failure(let error): done(.failure(LineFault(message: error.text)))
+            guard let refusal = inForce.refusal(of: wanted) else { return done(.success(inForce)) }
+            // All of it or nothing: a line that is half changed is a line nobody asked for.
+            line.apply(before) { _ in
+              done(.failure(.init(message: "the port does not do \(refusal)", inForce: line.settings)))
+            }
+          case .failure(let error): done(.failure(.init(message: error.text, inForce: line.settings)))
           }
         }
       }
@@ -138,19 +172,14 @@ extension Hub {
     }
   }
 
-  private func whenSent(_ line: any SerialLine, before limit: UInt64, then done: @escaping () -> Void) {
-    line.unsent { [weak self] answer in
-      guard let self, case .success(let count) = answer, count > 0, poller.timers.now < limit else { return done() }
-      poller.timers.after(.milliseconds(10)) { [weak self] in
-        if let self { whenSent(line, before: limit, then: done) } else { done() }
-      }
-    }
-  }
-
   /// At once: what it is to throw away must not hold it up. What he asked for before, among the bytes that go, is done now.
   private func purge(_ what: Purge, _ id: DeskRequest.ID?, _ session: Session, _ desk: Desk) {
-    if let refusal = refusal(of: session) { return desk.reply(.failed(id, refusal)) }
-    guard let line = endpoint?.serialLine else { return }
+    if let refusal = isComing ? rightless(session) : refusal(of: session) { return desk.reply(.failed(id, refusal)) }
+    guard let line = endpoint?.serialLine else {
+      // Nothing is in the port, only what he has sent on the way there.
+      if what != .input { dropKept(of: session) }
+      return desk.reply(.done(id))
+    }
     if what != .input { dropKept(of: session) }
     line.purge(what) { result in
       switch result {

@@ -57,6 +57,7 @@ extension Hub {
   /// What he has sent so far, as much as is read, goes out before anybody else's; the rest is not read to be kept.
   private func takeRight(from session: Session) {
     session.mayWrite = false
+    endBreak(of: session)
     guard !session.isOver else { return }
     if !session.pump.sourceEnded && session.client.readerWaits.isEmpty { session.client.readerWaits = .readable }
     if session.pump.count == 0 { packetLine?.isOver(session, in: self) }

@@ -78,6 +78,7 @@ final class Hub: ByteStreamDelegate {
   var packetLine: PacketLine?
   /// With many writers: who was the first to set the line.
   weak var lineHolder: Session?
+  var keeping = LineKeeping()
   /// As its link told last.
   var linkStatus = LinkStatus.closed
 
@@ -142,18 +143,14 @@ final class Hub: ByteStreamDelegate {
     preface = words[...]
     holds = 0
     for session in sessions { session.desk?.abandon() }
-    if let line = stream.serialLine { tellAll(.line(line.settings)) }
+    lineIsAttached(stream.serialLine)
     dropsInput = false
     stream.delegate = self
     stream.readerWaits = .readable
     isPaused = false
     letInputFlow()
     // What was asked for behind something that went with the endpoint before.
-    for session in sessions {
-      guard let desk = session.desk, !session.isOver else { continue }
-      carryOut(of: session, desk)
-      takeTexts(of: session, desk)
-    }
+    carryOutAll()
     // What came with its greeting: no event tells of it.
     if stream.holdsBytes { poller.again(stream) }
   }
@@ -162,6 +159,7 @@ final class Hub: ByteStreamDelegate {
   func detach() -> (any ByteStream)? {
     endPacket()
     guard let stream = endpoint else { return nil }
+    lineIsDetached(stream.serialLine)
     endpoint = nil
     stream.delegate = nil
     for session in sessions { session.pump.sink = nil }
@@ -182,7 +180,7 @@ final class Hub: ByteStreamDelegate {
     if cut > 0 { session.isInputCut = true }
     session.dropped &+= UInt64(cut)
     if session.takesOutput { session.dropped &+= session.kept(head: head) }
-    if lineHolder === session { lineHolder = nil }
+    leavesLine(session)
     inputIsOver(session)
     stopTellingDrops(of: session)
     release()

@@ -1,7 +1,9 @@
-// Looks at a serial port through the descriptor of the process that has it open, and changes nothing: opening it here would
-// raise DTR and RTS, as every opening does.
+// Looks at a serial port through the descriptor of the process that has it open, for opening it here would raise DTR and RTS, as
+// every opening does.
 //
 //   port line PID DEVICE    its settings as the driver has them, one JSON object
+//   port loop PID DEVICE on|off   its outputs are its inputs: RTS is CTS, and DTR is DSR
+//   port break DEVICE       opens it and sends a break
 //   port mark USB-NODE      a request to a USB device that no serial driver makes (GET_STATUS), to be found in usbmon's record
 
 #define _GNU_SOURCE
@@ -18,7 +20,7 @@
 #include <unistd.h>
 
 // <asm/termios.h>, which has these, does not go with <asm/termbits.h>.
-enum { DTR = 0x002, RTS = 0x004 };
+enum { DTR = 0x002, RTS = 0x004, LOOP = 0x8000 };
 
 static const char *parity(unsigned flags) {
   if (!(flags & PARENB)) return "none";
@@ -46,12 +48,29 @@ static int find(const char *pid, const char *device, int *is_locked) {
   return -1;
 }
 
-static int line(const char *pid, const char *device) {
-  int locked = 0, number = find(pid, device, &locked);
+// A copy of that descriptor, or -1.
+static int borrow(const char *pid, const char *device, int *is_locked) {
+  int number = find(pid, device, is_locked);
   int process = (int)syscall(SYS_pidfd_open, atoi(pid), 0);
-  int tty = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+  return number < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, number, 0);
+}
+
+static int loop(const char *pid, const char *device, const char *word) {
+  int locked, bits = LOOP, tty = borrow(pid, device, &locked);
+  if (tty < 0 || ioctl(tty, strcmp(word, "on") == 0 ? TIOCMBIS : TIOCMBIC, &bits) < 0) return perror(device), 1;
+  return 0;
+}
+
+static int send_break(const char *device) {
+  int tty = open(device, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (tty < 0 || ioctl(tty, TCSBRK, 0) < 0) return perror(device), 1;
+  return 0;
+}
+
+static int line(const char *pid, const char *device) {
+  int locked = 0, tty = borrow(pid, device, &locked);
   struct termios2 modes;
-  if (number < 0 || tty < 0 || ioctl(tty, TCGETS2, &modes) < 0) return perror(device), 1;
+  if (tty < 0 || ioctl(tty, TCGETS2, &modes) < 0) return perror(device), 1;
   static const int sizes[] = {[CS5 / CS6] = 5, [CS6 / CS6] = 6, [CS7 / CS6] = 7, [CS8 / CS6] = 8};
   struct serial_struct serial = {0};
   int has_serial = ioctl(tty, TIOCGSERIAL, &serial) == 0, outputs = 0, exclusive = 0;
@@ -80,7 +99,9 @@ static int mark(const char *path) {
 
 int main(int count, char **words) {
   if (count == 4 && strcmp(words[1], "line") == 0) return line(words[2], words[3]);
+  if (count == 5 && strcmp(words[1], "loop") == 0) return loop(words[2], words[3], words[4]);
+  if (count == 3 && strcmp(words[1], "break") == 0) return send_break(words[2]);
   if (count == 3 && strcmp(words[1], "mark") == 0) return mark(words[2]);
-  fprintf(stderr, "port line PID DEVICE | port mark USB-NODE\n");
+  fprintf(stderr, "port line PID DEVICE | port loop PID DEVICE on|off | port break DEVICE | port mark USB-NODE\n");
   return 64;
 }

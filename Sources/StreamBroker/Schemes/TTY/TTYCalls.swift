@@ -38,6 +38,17 @@ protocol TTYCalls: Sendable {
   func setRS485(_ tty: Int32, _ mode: linux_rs485) throws(SystemError)
   /// tcflush(3).
   func flush(_ tty: Int32, _ purge: Purge) throws(SystemError)
+  /// TIOCMGET. ENOTTY: the port has no modem lines.
+  func modemInputs(_ tty: Int32) throws(SystemError) -> ModemInputs
+  /// TIOCGICOUNT. ENOTTY: the driver does not count.
+  func counts(_ tty: Int32) throws(SystemError) -> linux_line_counts
+  /// TIOCMIWAIT on a thread of its own: rings `bell`, an eventfd, after changes of the modem's lines. Both stay open until it is over.
+  func startModemWait(_ tty: Int32, ringing bell: Int32) throws(SystemError) -> any ModemWait
+}
+
+/// A thread that waits in a driver. `end()` is to be called once, and blocks until it has left the driver.
+protocol ModemWait: Sendable {
+  func end()
 }
 
 /// What a path leads to.
@@ -132,6 +143,34 @@ struct SystemTTYCalls: TTYCalls {
       case .both: TCIOFLUSH
       }
     try check("tcflush", tcflush(tty, queue))
+  }
+
+  func modemInputs(_ tty: Int32) throws(SystemError) -> ModemInputs {
+    var bits: Int32 = 0
+    try check("ioctl TIOCMGET", ioctl(tty, UInt(TIOCMGET), &bits))
+    var inputs: ModemInputs = []
+    if bits & TIOCM_CTS != 0 { inputs.insert(.cts) }
+    if bits & TIOCM_DSR != 0 { inputs.insert(.dsr) }
+    if bits & TIOCM_CAR != 0 { inputs.insert(.dcd) }
+    if bits & TIOCM_RNG != 0 { inputs.insert(.ri) }
+    return inputs
+  }
+
+  func counts(_ tty: Int32) throws(SystemError) -> linux_line_counts {
+    var counts = linux_line_counts()
+    try check("ioctl TIOCGICOUNT", linux_count_line(tty, &counts))
+    return counts
+  }
+
+  func startModemWait(_ tty: Int32, ringing bell: Int32) throws(SystemError) -> any ModemWait {
+    var thread = pthread_t()
+    try check("pthread_create", linux_start_modem_wait(tty, bell, &thread))
+    return WaitingThread(thread: thread)
+  }
+
+  private struct WaitingThread: ModemWait {
+    let thread: pthread_t
+    func end() { linux_end_modem_wait(thread) }
   }
 
   private func check(_ call: String, _ answer: Int32) throws(SystemError) {

@@ -15,6 +15,8 @@ final class TTYLine: SerialLine {
   private let tty: Int32
   private let queue: DispatchQueue
   private let poller: Poller
+  private var watching: TTYWatch?
+  private let waits = ModemWaits()
 
   private init(_ port: TTYPort, _ tty: Int32, _ settings: LineSettings, on poller: Poller, queue: DispatchQueue) {
     self.port = port
@@ -24,15 +26,22 @@ final class TTYLine: SerialLine {
     self.queue = queue
   }
 
+  deinit { watching?.end() }
+
   /// The stream of an open port, with its line. Its calls and its close all run on `queue`; the lock goes after the close.
   static func stream(
     over opened: TTYPort.Opened, of port: TTYPort, on poller: Poller, queue: DispatchQueue
   ) -> DescriptorStream {
     let tty = opened.descriptor.take()!  // nobody else has seen the parcel
     let line = TTYLine(port, tty.raw, opened.line, on: poller, queue: queue)
+    let waits = line.waits
     let stream = DescriptorStream(
-      tty, kind: .device, on: poller, closingOn: queue, beforeClose: { port.prepareToClose($0) }, keeping: opened.lock,
-      serialLine: line)
+      tty, kind: .device, on: poller, closingOn: queue,
+      beforeClose: {
+        // Who waits in the driver keeps the port open.
+        waits.end()
+        port.prepareToClose($0)
+      }, keeping: opened.lock, serialLine: line)
     line.stream = stream
     return stream
   }
@@ -59,6 +68,29 @@ final class TTYLine: SerialLine {
 
   func purge(_ what: Purge, _ done: @escaping (Result<Void, SystemError>) -> Void) {
     run({ port, tty throws(SystemError) in try port.calls.flush(tty, what) }, done)
+  }
+
+  func watch(_ told: @escaping (Result<LineCondition, SystemError>) -> Void) {
+    endWatch()
+    guard let stream, !stream.isClosed else { return }
+    let watching = TTYWatch(on: poller) { [weak self] done in
+      self?.run({ port, tty throws(SystemError) in try port.condition(of: tty) }, done)
+    } told: { [weak self] result in
+      guard let stream = self?.stream, !stream.isClosed else { return }
+      told(result)
+    }
+    self.watching = watching
+    watching.look()
+    guard let bell = watching.bell else { return }
+    // Where the driver can't wait the thread ends at once, and looking now and then is all there is.
+    queue.async { [port, tty, waits] in waits.begin(port.calls, tty, bell) }
+  }
+
+  func endWatch() {
+    guard let watching else { return }
+    self.watching = nil
+    watching.end()
+    queue.async { [waits] in waits.end() }
   }
 
   private func run<Answer: Sendable>(

@@ -74,6 +74,26 @@ struct TTYPort: Sendable {
     return LineSettings(try calls.modes(tty))
   }
 
+  /// How the line is now. ENOTTY: the driver tells nothing.
+  func condition(of tty: Int32) throws(SystemError) -> LineCondition {
+    var condition = LineCondition()
+    do throws(SystemError) {
+      condition.inputs = try calls.modemInputs(tty)
+    } catch {
+      guard error.meansNoSuchThing else { throw error }
+    }
+    do throws(SystemError) {
+      let counts = try calls.counts(tty)
+      condition.counts = LineCounts(
+        breaks: counts.breaks, framing: counts.framing, parity: counts.parity, overruns: counts.overruns,
+        bufferOverruns: counts.buffer_overruns)
+      condition.changes = counts.cts &+ counts.dsr &+ counts.dcd &+ counts.ri
+    } catch {
+      guard error.meansNoSuchThing, condition.inputs != nil else { throw error }
+    }
+    return condition
+  }
+
   // MARK: - Steps
 
   /// Linux makes a node some milliseconds before the driver can be reached through it, and keeps it as long after a pull.
@@ -182,4 +202,9 @@ struct TTYPort: Sendable {
     default: nil
     }
   }
+}
+
+extension SystemError {
+  /// The driver knows no such call. Some drivers say EINVAL.
+  fileprivate var meansNoSuchThing: Bool { errno == ENOTTY || errno == EINVAL }
 }

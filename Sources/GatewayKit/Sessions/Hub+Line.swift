@@ -1,0 +1,185 @@
+// The line behind the endpoint, as far as several share it: what one of them has set goes back when he leaves, and what it tells
+// by itself, modem lines and errors, reaches those who asked for it. Whoever comes by another door than `baudway.v1` uses the same.
+
+import ByteStreams
+import StreamBroker
+
+/// What a hub knows of its endpoint's line.
+struct LineKeeping {
+  /// As the configuration has it.
+  var base: LineSettings?
+  /// Who has it otherwise now, and who began a break that is not ended.
+  weak var setter: Session?
+  weak var breaker: Session?
+  /// What one had set is being taken back; commands wait.
+  var isPuttingRight = false
+
+  /// It is asked to tell of itself, and what it told last.
+  var isWatched = false
+  var condition: LineCondition?
+  /// They asked to hear from it, and it has not answered yet.
+  var askers: [(desk: Desk, id: DeskRequest.ID?)] = []
+}
+
+extension Hub {
+  static let notSupported = "not supported by this endpoint"
+  /// What was sent before is sent at the old bit rate, as far as a port that can't send may hold up the change.
+  static let longestWait = Duration.seconds(1)
+
+  /// It is about to be opened: what is asked of it waits, as bytes do.
+  var isComing: Bool { endpoint == nil && (linkStatus == .opening || linkStatus == .closed) }
+
+  func lineIsAttached(_ line: (any SerialLine)?) {
+    keeping.base = line?.settings
+    keeping.setter = nil
+    keeping.breaker = nil
+    keeping.isPuttingRight = false
+    if let line { tellAll(.line(line.settings)) }
+    if !keeping.askers.isEmpty || sessions.contains(where: { $0.desk?.watches == true }) { startWatching() }
+  }
+
+  func lineIsDetached(_ line: (any SerialLine)?) {
+    if keeping.isWatched { line?.endWatch() }
+    keeping.isWatched = false
+    keeping.condition = nil
+  }
+
+  /// A reload has put other settings in force: whoever leaves leaves these.
+  func lineIsSet(to settings: LineSettings) {
+    keeping.base = settings
+    keeping.setter = nil
+    tellAll(.line(settings))
+  }
+
+  /// What is not sent yet goes at the old rate.
+  func whenSent(_ line: any SerialLine, before limit: UInt64, then done: @escaping () -> Void) {
+    line.unsent { [weak self] answer in
+      guard let self, case .success(let count) = answer, count > 0, poller.timers.now < limit else { return done() }
+      poller.timers.after(.milliseconds(10)) { [weak self] in
+        if let self { whenSent(line, before: limit, then: done) } else { done() }
+      }
+    }
+  }
+
+  // MARK: - What one leaves behind
+
+  /// He is out of the list. While one of his commands is carried out, its end does this.
+  func leavesLine(_ session: Session) {
+    if lineHolder === session { lineHolder = nil }
+    guard let desk = session.desk else { return }
+    stopWatching(desk)
+    if !desk.isBusy { putLineRight(behind: session) }
+  }
+
+  func putLineRight(behind session: Session) {
+    endBreak(of: session)
+    guard keeping.setter === session else { return }
+    keeping.setter = nil
+    guard let endpoint, let line = endpoint.serialLine, line.settings != keeping.base, !keeping.isPuttingRight else {
+      return
+    }
+    keeping.isPuttingRight = true
+    holdInput()
+    whenSent(line, before: poller.timers.now &+ Self.longestWait.nanoseconds) { [weak self, weak endpoint] in
+      guard let self, let endpoint, endpoint === self.endpoint else { return }
+      applyBase(to: line, of: endpoint)
+    }
+  }
+
+  private func applyBase(to line: any SerialLine, of endpoint: any ByteStream) {
+    guard let base = keeping.base else { return }
+    line.apply(base) { [weak self, weak endpoint] _ in
+      guard let self, let endpoint, endpoint === self.endpoint else { return }
+      // A reload came in between.
+      guard keeping.base == base else { return applyBase(to: line, of: endpoint) }
+      keeping.isPuttingRight = false
+      tellAll(.line(line.settings))
+      resumeInput()
+      carryOutAll()
+    }
+  }
+
+  /// A break holds the line for everybody: it ends with him who began it, or with his right to write.
+  func endBreak(of session: Session) {
+    guard keeping.breaker === session else { return }
+    keeping.breaker = nil
+    endpoint?.serialLine?.setBreak(false) { _ in }
+  }
+
+  // MARK: - What the line tells
+
+  func watch(_ isOn: Bool, _ id: DeskRequest.ID?, _ desk: Desk) {
+    guard isOn else {
+      stopWatching(desk)
+      return desk.reply(.done(id))
+    }
+    guard endpoint != nil || isComing else { return desk.reply(.failed(id, "the link is \(linkStatus.word)")) }
+    if let condition = keeping.condition { return begin(desk, id, condition) }
+    guard keeping.askers.count < Desk.mostMarks else { return desk.reply(.failed(id, "too many ask for it")) }
+    keeping.askers.append((desk, id))
+    if endpoint != nil { startWatching() }
+  }
+
+  private func begin(_ desk: Desk, _ id: DeskRequest.ID?, _ condition: LineCondition) {
+    if !desk.watches { desk.errors = LineCounts() }
+    desk.watches = true
+    desk.reply(.done(id))
+    if let inputs = condition.inputs { desk.tell(.modem(inputs, changes: 0)) }
+  }
+
+  private func stopWatching(_ desk: Desk) {
+    desk.watches = false
+    keeping.askers.removeAll { asker in
+      guard asker.desk === desk else { return false }
+      desk.reply(.failed(asker.id, "taken back"))
+      return true
+    }
+    guard keeping.isWatched, keeping.askers.isEmpty, !sessions.contains(where: { $0.desk?.watches == true }) else {
+      return
+    }
+    keeping.isWatched = false
+    keeping.condition = nil
+    endpoint?.serialLine?.endWatch()
+  }
+
+  private func startWatching() {
+    guard !keeping.isWatched else { return }
+    guard let endpoint, let line = endpoint.serialLine else { return refuseAskers(Self.notSupported) }
+    keeping.isWatched = true
+    line.watch { [weak self, weak endpoint] result in
+      guard let self, let endpoint, endpoint === self.endpoint else { return }
+      switch result {
+      case .success(let condition): lineTells(condition)
+      case .failure(let error):
+        keeping.isWatched = false
+        keeping.condition = nil
+        refuseAskers([25, 22].contains(error.errno) ? Self.notSupported : error.text)  // ENOTTY, EINVAL
+      }
+    }
+  }
+
+  func refuseAskers(_ reason: String) {
+    let askers = keeping.askers
+    keeping.askers = []
+    for (desk, id) in askers { desk.reply(.failed(id, reason)) }
+  }
+
+  private func lineTells(_ now: LineCondition) {
+    let before = keeping.condition
+    keeping.condition = now
+    let changes = before.map { now.changes &- $0.changes } ?? 0
+    var errors = LineCounts()
+    if let counts = now.counts, let last = before?.counts { errors = counts.since(last) }
+    for case let desk? in sessions.map(\.desk) where desk.watches {
+      if let inputs = now.inputs, inputs != before?.inputs || changes > 0 {
+        desk.tell(.modem(inputs, changes: changes))
+      }
+      guard errors != LineCounts() else { continue }
+      desk.errors = desk.errors.adding(errors)
+      desk.tell(.errors(desk.errors))
+    }
+    let askers = keeping.askers
+    keeping.askers = []
+    for (desk, id) in askers { begin(desk, id, now) }
+  }
+}
