@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <linux/sock_diag.h>
+
 #include <bluetooth/bluetooth.h>
 #include <bluetooth/hci.h>
 #include <bluetooth/l2cap.h>
@@ -56,6 +58,67 @@ int bluetooth_l2cap_connect(int fd, const uint8_t *address, uint16_t psm) {
 int bluetooth_set_security(int fd, uint8_t level) {
   struct bt_security security = {.level = level};
   return setsockopt(fd, SOL_BLUETOOTH, BT_SECURITY, &security, sizeof security);
+}
+
+enum { ATT_CHANNEL = 4 };  // L2CAP's fixed channel for ATT
+
+static struct sockaddr_l2 le_place(const uint8_t *address, uint8_t type, uint16_t psm) {
+  struct sockaddr_l2 place = l2cap_place(address, psm);
+  place.l2_bdaddr_type = type;
+  place.l2_cid = psm ? 0 : htobs(ATT_CHANNEL);
+  return place;
+}
+
+int bluetooth_le_socket(const uint8_t *adapter, uint16_t psm) {
+  int fd = socket(AF_BLUETOOTH, (psm ? SOCK_STREAM : SOCK_SEQPACKET) | FLAGS, BTPROTO_L2CAP);
+  if (fd < 0) return -1;
+  struct sockaddr_l2 place = le_place(adapter, BDADDR_LE_PUBLIC, psm);
+  place.l2_psm = 0;  // ours is the kernel's business
+  if (bind(fd, (struct sockaddr *)&place, sizeof place) == 0) return fd;
+  int number = errno;
+  close(fd);
+  errno = number;
+  return -1;
+}
+
+int bluetooth_le_connect(int fd, const uint8_t *address, int is_random, uint16_t psm) {
+  struct sockaddr_l2 place = le_place(address, is_random ? BDADDR_LE_RANDOM : BDADDR_LE_PUBLIC, psm);
+  return connect(fd, (struct sockaddr *)&place, sizeof place);
+}
+
+int bluetooth_set_receive_mtu(int fd, uint16_t mtu) {
+  return setsockopt(fd, SOL_BLUETOOTH, BT_RCVMTU, &mtu, sizeof mtu);
+}
+
+int bluetooth_send_mtu(int fd) {
+  uint16_t mtu = 0;
+  socklen_t size = sizeof mtu;
+  return getsockopt(fd, SOL_BLUETOOTH, BT_SNDMTU, &mtu, &size) < 0 ? -1 : mtu;
+}
+
+int bluetooth_security(int fd) {
+  struct bt_security security = {0};
+  socklen_t size = sizeof security;
+  if (getsockopt(fd, SOL_BLUETOOTH, BT_SECURITY, &security, &size) < 0) return -1;
+  return security.key_size ? security.level : 0;
+}
+
+int bluetooth_drops(int fd) {
+  uint32_t info[SK_MEMINFO_VARS] = {0};
+  socklen_t size = sizeof info;
+  return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &size) < 0 ? 0 : (int)info[SK_MEMINFO_DROPS];
+}
+
+int bluetooth_management_socket(void) {
+  int fd = socket(AF_BLUETOOTH, SOCK_RAW | FLAGS, BTPROTO_HCI);
+  if (fd < 0) return -1;
+  struct sockaddr_hci place = {
+      .hci_family = AF_BLUETOOTH, .hci_dev = HCI_DEV_NONE, .hci_channel = HCI_CHANNEL_CONTROL};
+  if (bind(fd, (struct sockaddr *)&place, sizeof place) == 0) return fd;
+  int number = errno;
+  close(fd);
+  errno = number;
+  return -1;
 }
 
 static int ask_adapters(int fd, struct bluetooth_adapter *adapters, int most) {

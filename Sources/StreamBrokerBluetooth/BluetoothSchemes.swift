@@ -4,5 +4,5 @@ import StreamBroker
 
 /// What a program gives to `Broker` besides `Schemes.standard`.
 public enum BluetoothSchemes {
-  public static let all: [any Connector.Type] = [RFCOMMConnector.self]
+  public static let all: [any Connector.Type] = [RFCOMMConnector.self, BLEConnector.self]
 }

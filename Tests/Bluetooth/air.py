@@ -1,14 +1,17 @@
-"""The radio: Bumble's Controller and LocalLink, completed to the point where Linux is content with them as a BR/EDR
-controller, plus faults to order (a link that is lost, a device that is out of range).
+"""The radio: Bumble's Controller and LocalLink, completed to the point where Linux is content with them as a controller for
+BR/EDR and LE, plus faults to order (a link that is lost, a device that is out of range).
 
 What Bumble 0.0.236 lacks or simplifies, and this adds: the commands that Linux sends at power-on, remote version, clock
-offset, encryption, page time-out; a reset that ends the links; fragments towards the host.
+offset, encryption, page time-out; a reset that ends the links; fragments towards the host. Of LE: scan responses, the filter for
+duplicates, the filter accept list, a connection attempt that is cancelled, links between public addresses.
 """
 import asyncio
+import dataclasses
 import logging
 
-from bumble import core, hci
-from bumble.controller import Controller
+from bumble import core, hci, ll
+from bumble.controller import Controller, LegacyAdvertiser
+from bumble.hci import LeFeatureMask as LF
 from bumble.hci import LmpFeatureMask as F
 from bumble.link import LocalLink
 
@@ -20,15 +23,37 @@ LINK_LOST = hci.HCI_ErrorCode.CONNECTION_TIMEOUT_ERROR
 PAGE_SECONDS = 5.12
 
 
+@dataclasses.dataclass
+class Advertisement(ll.AdvInd):
+    """It carries its scan response along."""
+    scan_data: bytes = b""
+
+
+class Advertiser(LegacyAdvertiser):
+    def send_advertising_data(self):
+        controller = self.controller
+        if self.enabled and self.advertising_type == 0 and not controller.silent:
+            controller.send_advertising_pdu(Advertisement(self.address, self.advertising_data, self.scan_response_data))
+
+
 class Air(LocalLink):
     def send_acl_data(self, sender, destination, transport, data):
-        target = self.find_classic_controller(destination)
-        if transport == core.PhysicalTransport.BR_EDR and target and not target.silent and not sender.silent:
-            asyncio.get_running_loop().call_soon(target.on_link_acl_data, sender.public_address, transport, data)
+        if transport == core.PhysicalTransport.LE:
+            # Bumble goes by the sender's random address; the link may have been made with the other.
+            mine = sender.le_connections.get(destination)
+            source = mine.self_address if mine else sender.random_address
+            target = self.find_le_controller(destination)
+        else:
+            source, target = sender.public_address, self.find_classic_controller(destination)
+        if target and not target.silent and not sender.silent:
+            asyncio.get_running_loop().call_soon(target.on_link_acl_data, source, transport, data)
 
     def lose(self, controller):
         """Every link of it ends by supervision time-out, on both sides."""
         for one in list(self.controllers):
+            for address, connection in list(one.le_connections.items()):
+                if controller in (one, self.find_le_controller(address)):
+                    one.on_le_disconnected(connection, LINK_LOST)
             for address in list(one.classic_connections):
                 if controller in (one, self.find_classic_controller(address)):
                     one.on_classic_disconnected(address, LINK_LOST)
@@ -42,6 +67,11 @@ class Radio(Controller):
         | F.LE_SUPPORTED_CONTROLLER | F.SIMULTANEOUS_LE_AND_BR_EDR_TO_SAME_DEVICE_CAPABLE_CONTROLLER
         | F.EXTENDED_FEATURES)
     lmp_features_max_page_number = 1
+    le_features = LF.LE_ENCRYPTION | LF.EXTENDED_REJECT_INDICATION | LF.PERIPHERAL_INITIATED_FEATURE_EXCHANGE
+    le_acl_data_packet_length = 251
+    total_num_le_acl_data_packets = 8
+    supported_max_tx_octets = supported_max_rx_octets = suggested_max_tx_octets = 251
+    filter_accept_list_size = 16
     acl_data_packet_length = 1021
     total_num_acl_data_packets = 8
 
@@ -58,6 +88,9 @@ class Radio(Controller):
         self.silent = False  # out of range: hears and says nothing
         self.muted = False
         self.paging = None
+        self.le_legacy_advertiser = Advertiser(self)
+        self.accept_list = set()
+        self.seen = set()  # of the filter for duplicates
         extra = """CREATE_CONNECTION CREATE_CONNECTION_CANCEL ACCEPT_CONNECTION_REQUEST REMOTE_NAME_REQUEST
             READ_REMOTE_SUPPORTED_FEATURES READ_REMOTE_EXTENDED_FEATURES AUTHENTICATION_REQUESTED
             SET_CONNECTION_ENCRYPTION LINK_KEY_REQUEST_REPLY LINK_KEY_REQUEST_NEGATIVE_REPLY IO_CAPABILITY_REQUEST_REPLY
@@ -89,6 +122,9 @@ class Radio(Controller):
         self.muted = True
         self.link.lose(self)
         self.muted = False
+        self.pending_le_connection = None
+        self.le_scan_enable = False
+        self.accept_list.clear()
         return super().on_hci_reset_command(command)
 
     def on_hci_command(self, command):
@@ -166,14 +202,69 @@ class Radio(Controller):
         return hci.HCI_Read_Encryption_Key_Size_ReturnParameters(
             status=OK, connection_handle=command.connection_handle, key_size=16)
 
+    # LE.
+
+    def on_hci_le_read_channel_map_command(self, command):
+        return hci.HCI_GenericReturnParameters(
+            data=b"\0" + command.connection_handle.to_bytes(2, "little") + b"\xff\xff\xff\xff\x1f")
+
+    def on_hci_le_clear_filter_accept_list_command(self, command):
+        self.accept_list.clear()
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def on_hci_le_add_device_to_filter_accept_list_command(self, command):
+        self.accept_list.add((bytes(command.address), command.address_type & 1))
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def on_hci_le_remove_device_from_filter_accept_list_command(self, command):
+        self.accept_list.discard((bytes(command.address), command.address_type & 1))
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def on_hci_le_set_scan_enable_command(self, command):
+        self.seen.clear()
+        return super().on_hci_le_set_scan_enable_command(command)
+
+    def on_hci_le_create_connection_cancel_command(self, command):
+        if not self.pending_le_connection:
+            return hci.HCI_StatusReturnParameters(hci.HCI_ErrorCode.COMMAND_DISALLOWED_ERROR)
+        pending, self.pending_le_connection = self.pending_le_connection, None
+        self.later(0, self.event, hci.HCI_LE_Connection_Complete_Event(
+            status=hci.HCI_ErrorCode.UNKNOWN_CONNECTION_IDENTIFIER_ERROR, connection_handle=0, role=0, peer_address_type=0,
+            peer_address=pending.peer_address, connection_interval=0, peripheral_latency=0, supervision_timeout=0,
+            central_clock_accuracy=0))
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def on_advertising_pdu(self, pdu):
+        if self.silent:
+            return
+        address, kind = pdu.advertiser_address, int(not pdu.advertiser_address.is_public)
+        listed = (bytes(address), kind) in self.accept_list
+        if self.le_scan_enable and (listed or not self.le_scanning_filter_policy & 1):
+            reports = [(0, pdu.data)]
+            if self.le_scan_type == 1 and pdu.scan_data:
+                reports.append((4, pdu.scan_data))
+            for what, data in reports:
+                key = (bytes(address), kind, what)
+                if self.filter_duplicates and key in self.seen:
+                    continue
+                self.seen.add(key)
+                report = hci.HCI_LE_Advertising_Report_Event.Report(
+                    event_type=what, address_type=kind, address=address, data=data, rssi=-50)
+                self.event(hci.HCI_LE_Advertising_Report_Event([report]))
+        want = self.pending_le_connection
+        if want and (listed if want.initiator_filter_policy else want.peer_address == address):
+            want.peer_address = address
+            self.create_le_connection(address)
+
     # Data.
 
     def on_link_acl_data(self, sender, transport, data):
-        connection = self.classic_connections.get(sender)
+        is_le = transport == core.PhysicalTransport.LE
+        connection = (self.le_connections if is_le else self.classic_connections).get(sender)
         if connection is None:
             log.info("%s: data for a link that is gone", self.name)
             return
-        size = self.acl_data_packet_length
+        size = self.le_acl_data_packet_length if is_le else self.acl_data_packet_length
         for at in range(0, len(data), size):
             part = data[at:at + size]
             self.event(hci.HCI_AclDataPacket(connection.handle, 1 if at else 2, 0, len(part), part))

@@ -5,31 +5,47 @@ line and answers a line.
   serial  00:AA:01:00:00:01  echoes on three RFCOMM channels: 3 "Serial Port" (1101), 5 of a private UUID, 9 that no record
                              tells of; channel 7 says what it is told to and hears the rest
   mute    00:AA:01:00:00:05  can be connected, and has no service at all
+  nus     C0:00:00:00:00:02 (random), "test-nus": Nordic's serial service; echoes there and on LE channels 128 and 131 (messages of
+          23 bytes)
+  hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
+  shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
-  lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · open NAME · pull
+  lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME · pull
 """
 import asyncio
 import logging
 import sys
 
 from air import Air, Radio
-from bumble import hci, rfcomm
-from bumble.core import UUID
+from bumble import core, hci, l2cap, rfcomm
+from bumble.att import Attribute
+from bumble.core import UUID, AdvertisingData
 from bumble.device import Device, DeviceConfiguration
+from bumble.gatt import Characteristic, CharacteristicValue, Service
 from bumble.host import Host
 from bumble.transport.common import AsyncPipeSink, StreamPacketSink, StreamPacketSource
 
 PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
+NUS = [f"6E40000{n}-B5A3-F393-E0A9-E50E24DCCA9E" for n in (1, 2, 3)]
+P = Characteristic.Properties
+READ_WRITE = Attribute.READABLE | Attribute.WRITEABLE
 
 
 class Peer:
-    def __init__(self, air, name, address):
+    def __init__(self, air, name, address, random="F0:F1:F2:F3:F4:F5", classic=True):
         self.name = name
         self.controller = Radio(name, link=air, public_address=address)
         configuration = DeviceConfiguration(
-            name=f"test-{name}", address=hci.Address("F0:F1:F2:F3:F4:F5"), classic_enabled=True, classic_ssp_enabled=True)
+            name=f"test-{name}", address=hci.Address(random), classic_enabled=classic, classic_ssp_enabled=True)
+        if not classic:
+            self.controller.lmp_features |= hci.LmpFeatureMask.BR_EDR_NOT_SUPPORTED
         self.device = Device(config=configuration, host=Host(self.controller, AsyncPipeSink(self.controller)))
+        self.device.advertising_data = self.device.scan_response_data = b""
+        self.device.on("connection", lambda connection: connection.on("disconnection", lambda reason: self.free(connection)))
+        self.own_type = hci.OwnAddressType.RANDOM
         self.channels = {}  # by number, those that are open
+        self.out = None  # the characteristic that tells
+        self.queue = asyncio.Queue()
 
     def listen(self, number, echo=True):
         def accept(channel):
@@ -47,10 +63,77 @@ class Peer:
 
         self.rfcomm.listen(accept, number)
 
+    # Bluetooth Low Energy.
+
+    def serve(self, service, written, told, how=P.NOTIFY, writing=P.WRITE | P.WRITE_WITHOUT_RESPONSE):
+        """A serial service that echoes, in order."""
+        value = CharacteristicValue(write=lambda connection, data: self.queue.put_nowait((connection, bytes(data))))
+        if written == told:
+            both = [Characteristic(written, P.READ | how | writing, READ_WRITE, value)]
+        else:
+            both = [Characteristic(told, how, READ_WRITE, b""), Characteristic(written, writing, READ_WRITE, value)]
+        self.out = both[0]
+        self.device.add_service(Service(UUID(service), both))
+        asyncio.ensure_future(self.echo(how))
+
+    async def echo(self, how):
+        while True:
+            connection, data = await self.queue.get()
+            try:
+                await self.tell(connection, data, how)
+            except Exception:  # noqa: BLE001 - the link has gone
+                logging.info("%s: not told", self.name)
+
+    async def tell(self, connection, data, how=P.NOTIFY):
+        step = min(connection.att_mtu - 3, 512)
+        tell = self.device.indicate_subscriber if how == P.INDICATE else self.device.notify_subscriber
+        for at in range(0, len(data), step):
+            await tell(connection, self.out, data[at:at + step])
+
+    def serve_channel(self, psm, mtu=2048, mps=1024, credits=64):
+        def accept(channel):
+            self.channels.setdefault(psm, []).append(channel)
+            channel.on("close", lambda: channel in self.channels[psm] and self.channels[psm].remove(channel))
+            channel.sink = lambda data: channel.write(bytes(data))
+
+        manager = self.device.l2cap_channel_manager
+        plain = manager.on_channel_closed
+
+        def closed(channel):  # Bumble 0.0.236 keeps its number as taken
+            plain(channel)
+            table = manager.le_coc_channels.get(channel.connection.handle, {})
+            for number in [number for number, one in table.items() if one is channel]:
+                del table[number]
+
+        manager.on_channel_closed = closed
+        self.device.create_l2cap_server(
+            l2cap.LeCreditBasedChannelSpec(psm=psm, mtu=mtu, mps=mps, max_credits=credits), accept)
+
+    def advertise_as(self, name, service, public=False):
+        uuid = UUID(service)
+        kind = AdvertisingData.Type
+        lists = {2: kind.COMPLETE_LIST_OF_16_BIT_SERVICE_CLASS_UUIDS, 16: kind.COMPLETE_LIST_OF_128_BIT_SERVICE_CLASS_UUIDS}
+        data = uuid.to_bytes()
+        self.device.advertising_data = bytes(AdvertisingData([(kind.FLAGS, b"\6"), (lists[len(data)], data)]))
+        self.device.scan_response_data = bytes(AdvertisingData([(kind.COMPLETE_LOCAL_NAME, name.encode())]))
+        if public:
+            self.own_type = hci.OwnAddressType.PUBLIC
+
+    async def advertise(self):
+        if self.device.advertising_data:
+            await self.device.start_advertising(
+                own_address_type=self.own_type, advertising_interval_min=100, advertising_interval_max=100)
+
+    def free(self, connection):
+        if connection.transport == core.PhysicalTransport.LE:
+            asyncio.ensure_future(self.advertise())
+
     async def power_on(self):
         await self.device.power_on()
-        await self.device.set_discoverable(True)
-        await self.device.set_connectable(True)
+        await self.advertise()
+        if self.device.classic_enabled:
+            await self.device.set_discoverable(True)
+            await self.device.set_connectable(True)
 
 
 async def build(air):
@@ -63,7 +146,18 @@ async def build(air):
         0x00010001: rfcomm.make_service_sdp_records(0x00010001, 3, UUID.from_16_bits(0x1101)),
         0x00010002: rfcomm.make_service_sdp_records(0x00010002, 5, UUID(PRIVATE)),
     }
-    peers = {peer.name: peer for peer in (serial, Peer(air, "mute", "00:AA:01:00:00:05"))}
+    nus = Peer(air, "nus", "00:AA:01:00:00:02", "C0:00:00:00:00:02", classic=False)
+    nus.serve(*NUS)
+    nus.advertise_as("test-nus", NUS[0])
+    nus.serve_channel(128)
+    nus.serve_channel(131, mtu=23, mps=23)
+    hm10 = Peer(air, "hm10", "00:AA:01:00:00:03", "C0:00:00:00:00:03", classic=False)
+    hm10.serve("FFE0", "FFE1", "FFE1")
+    hm10.advertise_as("HMSoft", "FFE0", public=True)
+    shy = Peer(air, "shy", "00:AA:01:00:00:04", "C0:00:00:00:00:04", classic=False)
+    shy.serve("FFF0", "FFF2", "FFF1", how=P.INDICATE, writing=P.WRITE)
+    shy.advertise_as("test-shy", "FFF0")
+    peers = {peer.name: peer for peer in (serial, Peer(air, "mute", "00:AA:01:00:00:05"), nus, hm10, shy)}
     for peer in peers.values():
         await peer.power_on()
     return peers
@@ -111,6 +205,11 @@ class Devices:
     async def do_say(self, name, number, text):
         for channel in self.peers[name].channels.get(int(number), []):
             channel.write(text.encode())
+
+    async def do_tell(self, name, text):
+        peer = self.peers[name]
+        for connection in list(peer.device.connections.values()):
+            await peer.tell(connection, text.encode())
 
     async def do_open(self, name):
         return " ".join(f"{number}:{len(open_)}" for number, open_ in self.peers[name].channels.items() if open_) or "none"

@@ -20,6 +20,23 @@ int bluetooth_l2cap_bind(int fd, const uint8_t *address);
 int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel);
 int bluetooth_l2cap_connect(int fd, const uint8_t *address, uint16_t psm);
 
+/// socket(2) for LE, bound to the adapter of that address: with `psm` for a channel of its own (SOCK_STREAM: what a read leaves of a
+/// message stays), with 0 for ATT (SOCK_SEQPACKET). The bind is what tells the kernel that it is for LE.
+int bluetooth_le_socket(const uint8_t *adapter, uint16_t psm);
+/// connect(2) of such a socket; an address is random or public.
+int bluetooth_le_connect(int fd, const uint8_t *address, int is_random, uint16_t psm);
+/// BT_RCVMTU before connect: the longest message we take.
+int bluetooth_set_receive_mtu(int fd, uint16_t mtu);
+/// BT_SNDMTU of a connected channel: the longest message the other side takes.
+int bluetooth_send_mtu(int fd);
+/// The level that holds (BT_SECURITY), 0 while there is no key yet.
+int bluetooth_security(int fd);
+/// Messages that the kernel has dropped because nobody read (SO_MEMINFO).
+int bluetooth_drops(int fd);
+
+/// A socket on the kernel's management channel, non-blocking, close-on-exec. Takes no capability; some commands do.
+int bluetooth_management_socket(void);
+
 /// BT_SECURITY before connect: 1 low, 2 medium (encrypted), 3 high (authenticated pairing).
 int bluetooth_set_security(int fd, uint8_t level);
 

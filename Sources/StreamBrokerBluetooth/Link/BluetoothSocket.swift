@@ -15,6 +15,16 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
   enum Security: UInt8, Sendable {
     case low = 1
     case medium, high  // BT_SECURITY_MEDIUM, _HIGH
+
+    /// As a URL names it; nil takes what the kernel takes, and the device asks for.
+    init?(named name: String?) {
+      switch name {
+      case "low": self = .low
+      case "medium": self = .medium
+      case "high": self = .high
+      default: return nil
+      }
+    }
   }
   let device: BluetoothAddress
   let service: Service
@@ -111,10 +121,11 @@ final class BluetoothConnect: PollHandler {
   private var isInPoller = false
   private var done: ((Result<DescriptorParcel, SystemError>) -> Void)?
 
-  private let target: BluetoothTarget
+  private let dial: (Int32) throws(SystemError) -> Bool
 
-  init(_ socket: DescriptorParcel, to target: BluetoothTarget, on poller: Poller) {
-    self.target = target
+  /// `dial` is connect(2), and answers whether that is over already.
+  init(_ socket: DescriptorParcel, on poller: Poller, dialling dial: @escaping (Int32) throws(SystemError) -> Bool) {
+    self.dial = dial
     self.poller = poller
     descriptor = socket.take()
     raw = descriptor?.raw ?? -1
@@ -125,7 +136,7 @@ final class BluetoothConnect: PollHandler {
     self.done = done
     guard raw >= 0 else { return finish(SystemError("connect", EBADF)) }
     do throws(SystemError) {
-      if try target.connect(raw) { return finish(nil) }
+      if try dial(raw) { return finish(nil) }
       // Only now: a socket that has not begun to connect counts as hung up.
       try poller.add(raw, handler: self, for: .writable)
       isInPoller = true

@@ -26,9 +26,13 @@ final class BluetoothStream: ByteStream, PollHandler {
   // The last write was short, so the queue is full: the next try need not ask the kernel. Until it says otherwise.
   private var isFull = false
 
-  /// Takes over a connected, non-blocking socket.
-  init(_ descriptor: consuming Descriptor, on poller: Poller) {
+  private let longestMessage: Int
+
+  /// Takes over a connected, non-blocking socket of the stream kind. On an LE channel one write is one message, of
+  /// `longestMessage` bytes at most.
+  init(_ descriptor: consuming Descriptor, longestMessage: Int = .max, on poller: Poller) {
     raw = descriptor.raw
+    self.longestMessage = longestMessage
     self.poller = poller
     self.descriptor = consume descriptor
   }
@@ -66,19 +70,26 @@ final class BluetoothStream: ByteStream, PollHandler {
       isFull = false
       return .blocked(until: .writable)
     }
+    var taken = 0
     while true {
-      let count = Glibc.send(raw, run.baseAddress!, run.count, Int32(MSG_NOSIGNAL))
+      let size = min(run.count - taken, longestMessage)
+      let count = Glibc.send(raw, run.baseAddress! + taken, size, Int32(MSG_NOSIGNAL))
       if count >= 0 {
-        isFull = count < run.count
-        return .moved(count)
+        taken += count
+        isFull = count < size
+        if isFull || taken == run.count { return .moved(taken) }
+        continue
       }
       switch errno {
       case EINTR: continue
-      case EAGAIN: return .blocked(until: .writable)
+      case EAGAIN:
+        isFull = taken > 0
+        return taken > 0 ? .moved(taken) : .blocked(until: .writable)
       default:
         let error = SystemError("write")
         // Sooner than the hang-up was told of. What broke it says more than ENOTCONN.
         if !isHungUp { hangUp(SocketOptions.takeError(of: raw, "write") ?? error) }
+        if taken > 0 { return .moved(taken) }  // the next one throws it
         throw fault ?? error
       }
     }

@@ -21,13 +21,7 @@ public struct RFCOMMConnector: Connector {
     uuid = url.string("uuid").flatMap { BluetoothUUID($0) } ?? BluetoothUUID(0x1101)
     channel = url.port.map { UInt8(clamping: $0) }
     adapter = AdapterChoice(wanted: url.string("adapter"))
-    security =
-      switch url.string("security") {
-      case "low": .low
-      case "medium": .medium
-      case "high": .high
-      default: nil  // what the kernel takes, and the device asks for
-      }
+    security = BluetoothTarget.Security(named: url.string("security"))
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.

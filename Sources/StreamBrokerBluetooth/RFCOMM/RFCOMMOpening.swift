@@ -54,7 +54,7 @@ final class RFCOMMOpening: Opening {
       switch result {
       case .failure(let failure): finish(.failure(failure))
       case .success(let socket):
-        let connecting = BluetoothConnect(socket, to: target, on: poller)
+        let connecting = BluetoothConnect(socket, on: poller, dialling: target.connect)
         giveUp = { connecting.cancel() }
         connecting.start { [self] result in
           switch result {

@@ -9,7 +9,7 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control, credentials, messages, proxy, sdp, frames, upgrade
+  case url, config, control, credentials, messages, proxy, sdp, att, frames, upgrade
 
   /// Throws for an input for which the property does not hold. To be used by one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
@@ -20,6 +20,7 @@ enum Property: String, CaseIterable {
     case .proxy: return ProxyProperty.check
     case .messages: return MessagesProperty.check
     case .sdp: return SDPProperty.check
+    case .att: return ATTProperty.check
     case .frames: return FramesProperty.check
     case .upgrade: return UpgradeProperty.check
     case .control:

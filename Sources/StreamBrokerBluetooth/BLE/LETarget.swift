@@ -1,0 +1,77 @@
+// An LE device and what of it is to be reached: a channel of its own, or its attributes.
+
+internal import CBluetooth
+import ByteStreams
+import Glibc
+import StreamBroker
+
+struct LETarget: Hashable, Sendable, CustomStringConvertible {
+  let device: LEAddress
+  /// Nil for ATT.
+  let psm: UInt16?
+  /// Of the adapter to use.
+  let adapter: BluetoothAddress
+  var security: BluetoothTarget.Security?
+
+  // The longest message we take. The kernel puts it together before we see a byte.
+  private static let receiveMTU: UInt16 = 2048
+  // Nothing stops a device that notifies; what we do not read in time lies here, and then nowhere.
+  private static let receiveBuffer: Int32 = 1 << 20
+
+  var description: String { psm.map { "channel \($0) of \(device)" } ?? "\(device)" }
+
+  /// A socket that is ready to connect. May block.
+  func prepare() -> Result<DescriptorParcel, OpenFailure> {
+    do throws(SystemError) {
+      let raw = bluetooth_le_socket(adapter.bytes, psm ?? 0)
+      guard raw >= 0 else { throw SystemError("socket") }
+      let socket = Descriptor(owning: raw)
+      if psm == nil {
+        // More than the kernel's limit it cuts down by itself.
+        try SocketOptions.set(raw, SOL_SOCKET, SO_RCVBUF, Self.receiveBuffer)
+      } else if bluetooth_set_receive_mtu(raw, Self.receiveMTU) != 0 {
+        throw SystemError("setsockopt")
+      }
+      if let security, bluetooth_set_security(raw, security.rawValue) != 0 { throw SystemError("setsockopt") }
+      return .success(DescriptorParcel(socket))
+    } catch {
+      return .failure(failure(error))
+    }
+  }
+
+  /// connect(2) of a non-blocking socket. Answers whether it is there already.
+  func connect(_ raw: Int32) throws(SystemError) -> Bool {
+    guard bluetooth_le_connect(raw, device.address.bytes, device.isRandom ? 1 : 0, psm ?? 0) != 0 else { return true }
+    guard errno == EINPROGRESS else { throw SystemError("connect") }
+    return false
+  }
+
+  func failure(_ error: SystemError) -> OpenFailure {
+    OpenFailure("connect to \(self)", error, advice: advice(error.errno))
+  }
+
+  /// The kernel calls for a device 40 s long, ours is a shorter patience.
+  func silence(after time: Duration) -> OpenFailure {
+    OpenFailure(
+      "connect to \(self)", SystemError("connect", ETIMEDOUT),
+      advice: "no answer within \(time): the device is off, out of range or connected to another host, or its address is not "
+        + (device.isRandom ? "random; address-type=public says so" : "public; address-type=random says so"))
+  }
+
+  private func advice(_ number: Int32) -> String? {
+    switch number {
+    case EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL, ECONNABORTED: "no Bluetooth adapter is there and switched on"
+    case ECONNREFUSED:
+      psm.map { "nothing listens on channel \($0) there, or the device could not be reached" }
+        ?? "the device could not be reached, or takes no connection now"
+    case EBUSY:
+      "this machine is connected to the device already: another program, or bluetoothd; 'bluetoothctl disconnect \(device)' ends that"
+    case EACCES, EPERM:
+      "the device or this machine refused to pair, or the pairing is too weak for the security asked for; pair it once, as by "
+        + "'bluetoothctl pair \(device)'"
+    case ECONNRESET: "the device hung up"
+    case ETIMEDOUT: "the device went out of range while it was being connected"
+    default: nil
+    }
+  }
+}

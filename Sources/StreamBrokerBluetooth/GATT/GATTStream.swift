@@ -1,0 +1,300 @@
+// A ByteStream over a device's characteristics: notifications and indications are what it says, writes are what it hears. One ATT
+// message per call of the socket, and everything comes through that one socket: values, confirmations, the device's own questions.
+
+internal import CBluetooth
+import ByteStreams
+import Glibc
+
+final class GATTStream: ByteStream, PollHandler {
+  var delegate: (any ByteStreamDelegate)? {
+    didSet { if descriptor == nil && delegate != nil { delegate = nil } }
+  }
+  var readerWaits: Readiness = [] {
+    didSet { if readerWaits != oldValue { readerChanged() } }
+  }
+  var writerWaits: Readiness = [] {
+    didSet { if writerWaits != oldValue { waitsChanged() } }
+  }
+  /// The payload of a notification.
+  var largestUnit: Int { plan.mtu - 3 }
+  var holdsBytes: Bool { !held.isEmpty }
+
+  private let plan: GATTPlan
+  private let raw: Int32
+  private let poller: Poller
+  private var descriptor: Descriptor?
+  private var isInPoller = false
+  private var isHungUp = false
+  private var fault: SystemError?
+  private var readEnded = false
+  private var message = [UInt8](repeating: 0, count: ATTMessage.mostMTU)
+  // What was read and found no room: of one message, or what came before the stream was made.
+  private var held: ArraySlice<UInt8>
+  // Answers that the socket did not take. While there are some nothing is read, so they stay few.
+  private var owed: [[UInt8]] = []
+  private var awaitsAnswer = false
+  private var answerDeadline: Timers.Token?
+  private var hasNews = false
+
+  private let tellLoss: (Int) -> Void
+  private var losses: Int32 = 0
+  private var mayHaveLost = false
+
+  /// A device that does not confirm a request for so long is gone (Bluetooth Core, Vol 3, Part F, section 3.3.3).
+  static let answerPatience = Duration.seconds(30)
+
+  /// Takes over a connected, non-blocking socket of the message kind. `tellLoss` hears how many notifications the kernel has dropped
+  /// because nobody took them.
+  init(
+    _ descriptor: consuming Descriptor, _ plan: GATTPlan, on poller: Poller, tellLoss: @escaping (Int) -> Void = { _ in }
+  ) {
+    raw = descriptor.raw
+    self.plan = plan
+    self.poller = poller
+    self.tellLoss = tellLoss
+    held = plan.early[...]
+    self.descriptor = consume descriptor
+  }
+
+  // MARK: - Reading
+
+  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    guard descriptor != nil else { return .ended }
+    var filled = give(into: run)
+    while held.isEmpty, owed.isEmpty, filled == 0 || run.count - filled >= largestUnit {
+      guard let count = try receive(sparing: filled > 0) else { break }
+      keep(handle(message[..<count]))
+      filled += give(into: UnsafeMutableRawBufferPointer(rebasing: run[filled...]))
+    }
+    if filled > 0 { return .moved(filled) }
+    if readEnded { return sawEnd() }
+    // Its answer has to leave first.
+    return .blocked(until: .readable)
+  }
+
+  private func give(into run: UnsafeMutableRawBufferPointer) -> Int {
+    let count = min(held.count, run.count)
+    guard count > 0 else { return 0 }
+    run.copyBytes(from: held.prefix(count))
+    held = held.dropFirst(count)
+    return count
+  }
+
+  private func keep(_ value: ArraySlice<UInt8>) { if !value.isEmpty { held = value } }
+
+  /// The size of one message; nil when there is none. With `sparing`, what broke the stream is left for the next call.
+  private func receive(sparing: Bool) throws -> Int? {
+    while true {
+      let count = Glibc.read(raw, &message, message.count)
+      if count > 0 { return count }
+      if count < 0 && errno == EINTR { continue }
+      if count < 0 && errno != EAGAIN {
+        hangUp(SystemError("read"))  // a message may lie behind the error
+        continue
+      }
+      if count < 0 && !isHungUp {
+        if mayHaveLost { countLosses() }
+        return nil
+      }
+      if sparing { return nil }
+      if let fault { throw fault }
+      readEnded = true
+      return nil
+    }
+  }
+
+  private func sawEnd() -> Transfer {
+    if !isInPoller { join() }
+    return .ended
+  }
+
+  /// What it says of our bytes.
+  private func handle(_ bytes: ArraySlice<UInt8>) -> ArraySlice<UInt8> {
+    guard let message = try? ATTMessage(bytes) else { return [] }
+    if let answer = message.answer(mtu: plan.ourMTU) { say(answer) }
+    switch message {
+    case .notification(plan.rx, let value), .indication(plan.rx, let value): return value
+    case .written where awaitsAnswer: answered()
+    case .refusal(of: ATTRequest.writeRequest, let code) where awaitsAnswer:
+      answered()
+      // It does not take our bytes: whether it is encryption, a right or a length, more of them will fare no better.
+      hangUp(SystemError("write", code == 0x05 || code == 0x0F ? EACCES : EIO))
+    default: break
+    }
+    return []
+  }
+
+  private func say(_ answer: [UInt8]) {
+    owed.append(answer)
+    flush()
+    if !owed.isEmpty { waitsChanged() }
+  }
+
+  private func flush() {
+    while let first = owed.first, Glibc.send(raw, first, first.count, Int32(MSG_NOSIGNAL)) == first.count || errno != EAGAIN {
+      owed.removeFirst()  // what is lost with a broken socket is not missed
+    }
+  }
+
+  private func countLosses() {
+    mayHaveLost = false
+    let now = bluetooth_drops(raw)
+    if now > losses { tellLoss(Int(now - losses)) }
+    losses = now
+  }
+
+  // MARK: - Writing
+
+  func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    guard descriptor != nil else { return .ended }
+    if isHungUp, let fault { throw fault }
+    flush()
+    guard owed.isEmpty, !awaitsAnswer else { return .blocked(until: .writable) }
+    var taken = 0
+    while taken < run.count {
+      let size = min(run.count - taken, plan.mtu - 3, 512)
+      let sent = send(UnsafeRawBufferPointer(rebasing: run[taken..<taken + size]))
+      guard sent else {
+        if errno == EINTR { continue }
+        if errno == EAGAIN { break }
+        let error = SystemError("write")
+        if !isHungUp { hangUp(SocketOptions.takeError(of: raw, "write") ?? error) }
+        if taken > 0 { break }
+        throw fault ?? error
+      }
+      taken += size
+      if plan.asksForAnswers {
+        awaitAnswer()
+        break
+      }
+    }
+    return taken > 0 ? .moved(taken) : .blocked(until: .writable)
+  }
+
+  /// A message is taken whole or not at all.
+  private func send(_ value: UnsafeRawBufferPointer) -> Bool {
+    let opcode = plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand
+    return withUnsafeTemporaryAllocation(byteCount: 3 + value.count, alignment: 1) { whole in
+      whole[0] = opcode
+      whole[1] = UInt8(truncatingIfNeeded: plan.tx)
+      whole[2] = UInt8(truncatingIfNeeded: plan.tx >> 8)
+      UnsafeMutableRawBufferPointer(rebasing: whole[3...]).copyMemory(from: value)
+      return Glibc.send(raw, whole.baseAddress!, whole.count, Int32(MSG_NOSIGNAL)) == whole.count
+    }
+  }
+
+  private func awaitAnswer() {
+    awaitsAnswer = true
+    answerDeadline = poller.timers.after(Self.answerPatience) { [weak self] in self?.noAnswer() }
+    waitsChanged()
+  }
+
+  private func answered() {
+    awaitsAnswer = false
+    poller.timers.cancel(answerDeadline)
+    waitsChanged()
+    announce()  // this may be the reader's turn
+  }
+
+  private func noAnswer() {
+    // It may lie behind what nobody takes.
+    guard held.isEmpty, owed.isEmpty else { return awaitAnswer() }
+    awaitsAnswer = false
+    hangUp(SystemError("write", ETIMEDOUT))
+    tellAll(hangUp: true)
+  }
+
+  // MARK: - Waiting
+
+  private func hangUp(_ error: SystemError?) {
+    isHungUp = true
+    fault = fault ?? error
+    announce()
+  }
+
+  private func readerChanged() {
+    if readerWaits.isEmpty { mayHaveLost = true } else if !held.isEmpty { announce() }
+    waitsChanged()
+  }
+
+  /// Those who wait are told in a turn of their own.
+  private func announce() {
+    guard !hasNews, descriptor != nil else { return }
+    hasNews = true
+    poller.nextRound(self)
+  }
+
+  private var waits: Readiness {
+    var waits: Readiness = []
+    if held.isEmpty, owed.isEmpty, !readEnded, awaitsAnswer || !readerWaits.isEmpty { waits.insert(.readable) }
+    if !owed.isEmpty || (!writerWaits.isEmpty && !awaitsAnswer) { waits.insert(.writable) }
+    return waits
+  }
+
+  private func waitsChanged() {
+    guard descriptor != nil else { return }
+    if isInPoller {
+      poller.change(raw, to: waits)
+    } else if !waits.isEmpty {
+      join()
+    }
+  }
+
+  private func join() {
+    do {
+      try poller.add(raw, handler: self, for: waits)
+      isInPoller = true
+    } catch {
+      poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }  // in a turn of its own, as every event is
+    }
+  }
+
+  func ready(_ events: PollEvents) {
+    guard descriptor != nil else { return }
+    if events.isEmpty { hasNews = false }  // the round that was asked for
+    let hungUp = !events.isDisjoint(with: .hangUp)
+    if hungUp && !isHungUp { hangUp(SocketOptions.takeError(of: raw, "read")) }
+    if events.contains(.writable) || hungUp { flush() }
+    // Nobody reads, and a confirmation is awaited: it is looked for, up to the first value.
+    if events.contains(.readable), readerWaits.isEmpty { lookForAnswer() }
+    let canRead = events.contains(.readable) || !held.isEmpty
+    let canWrite = events.contains(.writable) || (events.isEmpty && !awaitsAnswer)
+    tellAll(canRead: canRead, canWrite: canWrite && owed.isEmpty, hangUp: hungUp || isHungUp)
+    waitsChanged()
+  }
+
+  private func lookForAnswer() {
+    while awaitsAnswer, held.isEmpty, owed.isEmpty {
+      do {
+        guard let count = try receive(sparing: true) else { return }
+        keep(handle(message[..<count]))
+      } catch {
+        return  // sparing: it throws nothing
+      }
+    }
+  }
+
+  /// The writer first: what it makes room for, the reader's turn can fill.
+  private func tellAll(canRead: Bool = false, canWrite: Bool = false, hangUp: Bool) {
+    let (reader, writer) = (!readerWaits.isEmpty, !writerWaits.isEmpty)
+    if writer && (canWrite || hangUp) { tell(.hasSpaceAvailable) }
+    if reader && (canRead || hangUp) { tell(.hasBytesAvailable) }
+    if hangUp && readEnded && !reader && !writer { tell(.endEncountered) }
+  }
+
+  private func tell(_ event: ByteStreamEvent) {
+    guard descriptor != nil else { return }
+    delegate?.stream(self, handle: event)
+  }
+
+  // MARK: - The end
+
+  // What was written before close(2) the kernel still sends.
+  func close() {
+    guard descriptor != nil else { return }
+    poller.timers.cancel(answerDeadline)
+    if isInPoller { poller.remove(raw, isClosing: true) }
+    descriptor = nil
+    dismissDelegate()
+  }
+}

@@ -1,0 +1,132 @@
+// From "a machine" to "an adapter that speaks LE": which there are, which is meant, and what has to be switched on. Sees no socket.
+
+struct AdapterFlow: Sendable {
+  enum Step: Hashable, Sendable {
+    case send(ManagementCommand)
+    case ready(ManagedAdapter)
+    case giveUp(Fault)
+    case wait
+  }
+
+  enum Fault: Error, Hashable, Sendable {
+    case none
+    case noSuch(String, others: [ManagedAdapter])
+    case noLE(String)
+    /// Switching it on, or LE, takes CAP_NET_ADMIN.
+    case mayNot(String, isOff: Bool)
+    case isBlocked(String)
+    case refused(String, status: UInt8)
+    case isGone(String)
+  }
+
+  private enum State: Hashable {
+    case listing, asking, enabling, powering, over
+  }
+
+  /// "hci0" or an address; nil takes the first that is on, else the first that can.
+  let wanted: String?
+  private var state = State.listing
+  private var left: [UInt16] = []
+  private var adapters: [ManagedAdapter] = []
+  private var chosen: ManagedAdapter?
+
+  init(_ wanted: String?) { self.wanted = wanted }
+
+  /// What is sent first.
+  var firstCommand: ManagementCommand { .list }
+
+  mutating func handle(_ event: ManagementEvent) -> Step {
+    guard case .answer(let code, let status, let content) = event.content else {
+      if event.content == .adapterRemoved, let chosen, chosen.index == event.adapter, state != .over {
+        return giveUp(.isGone(chosen.name))
+      }
+      return .wait
+    }
+    switch (state, ManagementCommand.Code(rawValue: code)) {
+    case (.listing, .indexList):
+      guard status == 0, let indexes = Self.indexes(content) else { return giveUp(.none) }
+      left = indexes
+      state = .asking
+      return askNext()
+    case (.asking, .information) where event.adapter == left.first:
+      left.removeFirst()
+      // One that has just gone is one that is not there.
+      if status == 0, let adapter = ManagedAdapter(event.adapter, content) { adapters.append(adapter) }
+      return askNext()
+    case (.enabling, .setLE) where event.adapter == chosen?.index,
+      (.powering, .setPowered) where event.adapter == chosen?.index:
+      guard status == ManagementStatus.success else { return giveUp(fault(status)) }
+      return switchOn()
+    default: return .wait
+    }
+  }
+
+  private static func indexes(_ content: ArraySlice<UInt8>) -> [UInt16]? {
+    guard content.count >= 2, content.count == 2 + 2 * Int(ATTMessage.word(content)) else { return nil }
+    return stride(from: content.startIndex + 2, to: content.endIndex, by: 2).map { ATTMessage.word(content[$0...]) }
+      .sorted()
+  }
+
+  private mutating func askNext() -> Step {
+    if let next = left.first { return .send(.ask(next)) }
+    guard !adapters.isEmpty else { return giveUp(.none) }
+    if let wanted {
+      let address = BluetoothAddress(wanted)
+      chosen = adapters.first { $0.name == wanted || $0.address == address }
+      guard chosen != nil else { return giveUp(.noSuch(wanted, others: adapters)) }
+    } else {
+      chosen = adapters.first { $0.hasLE && $0.isOn } ?? adapters.first(where: \.hasLE) ?? adapters[0]
+    }
+    return switchOn()
+  }
+
+  /// What is missing still, one after the other: LE first, so that it comes up with it.
+  private mutating func switchOn() -> Step {
+    guard let chosen else { return giveUp(.none) }
+    guard chosen.hasLE else { return giveUp(.noLE(chosen.name)) }
+    if state == .asking, !chosen.speaksLE {
+      state = .enabling
+      return .send(.turnOn(.setLE, of: chosen.index))
+    }
+    if state != .powering, !chosen.isOn {
+      state = .powering
+      return .send(.turnOn(.setPowered, of: chosen.index))
+    }
+    state = .over
+    return .ready(chosen)
+  }
+
+  private func fault(_ status: UInt8) -> Fault {
+    let name = chosen?.name ?? ""
+    switch status {
+    case ManagementStatus.permissionDenied: return .mayNot(name, isOff: chosen?.isOn == false)
+    case ManagementStatus.blocked: return .isBlocked(name)
+    // Kernels say so of one that rfkill blocks.
+    case ManagementStatus.failed where state == .powering: return .isBlocked(name)
+    case ManagementStatus.invalidIndex: return .isGone(name)
+    default: return .refused(name, status: status)
+    }
+  }
+
+  private mutating func giveUp(_ fault: Fault) -> Step {
+    state = .over
+    return .giveUp(fault)
+  }
+}
+
+extension AdapterFlow.Fault {
+  var advice: String {
+    switch self {
+    case .none: "this machine has no Bluetooth adapter; it is waited for"
+    case .noSuch(let wanted, let others):
+      "there is no adapter \(wanted); there is \(others.map(\.description).joined(separator: ", "))"
+    case .noLE(let name): "the adapter \(name) does not know Bluetooth Low Energy"
+    case .mayNot(let name, let isOff):
+      (isOff ? "the adapter \(name) is off" : "the adapter \(name) has Low Energy switched off")
+        + ", and switching it on takes CAP_NET_ADMIN; or let bluetoothd do it, as by 'bluetoothctl power on'"
+    case .isBlocked(let name): "the adapter \(name) does not come on; 'rfkill list' says whether it is blocked"
+    case .refused(let name, let status): "the kernel refused to switch on the adapter \(name) (status \(status))"
+    case .isGone(let name): "the adapter \(name) has just gone; it is waited for"
+    }
+  }
+}

@@ -1,0 +1,103 @@
+"""BLE endpoints: the gateway in the emulated machine, a client of the host, and devices on the air that echo."""
+import random
+
+import pytest
+
+from kit import receive, run_all, until
+from radio import HM10, NOBODY, NUS, NUS_SERVICE, SHY
+from rig import GuestGateway
+from test_rfcomm import answers, config, digest, said
+
+
+@pytest.mark.parametrize("url, size", [
+    (f"ble://1800:128/{NUS}?address-type=random", 256 << 10),
+    (f"ble://1800:131/{NUS}?address-type=random&adapter=hci0", 16 << 10),
+    (f"ble://{NUS_SERVICE}/{NUS}?profile=nus&address-type=random", 256 << 10),
+    (f"ble://FFE0/{HM10}?profile=hm10&address-type=public", 256 << 10),
+    (f"ble://FFE0/{HM10}?write=request&mtu=185&adapter=00:AA:01:00:00:00", 32 << 10),
+    (f"ble://FFF0?rx=FFF1&tx=FFF2", 16 << 10),
+    ("ble://FFE0?name=HMSoft&mtu=23", 16 << 10),
+], ids=["channel", "channel, short messages", "NUS", "HM-10", "address scanned for, requests", "service scanned for, indications",
+        "name scanned for, the least MTU"])
+def test_every_byte_goes_there_and_comes_back(air, guest, url, size):
+    data = random.Random(url).randbytes(size)
+    with GuestGateway(guest, config(url)) as gateway:
+        with gateway.connect("radio") as client:
+            gateway.event("link open", seconds=40)
+            client.settimeout(80)
+            results = run_all(lambda: client.sendall(data), lambda: digest(receive(client, size)), seconds=90)
+            assert results[1] == digest(data)
+    report = gateway.events("session ended")[0]
+    assert (int(report["up"]), int(report["down"]), int(report["dropped"])) == (size, size, 0)
+
+
+def test_what_the_device_says_by_itself_arrives(air, guest):
+    with GuestGateway(guest, config(f"ble://{NUS_SERVICE}/{NUS}?address-type=random")) as gateway:
+        with gateway.connect("radio") as client:
+            gateway.event("link open", seconds=40)
+            client.settimeout(30)
+            air.order("tell nus hello")
+            assert receive(client, 5) == b"hello"
+
+
+@pytest.mark.parametrize("url, fault", [
+    (f"ble://{NUS_SERVICE}/{NUS}?address-type=random", "hangup"), (f"ble://1800:128/{NUS}?address-type=random", "lose"),
+])
+def test_a_link_that_is_lost_comes_back_and_what_was_sent_meanwhile_is_delivered(air, guest, url, fault):
+    with GuestGateway(guest, config(url, absent="hold")) as gateway:
+        with gateway.connect("radio") as client:
+            gateway.event("link open", seconds=40)
+            answers(client, b"before")
+            air.order("silent nus 1")
+            air.order(f"{fault} nus")
+            gateway.event("link lost", seconds=30)
+            client.sendall(b"meanwhile")
+            air.order("silent nus 0")
+            gateway.event("link open", seconds=60, count=2)
+            client.settimeout(30)
+            assert receive(client, 9) == b"meanwhile"
+            answers(client, b"after")
+        assert len(gateway.events("session opened")) == 1
+
+
+def test_an_adapter_is_pulled_and_plugged(air, guest):
+    with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public", absent="hold")) as gateway:
+        with gateway.connect("radio") as client:
+            gateway.event("link open", seconds=40)
+            air.pull()
+            gateway.event("link lost", seconds=30)
+            until(lambda: "no Bluetooth adapter" in said(gateway), 30, "what is missing")
+            air.plug(on=False)
+            gateway.event("link open", seconds=60, count=2)  # the gateway switches it on
+            answers(client, b"after")
+
+
+@pytest.mark.parametrize("url, words", [
+    (f"ble://FFE0/{NOBODY}?address-type=public", ["ETIMEDOUT", "address-type=random"]),
+    ("ble://FFE9", ["offers service FFE9", "nothing of that kind was heard"]),
+    (f"ble://1800:129/{NUS}?address-type=random", ["ECONNREFUSED", "nothing listens on channel 129"]),
+    (f"ble://FFE5/{HM10}?address-type=public", ["no service FFE5"]),
+    (f"ble://FFE0/{HM10}?address-type=public&profile=fff0", ["no characteristic FFF1"]),
+    (f"ble://FFE0/{HM10}?adapter=hci7", ["no adapter hci7; there is hci0"]),
+])
+def test_what_can_not_be_reached_is_told_with_advice(air, guest, url, words):
+    with GuestGateway(guest, config(url)) as gateway:
+        with gateway.connect("radio"):
+            until(lambda: all(word in said(gateway) for word in words), 40, f"{words}")
+
+
+def test_no_capability_is_needed_where_the_adapter_is_ready_and_the_device_is_named(air, guest):
+    gateway = GuestGateway(guest, config(f"ble://FFE0/{HM10}"))  # may not scan: taken for public
+    gateway.prefix += ["setpriv", "--bounding-set", "-all"]
+    with gateway:
+        with gateway.connect("radio") as client:
+            gateway.event("link open", seconds=40)
+            answers(client, b"hello")
+
+
+def test_who_may_not_scan_is_told(air, guest):
+    gateway = GuestGateway(guest, config("ble://FFE0"))
+    gateway.prefix += ["setpriv", "--bounding-set", "-all"]
+    with gateway:
+        with gateway.connect("radio"):
+            until(lambda: "CAP_NET_ADMIN" in said(gateway), 30, "what is missing")
