@@ -167,20 +167,28 @@ public enum EndpointSchemes {
   private static let ble = SchemeGrammar(
     "ble", example: "ble://FFE0/00:0A:3A:22:68:73", authority: .service, path: .bluetooth(isRequired: false),
     parameters: [
-      Parameter("name", .text, "scan for a device of this name"),
-      Parameter("profile", .words(["nus", "hm10", "fff0", "ff00"]), "a known set of characteristics"),
-      Parameter("rx", .uuid, "characteristic to read from"),
+      Parameter("name", .text, "scan for a device of this name, in place of the service"),
+      Parameter(
+        "profile", .words(["auto", "nus", "hm10", "fff0", "ff00"]), standard: "auto",
+        "a known set of characteristics, or the first that notifies and the first that can be written"),
+      Parameter("rx", .uuid, "characteristic to read from, which notifies or indicates"),
       Parameter("tx", .uuid, "characteristic to write to"),
-      Parameter("write", .words(["command", "request"]), "write without or with a response"),
-      Parameter("mtu", .integer(23...517), "the ATT MTU to ask for"),
-      Parameter("address-type", .words(["public", "random"]), "kind of the device's address"),
+      Parameter(
+        "write", .words(["command", "request"]),
+        "write without or with a response; what the device takes, and without where it has the choice"),
+      Parameter("mtu", .integer(23...517), standard: "517", "the ATT MTU to ask for"),
+      Parameter(
+        "address-type", .words(["public", "random"]), "kind of the device's address; without it a scan finds out"),
     ] + radio, sharesLink: true, isExclusive: true,
     rules: [
       Rule("rx") { $0.gives("rx") && !$0.gives("tx") ? "rx and tx go together: say tx=… too" : nil },
       Rule("tx") { $0.gives("tx") && !$0.gives("rx") ? "rx and tx go together: say rx=… too" : nil },
       adapter,
       Rule("profile") { $0.gives("profile") && $0.gives("rx") ? "say either a profile, or rx and tx" : nil },
-    ])
+    ]
+      + ["profile", "rx", "tx", "write", "mtu"].map { name in
+        Rule(name) { $0.gives(name) && $0.port != nil ? "a channel (PSM) has no characteristics" : nil }
+      })
 
   private static let ea = SchemeGrammar(
     "ea", example: "ea://com.vendor.protocol/00:0A:3A:22:68:73", authority: .protocolName,

@@ -1,5 +1,5 @@
-// ble://FFE0/00:0A:3A:22:68:73, over the attributes of a service; ble://FFE0:128/…, over a channel of its own. Without a device the
-// first that advertises the service, or has the name, is taken.
+// ble://FFE0/00:0A:3A:22:68:73, over the attributes of a service; ble://FFE0:128/…, over a channel of its own. Without an
+// address the first device that advertises the service, or has the name, is taken.
 
 import ByteStreams
 import StreamBroker
@@ -26,7 +26,9 @@ public struct BLEConnector: RemarkingConnector {
     let service = BluetoothUUID(url.host) ?? BluetoothUUID(0)
     let address = BluetoothAddress(String(url.path.dropFirst()))
     var gatt = GATTWish(service: service, profile: url.string("profile").flatMap { GATTProfile($0) } ?? .auto)
-    if let rx = url.string("rx").flatMap({ BluetoothUUID($0) }), let tx = url.string("tx").flatMap({ BluetoothUUID($0) }) {
+    if let rx = url.string("rx").flatMap({ BluetoothUUID($0) }),
+      let tx = url.string("tx").flatMap({ BluetoothUUID($0) })
+    {
       gatt.profile = .characteristics(rx: rx, tx: tx)
     }
     gatt.writing = url.string("write").map { $0 == "request" ? .request : .command }

@@ -1,5 +1,5 @@
-// One opening, step by step: adapter, scan, connection, look-up. Each step is one of the calls below with a patience of its own, and
-// what is under way is in `underWay` alone, so that it can be given up at any time.
+// One opening, step by step: adapter, scan, connection, look-up. Each step is one of the calls below with a patience of its
+// own, and what is under way is in `underWay` alone, so that it can be given up at any time.
 
 internal import CBluetooth
 import ByteStreams
@@ -54,8 +54,9 @@ final class BLEOpening: Opening {
     switch event {
     case .failure(let error): fail("use Bluetooth's management channel", error, nil)
     case .success(let event):
-      if adapter == nil { handle(adapterFlow.handle(event)) }
-      else if var flow = scanFlow {
+      if adapter == nil {
+        handle(adapterFlow.handle(event))
+      } else if var flow = scanFlow {
         let step = flow.handle(event)
         scanFlow = flow
         handle(step)
@@ -82,7 +83,8 @@ final class BLEOpening: Opening {
     setDeadline(Self.scanPatience) { [self] in
       fail(
         "find \(plan.scan)", nil,
-        "nothing of that kind was heard within \(Self.scanPatience): it is off, out of range, or connected to another host")
+        "nothing of that kind was heard within \(Self.scanPatience): it is off, out of range, or connected to another host"
+      )
     }
     management?.send(flow.firstCommand)
   }

@@ -54,7 +54,8 @@ struct LETarget: Hashable, Sendable, CustomStringConvertible {
   func silence(after time: Duration) -> OpenFailure {
     OpenFailure(
       "connect to \(self)", SystemError("connect", ETIMEDOUT),
-      advice: "no answer within \(time): the device is off, out of range or connected to another host, or its address is not "
+      advice:
+        "no answer within \(time): the device is off, out of range or connected to another host, or its address is not "
         + (device.isRandom ? "random; address-type=public says so" : "public; address-type=random says so"))
   }
 

@@ -107,7 +107,9 @@ enum ATTMessage: Hashable, Sendable {
     UInt16(bytes[bytes.startIndex]) | UInt16(bytes[bytes.startIndex + 1]) << 8
   }
 
-  static func bytes(_ word: UInt16) -> [UInt8] { [UInt8(truncatingIfNeeded: word), UInt8(truncatingIfNeeded: word >> 8)] }
+  static func bytes(_ word: UInt16) -> [UInt8] {
+    [UInt8(truncatingIfNeeded: word), UInt8(truncatingIfNeeded: word >> 8)]
+  }
 }
 
 /// What we send and get an answer to; one at a time (section 3.3.2).

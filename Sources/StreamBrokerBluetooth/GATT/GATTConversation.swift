@@ -1,4 +1,4 @@
-// Carries a look-up over a connected ATT socket: one message per call, an end to the waiting, and encryption where it is asked for.
+// Carries a look-up over a connected ATT socket: one message per call, an end to the waiting, encryption where it is asked for.
 
 internal import CBluetooth
 import ByteStreams
@@ -32,7 +32,8 @@ final class GATTConversation: PollHandler {
   private static let betweenLooks = Duration.milliseconds(50)
 
   init(
-    _ socket: DescriptorParcel, _ lookUp: GATTLookUp, on poller: Poller, _ done: @escaping (Result<Found, Failure>) -> Void
+    _ socket: DescriptorParcel, _ lookUp: GATTLookUp, on poller: Poller,
+    _ done: @escaping (Result<Found, Failure>) -> Void
   ) {
     descriptor = socket.take()
     self.lookUp = lookUp

@@ -1,4 +1,4 @@
-// From "connected" to "bytes may flow": MTU, service, characteristics, the switch for notifications. Sees no socket and no clock.
+// From "connected" to "bytes may flow": MTU, service, characteristics, the switch for notifications. No socket, no clock.
 
 struct GATTLookUp: Sendable {
   enum Step: Hashable, Sendable {
@@ -98,7 +98,9 @@ struct GATTLookUp: Sendable {
         let indicates = rx?.notifies == false
         return ask(.write(found.handle, [indicates ? 2 : 1, 0]), .subscribing)
       }
-      guard let last = types.last?.handle, last >= range.lowerBound else { return giveUp(.malformed("types out of order")) }
+      guard let last = types.last?.handle, last >= range.lowerBound else {
+        return giveUp(.malformed("types out of order"))
+      }
       guard last < range.upperBound else { return giveUp(.noSwitch) }
       return findSwitch(in: last + 1...range.upperBound)
     case (.subscribing, .written): return conclude()
@@ -193,7 +195,8 @@ extension GATTLookUp.Fault {
   var advice: String {
     switch self {
     case .noSuchService(let uuid): "the device has no service \(uuid)"
-    case .missing(let uuid): "the service has no characteristic \(uuid); name others by 'rx' and 'tx', or say profile=auto"
+    case .missing(let uuid):
+      "the service has no characteristic \(uuid); name others by 'rx' and 'tx', or say profile=auto"
     case .nothingTells: "no characteristic of the service notifies or indicates; name another service"
     case .nothingToWrite: "no characteristic of the service can be written; name another service"
     case .silent(let uuid): "characteristic \(uuid) neither notifies nor indicates; 'rx' is what is read from"

@@ -36,7 +36,9 @@ enum GATTProfile: Hashable, Sendable {
   }
 
   /// The one to read from and the one to write to.
-  func choose(from all: [GATTCharacteristic]) throws(GATTLookUp.Fault) -> (rx: GATTCharacteristic, tx: GATTCharacteristic) {
+  func choose(from all: [GATTCharacteristic]) throws(GATTLookUp.Fault) -> (
+    rx: GATTCharacteristic, tx: GATTCharacteristic
+  ) {
     switch self {
     case .auto:
       guard let rx = all.first(where: \.tells) else { throw .nothingTells }

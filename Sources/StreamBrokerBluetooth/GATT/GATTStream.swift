@@ -1,5 +1,5 @@
-// A ByteStream over a device's characteristics: notifications and indications are what it says, writes are what it hears. One ATT
-// message per call of the socket, and everything comes through that one socket: values, confirmations, the device's own questions.
+// A ByteStream over a device's characteristics: it says notifications and indications, and hears writes. One ATT message per call,
+// and all through one socket: values, confirmations, the device's own questions.
 
 internal import CBluetooth
 import ByteStreams
@@ -46,7 +46,8 @@ final class GATTStream: ByteStream, PollHandler {
   /// Takes over a connected, non-blocking socket of the message kind. `tellLoss` hears how many notifications the kernel has dropped
   /// because nobody took them.
   init(
-    _ descriptor: consuming Descriptor, _ plan: GATTPlan, on poller: Poller, tellLoss: @escaping (Int) -> Void = { _ in }
+    _ descriptor: consuming Descriptor, _ plan: GATTPlan, on poller: Poller,
+    tellLoss: @escaping (Int) -> Void = { _ in }
   ) {
     raw = descriptor.raw
     self.plan = plan
@@ -63,13 +64,11 @@ final class GATTStream: ByteStream, PollHandler {
     var filled = give(into: run)
     while held.isEmpty, owed.isEmpty, filled == 0 || run.count - filled >= largestUnit {
       guard let count = try receive(sparing: filled > 0) else { break }
-      keep(handle(message[..<count]))
+      held = handle(message[..<count])
       filled += give(into: UnsafeMutableRawBufferPointer(rebasing: run[filled...]))
     }
     if filled > 0 { return .moved(filled) }
-    if readEnded { return sawEnd() }
-    // Its answer has to leave first.
-    return .blocked(until: .readable)
+    return readEnded ? sawEnd() : .blocked(until: .readable)
   }
 
   private func give(into run: UnsafeMutableRawBufferPointer) -> Int {
@@ -77,10 +76,9 @@ final class GATTStream: ByteStream, PollHandler {
     guard count > 0 else { return 0 }
     run.copyBytes(from: held.prefix(count))
     held = held.dropFirst(count)
+    if held.isEmpty { waitsChanged() }
     return count
   }
-
-  private func keep(_ value: ArraySlice<UInt8>) { if !value.isEmpty { held = value } }
 
   /// The size of one message; nil when there is none. With `sparing`, what broke the stream is left for the next call.
   private func receive(sparing: Bool) throws -> Int? {
@@ -131,7 +129,9 @@ final class GATTStream: ByteStream, PollHandler {
   }
 
   private func flush() {
-    while let first = owed.first, Glibc.send(raw, first, first.count, Int32(MSG_NOSIGNAL)) == first.count || errno != EAGAIN {
+    while let first = owed.first,
+      Glibc.send(raw, first, first.count, Int32(MSG_NOSIGNAL)) == first.count || errno != EAGAIN
+    {
       owed.removeFirst()  // what is lost with a broken socket is not missed
     }
   }
@@ -267,7 +267,7 @@ final class GATTStream: ByteStream, PollHandler {
     while awaitsAnswer, held.isEmpty, owed.isEmpty {
       do {
         guard let count = try receive(sparing: true) else { return }
-        keep(handle(message[..<count]))
+        held = handle(message[..<count])
       } catch {
         return  // sparing: it throws nothing
       }

@@ -1,5 +1,5 @@
-// The management channel on a lane: sends commands, tells of events. One per attempt, not one per process: events reach every such
-// socket, so attempts need not know of each other, and whose socket is closed is forgotten.
+// The management channel on a lane: sends commands, tells of events. One per attempt, not one per process: events reach every
+// such socket, so attempts need not know of each other, and whose socket is closed is forgotten.
 
 internal import CBluetooth
 import ByteStreams
@@ -22,11 +22,13 @@ final class ManagementSocket: PollHandler {
     return .failure(
       OpenFailure(
         "open Bluetooth's management channel", error,
-        advice: isMissing ? "this kernel has no Bluetooth, or keeps it from a container without the host's network" : nil))
+        advice: isMissing
+          ? "this kernel has no Bluetooth, or keeps it from a container without the host's network" : nil))
   }
 
   /// `hear` is told of every event, and once of what broke the socket.
-  init(_ socket: DescriptorParcel, on poller: Poller, _ hear: @escaping (Result<ManagementEvent, SystemError>) -> Void) {
+  init(_ socket: DescriptorParcel, on poller: Poller, _ hear: @escaping (Result<ManagementEvent, SystemError>) -> Void)
+  {
     descriptor = socket.take()
     self.poller = poller
     self.hear = hear
@@ -43,11 +45,11 @@ final class ManagementSocket: PollHandler {
     send(command)
   }
 
-  /// The kernel takes a command at once; the answer is an event.
+  /// The kernel takes a command at once; the answer is an event. Of one that it refuses it says 0 bytes were written, and answers.
   func send(_ command: ManagementCommand) {
     guard let raw = descriptor?.raw else { return }
     let bytes = command.encoded
-    guard Glibc.write(raw, bytes, bytes.count) == bytes.count else { return hear(.failure(SystemError("write"))) }
+    guard Glibc.write(raw, bytes, bytes.count) >= 0 else { return hear(.failure(SystemError("write"))) }
   }
 
   func ready(_ events: PollEvents) {

@@ -1,0 +1,233 @@
+// The stream over a device's characteristics, on a socket that keeps messages apart as L2CAP's does; the device is a test.
+
+import ByteStreams
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamBrokerBluetooth
+
+@Suite("A stream over GATT", .timeLimit(.minutes(2)))
+struct GATTStreamTests {
+  static let plan = GATTPlan(mtu: 23, ourMTU: 517, rx: 12, tx: 14, asksForAnswers: false, early: [])
+
+  /// The device's end. Never blocks: what it waits for it asks again and again.
+  final class Device: Sendable {
+    private let descriptor: DescriptorParcel
+    let raw: Int32
+    init(_ descriptor: consuming Descriptor) {
+      raw = descriptor.raw
+      self.descriptor = DescriptorParcel(descriptor)
+    }
+    func say(_ message: [UInt8]) throws {
+      guard send(raw, message, message.count, Int32(MSG_NOSIGNAL)) == message.count else { throw SystemError("send") }
+    }
+    /// Nil when there is none now.
+    func hear() -> [UInt8]? {
+      var buffer = [UInt8](repeating: 0, count: 600)
+      let count = recv(raw, &buffer, buffer.count, Int32(MSG_DONTWAIT))
+      return count > 0 ? Array(buffer[..<count]) : nil
+    }
+    func hangUp() { _ = descriptor.take() }
+  }
+
+  static func pair(_ plan: GATTPlan = plan, on poller: Poller) throws -> (GATTStream, Device) {
+    var ends: [Int32] = [-1, -1]
+    let type = Int32(SOCK_SEQPACKET.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
+    guard socketpair(AF_UNIX, type, 0, &ends) == 0 else { throw SystemError("socketpair") }
+    return (GATTStream(Descriptor(owning: ends[0]), plan, on: poller), Device(Descriptor(owning: ends[1])))
+  }
+
+  private func read(_ stream: GATTStream, _ room: Int = 4096) throws -> (Transfer, [UInt8]) {
+    var bytes = [UInt8](repeating: 0, count: room)
+    let transfer = try bytes.withUnsafeMutableBytes { try stream.read(into: $0) }
+    if case .moved(let count) = transfer { return (transfer, Array(bytes[..<count])) }
+    return (transfer, [])
+  }
+
+  private func write(_ stream: GATTStream, _ bytes: [UInt8]) throws -> Transfer {
+    try bytes.withUnsafeBytes { try stream.write($0) }
+  }
+
+  @Test("reads what is told of its characteristic, and nothing else")
+  func reads() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      #expect(try read(stream).0 == .blocked(until: .readable))
+      for message in [[0x1B, 12, 0, 1, 2], [0x1B, 11, 0, 9], [0x1B], [0x13], [0x1B, 12, 0], [0x1B, 12, 0, 3]]
+        as [[UInt8]]
+      {
+        try device.say(message)
+      }
+      #expect(try read(stream).1 == [1, 2, 3])
+      #expect(stream.largestUnit == 20)
+    }
+  }
+
+  @Test("gives out what came early first, and what has no room next time")
+  func holds() async throws {
+    try await onLane { lane in
+      var plan = Self.plan
+      plan.early = [1, 2, 3]
+      let (stream, device) = try Self.pair(plan, on: lane.poller)
+      defer { stream.close() }
+      try device.say([0x1B, 12, 0, 4, 5])
+      #expect(try read(stream, 2).1 == [1, 2])
+      #expect(stream.holdsBytes)
+      #expect(try read(stream, 1).1 == [3])
+      #expect(!stream.holdsBytes)
+      #expect(try read(stream, 1).1 == [4])
+      #expect(try read(stream).1 == [5])
+    }
+  }
+
+  @Test("confirms indications once there was room for them, and answers the device's questions")
+  func confirms() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      try device.say([0x1D, 12, 0, 7])
+      #expect(device.hear() == nil)
+      #expect(try read(stream).1 == [7])
+      #expect(device.hear() == [0x1E])
+      try device.say([0x02, 23, 0])
+      try device.say([0x0A, 1, 0])
+      #expect(try read(stream).0 == .blocked(until: .readable))
+      #expect(device.hear() == [0x03, 5, 2])
+      #expect(device.hear() == [0x01, 0x0A, 0, 0, 0x06])
+    }
+  }
+
+  @Test("cuts what is written to the MTU")
+  func cuts() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      let bytes = (0..<50).map { UInt8($0) }
+      #expect(try write(stream, bytes) == .moved(50))
+      for part in [0..<20, 20..<40, 40..<50] { #expect(device.hear() == [0x52, 14, 0] + bytes[part]) }
+      #expect(device.hear() == nil)
+    }
+  }
+
+  @Test("is full when the kernel's queue is, and says when it has room again")
+  func full() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      let hasSpace = Gate()
+      stream.delegate = EventRecorder { if $0 == .hasSpaceAvailable { hasSpace.open() } }
+      let bytes = [UInt8](repeating: 7, count: 4000)
+      var sent = 0
+      while case .moved(let count) = try write(stream, bytes) { sent += count }
+      stream.writerWaits = .writable
+      while let message = device.hear() { sent -= message.count - 3 }
+      #expect(sent == 0)
+      await hasSpace.wait(on: lane)
+      stream.writerWaits = []
+      #expect(try write(stream, [1]) == .moved(1))
+    }
+  }
+
+  @Test("finds a confirmation though nobody reads, up to the first value, which it keeps")
+  func confirmationUnread() async throws {
+    try await onLane { lane in
+      var plan = Self.plan
+      plan.asksForAnswers = true
+      let (stream, device) = try Self.pair(plan, on: lane.poller)
+      defer { stream.close() }
+      var hasSpace = Gate()
+      var hasBytes = 0
+      stream.delegate = EventRecorder { event in
+        if event == .hasSpaceAvailable { hasSpace.open() }
+        if event == .hasBytesAvailable { hasBytes += 1 }
+      }
+      #expect(try write(stream, [1]) == .moved(1))
+      stream.writerWaits = .writable
+      try device.say([0x13])
+      try device.say([0x1B, 12, 0, 65])
+      await hasSpace.wait(on: lane)
+      stream.writerWaits = []
+      #expect(hasBytes == 0)
+      #expect(try write(stream, [2]) == .moved(1))
+      // Behind a value it waits until somebody takes that.
+      hasSpace = Gate()
+      stream.writerWaits = .writable
+      try device.say([0x13])
+      #expect(try read(stream).1 == [65])
+      #expect(try read(stream).0 == .blocked(until: .readable))
+      await hasSpace.wait(on: lane)
+      stream.writerWaits = []
+      #expect(try write(stream, [3]) == .moved(1))
+    }
+  }
+
+  @Test("tells who waits of what it holds, and of the end")
+  func tells() async throws {
+    try await onLane { lane in
+      var plan = Self.plan
+      plan.early = [1, 2]
+      let (stream, device) = try Self.pair(plan, on: lane.poller)
+      defer { stream.close() }
+      var hasBytes = Gate()
+      stream.delegate = EventRecorder { if $0 == .hasBytesAvailable { hasBytes.open() } }
+      stream.readerWaits = .readable
+      await hasBytes.wait(on: lane)
+      #expect(try read(stream).1 == [1, 2])
+      hasBytes = Gate()
+      device.hangUp()
+      await hasBytes.wait(on: lane)
+      #expect(try read(stream).0 == .ended)
+    }
+  }
+
+  @Test("sends one request at a time, and goes on when it is confirmed")
+  func requests() async throws {
+    try await onLane { lane in
+      var plan = Self.plan
+      plan.asksForAnswers = true
+      let (stream, device) = try Self.pair(plan, on: lane.poller)
+      defer { stream.close() }
+      let bytes = (0..<30).map { UInt8($0) }
+      #expect(try write(stream, bytes) == .moved(20))
+      #expect(try write(stream, Array(bytes[20...])) == .blocked(until: .writable))
+      #expect(device.hear() == [0x12, 14, 0] + bytes[..<20])
+      #expect(device.hear() == nil)
+      try device.say([0x13])
+      #expect(try read(stream).0 == .blocked(until: .readable))  // on its way through the reader
+      #expect(try write(stream, Array(bytes[20...])) == .moved(10))
+      #expect(device.hear() == [0x12, 14, 0] + bytes[20...])
+    }
+  }
+
+  @Test("breaks when the device refuses what is written")
+  func refused() async throws {
+    try await onLane { lane in
+      var plan = Self.plan
+      plan.asksForAnswers = true
+      let (stream, device) = try Self.pair(plan, on: lane.poller)
+      defer { stream.close() }
+      _ = try write(stream, [1])
+      try device.say([0x1B, 12, 0, 65])
+      try device.say([0x01, 0x12, 14, 0, 0x0F])
+      #expect(try read(stream).1 == [65])
+      #expect(throws: SystemError("write", EACCES)) { try read(stream) }
+      #expect(throws: SystemError("write", EACCES)) { try write(stream, [2]) }
+    }
+  }
+
+  @Test("says what was told before the end, then the end")
+  func end() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      try device.say([0x1B, 12, 0, 65])
+      device.hangUp()
+      #expect(try read(stream).1 == [65])
+      #expect(try read(stream).0 == .ended)
+      stream.close()
+      #expect(try read(stream).0 == .ended)
+    }
+  }
+}
