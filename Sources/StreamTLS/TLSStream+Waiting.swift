@@ -6,8 +6,9 @@ extension TLSStream: ByteStreamDelegate {
   /// A descriptor's interest is the one's who uses this stream, and its own.
   func waitsChanged() {
     guard ssl != nil else { return }
-    let reads = readerWaits.contains(.readable) || awaitsSocketsEnd
-    let writes = !writerWaits.isEmpty || readerWaits.contains(.writable) || wire.heldCount > 0
+    let waits = readerWaits.union(writerWaits)
+    let reads = waits.contains(.readable) || awaitsSocketsEnd
+    let writes = waits.contains(.writable) || wire.heldCount > 0
     socket.readerWaits = reads ? .readable : []
     socket.writerWaits = writes ? .writable : []
   }

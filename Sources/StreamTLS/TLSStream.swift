@@ -37,8 +37,9 @@ public final class TLSStream: ByteStream {
   static let mostPerWrite = 4 * record
   // Of one read.
   private static let mostRecords = 1024
-  /// With the header, the tag and the type of each record.
-  static let collected = mostPerWrite + 4096
+  /// With what belongs to each record: 22 bytes in TLS 1.3. Who asks for fragments of 512 bytes (RFC 6066 section 4) and takes
+  /// a cipher of the old kind has 128 of them, each with header, IV, MAC and padding: 85 bytes at most.
+  static let collected = mostPerWrite + 128 * 96
   // OpenSSL's own buffer is one record. For one who sends as fast as he can: fewer calls, a tenth to a fifth of the CPU. Just
   // below what malloc(3) would map anew each time.
   private static let largeRead = 7 * (record + 256)
@@ -167,6 +168,8 @@ public final class TLSStream: ByteStream {
     if let failure { throw failure }
     let count = min(run.count, Self.mostPerWrite)
     var taken = 0
+    // In the middle of a message that comes in pieces (a ticket), OpenSSL reads the rest of it first.
+    if SSL_in_init(ssl) == 1 { wire.restart() }
     ERR_clear_error()
     let result: Int32
     if count > Self.record {
@@ -179,7 +182,11 @@ public final class TLSStream: ByteStream {
       result = SSL_write_ex(ssl, run.baseAddress!, count, &taken)
     }
     if let failure { throw failure }
-    guard result == 1 else { throw broke() }
+    guard result == 1 else {
+      guard SSL_get_error(ssl, result) == SSL_ERROR_WANT_READ else { throw broke() }
+      if wire.sawEnd { throw TLSFailure.truncated(other) }
+      return .blocked(until: .readable)
+    }
     if wire.heldCount > 0 { waitsChanged() }
     return .moved(taken)
   }

@@ -147,7 +147,8 @@ final class TLSWire {
   /// Takes all of it, whatever the socket says.
   fileprivate func write(_ run: UnsafeRawBufferPointer) {
     guard writeFailure == nil else { return }
-    if let collector, collector.room >= run.count {
+    if let collector {
+      if collector.room < run.count { send(collected: collector) }
       _ = collector.fill { room in
         room.copyMemory(from: run)
         return .moved(run.count)
@@ -164,6 +165,11 @@ final class TLSWire {
   /// Ends the collecting: what it came to leaves together, or is held.
   func sendCollected(_ ring: RingBuffer) {
     collector = nil
+    send(collected: ring)
+  }
+
+  private func send(collected ring: RingBuffer) {
+    guard !ring.isEmpty else { return }
     ring.look(from: ring.oldest) { run in
       if heldCount > 0 { held += run } else { send(run) }
     }

@@ -98,6 +98,16 @@ public final class FarEnd: Sendable {
     throw SystemError("poll", ETIMEDOUT)
   }
 
+  /// Blocks until something can be read of this end or of `other`, and says whether of `other` there is nothing yet.
+  public func isFirst(before other: FarEnd) throws -> Bool {
+    var both = [
+      pollfd(fd: try live(), events: Int16(POLLIN), revents: 0),
+      pollfd(fd: try other.live(), events: Int16(POLLIN), revents: 0),
+    ]
+    guard poll(&both, 2, Self.patience) > 0 else { throw SystemError("poll", ETIMEDOUT) }
+    return both[1].revents == 0
+  }
+
   public func finishWriting() { shutdown(raw, Int32(SHUT_WR)) }
 
   public func close() { content.withLock { $0 = nil } }

@@ -19,6 +19,8 @@ public final class TLSFarEnd: FarParty {
     public var serverName: String?
     public var version: ClosedRange<Int32> = TLS1_2_VERSION...TLS1_3_VERSION
     public var ciphers: String?
+    /// A server sends fragments of 512 bytes at most; a client asks for them (RFC 6066 section 4).
+    public var isFragmented = false
     /// As SSL_CTX_set_alpn_protos(3) takes them, of a client.
     public var alpn: [String] = []
 
@@ -58,9 +60,13 @@ public final class TLSFarEnd: FarParty {
     SSL_CTX_set_session_id_context(context, "far end", 7)
     let alpn = manner.alpn.flatMap { [UInt8($0.utf8.count)] + $0.utf8 }
     if !alpn.isEmpty { SSL_CTX_set_alpn_protos(context, alpn, UInt32(alpn.count)) }
+    if manner.isFragmented && !manner.isServer {
+      SSL_CTX_set_tlsext_max_fragment_length(context, UInt8(TLSEXT_max_fragment_length_512))
+    }
     guard let ssl = SSL_new(context) else { throw Self.failure() }
     self.ssl = ssl
     SSL_set_fd(ssl, raw)
+    if manner.isFragmented && manner.isServer { SSL_ctrl(ssl, SSL_CTRL_SET_MAX_SEND_FRAGMENT, 512, nil) }
     if manner.isServer { SSL_set_accept_state(ssl) } else { SSL_set_connect_state(ssl) }
     if let name = manner.serverName { openssl_set_tlsext_host_name(ssl, name) }
     if let session { SSL_set_session(ssl, session.raw) }
