@@ -38,29 +38,29 @@ struct FrameDecoder {
   /// The payload of the control frame that it stopped for.
   private(set) var control: [UInt8] = []
   /// The control text that it stopped for.
-  private(set) var text: [UInt8] = []
+  var text: [UInt8] = []
 
   // The frame it is in.
   private var opcode = Opcode.binary
-  private var isFinal = true
-  private var left = 0  // payload still to come
-  private var key: UInt32 = 0
+  var isFinal = true
+  var left = 0  // payload still to come
+  var key: UInt32 = 0
   private var isInFrame = false
   // A header that came in part; never whole.
   private var header: [UInt8] = []
 
   // The message it is in.
-  private var message: WebSocketMessageKind?
+  var message: WebSocketMessageKind?
   private var isCompressed = false
   private var length = 0
   private var check = UTF8Check()
 
-  private var inflater: Inflater?
+  // See FrameDecoder+Compressed.swift.
+  var inflater: Inflater?
   // The place was full, so there may be more in the inflater than has come out.
-  private var mayHoldOutput = false
-  // What each compressed message ends with, though it is not sent; so much of it was expanded.
-  private static let tail: [UInt8] = [0, 0, 0xFF, 0xFF]
-  private var tailUsed = 0
+  var mayHoldOutput = false
+  // Of what each compressed message ends with, so much was expanded.
+  var tailUsed = 0
 
   init(_ settings: Settings) { self.settings = settings }
 
@@ -215,9 +215,9 @@ struct FrameDecoder {
     }
   }
 
-  private var isControlText: Bool { message == .text && settings.longestControlText != nil }
+  var isControlText: Bool { message == .text && settings.longestControlText != nil }
 
-  private mutating func charge(_ more: Int) throws(WebSocketFault) {
+  mutating func charge(_ more: Int) throws(WebSocketFault) {
     let most =
       isControlText ? min(settings.longestControlText ?? .max, settings.longestMessage) : settings.longestMessage
     guard more <= most - length else { throw WebSocketFault(.messageTooBig, "a message is longer than \(most) bytes") }
@@ -276,7 +276,7 @@ struct FrameDecoder {
     return isFinal ? try endMessage() : nil
   }
 
-  private mutating func judgeText(_ part: UnsafeRawBufferPointer) throws(WebSocketFault) {
+  mutating func judgeText(_ part: UnsafeRawBufferPointer) throws(WebSocketFault) {
     guard check.accepts(part) else { throw WebSocketFault(.invalidPayload, "a text message is not UTF-8") }
   }
 
@@ -289,62 +289,5 @@ struct FrameDecoder {
     guard kind == .text else { return settings.marksMessages ? .messageEnd(.binary) : nil }
     guard check.isComplete else { throw WebSocketFault(.invalidPayload, "a text message ends within a character") }
     return wasControlText ? .text : settings.marksMessages ? .messageEnd(.text) : nil
-  }
-
-  // MARK: - Compressed payload
-
-  /// Nil when the frame is through, and with the last one the message.
-  private mutating func expandPayload(
-    _ source: UnsafeMutableRawBufferPointer, into place: UnsafeMutableRawBufferPointer, _ progress: inout Progress
-  ) throws -> Stop? {
-    while true {
-      let count = min(left, source.count - progress.used)
-      let isTail = left == 0 && isFinal && tailUsed < Self.tail.count
-      guard count > 0 || isTail || mayHoldOutput else { return left == 0 ? nil : .sourceIsUsed }
-      // A text has no place among the bytes: it gets one for a moment.
-      if isControlText {
-        try withUnsafeTemporaryAllocation(byteCount: 4096, alignment: 1) { scratch in
-          let made = try expand(source, count, into: scratch, &progress)
-          text += scratch[..<made]
-        }
-      } else {
-        guard progress.made < place.count else { return .placeIsFull }
-        let rest = UnsafeMutableRawBufferPointer(rebasing: place[progress.made...])
-        progress.made += try expand(source, count, into: rest, &progress)
-      }
-    }
-  }
-
-  private mutating func expand(
-    _ source: UnsafeMutableRawBufferPointer, _ count: Int, into place: UnsafeMutableRawBufferPointer,
-    _ progress: inout Progress
-  ) throws -> Int {
-    guard let inflater else { preconditionFailure("a compressed message has an inflater") }
-    let used: Int
-    let made: Int
-    mayHoldOutput = false  // nor after a fault
-    if left > 0 || !isFinal {
-      let part = UnsafeMutableRawBufferPointer(rebasing: source[progress.used..<progress.used + count])
-      // Only what zlib takes may lose its mask, so it takes all or is asked again with what is left of it.
-      let taken = min(count, 4096)
-      (used, made) = try withUnsafeTemporaryAllocation(byteCount: 4096, alignment: 8) { clear in
-        if let from = part.baseAddress, let to = clear.baseAddress {
-          copyUnmasking(from: from, to: to, count: taken, key: key)
-        }
-        return try inflater.expand(UnsafeRawBufferPointer(rebasing: clear[..<taken]), into: place)
-      }
-      key = rotated(key, by: used)
-      left -= used
-      progress.used += used
-    } else {
-      (used, made) = try Self.tail.withUnsafeBytes { tail in
-        try inflater.expand(UnsafeRawBufferPointer(rebasing: tail[tailUsed...]), into: place)
-      }
-      tailUsed += used
-    }
-    try charge(made)
-    if message == .text { try judgeText(UnsafeRawBufferPointer(rebasing: place[..<made])) }
-    mayHoldOutput = made == place.count
-    return made
   }
 }

@@ -128,52 +128,6 @@ struct StreamTests {
     }
   }
 
-  @Test("forgets a held frame when the connection breaks under it, and waits for nothing")
-  func brokenUnderAFrame() async throws {
-    try await onLane { (lane: isolated Lane) async throws -> Void in
-      let rig = StreamRig(
-        ScriptedStream(writes: [.moved(1), .failed(SystemError("write", EPIPE))]), on: lane)
-      let answer = try [UInt8]([1, 2, 3]).withUnsafeBytes { try rig.stream.write($0) }
-      #expect(answer == .moved(3) && rig.stream.holdsUnit && rig.below.writerWaits == .writable)
-      rig.tellSpace()
-      #expect(!rig.stream.holdsUnit && rig.below.writerWaits == [])
-      rig.stream.close()
-    }
-  }
-
-  @Test(
-    "hands out what came before the connection broke under a held frame, and then the error", arguments: [true, false])
-  func brokenBehindInput(tellsEnd: Bool) async throws {
-    try await onLane { (lane: isolated Lane) async throws -> Void in
-      let broken = SystemError("write", ECONNRESET)
-      let rig = StreamRig(ScriptedStream(writes: [.moved(1), .failed(broken)]), on: lane)
-      _ = try rig.stream.write([1, 2, 3])
-      rig.stream.readerWaits = .readable
-      rig.below.willRead(.bytes(wire(2, [4, 5])))
-      if tellsEnd { rig.below.willRead(.ended) }
-      rig.tellSpace()
-      #expect(rig.recorder.events == [.hasBytesAvailable])
-      #expect(try rig.stream.readSome() == [4, 5])
-      #expect(throws: broken) { try rig.stream.read() }
-      #expect(!rig.stream.hasClosingHandshake)
-      rig.stream.close()
-    }
-  }
-
-  @Test("tells one who waits to write that the connection broke under a held frame")
-  func brokenBeforeWriter() async throws {
-    try await onLane { (lane: isolated Lane) async throws -> Void in
-      let broken = SystemError("write", EPIPE)
-      let rig = StreamRig(ScriptedStream(writes: [.moved(1), .failed(broken), .failed(broken)]), on: lane)
-      _ = try rig.stream.write([1, 2, 3])
-      rig.stream.writerWaits = .writable
-      rig.tellSpace()
-      #expect(rig.recorder.events == [.hasSpaceAvailable])
-      #expect(throws: broken) { try rig.stream.write([4]) }
-      rig.stream.close()
-    }
-  }
-
   @Test(
     "answers a close frame with its code, after what came before, and ends both ways",
     arguments: [([], []), ([3, 232], [3, 232]), ([0x0F, 0xA0, 65], [0x0F, 0xA0])] as [([UInt8], [UInt8])])
