@@ -8,6 +8,7 @@ line and answers a line.
   nus     C0:00:00:00:00:02 (random), "test-nus": Nordic's serial service; echoes there and on LE channels 128 and 131 (messages of
           23 bytes)
   hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
+  locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with anybody; echoes
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME · pull
@@ -21,8 +22,10 @@ from bumble import core, hci, l2cap, rfcomm
 from bumble.att import Attribute
 from bumble.core import UUID, AdvertisingData
 from bumble.device import Device, DeviceConfiguration
+from bumble.gatt import GATT_CLIENT_CHARACTERISTIC_CONFIGURATION_DESCRIPTOR as SWITCH
 from bumble.gatt import Characteristic, CharacteristicValue, Service
 from bumble.host import Host
+from bumble.pairing import PairingConfig, PairingDelegate
 from bumble.transport.common import AsyncPipeSink, StreamPacketSink, StreamPacketSource
 
 PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
@@ -65,7 +68,7 @@ class Peer:
 
     # Bluetooth Low Energy.
 
-    def serve(self, service, written, told, how=P.NOTIFY, writing=P.WRITE | P.WRITE_WITHOUT_RESPONSE):
+    def serve(self, service, written, told, how=P.NOTIFY, writing=P.WRITE | P.WRITE_WITHOUT_RESPONSE, locked=False):
         """A serial service that echoes, in order."""
         value = CharacteristicValue(write=lambda connection, data: self.queue.put_nowait((connection, bytes(data))))
         if written == told:
@@ -74,6 +77,13 @@ class Peer:
             both = [Characteristic(told, how, READ_WRITE, b""), Characteristic(written, writing, READ_WRITE, value)]
         self.out = both[0]
         self.device.add_service(Service(UUID(service), both))
+        if locked:
+            secret = Attribute.READ_REQUIRES_ENCRYPTION | Attribute.WRITE_REQUIRES_ENCRYPTION
+            for attribute in self.device.gatt_server.attributes:
+                if attribute in both or attribute.type == SWITCH:
+                    attribute.permissions |= secret
+            self.device.pairing_config_factory = lambda connection: PairingConfig(
+                sc=True, mitm=False, bonding=True, delegate=PairingDelegate())
         asyncio.ensure_future(self.echo(how))
 
     async def echo(self, how):
@@ -157,7 +167,10 @@ async def build(air):
     shy = Peer(air, "shy", "00:AA:01:00:00:04", "C0:00:00:00:00:04", classic=False)
     shy.serve("FFF0", "FFF2", "FFF1", how=P.INDICATE, writing=P.WRITE)
     shy.advertise_as("test-shy", "FFF0")
-    peers = {peer.name: peer for peer in (serial, Peer(air, "mute", "00:AA:01:00:00:05"), nus, hm10, shy)}
+    locked = Peer(air, "locked", "00:AA:01:00:00:06", "C0:00:00:00:00:05", classic=False)
+    locked.serve("FFE0", "FFE1", "FFE1", locked=True)
+    locked.advertise_as("test-locked", "FFE0")
+    peers = {peer.name: peer for peer in (serial, Peer(air, "mute", "00:AA:01:00:00:05"), nus, hm10, shy, locked)}
     for peer in peers.values():
         await peer.power_on()
     return peers

@@ -11,7 +11,7 @@ STATE = HERE.parents[1] / ".build" / "bluetooth"
 MODULES = "ctr sha512_generic hmac drbg ecb cmac ecdh_generic bluetooth rfcomm hci_vhci"
 
 SERIAL, MUTE, NOBODY = "00:AA:01:00:00:01", "00:AA:01:00:00:05", "00:AA:01:00:00:77"
-NUS, HM10, SHY = "C0:00:00:00:00:02", "00:AA:01:00:00:03", "C0:00:00:00:00:04"
+NUS, HM10, LOCKED = "C0:00:00:00:00:02", "00:AA:01:00:00:03", "C0:00:00:00:00:05"
 NUS_SERVICE = "6E400001-B5A3-F393-E0A9-E50E24DCCA9E"
 PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
 
@@ -59,7 +59,7 @@ class Air:
 
     def reset(self):
         """As it was at the beginning."""
-        for name in ("serial", "mute", "nus", "hm10", "shy"):
+        for name in ("serial", "mute", "nus", "hm10", "shy", "locked"):
             self.order(f"silent {name} 0")
         if self._relay is None:
             self.plug()

@@ -4,22 +4,26 @@ import random
 import pytest
 
 from kit import receive, run_all, until
-from radio import HM10, NOBODY, NUS, NUS_SERVICE, SHY
+from radio import HM10, LOCKED, NOBODY, NUS, NUS_SERVICE
 from rig import GuestGateway
 from test_rfcomm import answers, config, digest, said
 
 
 @pytest.mark.parametrize("url, size", [
     (f"ble://1800:128/{NUS}?address-type=random", 256 << 10),
-    (f"ble://1800:131/{NUS}?address-type=random&adapter=hci0", 8 << 10),
+    (f"ble://1800:131/{NUS}?address-type=random&adapter=hci0", 2 << 10),
     (f"ble://{NUS_SERVICE}/{NUS}?profile=nus&address-type=random", 256 << 10),
     (f"ble://FFE0/{HM10}?profile=hm10&address-type=public", 256 << 10),
-    (f"ble://FFE0/{HM10}?write=request&mtu=185&adapter=00:AA:01:00:00:00", 32 << 10),
-    ("ble://FFF0?rx=FFF1&tx=FFF2", 8 << 10),
-    ("ble://FFE0?name=HMSoft&mtu=23", 4 << 10),
+    (f"ble://FFE0/{HM10}?write=request&mtu=185&adapter=00:AA:01:00:00:00", 8 << 10),
+    ("ble://FFF0?rx=FFF1&tx=FFF2", 2 << 10),
+    ("ble://FFE0?name=HMSoft&mtu=23", 2 << 10),
 ], ids=["channel", "channel, short messages", "NUS", "HM-10", "address scanned for, requests", "service scanned for, indications",
         "name scanned for, the least MTU"])
 def test_every_byte_goes_there_and_comes_back(air, guest, url, size):
+    echoes(guest, url, size)
+
+
+def echoes(guest, url: str, size: int):
     data = random.Random(url).randbytes(size)
     with GuestGateway(guest, config(url)) as gateway:
         with gateway.connect("radio") as client:
@@ -29,6 +33,14 @@ def test_every_byte_goes_there_and_comes_back(air, guest, url, size):
             assert results[1] == digest(data)
     report = gateway.events("session ended")[0]
     assert (int(report["up"]), int(report["down"]), int(report["dropped"])) == (size, size, 0)
+
+
+def test_a_device_that_wants_encryption_is_paired(air, guest):
+    air.pull()
+    air.plug(on=False)  # the kernel pairs with adapters only that were switched on by its management channel
+    echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random", 16 << 10)
+    air.order("hangup locked")
+    echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random&security=medium", 4 << 10)
 
 
 def test_what_the_device_says_by_itself_arrives(air, guest):

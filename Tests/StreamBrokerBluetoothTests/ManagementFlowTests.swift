@@ -106,6 +106,19 @@ struct AdapterFlowTests {
     #expect(play(nil, Kernel.list(0), off, Kernel.event(5, 1, [])).last == .send(.turnOn(.setPowered, of: 0)))
   }
 
+  @Test("asks whether to pair, and is answered")
+  func pairing() {
+    let place: [UInt8] = [5, 0, 0, 0, 0, 0xC0, 2]
+    let device = LEAddress(address: BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), isRandom: true)
+    let event = Kernel.event(0x0F, 1, place + [1, 0, 0, 0, 0])
+    #expect(event?.content == .asksToPair(device, justWorks: true))
+    #expect(
+      Kernel.event(0x0F, 1, place + [0, 1, 2, 3, 0])?.content == .asksToPair(device, justWorks: false))
+    #expect(Kernel.event(0x0F, 1, [5, 0, 0, 0, 0, 0xC0, 0, 1, 0, 0, 0, 0])?.content == .other(0x0F))
+    #expect(Kernel.event(0x0F, 1, place) == nil)
+    #expect(ManagementCommand.confirm(device, 1).encoded == [0x1C, 0, 1, 0, 7, 0] + place)
+  }
+
   @Test("is not confused by what is cut off, late, or another's")
   func hostile() {
     #expect(ManagementEvent([]) == nil)

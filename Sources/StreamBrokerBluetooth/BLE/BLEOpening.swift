@@ -17,6 +17,7 @@ final class BLEOpening: Opening {
   private var adapterFlow: AdapterFlow
   private var scanFlow: ScanFlow?
   private var adapter: ManagedAdapter?
+  private var target: LETarget?
 
   private let queue = DeviceQueue.of("bluetooth")  // as for RFCOMM
   private static let mostAttempts = 1024
@@ -54,6 +55,10 @@ final class BLEOpening: Opening {
     switch event {
     case .failure(let error): fail("use Bluetooth's management channel", error, nil)
     case .success(let event):
+      // Our own device may pair as it likes, for the URL asks for it; where bluetoothd runs, its agents answer as well.
+      if case .asksToPair(let device, justWorks: true) = event.content, device == target?.device {
+        management?.send(.confirm(device, event.adapter))
+      }
       if adapter == nil {
         handle(adapterFlow.handle(event))
       } else if var flow = scanFlow {
@@ -115,6 +120,7 @@ final class BLEOpening: Opening {
     scanFlow = nil
     guard let adapter else { return }
     let target = LETarget(device: device, psm: plan.psm, adapter: adapter.address, security: plan.security)
+    self.target = target
     make(target.description, target.prepare) { [self] socket in
       let connecting = BluetoothConnect(socket, on: poller, dialling: target.connect)
       underWay = { connecting.cancel() }

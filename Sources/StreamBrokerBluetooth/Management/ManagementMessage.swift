@@ -7,6 +7,7 @@ struct ManagementCommand: Hashable, Sendable {
     case information = 0x0004
     case setPowered = 0x0005
     case setLE = 0x000D
+    case confirm = 0x001C
     case startDiscovery = 0x0023
     case stopDiscovery = 0x0024
   }
@@ -26,6 +27,12 @@ struct ManagementCommand: Hashable, Sendable {
   /// For LE addresses of both kinds.
   static func discovery(_ isOn: Bool, _ adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: isOn ? .startDiscovery : .stopDiscovery, adapter: adapter, parameters: [6])
+  }
+
+  /// Yes to a pairing in which nobody has anything to compare.
+  static func confirm(_ device: LEAddress, _ adapter: UInt16) -> ManagementCommand {
+    let place = device.address.bytes.reversed() + [device.isRandom ? 2 : 1]
+    return ManagementCommand(code: .confirm, adapter: adapter, parameters: place)
   }
 
   var encoded: [UInt8] {
@@ -58,6 +65,8 @@ struct ManagementEvent: Hashable, Sendable {
     case found(FoundDevice)
     /// Whether a discovery is under way, ours or another's.
     case discovering(Bool)
+    /// A pairing under way waits for a yes; "just works" is one without a number that somebody had to compare.
+    case asksToPair(LEAddress, justWorks: Bool)
     case other(UInt16)
   }
 
@@ -78,6 +87,14 @@ struct ManagementEvent: Hashable, Sendable {
       content = .answer(to: ATTMessage.word(parameters), status: parameters[8], parameters.dropFirst(3))
     case 0x0004: content = .adapterAdded
     case 0x0005: content = .adapterRemoved
+    case 0x000F:
+      guard parameters.count == 12 else { return nil }
+      let address = BluetoothAddress(parameters[6..<12].reversed())
+      let isLE = parameters[12] == 1 || parameters[12] == 2
+      content =
+        isLE
+        ? .asksToPair(LEAddress(address: address, isRandom: parameters[12] == 2), justWorks: parameters[13] == 1)
+        : .other(code)
     case 0x0012:
       guard let device = FoundDevice(parameters) else { return nil }
       content = .found(device)
