@@ -1,4 +1,6 @@
 """The sub-protocol `baudway.v1`: what a client may ask for beside its bytes, and what it is told; on a real tty."""
+import asyncio
+import json
 import os
 import re
 import termios
@@ -6,6 +8,7 @@ import termios
 import desk
 import jsonschema
 import pytest
+import websockets
 from kit import ROOT, Gateway, Pty, connect
 from ways import finish
 
@@ -196,6 +199,74 @@ def test_who_waits_for_a_place_hears_which():
         finish(second.client)
 
 
+class Ordinary:
+    """The same with Python's websockets."""
+
+    def __init__(self, client):
+        self.client, self.count, self.texts, self.bytes = client, 0, [], b""
+
+    async def text(self, **fields) -> dict:
+        """The next that says this."""
+        while True:
+            for text in self.texts:
+                if fields.items() <= text.items():
+                    self.texts.remove(text)
+                    return text
+            message = await asyncio.wait_for(self.client.recv(), 10)
+            if isinstance(message, bytes):
+                self.bytes += message
+            else:
+                self.texts.append(json.loads(message))
+
+    async def ask(self, request: str, **keys) -> dict:
+        self.count += 1
+        await self.client.send(json.dumps({"request": request, "id": self.count, **keys}))
+        return await self.text(reply=self.count)
+
+
+def test_pythons_websockets_ask_for_everything_and_one_has_the_pen():
+    async def talk(device: Pty, gateway: Gateway):
+        loop = asyncio.get_running_loop()
+        host, port = gateway.address("lab")
+        clients = [await websockets.connect(f"ws://{host}:{port}/lab", subprotocols=["baudway.v1"]) for _ in range(2)]
+        one, two = map(Ordinary, clients)
+        session = (await one.text(event="hello"))["session"]
+        other = (await two.text(event="hello"))["session"]
+        await one.text(event="pen", holder=session, mine=True)
+        await two.text(event="pen", holder=session, mine=False)
+        assert (await one.ask("line", baud=9600))["line"]["baud"] == 9600
+        assert (await two.text(event="line", baud=9600)) and rate(device) == RATES[9600]
+        for request, keys in (("dtr", {"on": True}), ("rts", {"on": False}), ("watch", {"on": True})):
+            assert not (await one.ask(request, **keys))["ok"]  # a pty has none
+        for request, keys in (("break", {"on": True}), ("break", {"on": False}), ("break", {"ms": 5}),
+                              ("purge", {"what": "both"}), ("watch", {"on": False}), ("status", {})):
+            assert (await one.ask(request, **keys))["ok"]
+        for request, keys in (("line", {"baud": 300}), ("break", {"ms": 5}), ("purge", {"what": "output"})):
+            assert (await two.ask(request, **keys))["error"] == "another client has the pen"
+        assert (await two.ask("pen", wish="take"))["error"] == f"session {session} has the pen"
+        assert (await one.ask("pen", wish="leave"))["ok"]
+        await two.text(event="pen", holder=other, mine=True)
+        await one.client.send(b"lost")
+        assert (await one.ask("line", baud=300))["error"] == "another client has the pen"
+        await two.client.send(b"two")
+        assert await loop.run_in_executor(None, device.read, 3) == b"two"
+        await loop.run_in_executor(None, device.write, b"down")
+        assert (await two.ask("status"))["ok"]
+        while two.bytes != b"down":
+            two.bytes += await asyncio.wait_for(two.client.recv(), 10)
+        await loop.run_in_executor(None, gateway.stop)
+        for client in (one, two):
+            assert (await client.text(event="end"))["word"] == "shutdown"
+            await asyncio.wait_for(client.client.wait_closed(), 10)
+            assert client.client.close_code == 1001
+
+    config = lab(None, clients={"writers": "one"})
+    with Pty() as device:
+        config["routes"]["lab"]["endpoint"] = device.url
+        with Gateway(config) as gateway:
+            asyncio.run(talk(device, gateway))
+
+
 EXAMPLES = re.findall(r"^    ([<>]) (\{.*\})$", (ROOT / "Deploy/WEBSOCKET.md").read_text(), re.M)
 
 
@@ -204,7 +275,7 @@ def test_the_page_shows_all_there_is_as_it_is():
     kinds = {"<": ("reply", "event"), ">": ("request",)}
     shown = set()
     for arrow, text in EXAMPLES:
-        example = desk.json.loads(text)
+        example = json.loads(text)
         kind = next(kind for kind in kinds[arrow] if kind in example)
         jsonschema.validate(example, {**desk.SCHEMA, "anyOf": [{"$ref": f"#/definitions/{kind}"}]})
         shown.add((kind, example[kind]))
@@ -213,7 +284,7 @@ def test_the_page_shows_all_there_is_as_it_is():
             assert (kind, choice["properties"][kind]["const"]) in shown
 
 
-REQUESTS = [desk.json.loads(text) for arrow, text in EXAMPLES if arrow == ">"]
+REQUESTS = [json.loads(text) for arrow, text in EXAMPLES if arrow == ">"]
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: " ".join(str(v) for v in r.values()))

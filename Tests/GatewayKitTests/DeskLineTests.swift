@@ -69,7 +69,11 @@ struct DeskLineTests {
     #expect(rig.ask(monitor, #"{"request":"watch","on":false}"#) == [#"{"reply":null,"ok":true}"#])
     tell([], breaks: 10, parity: 1, changes: 4)
     #expect(asker.news() == [modem(low, changes: 2)] && monitor.news() == [])
+    // Not at once: asking and taking back in turn is not to cost a thread each time.
     rig.hub.end(session, Ending(.kicked))
+    rig.advance(by: .milliseconds(900))
+    #expect(line.watcher != nil)
+    rig.advance(by: .milliseconds(100))
     #expect(line.watcher == nil)
   }
 
@@ -233,6 +237,17 @@ struct DeskLineTests {
     answerAll()
     one.joinDesk()
     #expect(line.breaks == [true, false, true, false])
+  }
+
+  @Test("is not asked for more purges at a time than 64; then their client is not read")
+  func purges() {
+    let (client, _) = rig.joinDesk()
+    for _ in 0..<100 { rig.send(client, .text(#"{"request":"purge","what":"both"}"#)) }
+    #expect(line.purges.count == 64 && client.textsLeft == 36)
+    line.answer()
+    #expect(line.purges.count == 65)
+    answerAll()
+    #expect(line.purges.count < 100)
   }
 
   // MARK: - The last

@@ -32,6 +32,8 @@ final class Desk {
   /// Tells what was begun on an endpoint that has gone since.
   private(set) var turn = 0
   private var lost: UInt64 = 0
+  /// What is done at once and is not done yet: a port may take its time.
+  var atOnce = 0
   /// He wants to hear from the line, and how many errors there were since he does.
   var watches = false
   var errors = LineCounts()
@@ -39,7 +41,7 @@ final class Desk {
   init(_ channel: any DeskChannel) { self.channel = channel }
 
   /// Nil while he has asked for so much that he has to wait.
-  func takeText() -> [UInt8]? { marks.count < Self.mostMarks ? channel.takeText() : nil }
+  func takeText() -> [UInt8]? { marks.count + atOnce < Self.mostMarks ? channel.takeText() : nil }
 
   func tell(_ event: DeskEvent) {
     if lost > 0, channel.send(event: Array(DeskEvent.lost(lost).json.description.utf8)) { lost = 0 }

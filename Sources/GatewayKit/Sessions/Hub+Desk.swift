@@ -181,7 +181,10 @@ extension Hub {
       return desk.reply(.done(id))
     }
     if what != .input { dropKept(of: session) }
-    line.purge(what) { result in
+    desk.atOnce += 1
+    line.purge(what) { [weak self] result in
+      desk.atOnce -= 1
+      defer { if let self, !session.isOver { takeTexts(of: session, desk) } }
       switch result {
       case .success: desk.reply(.done(id))
       case .failure(let error): desk.reply(.failed(id, error.text))

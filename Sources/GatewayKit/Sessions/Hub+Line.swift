@@ -16,6 +16,7 @@ struct LineKeeping {
 
   /// It is asked to tell of itself, and what it told last.
   var isWatched = false
+  var isWatchEnding = false
   var condition: LineCondition?
   /// They asked to hear from it, and it has not answered yet.
   var askers: [(desk: Desk, id: DeskRequest.ID?)] = []
@@ -35,9 +36,10 @@ extension Hub {
     keeping.breaker = nil
     keeping.isPuttingRight = false
     if let line { tellAll(.line(line.settings)) }
-    if !keeping.askers.isEmpty || sessions.contains(where: { $0.desk?.watches == true }) { startWatching() }
+    if isWatchWanted { startWatching() }
   }
 
+  /// It tells nothing from now on.
   func lineIsDetached(_ line: (any SerialLine)?) {
     if keeping.isWatched { line?.endWatch() }
     keeping.isWatched = false
@@ -134,12 +136,21 @@ extension Hub {
       desk.reply(.failed(asker.id, "taken back"))
       return true
     }
-    guard keeping.isWatched, keeping.askers.isEmpty, !sessions.contains(where: { $0.desk?.watches == true }) else {
-      return
+    guard keeping.isWatched, !isWatchWanted, !keeping.isWatchEnding else { return }
+    // Not at once: who asks and takes it back, again and again, would start and end a thread each time.
+    keeping.isWatchEnding = true
+    poller.timers.after(Self.watchLinger) { [weak self] in
+      guard let self else { return }
+      keeping.isWatchEnding = false
+      guard !isWatchWanted else { return }
+      lineIsDetached(endpoint?.serialLine)
     }
-    keeping.isWatched = false
-    keeping.condition = nil
-    endpoint?.serialLine?.endWatch()
+  }
+
+  private static let watchLinger = Duration.seconds(1)
+
+  private var isWatchWanted: Bool {
+    !keeping.askers.isEmpty || sessions.contains { $0.desk?.watches == true }
   }
 
   private func startWatching() {
