@@ -227,6 +227,31 @@ def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, 
         until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.1)
 
 
+def test_a_reload_renews_no_certificate_that_is_as_it_was(authority, server, tmp_path):
+    """One file for both, so that one exchange is all there is to see."""
+    both = tmp_path / "both.pem"
+
+    def place(pair):
+        (tmp_path / "new").write_text(pair.certificate.read_text() + pair.key.read_text())
+        (tmp_path / "new").rename(both)
+
+    place(server)
+    lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {"certificate": str(both), "key": str(both)}}
+    with Gateway({"routes": {"lab": lab}}) as gateway:
+        address = gateway.address("lab")
+        for number in (1, 2):
+            gateway.signal(signal.SIGHUP)
+            gateway.event("reloaded", count=number)
+        new = authority.issue("gw.test", "gw.test")
+        place(new)
+        wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text())
+        until(lambda: shown(address, authority) == wanted, 20, "the new certificate", 0.1)
+        gateway.signal(signal.SIGHUP)
+        gateway.event("reloaded", count=3)
+        gateway.event("certificates renewed")
+        assert len(gateway.events("certificates renewed")) == 1
+
+
 def test_a_certificate_that_is_not_there_is_awaited(authority, server, tmp_path):
     lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
         "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
