@@ -59,7 +59,7 @@ extension GatewayCore {
   private func survey() -> any ControlAnswer {
     let head = Snapshot(
       version: Version.text, process: Int(getpid()), nanoseconds: monotonicNanoseconds() &- began,
-      isHealthy: board.isHealthy)
+      isHealthy: board.isHealthy, certificateFaults: board.certificateFaults)
     let routes = running.values.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
     return StatusSurvey(
       head, routes: routes, board: board, lanes: lanes, inquiry: LaneInquiry(on: home, poller))
@@ -112,6 +112,8 @@ extension ReloadOutcome {
             .object(["route": .text(change.route), "keys": .array(change.keys.map { .text($0) })])
           }),
         "untouched": .integer(report.untouched), "settings": .array(report.settings.map { .text($0) }),
+        "certificate-faults": report.certificateFaults.isEmpty
+          ? nil : .array(report.certificateFaults.map { .text($0) }),
       ])
     case .refused(let problems):
       .object([

@@ -113,6 +113,26 @@ extension GatewayCore {
       poller.timers.after(Self.look) { [self] in awaitListeners(left - Self.look) }
       return
     }
+    guard let reception = surroundings.reception else { return isCarriedOut() }
+    let back = Resident(self, on: home)
+    reception.post { _, reception in
+      let (faults, areRead) = reception.certificates
+      back.post { _, core in core.awaitCertificates(faults, areRead, left) }
+    }
+  }
+
+  /// They are being read beside the lanes; whoever asked for the reload is to know what came of that.
+  private func awaitCertificates(_ faults: [String], _ areRead: Bool, _ left: Duration) {
+    guard !isStopping else { return }
+    if !areRead && left > .zero {
+      poller.timers.after(Self.look) { [self] in awaitListeners(left - Self.look) }
+      return
+    }
+    reloadReport.certificateFaults = faults + (areRead ? [] : ["files of certificates are being read still"])
+    isCarriedOut()
+  }
+
+  private func isCarriedOut() {
     status.tell(.reloaded(reloadReport))
     let waiters = reloadWaiters
     reloadWaiters = []

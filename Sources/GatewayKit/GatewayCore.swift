@@ -17,7 +17,7 @@ final class GatewayCore {
   let poller: Poller
   let status: StatusSink
   let board: StatusBoard
-  private let surroundings: RouteSurroundings
+  let surroundings: RouteSurroundings
   private let broker = Gateway.broker
   let began = monotonicNanoseconds()
 

@@ -21,6 +21,16 @@ struct ConfigArgument: ParsableArguments {
   @Argument(help: "The configuration file.", completion: .file(extensions: ["yaml"]))
   var config = "config.yaml"
 
+  /// The same for `check`, which says more.
+  func examine() throws -> (config: Config, warnings: [ConfigProblem]) {
+    do {
+      return try ConfigFile.examine(path: config, environment: environment())
+    } catch {
+      say("\(error)")
+      throw ExitCode(EX_CONFIG)
+    }
+  }
+
   /// The configuration, or all its problems on standard error and exit code 78.
   func load() throws -> Config {
     do {

@@ -6,9 +6,16 @@ import GatewayKit
 struct Check: ParsableCommand {
   static let configuration = CommandConfiguration(
     abstract: "Validates a configuration and prints its routes with every default filled in.",
-    discussion: "Exit code 78 and one line per problem if there are any; nothing is opened or started.")
+    discussion: """
+      Exit code 78 and one line per problem if there are any. Certificates that it names are read, too; nothing is started. What \
+      is odd and may be meant is a warning on standard error, and no reason for another exit code.
+      """)
 
   @OptionGroup var file: ConfigArgument
 
-  func run() throws { print(try file.load().table, terminator: "") }
+  func run() throws {
+    let (config, warnings) = try file.examine()
+    for warning in warnings { say("\(warning)") }
+    print(config.table, terminator: "")
+  }
 }

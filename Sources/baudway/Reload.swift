@@ -8,7 +8,8 @@ struct Reload: ParsableCommand {
   static let configuration = CommandConfiguration(
     abstract: "Makes the running gateway read its configuration again, and prints what changed.",
     discussion: """
-      Waits until it is carried out. A file with mistakes changes nothing: all of them are printed, and the exit code is 78. The \
+      Waits until it is carried out. A file with mistakes changes nothing: all of them are printed, and the exit code is 78; \
+      it is that, too, when all is taken on but a certificate, and the one before is shown still. The \
       gateway reads the file it was started with; the one given here only says where its control socket is.
       """)
 
@@ -28,6 +29,12 @@ struct Reload: ParsableCommand {
     if json { put(answer + [UInt8(ascii: "\n")]) }
     switch ReloadAnswer(answer) {
     case .carriedOut(let lines): if !json { put((lines.joined(separator: "\n") + "\n").utf8) }
+    case .incomplete(let lines, let faults):
+      if !json {
+        put((lines.joined(separator: "\n") + "\n").utf8)
+        for fault in faults { say("baudway: not taken, what was shown before is shown still: \(fault)") }
+      }
+      throw ExitCode(EX_CONFIG)
     case .refused(let problems):
       if !json { say(problems.joined(separator: "\n")) }
       throw ExitCode(EX_CONFIG)

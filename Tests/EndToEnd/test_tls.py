@@ -1,4 +1,5 @@
 """TLS listeners as ordinary clients see them: OpenSSL's own, Python's, and those that speak something else."""
+import json
 import os
 import pathlib
 import random
@@ -221,10 +222,39 @@ def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, 
         assert "c.pem" in gateway.event("certificates not renewed")["error"]
         assert shown(address, authority) == before
         gateway.signal(signal.SIGHUP)
-        gateway.event("reloaded")
+        assert "c.pem" in gateway.event("reloaded")["error"]
         assert shown(address, authority) == before
+        # Whoever asks is told, though all is served as before.
+        reload = gateway.command("reload", str(gateway.path))
+        assert reload.returncode == 78 and "c.pem" in reload.stderr and "nothing changed" in reload.stdout
+        told = json.loads(gateway.command("reload", "--json", str(gateway.path)).stdout)
+        assert told["reloaded"] and "c.pem" in told["certificate-faults"][0]
+        assert "c.pem" in gateway.command("status", str(gateway.path)).stdout
+        assert "c.pem" in json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)["certificate-faults"][0]
+        health = gateway.command("health", str(gateway.path))
+        assert health.returncode == 0 and "c.pem" in json.loads(health.stdout)["certificate-faults"][0]
         install(authority.issue("gw.test", "gw.test"), tmp_path)
         until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.1)
+        reload = gateway.command("reload", str(gateway.path))
+        assert (reload.returncode, reload.stderr) == (0, "")
+        assert "certificate-faults" not in gateway.command("health", str(gateway.path)).stdout
+        assert "not taken" not in gateway.command("status", str(gateway.path)).stdout
+
+
+def test_a_reload_to_a_certificate_that_is_of_no_use_says_so(authority, server, tmp_path):
+    other = authority.issue("other.test", "other.test")
+    config = lambda key: {"routes": {"lab": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
+        "certificate": str(server.certificate), "key": str(key)}}}}
+    with Gateway(config(server.key)) as gateway:
+        address = gateway.address("lab")
+        gateway.configure(config(other.key))
+        reload = gateway.command("reload", str(gateway.path))
+        assert reload.returncode == 78 and "lab: tls." in reload.stdout and "does not belong" in reload.stderr
+        with connect_tls(address, trusting(authority)) as client:
+            round_trip(client)
+        gateway.configure(config(server.key))
+        assert gateway.command("reload", str(gateway.path)).returncode == 0
+        assert "certificate-faults" not in gateway.command("health", str(gateway.path)).stdout
 
 
 def test_a_reload_renews_no_certificate_that_is_as_it_was(authority, server, tmp_path):

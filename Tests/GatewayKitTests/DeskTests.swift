@@ -145,6 +145,26 @@ struct DeskTests {
     #expect(rig.ask(second, faster) == [] && line.asked == 1)
   }
 
+  @Test("leaves the line to who has the pen, once a reload says that one has it")
+  func lineHolderAfterReload() throws {
+    let line = ScriptedLine()
+    let (rig, _) = try rig(line: line)
+    let (first, one) = rig.joinDesk()
+    let (second, _) = rig.joinDesk()
+    rig.send(second, .text(faster))
+    for _ in 0..<2 { line.answer() }
+    _ = (first.news(), second.news())
+    var policy = rig.hub.policy
+    policy.writers = .one
+    rig.hub.update(policy)
+    #expect(rig.hub.pen === one)
+    let answers = rig.ask(first, faster)
+    #expect(!answers.contains { $0.contains("holds the line") } && line.asked == 1)
+    policy.writers = .all
+    rig.hub.update(policy)
+    #expect(rig.hub.lineHolder == nil)
+  }
+
   @Test("takes and leaves the pen as the takeover allows")
   func pen() throws {
     let (rig, _) = try rig(writers: .one)

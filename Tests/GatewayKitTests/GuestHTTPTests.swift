@@ -75,6 +75,19 @@ struct GuestHTTPTests {
     }
   }
 
+  @Test("whose page was led here by a name of its own (DNS rebinding) lacks what users have to show")
+  func rebound() async throws {
+    let page = upgradeRequest("/lab", host: "evil.test", ["Origin: http://evil.test"])
+    for (users, status) in [(GuestRig.users, 401), ("", 101)] {  // without users, it is a page of the same origin
+      try await withRoute(rig.config(Self.listen, top: users)) { story, _ in
+        let client = try connectTCP(story.address())
+        try client.send(page)
+        #expect(String(decoding: try client.receive(upTo: 1000), as: UTF8.self).hasPrefix("HTTP/1.1 \(status) "))
+        client.close()
+      }
+    }
+  }
+
   @Test("from where nobody may come is told so in HTTP")
   func denied() async throws {
     try await withRoute(rig.config(Self.listen, route: "clients: { deny: [127.0.0.1] }")) { story, _ in

@@ -1,3 +1,5 @@
+import Glibc
+import StreamBroker
 import StreamTestKit
 import Testing
 
@@ -115,6 +117,19 @@ struct ReceptionTests {
       #expect(try ask(reception) { $0.guests.values.allSatisfy { $0.step == "HTTP request" } })
       for client in clients { client.close() }
     }
+  }
+
+  @Test("says what to do about an address that can't be bound")
+  func advice() throws {
+    let advice = { (port: Int, error: Int32) throws -> String? in
+      let config = try routeConfig(listen: "tcp://127.0.0.1:\(port)", endpoint: "sim://echo")
+      let binding = TCPBinding(
+        listen: config.listen[0], inherited: InheritedSockets(), keepsAlive: true, limitsUnsent: true)
+      return binding.failure(SystemError("bind", error)).advice
+    }
+    #expect(try advice(443, EACCES)?.contains("CAP_NET_BIND_SERVICE") ?? false)
+    #expect(try advice(4433, EACCES) == nil)
+    #expect(try advice(443, EADDRINUSE)?.contains("another") ?? false)
   }
 
   @Test("ends those who are on their way through when the route stops, each once")

@@ -135,7 +135,8 @@ func askWhenThere(_ request: String, at address: ControlAddress) throws -> [UInt
 func routeConfig(
   _ text: String = "", listen: String = "tcp://127.0.0.1:0", endpoint: String, name: String = "x"
 ) throws -> Config.Route {
-  let file = "routes: { \(name): { listen: '\(listen)', endpoint: '\(endpoint)'\(text.isEmpty ? "" : ", " + text) } }\n"
+  let file =
+    "proxies: [127.0.0.1]\nroutes: { \(name): { listen: '\(listen)', endpoint: '\(endpoint)'\(text.isEmpty ? "" : ", " + text) } }\n"
   return try #require(try ConfigFile.read(Array(file.utf8), broker: Gateway.broker).routes.first)
 }
 

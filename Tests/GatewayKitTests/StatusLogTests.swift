@@ -131,6 +131,12 @@ struct StatusLogTests {
     #expect(lines[2].contains("Z info reloaded") && lines[3].hasSuffix("Z debug reloading"))
   }
 
+  @Test("says of a control socket that is taken who has it")
+  func controlTaken() {
+    let line = { (error: Int32) in "\(LogLine(.controlFailed(SystemError("bind", error), path: "/x")))" }
+    #expect(line(EADDRINUSE).contains("another gateway has it") && !line(EACCES).contains("another gateway"))
+  }
+
   @Test("knows an event's level before it makes its line")
   func levels() {
     for (event, _) in Self.words { #expect(LogLine.level(of: event) == LogLine(event).level) }
@@ -138,7 +144,7 @@ struct StatusLogTests {
       .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeStopped("x"),
       .reloaded(ReloadReport()), .reloading, .routeConfigured(route: "x", listeners: []),
       .reloadFailed(problems: ["x"]),
-      .controlFailed(SystemError("bind", EACCES), path: "/x"),
+      .controlFailed(SystemError("bind", EACCES), path: "/x"), .certificateFaults(["x"]),
       .listenerClosed(route: "x", listener: "y", bound: nil), .writerChanged(route: "x", from: 1, to: nil),
       .dropped(route: "x", number: 1, bytes: 2, total: 3),
       .watchFailed(SystemError("inotify_init1", EMFILE), path: "/x"),

@@ -62,9 +62,17 @@ struct ValueKindTests {
     #expect(try kind.read(text).description == shown)
   }
 
+  @Test("is known by what other programs call it, where there is such a thing here")
+  func synonyms() {
+    #expect(Suggestion.nearest(to: "certificate", in: ["ca", "cert", "key"]) == "cert")
+    #expect(Suggestion.nearest(to: "cert", in: ["certificate", "key"]) == "certificate")
+    #expect(Suggestion.nearest(to: "insecure", in: ["ca", "verify"]) == "verify=none")
+    #expect(Suggestion.nearest(to: "insecure", in: ["baud"]) == nil)
+  }
+
   @Test(
     "is quoted short and in one line, and the nearest word is found",
-    arguments: [("buad", "baud"), ("cleints", nil), ("x", nil), ("BAUD", "baud"), ("dataa", "data")])
+    arguments: [("buad", "baud"), ("cleints", nil), ("x", nil), ("BAUD", "baud"), ("dataa", "data"), ("Speed", "baud")])
   func near(word: String, meant: String?) {
     #expect(Suggestion.nearest(to: word, in: ["baud", "data", "parity"]) == meant)
     #expect(

@@ -145,6 +145,7 @@ extension ConfigBuilder {
           at: listener.place, listener.path)
       }
     }
+    checkOpenDoors(listeners, route, users, knowsCertificates: knowsCertificates)
     guard listeners.contains(where: { Self.canLogIn($0, knowsCertificates: knowsCertificates) }) else { return .open }
     return Access(users, route: route, only: only)
   }
@@ -166,7 +167,7 @@ extension ConfigBuilder {
         reader.report(
           "'certificate' and 'key' stand together, here or where both are inherited from", at: chain.key, chain.path)
       }
-      certificates.append(.init(chain: place(chain.value), key: place(key.value)))
+      certificates.append(.init(chain: file(chain), key: file(key)))
     } else if let half = settings.given("tls.certificate") ?? settings.given("tls.key") {
       if checked.insert(half.key).inserted {
         reader.report(
@@ -184,19 +185,19 @@ extension ConfigBuilder {
       own ?? top.children["defaults.\(name)"].map { ("defaults.", $0) } ?? ("", top.children[name] ?? [])
     for item in items {
       if let chain = item.section.settings["certificate"], let key = item.section.settings["key"] {
-        certificates.append(.init(chain: place(chain.value), key: place(key.value)))
+        certificates.append(.init(chain: file(chain), key: file(key)))
       } else if checked.insert(item.section.place).inserted {
         reader.report("each needs 'certificate' and 'key'", at: item.section.place, level + name)
       }
     }
-    let authority = settings.value("tls.client-ca").map { place($0) }
+    let authority = settings.given("tls.client-ca").map { file($0) }
     for key in ["client-auth", "crl"] where authority == nil {
       guard let setting = settings.given("tls.\(key)"), checked.insert(setting.key).inserted else { continue }
       reader.report("means something with 'client-ca' only", at: setting.key, setting.path)
     }
     return Config.TLS(
       certificates: certificates, clientCA: authority, clientAuth: settings.word("tls.client-auth"),
-      crl: settings.value("tls.crl").map { place($0) }, minVersion: settings.word("tls.min-version"),
+      crl: settings.given("tls.crl").map { file($0) }, minVersion: settings.word("tls.min-version"),
       ciphers: settings.value("tls.ciphers")?.description)
   }
 
@@ -231,9 +232,11 @@ extension ConfigBuilder {
   }
 
   /// A relative path begins where the config file is, wherever the gateway was started.
-  private func place(_ value: Value) -> String {
-    let (path, folder) = (value.description, reader.expansion.surroundings.directory)
-    return path.hasPrefix("/") || folder == "." ? path : folder == "/" ? "/\(path)" : "\(folder)/\(path)"
+  private mutating func file(_ setting: ConfigSetting) -> String {
+    let (path, folder) = (setting.value.description, reader.expansion.surroundings.directory)
+    let whole = path.hasPrefix("/") || folder == "." ? path : folder == "/" ? "/\(path)" : "\(folder)/\(path)"
+    if filePlaces[whole] == nil { filePlaces[whole] = (setting.key, setting.path) }
+    return whole
   }
 }
 

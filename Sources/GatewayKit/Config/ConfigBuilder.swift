@@ -12,17 +12,29 @@ struct ConfigBuilder {
   private var devices: [String: String] = [:]
   /// Ways through entrances that may be shared.
   var ways: [SharedWay] = []
+  /// Where files of TLS were named first, by their paths.
+  var filePlaces: [String: (place: ConfigProblem.Place, path: String)] = [:]
+  /// Those of them, and faults, that were told of.
+  var checkedFiles: Set<String> = []
   /// Keys that were looked at: an inherited one is wrong once, not for every route.
   var checked: Set<ConfigProblem.Place> = []
 
   /// The config of `root`, or every problem of it.
   static func build(_ root: YAMLNode, _ reader: ConfigReader) throws(ConfigProblems) -> Config {
+    try examine(root, reader, opensFiles: false).config
+  }
+
+  /// The same, with what is odd in it. With `opensFiles` the certificates that it names are read, which blocks.
+  static func examine(
+    _ root: YAMLNode, _ reader: ConfigReader, opensFiles: Bool
+  ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
     var reader = reader
     let top = reader.read(root)
     var builder = ConfigBuilder(reader: reader, top: top)
     let config = builder.config()
+    if opensFiles { builder.openFiles(of: config) }
     if let fault = builder.reader.fault { throw fault }
-    return config
+    return (config, builder.reader.warnings)
   }
 
   /// Where the control socket is, whatever is wrong elsewhere in the file.
@@ -91,7 +103,10 @@ struct ConfigBuilder {
     checkLink(link, settings, endpoint.url)
     checkClients(settings, link)
     let tls = tls(settings, name, section, listeners)
-    for listener in listeners { checkCompany(listener, tls) }
+    for listener in listeners {
+      checkCompany(listener, tls)
+      checkProxies(listener)
+    }
     let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,

@@ -15,6 +15,16 @@ public enum ConfigFile {
     try read(content(path), file: path, directory: folder(of: path), environment: environment, broker: broker)
   }
 
+  /// The same, with what is odd and may be meant all the same; reads the certificates that the file names, too, and finds the
+  /// mistakes in them. For `check`.
+  public static func examine(
+    path: String, environment: [String: String], broker: Broker = Gateway.broker
+  ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
+    let surroundings = Surroundings(environment: environment, directory: folder(of: path))
+    let root = try parse(content(path), file: path)
+    return try ConfigBuilder.examine(root, ConfigReader(file: path, broker: broker, in: surroundings), opensFiles: true)
+  }
+
   /// Where the file says the control socket is, for those who only want to ask the gateway: also when it has mistakes, as far
   /// as it can be read at all, else nil.
   public static func controlSocket(path: String, environment: [String: String]) -> Config.Control.Socket? {
@@ -51,18 +61,20 @@ public enum ConfigFile {
     _ bytes: [UInt8], file: String, in surroundings: Surroundings, broker: Broker,
     listeners: Set<String> = ListenerSchemes.built
   ) throws(ConfigProblems) -> Config {
-    let root: YAMLNode?
+    let reader = ConfigReader(file: file, broker: broker, listeners: listeners, in: surroundings)
+    return try ConfigBuilder.build(parse(bytes, file: file), reader)
+  }
+
+  private static func parse(_ bytes: [UInt8], file: String) throws(ConfigProblems) -> YAMLNode {
     do throws(YAMLFault) {
       if bytes.count > limit { throw YAMLFault("larger than \(Units.text(bytes: limit))", at: .start) }
-      root = try YAMLParser.parse(bytes)
+      let root = try YAMLParser.parse(bytes)
+      return root.flatMap { $0.isNull ? nil : $0 } ?? YAMLNode(content: .mapping([]), place: .start, weight: 1)
     } catch {
       throw ConfigProblems([
         ConfigProblem(file: file, place: error.place, path: "", message: error.message, suggestion: nil)
       ])
     }
-    let empty = YAMLNode(content: .mapping([]), place: .start, weight: 1)
-    let reader = ConfigReader(file: file, broker: broker, listeners: listeners, in: surroundings)
-    return try ConfigBuilder.build(root.flatMap { $0.isNull ? nil : $0 } ?? empty, reader)
   }
 
   private static func message(_ error: SystemError) -> String {

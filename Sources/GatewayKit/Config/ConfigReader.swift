@@ -38,6 +38,8 @@ struct ConfigReader {
   let listeners: Set<String>
   var expansion: Expansion
   private var problems: [ConfigProblem] = []
+  /// What is odd, and may be meant all the same.
+  private(set) var warnings: [ConfigProblem] = []
   private var more = 0
 
   init(
@@ -61,6 +63,12 @@ struct ConfigReader {
       problems.append(
         ConfigProblem(file: file, place: place, path: path, message: message, suggestion: suggestion))
     }
+  }
+
+  mutating func warn(_ message: String, at place: ConfigProblem.Place, _ path: String) {
+    guard warnings.count < ConfigProblems.limit else { return }
+    warnings.append(
+      ConfigProblem(file: file, place: place, path: path, message: "warning: \(message)", suggestion: nil))
   }
 
   mutating func read(_ root: YAMLNode) -> ConfigSection {

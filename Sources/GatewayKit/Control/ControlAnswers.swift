@@ -25,6 +25,8 @@ extension Snapshot {
 public enum ReloadAnswer: Hashable, Sendable {
   /// What changed, in lines for people.
   case carriedOut([String])
+  /// The same, but files of certificates are of no use, each with what is wrong; what was shown before is shown still.
+  case incomplete([String], faults: [String])
   /// Mistakes of the file.
   case refused([String])
   case failed(String)
@@ -35,7 +37,8 @@ public enum ReloadAnswer: Hashable, Sendable {
       return
     }
     if isCarriedOut {
-      self = .carriedOut(Self.lines(json))
+      let faults = Self.texts(json["certificate-faults"])
+      self = faults.isEmpty ? .carriedOut(Self.lines(json)) : .incomplete(Self.lines(json), faults: faults)
     } else {
       self = .refused(Self.texts(json["problems"]))
     }

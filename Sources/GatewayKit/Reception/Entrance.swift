@@ -79,7 +79,7 @@ final class Entrance {
       for way in ways { tellListening(way) }
     } catch {
       closeLoops()
-      if error != failure { for way in ways where isReady(way) { tellWaiting(way, OpenFailure(error.call, error)) } }
+      if error != failure { for way in ways where isReady(way) { tellWaiting(way, binding.failure(error)) } }
       failure = error
       timer = reception.poller.timers.after(Self.retry) { [weak self] in self?.bind() }
     }
@@ -124,7 +124,7 @@ final class Entrance {
     if name != nil {
       tellListening(way)
     } else if let failure, isReady(way) {
-      tellWaiting(way, OpenFailure(failure.call, failure))
+      tellWaiting(way, binding.failure(failure))
     }
     bind()
   }
@@ -220,11 +220,18 @@ final class Entrance {
         }
       }
     }
+    reception.tellFaults()
     bind()
+  }
+
+  /// What is wrong with files that are asked for, and whether some are being read.
+  var certificates: (faults: [String], areRead: Bool) {
+    (keepers.values.compactMap { $0.fault?.description }, keepers.values.allSatisfy { !$0.isLoading })
   }
 
   /// Those that no way asks for any more.
   private func dropKeepers() {
+    defer { reception.tellFaults() }
     for (settings, keeper) in keepers where !ways.contains(where: { $0.tls == settings }) {
       keeper.cancel()
       keepers[settings] = nil

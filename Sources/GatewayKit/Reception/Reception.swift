@@ -27,6 +27,7 @@ final class Reception {
   let rates: ConnectRates
   private(set) var rules = Rules()
   private var entrances: [Entrance] = []
+  private var faultsTold: [String] = []
 
   private(set) var guests: [UInt64: Guest] = [:]
   private var lastGuest: UInt64 = 0
@@ -65,6 +66,20 @@ final class Reception {
   /// Certificates may be others under the names that they have.
   func renewCertificates() { for entrance in entrances { entrance.renewCertificates() } }
 
+  /// What is wrong with files of certificates, each once, and whether all have been read since that was asked for.
+  var certificates: (faults: [String], areRead: Bool) {
+    let each = entrances.map(\.certificates)
+    let faults: [String] = each.flatMap { $0.faults }
+    return (Set(faults).sorted(), each.allSatisfy { $0.areRead })
+  }
+
+  func tellFaults() {
+    let faults = certificates.faults
+    guard faults != faultsTold else { return }
+    faultsTold = faults
+    status.tell(.certificateFaults(faults))
+  }
+
   // MARK: - Ways
 
   /// A listener wants its address: an entrance that is there already, or one of its own, bound now or as soon as it can be.
@@ -90,6 +105,7 @@ final class Reception {
     let isClosed = entrance.ways.isEmpty
     if isClosed {
       entrances.removeAll { $0 === entrance }
+      tellFaults()
       entrance.close()
     }
     for guest in Array(guests.values) where guest.entrance === entrance && (isClosed || guest.way?.number == number) {

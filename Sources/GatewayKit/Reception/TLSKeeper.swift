@@ -17,7 +17,7 @@ final class TLSKeeper {
   /// `context` or `fault` is another one.
   private let news: () -> Void
   private var watches: [ConfigWatch] = []
-  private var isLoading = false
+  private(set) var isLoading = false
   private var isStale = false
   private var isCancelled = false
   private var timer: Timers.Token?

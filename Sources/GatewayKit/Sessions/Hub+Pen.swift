@@ -16,6 +16,7 @@ extension Hub {
 
   /// A reload says something else of writers. What was read and kept is delivered, whoever may write now.
   func changeWriters() {
+    if policy.writers != .all { lineHolder = nil }  // from now on the pen says who may set it
     if policy.writers != .one && pen != nil { movePen(to: nil) }
     if policy.writers == .one && pen == nil {
       for session in sessions where session.mayWrite { takeRight(from: session) }

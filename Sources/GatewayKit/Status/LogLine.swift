@@ -1,6 +1,7 @@
 // One event as one line for the log: its level, its words and its fields in the order people read them.
 
 import ByteStreams
+import Glibc
 import Logging
 import StreamBroker
 import StreamTLS
@@ -86,6 +87,8 @@ struct LogLine {
     case .certificatesRefused(let fault):
       self.init(.error, "certificates not renewed", [("error", .text(fault.description))])
     case .certificateDoubtful(let warning): self.init(.warning, "certificate in doubt", [("error", .text(warning))])
+    case .certificateFaults(let faults):
+      self.init(.debug, "certificates at fault", [("count", .number(UInt64(faults.count)))])
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
     case .routeConfigured(let route, let listeners):
       self.init(.debug, "route configured", [("route", .text(route)), ("listeners", .number(UInt64(listeners.count)))])
@@ -105,7 +108,11 @@ struct LogLine {
       self.init(
         .warning, "configuration not watched", [("path", .text(path)), ("error", .text(error.description))])
     case .controlFailed(let error, let path):
-      self.init(.warning, "control socket failed", [("path", .text(path)), ("error", .text(error.description))])
+      let advice =
+        error.errno == EADDRINUSE
+        ? "; another gateway has it, and answers there: name another under control.socket" : ""
+      self.init(
+        .warning, "control socket failed", [("path", .text(path)), ("error", .text(error.description + advice))])
     case .stopping: self.init(.info, "stopping")
     case .stopped: self.init(.info, "stopped")
     }
@@ -127,6 +134,7 @@ struct LogLine {
         ("added", .number(UInt64(report.added.count))), ("removed", .number(UInt64(report.removed.count))),
         ("changed", .number(UInt64(report.changed.count))), ("routes", .number(UInt64(report.routes))),
         ("changes", changes.isEmpty ? nil : .text(changes.joined(separator: " "))),
+        ("error", report.certificateFaults.isEmpty ? nil : .text(report.certificateFaults.joined(separator: " | "))),
       ])
   }
 
@@ -153,7 +161,9 @@ struct LogLine {
       .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed, .certificatesRefused: .error
-    case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading: .debug
+    case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading,
+      .certificateFaults:
+      .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     default: .info
     }

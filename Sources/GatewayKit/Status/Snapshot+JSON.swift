@@ -10,6 +10,7 @@ extension Snapshot {
     let head = JSONValue.object([
       "protocol": .integer(ControlRequest.version), "version": .text(version), "pid": .integer(process),
       "seconds": .seconds(nanoseconds), "healthy": .bool(isHealthy),
+      "certificate-faults": certificateFaults.isEmpty ? nil : .array(certificateFaults.map { .text($0) }),
     ])
     return String(head.description.dropLast()) + ",\"routes\":["
   }
@@ -23,6 +24,7 @@ extension Snapshot {
     else { return nil }
     self.init(
       version: version, process: Int(clamping: process), nanoseconds: nanoseconds, isHealthy: isHealthy,
+      certificateFaults: (json["certificate-faults"]?.array ?? []).compactMap(\.text),
       routes: routes.compactMap { Route($0) })
     guard self.routes.count == routes.count else { return nil }
   }

@@ -11,6 +11,8 @@ public struct Snapshot: Hashable, Sendable {
   public var nanoseconds: UInt64
   /// Serves on every address. A device that is away does no harm here.
   public var isHealthy: Bool
+  /// What is wrong with files of certificates.
+  public var certificateFaults: [String] = []
   public var routes: [Route] = []
 
   public struct Route: Hashable, Sendable {

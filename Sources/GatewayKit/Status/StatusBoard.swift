@@ -17,6 +17,7 @@ public final class StatusBoard: Sendable {
     /// Per route, each of its listeners, in the order of the configuration.
     var listeners: [String: [Listener]] = [:]
     var isRunning = false
+    var certificateFaults: [String] = []
   }
 
   private let picture = Mutex(Picture())
@@ -42,6 +43,7 @@ public final class StatusBoard: Sendable {
       case .listenerClosed(let route, let url, let bound):
         picture.forget(url, route) { $0.bound == bound }
       case .routeStopped(let route): picture.listeners[route] = nil
+      case .certificateFaults(let faults): picture.certificateFaults = faults
       case .stopping: picture.isRunning = false
       default: break
       }
@@ -63,6 +65,9 @@ public final class StatusBoard: Sendable {
     }
   }
 
+  /// What is wrong with files of certificates.
+  var certificateFaults: [String] { picture.withLock { $0.certificateFaults } }
+
   func listeners(of route: String) -> [Snapshot.Listener] {
     let now = monotonicNanoseconds()
     return picture.withLock { picture in
@@ -78,6 +83,9 @@ public final class StatusBoard: Sendable {
       return .object([
         "healthy": .bool(picture.isHealthy), "routes": .integer(picture.listeners.count),
         "listeners-waiting": .integer(waiting),
+        // Who restarts what is not healthy would lose the certificate that is shown still.
+        "certificate-faults": picture.certificateFaults.isEmpty
+          ? nil : .array(picture.certificateFaults.map { .text($0) }),
       ])
     }
   }

@@ -43,6 +43,8 @@ public enum StatusEvent: Sendable {
   case certificatesRefused(TLSSettingsFault)
   /// It is odd, and shown all the same: it has expired.
   case certificateDoubtful(String)
+  /// All that is wrong at present with files of certificates; empty when nothing is any more.
+  case certificateFaults([String])
   /// The configuration is about to be read again; `reloaded` or `reloadFailed` follows.
   case reloading
   case reloaded(ReloadReport)
@@ -94,6 +96,8 @@ public struct ReloadReport: Hashable, Sendable {
   public var untouched = 0
   /// Keys beside the routes that are different now: "log.level", "control.socket".
   public var settings: [String] = []
+  /// What is wrong with files of certificates that it names: what was shown before is shown still.
+  public var certificateFaults: [String] = []
   /// What is logged from now on, if that is different.
   public var log: Config.Log?
 

@@ -17,7 +17,7 @@ public struct StatusTable {
 
   /// Lines without line ends. Nothing in them moves a terminal's cursor.
   public var lines: [String] {
-    var lines = [headline, ""] + routes
+    var lines = [headline] + faults + [""] + routes
     if snapshot.routes.contains(where: { !$0.clients.isEmpty }) { lines += [""] + clients }
     if snapshot.routes.contains(where: { !$0.totals.ended.isEmpty }) { lines += [""] + endings }
     return lines
@@ -29,6 +29,10 @@ public struct StatusTable {
     let name = paint(TextTable.Cell("baudway \(snapshot.version)").text, .bold)
     let figures = "\(Figures.count(snapshot.routes.count, "route")), \(Figures.count(count, "client"))"
     return "\(name), pid \(snapshot.process), up \(Figures.age(snapshot.nanoseconds)): \(health), \(figures)"
+  }
+
+  private var faults: [String] {
+    snapshot.certificateFaults.map { paint(TextTable.Cell("not taken: \($0)").text, .red) }
   }
 
   // MARK: - Routes

@@ -5,6 +5,11 @@ public enum Suggestion {
   /// The candidate nearest to `word` in edits (insert, delete, replace, swap of neighbours), or nil when none is near
   /// enough to be meant: one edit for each three characters of the word, at least one.
   public static func nearest(to word: String, in candidates: some Sequence<String>) -> String? {
+    if let other = synonyms[word.lowercased()]?.first(where: {
+      candidates.contains($0.prefix { $0 != "=" }.description)
+    }) {
+      return other
+    }
     let written = Array(word.lowercased().unicodeScalars)
     guard !written.isEmpty, written.count <= 64 else { return nil }
     let allowed = max(1, written.count / 3)
@@ -16,6 +21,19 @@ public enum Suggestion {
     }
     return best?.name
   }
+
+  /// What other programs call it, and what it may be here, where there is such a thing.
+  private static let synonyms: [String: [String]] = [
+    "certificate": ["cert"], "cert": ["certificate"], "certfile": ["cert", "certificate"], "chain": ["certificate"],
+    "keyfile": ["key"], "private-key": ["key"], "privkey": ["key"], "ca": ["client-ca"], "cafile": ["ca", "client-ca"],
+    "cacert": ["ca", "client-ca"], "ca-file": ["ca", "client-ca"], "insecure": ["verify=none"],
+    "skip-verify": ["verify=none"], "no-verify": ["verify=none"], "sni": ["server-name"], "hostname": ["server-name"],
+    "protocol": ["subprotocol"], "speed": ["baud"], "bitrate": ["baud"], "baudrate": ["baud"], "bps": ["baud"],
+    "databits": ["data"], "bytesize": ["data"], "stopbits": ["stop"], "flowcontrol": ["flow"], "max-clients": ["max"],
+    "max-connections": ["max"], "kickolduser": ["takeover", "when-full"], "whitelist": ["allow"], "blacklist": ["deny"],
+    "timeout": ["idle-timeout", "connect-timeout"], "password-hash": ["password"], "subject": ["certificate"],
+    "max-size": ["max-message"], "compress": ["deflate"], "compression": ["deflate"], "origin": ["origins"],
+  ]
 
   /// `word` between single quotes, cut to 40 characters, control characters escaped: fit for a line of a log.
   public static func quote(_ word: String) -> String { "'\(plain(word))'" }

@@ -32,6 +32,19 @@ struct TCPBinding {
     return listen.host == nil ? "*:\(address.port)" : "\(address)"
   }
 
+  /// Why it can't be opened, and what to do about that.
+  func failure(_ error: SystemError) -> OpenFailure {
+    let advice: String? =
+      switch error.errno {
+      case EACCES where port < 1024:
+        "ports below 1024 need the capability CAP_NET_BIND_SERVICE (AmbientCapabilities= of a unit), or a socket of systemd"
+      case EADDRINUSE: "another program has it, or another gateway"
+      case EADDRNOTAVAIL: "no interface has that address yet"
+      default: nil
+      }
+    return OpenFailure(error.call, error, advice: advice)
+  }
+
   /// On a socket that is bound it can't fail.
   func setKeepalive(of socket: Int32) throws(SystemError) {
     if keepsAlive {

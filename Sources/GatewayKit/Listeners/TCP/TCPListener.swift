@@ -33,8 +33,8 @@ final class TCPListener: Listener {
       closeLoops()
       // An address that is not there yet, or a port somebody still holds: wait for it, and say so once.
       if error != lastError {
-        let failure = OpenFailure(error.call, error)
-        context.status.tell(.listenerWaits(route: context.route, listener: url, failure, retry: Self.retry))
+        context.status.tell(
+          .listenerWaits(route: context.route, listener: url, binding.failure(error), retry: Self.retry))
       }
       lastError = error
       retryTimer = context.poller.timers.after(Self.retry) { [weak self] in self?.start() }

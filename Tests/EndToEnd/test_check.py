@@ -1,0 +1,76 @@
+"""What `check` says beyond the file itself: certificates that are of no use, and doors that are wider open than roles say."""
+import pytest
+from certificates import Authority
+from kit import Gateway
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def check(text: str):
+    gateway = Gateway({"routes": {}})
+    gateway.path.write_text(text)
+    done = gateway.command("check", str(gateway.path))
+    return done.returncode, done.stderr.replace(f"{gateway.path}:", ""), done.stdout
+
+
+def route(tls: str, listen="tls://127.0.0.1:0", top="") -> str:
+    return f"{top}routes:\n  lab:\n    listen: {listen}\n    endpoint: sim://echo\n    tls:\n" + "".join(
+        f"      {line}\n" for line in tls.splitlines())
+
+
+def test_good_files_are_good(authority):
+    pair, authority_file, lists = authority.issue("gw.test", "gw.test"), authority.certificate, authority.revocations()
+    code, said, table = check(route(
+        f"certificate: {pair.certificate}\nkey: {pair.key}\nclient-ca: {authority_file}\ncrl: {lists}"))
+    assert (code, said) == (0, "") and "client-ca" in table
+
+
+def test_each_file_that_is_of_no_use_is_named_with_its_place(authority, tmp_path):
+    pair, other = authority.issue("gw.test", "gw.test"), authority.issue("other.test", "other.test")
+    broken, missing = tmp_path / "broken.pem", tmp_path / "missing.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
+    good = f"certificate: {pair.certificate}\nkey: {pair.key}\n"
+    for tls, place, words in [
+        (f"certificate: {missing}\nkey: {pair.key}", "6:7: routes.lab.tls.certificate: ", "missing.pem"),
+        (f"certificate: {broken}\nkey: {pair.key}", "6:7: routes.lab.tls.certificate: ", "broken.pem"),
+        (f"certificate: {pair.certificate}\nkey: {missing}", "7:7: routes.lab.tls.key: ", "missing.pem"),
+        (f"certificate: {pair.certificate}\nkey: {other.key}", "7:7: routes.lab.tls.key: ", "does not belong"),
+        (good + f"client-ca: {missing}", "8:7: routes.lab.tls.client-ca: ", "missing.pem"),
+        (good + f"client-ca: {authority.certificate}\ncrl: {broken}", "9:7: routes.lab.tls.crl: ", "broken.pem"),
+        (good + "ciphers: NONSENSE", "", "NONSENSE"),
+    ]:
+        code, said, table = check(route(tls))
+        assert (code, table) == (78, ""), tls
+        assert said.startswith(place) and words in said, (tls, said)
+    # All that is wrong, at once.
+    code, said, _ = check(route(
+        good + f"client-ca: {missing}\ncertificates: [{{ certificate: {broken}, key: {pair.key} }}]"))
+    assert code == 78 and len(said.splitlines()) == 2 and "broken.pem" in said and "missing.pem" in said
+
+
+def test_an_expired_certificate_is_a_warning(authority):
+    late = authority.issue("late", days=(-3, -1))
+    code, said, table = check(route(f"certificate: {late.certificate}\nkey: {late.key}"))
+    assert code == 0 and said.startswith("6:7: routes.lab.tls.certificate: warning: ") and "expired" in said and table
+
+
+def test_roles_that_a_listener_cannot_hold_are_a_warning():
+    users = "users: { ada: { token: token-of-ada-0123, roles: { lab: monitor } } }\n"
+    lab = users + "routes:\n  lab:\n    endpoint: sim://echo\n    listen: ["
+    code, said, _ = check(lab + "'ws://127.0.0.1:0/lab', 'tcp://127.0.0.1:0']\n")
+    assert code == 0 and said.startswith("5:38: routes.lab.listen: warning: users have roles") and "role=monitor" in said
+    for quiet in ["'ws://127.0.0.1:0/lab'", "'tcp://127.0.0.1:0?role=monitor'", "'unix:///tmp/x'"]:
+        assert check(lab + quiet + "]\n")[:2] == (0, ""), quiet
+    assert check(lab.replace("lab: monitor", "other: monitor").replace("routes:", "routes:\n  other: { listen: "
+        "'unix:///tmp/y', endpoint: 'sim://sink' }") + "'tcp://127.0.0.1:0']\n")[:2] == (0, "")
+
+
+def test_a_listener_for_proxies_that_nobody_may_be_is_a_mistake():
+    lab = "routes:\n  lab:\n    endpoint: sim://echo\n    listen: 'tcp://127.0.0.1:0?proxy-protocol=required'\n"
+    for top in ("", "proxies: []\n"):
+        code, said, _ = check(top + lab)
+        assert code == 78 and "routes.lab.listen: lets nobody in" in said and "proxies: [127.0.0.1]" in said
+    assert check("proxies: [127.0.0.1]\n" + lab)[:2] == (0, "")
