@@ -81,6 +81,8 @@ def modem(booted):
     for module in ("dummy_hcd", "cdc_acm", "usb_f_acm", "g_serial"):
         booted.ask(f"modprobe {module}")
     until(lambda: booted.run(f"test -c {MODEM} && test -c /dev/ttyGS0").returncode == 0, 20, "the modem's nodes")
+    yield
+    booted.ask("rmmod g_serial dummy_hcd cdc_acm")
 
 
 def test_modem_lines_are_told_as_the_driver_wakes_for_them(guest, modem):
