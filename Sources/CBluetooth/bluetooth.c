@@ -103,6 +103,13 @@ int bluetooth_security(int fd) {
   return security.key_size ? security.level : 0;
 }
 
+int bluetooth_unsent(int fd) {
+  int room = 0, size = 0;
+  socklen_t length = sizeof size;
+  if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, &length) < 0 || ioctl(fd, TIOCOUTQ, &room) < 0) return 0;
+  return room < size ? size - room : 0;  // Bluetooth's sockets answer with the room that is left
+}
+
 int bluetooth_drops(int fd) {
   uint32_t info[SK_MEMINFO_VARS] = {0};
   socklen_t size = sizeof info;

@@ -11,7 +11,8 @@ line and answers a line.
   locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with anybody; echoes
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
-  lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME · pull
+  lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
+  heard NAME: bytes over LE, ever · pull
 """
 import asyncio
 import logging
@@ -49,6 +50,7 @@ class Peer:
         self.channels = {}  # by number, those that are open
         self.out = None  # the characteristic that tells
         self.queue = asyncio.Queue()
+        self.heard = 0
 
     def listen(self, number, echo=True):
         def accept(channel):
@@ -70,7 +72,11 @@ class Peer:
 
     def serve(self, service, written, told, how=P.NOTIFY, writing=P.WRITE | P.WRITE_WITHOUT_RESPONSE, locked=False):
         """A serial service that echoes, in order."""
-        value = CharacteristicValue(write=lambda connection, data: self.queue.put_nowait((connection, bytes(data))))
+        def written_to(connection, data):
+            self.heard += len(data)
+            self.queue.put_nowait((connection, bytes(data)))
+
+        value = CharacteristicValue(write=written_to)
         if written == told:
             both = [Characteristic(written, P.READ | how | writing, READ_WRITE, value)]
         else:
@@ -104,7 +110,12 @@ class Peer:
         def accept(channel):
             self.channels.setdefault(psm, []).append(channel)
             channel.on("close", lambda: channel in self.channels[psm] and self.channels[psm].remove(channel))
-            channel.sink = lambda data: channel.write(bytes(data))
+
+            def hear(data):
+                self.heard += len(data)
+                channel.write(bytes(data))
+
+            channel.sink = hear
 
         manager = self.device.l2cap_channel_manager
         plain = manager.on_channel_closed
@@ -170,6 +181,7 @@ async def build(air):
     locked = Peer(air, "locked", "00:AA:01:00:00:06", "C0:00:00:00:00:05", classic=False)
     locked.serve("FFE0", "FFE1", "FFE1", locked=True)
     locked.advertise_as("test-locked", "FFE0")
+    locked.serve_channel(128)
     peers = {peer.name: peer for peer in (serial, Peer(air, "mute", "00:AA:01:00:00:05"), nus, hm10, shy, locked)}
     for peer in peers.values():
         await peer.power_on()
@@ -223,6 +235,9 @@ class Devices:
         peer = self.peers[name]
         for connection in list(peer.device.connections.values()):
             await peer.tell(connection, text.encode())
+
+    async def do_heard(self, name):
+        return str(self.peers[name].heard)
 
     async def do_open(self, name):
         return " ".join(f"{number}:{len(open_)}" for number, open_ in self.peers[name].channels.items() if open_) or "none"

@@ -31,7 +31,7 @@ class Air:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
-        assert not answer.startswith("error"), f"{line}: {answer}"
+        assert answer and not answer.startswith("error"), f"{line}: {answer or 'the devices have ended'}"
         return answer
 
     # The adapter.

@@ -74,6 +74,18 @@ struct AdapterFlowTests {
     #expect(index(ready.last) == 0)
   }
 
+  @Test("is looked at again when somebody else is about to switch it")
+  func busy() throws {
+    var flow = AdapterFlow(nil)
+    let off = Kernel.information(0, isOn: false, speaksLE: true)
+    for event in [Kernel.list(0), off] { _ = flow.handle(try #require(event)) }
+    let busy = try #require(Kernel.answer(.setPowered, 0, status: ManagementStatus.busy))
+    #expect(flow.handle(busy) == .retryLater)
+    #expect(flow.handleRetry() == .send(.ask(0)))
+    #expect(index(flow.handle(try #require(Kernel.information(0, isOn: true, speaksLE: true)))) == 0)
+    #expect(flow.handleRetry() == .wait)
+  }
+
   @Test("is missing, and it is said how")
   func missing() {
     let off = Kernel.information(0, isOn: false, speaksLE: true)

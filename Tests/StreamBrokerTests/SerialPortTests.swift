@@ -65,6 +65,11 @@ struct SerialPortTests {
     #expect(port.holders == [SerialPort.Holder(process: 70, program: "minicom")])
     #expect(port.obstacle == nil)
     #expect(ports(of: tree).first?.obstacle?.errno == ENOENT)
+    // Nothing that is looked up besides takes its place: this one has no name and no manufacturer.
+    try tree.plug("ttyUSB1", "1a86", "7523", at: "1-2")
+    symlink(tree.folder / "dev/loop", tree.folder / "dev/loop")
+    symlink("loop", tree.folder / "dev/ttyUSB1")
+    #expect(ports(of: tree).last?.obstacle?.errno == ELOOP)
   }
 
   @Test("leaves out the places of a driver that have no UART, and what has no device")

@@ -31,6 +31,8 @@ int bluetooth_set_receive_mtu(int fd, uint16_t mtu);
 int bluetooth_send_mtu(int fd);
 /// The level that holds (BT_SECURITY), 0 while there is no key yet.
 int bluetooth_security(int fd);
+/// What was written and is not with the controller yet, in bytes as the kernel counts them, with its own overhead.
+int bluetooth_unsent(int fd);
 /// Messages that the kernel has dropped because nobody read (SO_MEMINFO).
 int bluetooth_drops(int fd);
 

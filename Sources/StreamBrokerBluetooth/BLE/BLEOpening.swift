@@ -56,7 +56,9 @@ final class BLEOpening: Opening {
     case .failure(let error): fail("use Bluetooth's management channel", error, nil)
     case .success(let event):
       // Our own device may pair as it likes, for the URL asks for it; where bluetoothd runs, its agents answer as well.
-      if case .asksToPair(let device, justWorks: true) = event.content, device == target?.device {
+      if case .asksToPair(let device, justWorks: true) = event.content, device == target?.device,
+        event.adapter == adapter?.index
+      {
         management?.send(.confirm(device, event.adapter))
       }
       if adapter == nil {
@@ -73,6 +75,9 @@ final class BLEOpening: Opening {
     switch step {
     case .send(let command): management?.send(command)
     case .giveUp(let fault): fail("choose an adapter", nil, fault.advice)
+    case .retryLater:
+      let retry = poller.timers.after(.milliseconds(200)) { [self] in handle(adapterFlow.handleRetry()) }
+      underWay = { [poller] in poller.timers.cancel(retry) }
     case .wait: break
     case .ready(let adapter):
       self.adapter = adapter
@@ -108,7 +113,7 @@ final class BLEOpening: Opening {
     case .giveUp(let fault): fail("find \(plan.scan)", nil, fault.advice)
     case .found(let found, let ending):
       if let ending { management?.send(ending) }
-      connect(to: found.device)
+      if done != nil { connect(to: found.device) }
     case .wait: break
     }
   }
@@ -136,11 +141,7 @@ final class BLEOpening: Opening {
   }
 
   private func connected(_ socket: DescriptorParcel, _ target: LETarget) {
-    guard target.psm == nil else {
-      guard let descriptor = socket.take() else { return }
-      let longest = Int(bluetooth_send_mtu(descriptor.raw))
-      return finish(.success(BluetoothStream(descriptor, longestMessage: longest > 0 ? longest : 23, on: poller)))
-    }
+    guard target.psm == nil else { return secure(socket, target) }
     let conversation = GATTConversation(socket, GATTLookUp(plan.gatt), on: poller) { [self] result in
       switch result {
       case .failure(let failure): finish(.failure(failure.failure(plan.gatt, at: target)))
@@ -154,6 +155,28 @@ final class BLEOpening: Opening {
     }
     underWay = { conversation.cancel() }
     conversation.start(awaiting: plan.security)
+  }
+
+  /// A channel that is to be encrypted carries nothing before it is.
+  private func secure(_ socket: DescriptorParcel, _ target: LETarget) {
+    guard let descriptor = socket.take() else { return }
+    let raw = descriptor.raw
+    let parcel = DescriptorParcel(descriptor)
+    let open = { [self] in
+      guard let descriptor = parcel.take() else { return }
+      let longest = Int(bluetooth_send_mtu(raw))
+      finish(.success(BluetoothStream(descriptor, longestMessage: longest > 0 ? longest : 23, isLE: true, on: poller)))
+    }
+    guard let security = plan.security, security != .low else { return open() }
+    setDeadline(GATTConversation.pairingPatience) { [self] in
+      let failure = GATTConversation.Failure.notEncrypted.failure(plan.gatt, at: target)
+      finish(.failure(OpenFailure("connect to \(target)", failure.cause, advice: failure.advice)))
+    }
+    let encryption = EncryptionWatch(of: raw, security, on: poller, then: open)
+    underWay = {
+      encryption.cancel()
+      _ = parcel.take()
+    }
   }
 
   // MARK: - Steps
@@ -192,11 +215,13 @@ final class BLEOpening: Opening {
   func cancel() {
     done = nil
     poller.timers.cancel(deadline)
-    // A scan of ours would end with the socket; the kernel is told all the same, so that the next one finds it over.
-    if let ending = scanFlow?.ending { management?.send(ending) }
+    // A scan of ours would end with the socket; the kernel is told all the same, so that the next one finds it over. Both are
+    // let go of first: a command that can't be sent comes back here.
+    let (ending, management) = (scanFlow?.ending, management)
     scanFlow = nil
+    self.management = nil
+    if let ending { management?.send(ending) }
     management?.close()
-    management = nil
     let underWay = underWay
     self.underWay = {}
     underWay()

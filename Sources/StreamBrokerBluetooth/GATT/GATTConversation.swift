@@ -20,7 +20,10 @@ final class GATTConversation: PollHandler {
   private var lookUp: GATTLookUp
   private var done: ((Result<Found, Failure>) -> Void)?
   private var deadline: Timers.Token?
-  private var look: Timers.Token?
+  private var encryption: EncryptionWatch?
+  // Nothing is read and nothing said meanwhile: what comes in clear is not to be believed, and a socket that is securing its
+  // link takes nothing.
+  private var isSecuring = false
   private var isInPoller = false
   private var buffer = [UInt8](repeating: 0, count: ATTMessage.mostMTU)
 
@@ -28,8 +31,6 @@ final class GATTConversation: PollHandler {
   static let patience = Duration.seconds(10)
   /// For pairing, in which people may have a part.
   static let pairingPatience = Duration.seconds(30)
-  // Nothing tells when a link is encrypted: it is asked.
-  private static let betweenLooks = Duration.milliseconds(50)
 
   init(
     _ socket: DescriptorParcel, _ lookUp: GATTLookUp, on poller: Poller,
@@ -71,6 +72,10 @@ final class GATTConversation: PollHandler {
     let hungUp = !events.isDisjoint(with: .hangUp)
     var error: SystemError?
     if hungUp, let raw = descriptor?.raw { error = SocketOptions.takeError(of: raw, "read") }
+    if isSecuring {
+      if hungUp { finish(.failure(.broke(error ?? SystemError("read", ECONNRESET)))) }
+      return
+    }
     while done != nil, let raw = descriptor?.raw {
       let count = Glibc.read(raw, &buffer, buffer.count)
       if count > 0 {
@@ -104,15 +109,15 @@ final class GATTConversation: PollHandler {
   }
 
   private func awaitEncryption(_ security: BluetoothTarget.Security, _ then: @escaping () -> Void) {
-    setDeadline(Self.pairingPatience, .notEncrypted)
-    lookAtSecurity(security, then)
-  }
-
-  private func lookAtSecurity(_ security: BluetoothTarget.Security, _ then: @escaping () -> Void) {
     guard let raw = descriptor?.raw else { return }
-    // A link that is gone says what was asked for; that it is gone the poller tells.
-    if bluetooth_security(raw) >= Int32(security.rawValue) { return then() }
-    look = poller.timers.after(Self.betweenLooks) { [self] in lookAtSecurity(security, then) }
+    setDeadline(Self.pairingPatience, .notEncrypted)
+    isSecuring = true
+    poller.change(raw, to: [])
+    encryption = EncryptionWatch(of: raw, security, on: poller) { [self] in
+      isSecuring = false
+      poller.change(raw, to: .readable)
+      then()
+    }
   }
 
   private func finish(_ result: Result<Found, Failure>) {
@@ -134,7 +139,7 @@ final class GATTConversation: PollHandler {
 
   private func take() -> DescriptorParcel? {
     poller.timers.cancel(deadline)
-    poller.timers.cancel(look)
+    encryption?.cancel()
     guard let socket = descriptor.take() else { return nil }
     if isInPoller { poller.remove(socket.raw) }
     isInPoller = false

@@ -18,8 +18,13 @@ final class GATTStream: ByteStream, PollHandler {
   /// The payload of a notification.
   var largestUnit: Int { plan.mtu - 3 }
   var holdsBytes: Bool { !held.isEmpty }
+  /// A link that nobody uses any more is cut by the kernel two seconds after close(2), whatever waits to be sent.
+  var unread: Int? {
+    guard descriptor != nil, !isHungUp else { return nil }
+    return Int(bluetooth_unsent(raw)) + (awaitsAnswer ? 1 : 0)
+  }
 
-  private let plan: GATTPlan
+  private var plan: GATTPlan
   private let raw: Int32
   private let poller: Poller
   private var descriptor: Descriptor?
@@ -39,6 +44,7 @@ final class GATTStream: ByteStream, PollHandler {
   private let tellLoss: (Int) -> Void
   private var losses: Int32 = 0
   private var mayHaveLost = false
+  private var lossesAtRequest: Int32 = 0
 
   /// A device that does not confirm a request for so long is gone (Bluetooth Core, Vol 3, Part F, section 3.3.3).
   static let answerPatience = Duration.seconds(30)
@@ -54,6 +60,7 @@ final class GATTStream: ByteStream, PollHandler {
     self.poller = poller
     self.tellLoss = tellLoss
     held = plan.early[...]
+    self.plan.early = []
     self.descriptor = consume descriptor
   }
 
@@ -76,7 +83,10 @@ final class GATTStream: ByteStream, PollHandler {
     guard count > 0 else { return 0 }
     run.copyBytes(from: held.prefix(count))
     held = held.dropFirst(count)
-    if held.isEmpty { waitsChanged() }
+    if held.isEmpty {
+      held = []  // it shares the message's storage, and the next one would be a copy
+      waitsChanged()
+    }
     return count
   }
 
@@ -129,10 +139,15 @@ final class GATTStream: ByteStream, PollHandler {
   }
 
   private func flush() {
-    while let first = owed.first,
-      Glibc.send(raw, first, first.count, Int32(MSG_NOSIGNAL)) == first.count || errno != EAGAIN
-    {
-      owed.removeFirst()  // what is lost with a broken socket is not missed
+    while let first = owed.first {
+      if Glibc.send(raw, first, first.count, Int32(MSG_NOSIGNAL)) != first.count {
+        if errno == EINTR { continue }
+        guard errno != EAGAIN else { return }
+        // What broke the link says more than that it is broken.
+        let error = SystemError("write")
+        if !isHungUp { hangUp(SocketOptions.takeError(of: raw, "write") ?? error) }
+      }
+      owed.removeFirst()
     }
   }
 
@@ -164,6 +179,7 @@ final class GATTStream: ByteStream, PollHandler {
       }
       taken += size
       if plan.asksForAnswers {
+        lossesAtRequest = bluetooth_drops(raw)
         awaitAnswer()
         break
       }
@@ -197,6 +213,8 @@ final class GATTStream: ByteStream, PollHandler {
   }
 
   private func noAnswer() {
+    // The kernel may have dropped it with what nobody took.
+    if bluetooth_drops(raw) > lossesAtRequest { return answered() }
     // It may lie behind what nobody takes.
     guard held.isEmpty, owed.isEmpty else { return awaitAnswer() }
     awaitsAnswer = false
@@ -208,6 +226,8 @@ final class GATTStream: ByteStream, PollHandler {
 
   private func hangUp(_ error: SystemError?) {
     isHungUp = true
+    awaitsAnswer = false
+    poller.timers.cancel(answerDeadline)
     fault = fault ?? error
     announce()
   }
@@ -292,6 +312,7 @@ final class GATTStream: ByteStream, PollHandler {
   // What was written before close(2) the kernel still sends.
   func close() {
     guard descriptor != nil else { return }
+    countLosses()
     poller.timers.cancel(answerDeadline)
     if isInPoller { poller.remove(raw, isClosing: true) }
     descriptor = nil

@@ -2,6 +2,7 @@
 // whoever asks first, and then a read says EAGAIN for ever, while bytes may still be queued. So at a hang-up the error is taken
 // first, then all is read, and EAGAIN is the end.
 
+internal import CBluetooth
 import ByteStreams
 import Glibc
 
@@ -27,11 +28,16 @@ final class BluetoothStream: ByteStream, PollHandler {
   private var isFull = false
 
   private let longestMessage: Int
+  private let isLE: Bool
+
+  /// On an LE channel close(2) throws away what waits for the other side's credits.
+  var unread: Int? { isLE && descriptor != nil && !isHungUp ? Int(bluetooth_unsent(raw)) : nil }
 
   /// Takes over a connected, non-blocking socket of the stream kind. On an LE channel one write is one message, of
   /// `longestMessage` bytes at most.
-  init(_ descriptor: consuming Descriptor, longestMessage: Int = .max, on poller: Poller) {
+  init(_ descriptor: consuming Descriptor, longestMessage: Int = .max, isLE: Bool = false, on poller: Poller) {
     raw = descriptor.raw
+    self.isLE = isLE
     self.longestMessage = longestMessage
     self.poller = poller
     self.descriptor = consume descriptor
@@ -140,7 +146,8 @@ final class BluetoothStream: ByteStream, PollHandler {
 
   // MARK: - The end
 
-  // RFCOMM knows no half-close: shutdown(2) of one direction ends both. What was written before close(2) the kernel still sends.
+  // RFCOMM knows no half-close: shutdown(2) of one direction ends both. What was written to RFCOMM before close(2) the
+  // kernel still sends.
   func close() {
     guard descriptor != nil else { return }
     if isInPoller { poller.remove(raw, isClosing: true) }

@@ -5,6 +5,8 @@ struct AdapterFlow: Sendable {
     case send(ManagementCommand)
     case ready(ManagedAdapter)
     case giveUp(Fault)
+    /// `handleRetry()` after a moment.
+    case retryLater
     case wait
   }
 
@@ -55,10 +57,19 @@ struct AdapterFlow: Sendable {
       return askNext()
     case (.enabling, .setLE) where event.adapter == chosen?.index,
       (.powering, .setPowered) where event.adapter == chosen?.index:
+      // Somebody else, such as another route, is about to switch it.
+      if status == ManagementStatus.busy { return .retryLater }
       guard status == ManagementStatus.success else { return giveUp(fault(status)) }
       return switchOn()
     default: return .wait
     }
+  }
+
+  /// What has become of the adapter meanwhile.
+  mutating func handleRetry() -> Step {
+    guard let chosen, state == .enabling || state == .powering else { return .wait }
+    (state, left, adapters) = (.asking, [chosen.index], [])
+    return .send(.ask(chosen.index))
   }
 
   private static func indexes(_ content: ArraySlice<UInt8>) -> [UInt16]? {

@@ -52,14 +52,14 @@ public struct SerialPort: Hashable, Sendable {
     let holders = holders(of: Set(names.map { node($0, ports) }), in: procfs)
     return names.sorted { ($0.utf8.count, $0) < ($1.utf8.count, $1) }.map { name in
       let node = node(name, ports)
+      let obstacle = access(node, R_OK | W_OK) == 0 ? nil : SystemError("access")
       let adapter = ports.port(name)
       let links = ports.links("by-id", to: node) + ports.links("by-path", to: node)
       let driver = FileSystem.realPath("\(ports.sysfs)/class/tty/\(name)/device/driver")
-      let isOpenable = access(node, R_OK | W_OK) == 0
       return SerialPort(
         node: node, url: adapter.map { ports.name($0, among: usb) } ?? "tty://\(links.first ?? node)", links: links,
         usb: adapter.map { USB($0) }, driver: driver.map { String(FileSystem.lastName(of: $0)) },
-        holders: holders[node] ?? [], obstacle: isOpenable ? nil : SystemError("access"))
+        holders: holders[node] ?? [], obstacle: obstacle)
     }
   }
 
