@@ -87,6 +87,7 @@ class Radio(Controller):
         super().__init__(*arguments, **more)
         self.silent = False  # out of range: hears and says nothing
         self.muted = False
+        self.pace = self.next_packet = 0  # seconds that a packet of data takes to go out, and when the next one does
         self.paging = None
         self.le_legacy_advertiser = Advertiser(self)
         self.accept_list = set()
@@ -116,6 +117,14 @@ class Radio(Controller):
         if isinstance(packet, hci.HCI_Link_Key_Notification_Event):
             packet = hci.HCI_Link_Key_Notification_Event(bd_addr=packet.bd_addr, link_key=packet.link_key, key_type=4)
         super().send_hci_packet(packet)
+
+    def on_hci_acl_data_packet(self, packet):
+        now = asyncio.get_running_loop().time()
+        self.next_packet = max(now, self.next_packet) + self.pace
+        if self.next_packet > now:
+            self.later(self.next_packet - now, super().on_hci_acl_data_packet, packet)
+        else:
+            super().on_hci_acl_data_packet(packet)
 
     def on_hci_reset_command(self, command):
         # A host that resets has no links any more; the other side finds out by supervision time-out.

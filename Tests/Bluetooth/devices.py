@@ -12,7 +12,7 @@ line and answers a line.
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
-  heard NAME: bytes over LE, ever · pull
+  heard NAME: bytes over LE, ever · pull · pace MS: so slow is the guest's adapter
 """
 import asyncio
 import logging
@@ -235,6 +235,9 @@ class Devices:
         peer = self.peers[name]
         for connection in list(peer.device.connections.values()):
             await peer.tell(connection, text.encode())
+
+    async def do_pace(self, milliseconds):
+        self.radio.pace = int(milliseconds) / 1000
 
     async def do_heard(self, name):
         return str(self.peers[name].heard)
