@@ -47,7 +47,7 @@ TRAPS = {
         "  a:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n"
         "  b:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n", [(None, "/dev/tty")]),
     "a scheme of another build": (
-        "  bad:\n    listen: tcp://127.0.0.1:0\n    endpoint: ble://FFE0/00:0a:3a:22:68:73\n",
+        "  bad:\n    listen: tcp://127.0.0.1:0\n    endpoint: rfc2217://host:4001?baud=9600\n",
         [(3, "not in this build")]),
     "a device address of an Apple system": (
         "  bad:\n    listen: tcp://127.0.0.1:0\n"
