@@ -96,6 +96,11 @@ let package = Package(
       ],
       swiftSettings: strict),
 
+    // The library without the gateway: an example.
+    .executableTarget(
+      name: "stream-example", dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth"],
+      swiftSettings: strict),
+
     // Tests.
     .target(
       name: "StreamTestKit", dependencies: ["ByteStreams", "CLinux", "COpenSSL", "StreamBroker"],

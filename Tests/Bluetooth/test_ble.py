@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from kit import receive, run_all, until
+from kit import ROOT, receive, run_all, until
 from radio import HM10, LOCKED, NOBODY, NUS, NUS_SERVICE
 from rig import GuestGateway
 from test_rfcomm import answers, config, digest, said
@@ -62,6 +62,11 @@ def test_a_device_that_wants_encryption_is_paired(air, guest):
     echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random", 16 << 10)
     air.order("hangup locked")
     echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random&security=medium", 4 << 10)
+
+
+def test_a_program_of_twenty_lines_talks_to_a_device(air, guest):
+    program = ROOT / ".build/debug/stream-example"
+    assert guest.ask(f"{program} 'ble://{NUS_SERVICE}?name=test-nus' hello", 60) == "hello\n"
 
 
 def test_what_the_device_says_by_itself_arrives(air, guest):
