@@ -21,6 +21,9 @@ public struct SystemError: Error, Hashable, Sendable {
     linux_errno_name(errno).map { String(cString: $0) } ?? "errno \(errno)"
   }
 
+  /// The driver knows no such call: ENOTTY, and some drivers say EINVAL.
+  public var meansNoSuchThing: Bool { errno == ENOTTY || errno == EINVAL }
+
   /// "Address already in use"
   public var text: String { String(cString: linux_errno_text(errno)) }
 }

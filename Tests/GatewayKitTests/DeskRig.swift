@@ -72,7 +72,7 @@ final class DeskStream: ByteStream, DeskChannel {
     return told
   }
 
-  fileprivate func add(_ items: [Item]) { self.items += items }
+  func add(_ items: [Item]) { self.items += items }
 }
 
 extension HubRig {

@@ -182,6 +182,55 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.isClosed && line.purges.isEmpty && rig.dropped == 0)
   }
 
+  @Test(
+    "says its last words at the line's own settings, whatever its last client had set or is about to",
+    arguments: 0...2)
+  func lastWordsAtOwnSettings(answers: Int) throws {
+    let rig = try LinkRig { $0.onClose = [7] }
+    let client = DeskStream()
+    rig.join(client, desk: Desk(client))
+    let line = ScriptedLine()
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.canHalfClose = false
+    endpoint.serialLine = line
+    rig.openings[0].succeed(endpoint)
+    client.add([.text(#"{"request":"line","baud":115200}"#)])
+    rig.wakeReader(client)
+    for _ in 0..<answers { line.answer() }
+    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    for _ in 0..<2 { line.answer() }
+    #expect(endpoint.written == [] && rig.link.status == .draining)
+    line.answer()
+    #expect(endpoint.written == [7] && line.settings == LineSettings() && line.applied.last == LineSettings())
+    line.answer()
+    #expect(rig.link.status == .closed && endpoint.isClosed && line.asked == 0)
+  }
+
+  @Test("does not wait for ever for a port that can't send what was to go at other settings")
+  func stuckAtOtherSettings() throws {
+    let line = ScriptedLine(unsent: [0] + Array(repeating: 300, count: 1000))
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.canHalfClose = false
+    endpoint.serialLine = line
+    let rig = try LinkRig { device in
+      device.onClose = [7]
+      device.drain = .milliseconds(50)
+    }
+    let client = DeskStream()
+    rig.join(client, desk: Desk(client))
+    rig.openings[0].succeed(endpoint)
+    client.add([.text(#"{"request":"line","baud":115200}"#)])
+    rig.wakeReader(client)
+    for _ in 0..<2 { line.answer() }
+    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    for _ in 0..<200 where rig.link.status == .draining {
+      while line.asked > 0 { line.answer() }
+      rig.pass(.milliseconds(10))
+    }
+    #expect(endpoint.written == [7] && line.settings == LineSettings())
+    #expect(rig.link.status == .closed && line.purges == [.output] && rig.dropped == 300)
+  }
+
   @Test("throws away what the port does not get rid of, and counts it")
   func stuck() throws {
     let line = ScriptedLine(unsent: [300, 300])

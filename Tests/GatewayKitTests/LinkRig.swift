@@ -103,12 +103,13 @@ final class LinkRig: LinkDelegate {
   var openings: [ScriptedOpening] { connector.openings }
 
   @discardableResult
-  func join(_ client: any ByteStream) -> Session {
+  func join(_ client: any ByteStream, desk: Desk? = nil) -> Session {
     lastNumber += 1
     clients.append(client)
     let session = Session(
       Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client, number: lastNumber, hub: link.hub,
       buffer: link.hub.policy.buffer, on: poller)
+    session.desk = desk
     link.join(session)
     return session
   }

@@ -7,6 +7,7 @@ final class Farewell: ByteStreamDelegate {
   private let stream: any ByteStream
   private let poller: Poller
   private var words: ArraySlice<UInt8>
+  private let settings: LineSettings?
   private let patience: Duration
   private var deadline: Timers.Token?
   // What the port still had to send when it was last asked.
@@ -20,13 +21,15 @@ final class Farewell: ByteStreamDelegate {
     !words.isEmpty || stream.serialLine != nil
   }
 
-  /// `done` is called once, maybe at once, with how many bytes the port did not get rid of. The stream is its caller's again.
+  /// The words go out at `settings`, where the line has others; nil: at those it has. `done` is called once, maybe at once, with
+  /// how many bytes the port did not get rid of. The stream is its caller's again.
   init(
-    to stream: any ByteStream, saying words: [UInt8], patience: Duration, on poller: Poller,
-    then done: @escaping (Int) -> Void
+    to stream: any ByteStream, saying words: [UInt8], at settings: LineSettings? = nil, patience: Duration,
+    on poller: Poller, then done: @escaping (Int) -> Void
   ) {
     self.stream = stream
     self.words = words[...]
+    self.settings = settings
     self.patience = patience
     self.poller = poller
     self.done = done
@@ -35,10 +38,25 @@ final class Farewell: ByteStreamDelegate {
   func start() {
     stream.delegate = self
     stream.readerWaits = .readable  // what it says is of no use any more, but unread it may keep it from listening
+    guard let line = stream.serialLine else {
+      waitOnce()
+      return speak()
+    }
+    stream.writerWaits = []
+    if let settings { return restore(settings, of: line) }
     waitOnce()
     // What the line was asked to do before, such as to throw away what it was sent, comes first.
-    guard let line = stream.serialLine else { return speak() }
     line.unsent { [weak self] _ in self?.speak() }
+  }
+
+  /// Behind what clients have sent at theirs.
+  private func restore(_ settings: LineSettings, of line: any SerialLine) {
+    waitOnce(longer: type(of: line).longestWait)
+    line.whenSent(on: poller) { [weak self] in
+      guard let self, done != nil else { return }
+      waitOnce()
+      line.apply(settings) { [weak self] _ in self?.speak() }
+    }
   }
 
   /// Time is up: what can go at once still goes.
@@ -106,9 +124,9 @@ final class Farewell: ByteStreamDelegate {
   // MARK: - Patience
 
   /// Something has moved: the wait begins anew.
-  private func waitOnce() {
+  private func waitOnce(longer: Duration = .zero) {
     poller.timers.cancel(deadline)
-    deadline = poller.timers.after(patience) { [weak self] in self?.lostPatience() }
+    deadline = poller.timers.after(patience + longer) { [weak self] in self?.lostPatience() }
   }
 
   private func lostPatience() {

@@ -38,23 +38,12 @@ extension Link {
 
   // MARK: - The line of an open port
 
-  // What was sent before is sent at the old bit rate, as far as a port that can't send may hold up the change.
-  private static let longestWait = Duration.seconds(1)
-
   /// Between what clients have sent so far and what they send from now on.
   private func change(_ line: any SerialLine, of stream: any ByteStream, from old: RouteSettings) {
     hub.holdInput()
-    whenSent(line, before: poller.timers.now &+ Self.longestWait.nanoseconds) { [weak self, weak stream] in
+    line.whenSent(on: poller) { [weak self, weak stream] in
       guard let self, let stream, stream === hub.endpoint else { return }
       apply(line, of: stream, from: old.url)
-    }
-  }
-
-  private func whenSent(_ line: any SerialLine, before limit: UInt64, then done: @escaping () -> Void) {
-    line.unsent { [weak self] answer in
-      guard let self else { return }
-      guard case .success(let count) = answer, count > 0, poller.timers.now < limit else { return done() }
-      poller.timers.after(.milliseconds(10)) { [weak self] in self?.whenSent(line, before: limit, then: done) }
     }
   }
 

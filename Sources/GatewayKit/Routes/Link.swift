@@ -210,7 +210,10 @@ final class Link: HubDelegate {
     let words = oldLastWords ?? settings.device.onClose
     guard Farewell.isNeeded(for: stream, words) else { return part(from: stream) }
     say(.draining)
-    farewell = Farewell(to: stream, saying: words, patience: settings.device.drain, on: poller) { [weak self] unsent in
+    let base = words.isEmpty ? nil : hub.settingsToRestore(of: stream.serialLine)
+    farewell = Farewell(
+      to: stream, saying: words, at: base, patience: settings.device.drain, on: poller
+    ) { [weak self] unsent in
       guard let self else { return stream.close() }
       farewell = nil
       if unsent > 0 { delegate.link(self, dropped: UInt64(unsent)) }

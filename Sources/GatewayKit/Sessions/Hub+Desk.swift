@@ -88,16 +88,14 @@ extension Hub {
   /// What waited for the line.
   func carryOutAll() {
     for session in sessions {
-      guard let desk = session.desk, !session.isOver else { continue }
-      carryOut(of: session, desk)
-      takeTexts(of: session, desk)
+      if let desk = session.desk { goOn(session, desk) }
     }
   }
 
   /// The next command of his that is due, one at a time. It waits for a link that is being opened: whether it can be done, and who
   /// may, is seen then.
   func carryOut(of session: Session, _ desk: Desk) {
-    while !isComing, !keeping.isPuttingRight,
+    while !isComing, !keeping.isPuttingRight, keeping.busyLeavers == 0,
       let (mark, turn) = desk.begin(moved: session.pump.moved, isEmpty: session.pump.count == 0)
     {
       if let refusal = refusal(of: session) {
@@ -111,16 +109,25 @@ extension Hub {
       perform(mark.request, on: line) { [weak self, weak endpoint] result in
         desk.reply(DeskReply(mark.id, result))
         desk.end(turn)
-        guard let self, let endpoint, endpoint === self.endpoint, turn == desk.turn || session.isOver else { return }
-        if session.isOver { putLineRight(behind: session) }
+        guard let self, turn == desk.turn || session.isOver else { return }
+        // When the endpoint has gone, the next one or its absence decides about what stands behind.
+        guard let endpoint, endpoint === self.endpoint else { return goOn(session, desk) }
+        if session.isOver {
+          keeping.busyLeavers -= 1
+          putLineRight(behind: session)
+        }
         if case .success(let settings?) = result { tellOthers(of: settings, but: session) }
         resumeInput()
-        guard !session.isOver else { return }
-        carryOut(of: session, desk)
-        takeTexts(of: session, desk)
+        if session.isOver { carryOutAll() } else { goOn(session, desk) }
       }
       return
     }
+  }
+
+  private func goOn(_ session: Session, _ desk: Desk) {
+    guard !session.isOver else { return }
+    carryOut(of: session, desk)
+    takeTexts(of: session, desk)
   }
 
   private func tellOthers(of settings: LineSettings, but session: Session) {
@@ -146,7 +153,11 @@ extension Hub {
     }
     switch request {
     case .line(let change):
-      whenSent(line, before: poller.timers.now &+ Self.longestWait.nanoseconds) {
+      line.whenSent(on: poller) { [weak self] in
+        // The last words to it are for its own settings.
+        guard let self, line === endpoint?.serialLine else {
+          return done(.failure(.init(message: "the link has closed")))
+        }
         let before = line.settings
         let wanted = change.applied(to: before)
         line.apply(wanted) { result in

@@ -13,6 +13,8 @@ struct LineKeeping {
   weak var breaker: Session?
   /// What one had set is being taken back; commands wait.
   var isPuttingRight = false
+  /// So many have left while a command of theirs is carried out; those of others wait.
+  var busyLeavers = 0
 
   /// It is asked to tell of itself, and what it told last.
   var isWatched = false
@@ -24,23 +26,27 @@ struct LineKeeping {
 
 extension Hub {
   static let notSupported = "not supported by this endpoint"
-  /// What was sent before is sent at the old bit rate, as far as a port that can't send may hold up the change.
-  static let longestWait = Duration.seconds(1)
 
-  /// It is about to be opened: what is asked of it waits, as bytes do.
-  var isComing: Bool { endpoint == nil && (linkStatus == .opening || linkStatus == .closed) }
+  /// It is about to be opened, maybe behind the last words of the one before: what is asked of it waits, as bytes do.
+  var isComing: Bool { endpoint == nil && [.opening, .closed, .draining].contains(linkStatus) }
 
   func lineIsAttached(_ line: (any SerialLine)?) {
     keeping.base = line?.settings
     keeping.setter = nil
     keeping.breaker = nil
-    keeping.isPuttingRight = false
     if let line { tellAll(.line(line.settings)) }
     if isWatchWanted { startWatching() }
   }
 
-  /// It tells nothing from now on.
+  /// Whoever waits for what is done to it need not wait on.
   func lineIsDetached(_ line: (any SerialLine)?) {
+    endWatch(of: line)
+    keeping.isPuttingRight = false
+    keeping.busyLeavers = 0
+  }
+
+  /// It tells nothing from now on.
+  private func endWatch(of line: (any SerialLine)?) {
     if keeping.isWatched { line?.endWatch() }
     keeping.isWatched = false
     keeping.condition = nil
@@ -53,16 +59,6 @@ extension Hub {
     tellAll(.line(settings))
   }
 
-  /// What is not sent yet goes at the old rate.
-  func whenSent(_ line: any SerialLine, before limit: UInt64, then done: @escaping () -> Void) {
-    line.unsent { [weak self] answer in
-      guard let self, case .success(let count) = answer, count > 0, poller.timers.now < limit else { return done() }
-      poller.timers.after(.milliseconds(10)) { [weak self] in
-        if let self { whenSent(line, before: limit, then: done) } else { done() }
-      }
-    }
-  }
-
   // MARK: - What one leaves behind
 
   /// He is out of the list. While one of his commands is carried out, its end does this.
@@ -70,7 +66,8 @@ extension Hub {
     if lineHolder === session { lineHolder = nil }
     guard let desk = session.desk else { return }
     stopWatching(desk)
-    if !desk.isBusy { putLineRight(behind: session) }
+    guard desk.isBusy, endpoint != nil else { return putLineRight(behind: session) }
+    keeping.busyLeavers += 1
   }
 
   func putLineRight(behind session: Session) {
@@ -82,7 +79,7 @@ extension Hub {
     }
     keeping.isPuttingRight = true
     holdInput()
-    whenSent(line, before: poller.timers.now &+ Self.longestWait.nanoseconds) { [weak self, weak endpoint] in
+    line.whenSent(on: poller) { [weak self, weak endpoint] in
       guard let self, let endpoint, endpoint === self.endpoint else { return }
       applyBase(to: line, of: endpoint)
     }
@@ -99,6 +96,12 @@ extension Hub {
       resumeInput()
       carryOutAll()
     }
+  }
+
+  /// What an endpoint that was let go of has to be put back to, where somebody has set it otherwise or is about to.
+  func settingsToRestore(of line: (any SerialLine)?) -> LineSettings? {
+    guard let line, line.settings != keeping.base || keeping.setter != nil else { return nil }
+    return keeping.base
   }
 
   /// A break holds the line for everybody: it ends with him who began it, or with his right to write.
@@ -143,7 +146,7 @@ extension Hub {
       guard let self else { return }
       keeping.isWatchEnding = false
       guard !isWatchWanted else { return }
-      lineIsDetached(endpoint?.serialLine)
+      endWatch(of: endpoint?.serialLine)
     }
   }
 
@@ -164,7 +167,7 @@ extension Hub {
       case .failure(let error):
         keeping.isWatched = false
         keeping.condition = nil
-        refuseAskers([25, 22].contains(error.errno) ? Self.notSupported : error.text)  // ENOTTY, EINVAL
+        refuseAskers(error.meansNoSuchThing ? Self.notSupported : error.text)
       }
     }
   }

@@ -203,8 +203,3 @@ struct TTYPort: Sendable {
     }
   }
 }
-
-extension SystemError {
-  /// The driver knows no such call. Some drivers say EINVAL.
-  fileprivate var meansNoSuchThing: Bool { errno == ENOTTY || errno == EINVAL }
-}
