@@ -83,8 +83,7 @@ public final class TLSStream: ByteStream {
         total += count
         records += 1
         if wire.sendsTooMany {
-          isBroken = true
-          nextAnswer = .failure(TLSFailure.tooManyKeyUpdates(other))
+          nextAnswer = .failure(floods())
           break
         }
         wire.sawPayload()
@@ -113,12 +112,15 @@ public final class TLSStream: ByteStream {
       // A write that was told of the reset leaves a mere end to be read.
       if wire.sawEnd { return .failure(wire.writeFailure ?? TLSFailure.truncated(other)) }
       if wire.hasLostHeld, let failure = wire.writeFailure { return .failure(failure) }
-      guard wire.sendsTooMany else { return nil }
-      isBroken = true
-      return .failure(TLSFailure.tooManyKeyUpdates(other))
+      return wire.sendsTooMany ? .failure(floods()) : nil
     case SSL_ERROR_ZERO_RETURN: return .success(.ended)
     default: return .failure(broke())
     }
+  }
+
+  private func floods() -> TLSFailure {
+    isBroken = true
+    return .tooManyKeyUpdates(other)
   }
 
   private func broke() -> TLSFailure {
@@ -169,7 +171,8 @@ public final class TLSStream: ByteStream {
     let count = min(run.count, Self.mostPerWrite)
     var taken = 0
     // In the middle of a message that comes in pieces (a ticket), OpenSSL reads the rest of it first.
-    if SSL_in_init(ssl) == 1 { wire.restart() }
+    let readsFirst = SSL_in_init(ssl) == 1
+    if readsFirst { wire.restart() }
     ERR_clear_error()
     let result: Int32
     if count > Self.record {
@@ -185,9 +188,16 @@ public final class TLSStream: ByteStream {
     guard result == 1 else {
       guard SSL_get_error(ssl, result) == SSL_ERROR_WANT_READ else { throw broke() }
       if wire.sawEnd { throw TLSFailure.truncated(other) }
+      // Nothing of his is read any more, so nobody would ever go on.
+      if wire.sendsTooMany { throw floods() }
       return .blocked(until: .readable)
     }
     if wire.heldCount > 0 { waitsChanged() }
+    if readsFirst {
+      // It may have read payload as well, of which the socket tells no more.
+      hidesBytes = SSL_has_pending(ssl) == 1
+      if hidesBytes && !readerWaits.isEmpty { poller.again(self) }
+    }
     return .moved(taken)
   }
 

@@ -134,6 +134,45 @@ struct AdmissionTests {
       first.close()
     }
   }
+
+  @Test(
+    "refuses those who were being decided on when a reload forbids them, and no others",
+    arguments: [true, false])
+  func reloadWhileLooking(forbids: Bool) async throws {
+    let config = try routeConfig("clients: { max: 1 }", listen: "tcp://*:0", endpoint: "sim://echo")
+    let changed = try routeConfig(
+      "clients: { max: 3\(forbids ? ", deny: ['127.0.0.1']" : "") }", listen: "tcp://*:0", endpoint: "sim://echo")
+    let connector = try Gateway.broker.connector(changed.endpoint)
+    try await withRoute(config) { story, route in
+      let port = try story.address().port
+      let four = try #require(SocketAddress(numeric: "127.0.0.1", port: port))
+      let six = try #require(SocketAddress(numeric: "::1", port: port))
+      let first = try connectTCP(six)
+      _ = try story.sessions(atLeast: 1)
+      let (second, third, waiting) = try ask(route) { route in
+        // Of the two the look for ghosts is for one, and the other is late for it; then the reload, before the answer.
+        let second = try? connectTCP(four)
+        route.poller.sweep()
+        let third = try? connectTCP(four)
+        route.poller.sweep()
+        let waiting = [route.candidates.count, route.lateCandidates.count]
+        route.update(changed, connector: connector)
+        return (second, third, waiting)
+      }
+      #expect(waiting == [1, 1])
+      let clients = [try #require(second), try #require(third)]
+      if forbids {
+        for client in clients {
+          let told = try String(decoding: client.receiveToEnd(), as: UTF8.self)
+          #expect(told == "baudway: x is not open to 127.0.0.1\r\n")
+        }
+        #expect(try story.reports(atLeast: 2).map(\.ending.word) == [.denied, .denied])
+      } else {
+        #expect(try story.sessions(atLeast: 3).count == 3 && story.reports.isEmpty)
+      }
+      for client in clients + [first] { client.close() }
+    }
+  }
 }
 
 extension Route {

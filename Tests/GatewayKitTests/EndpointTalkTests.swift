@@ -113,6 +113,20 @@ struct EndpointTalkTests {
     #expect(wire.isClosed && result.words == ["we left"])
   }
 
+  @Test("leaves a write that waits for something to read its wait", arguments: [true, false])
+  func writeThatReads(isTerminal: Bool) {
+    let here = ScriptedStream(reads: [.bytes([1]), .ended], takesAll: true)
+    let there = ScriptedStream(writes: [.blocked(until: .readable)])
+    let result = talk(here, there, isTerminal ? .atOnce : .whenSilent(.zero))
+    tell(here, .hasBytesAvailable)
+    #expect(there.writerWaits == .readable && there.written.isEmpty && result.words.isEmpty)
+    there.willWrite(.blocked(until: .writable), .moved(1))
+    tell(there, .hasSpaceAvailable)
+    #expect(there.writerWaits == .writable)
+    tell(there, .hasSpaceAvailable)
+    #expect(there.written == [1])
+  }
+
   @Test("leaves an endpoint that can't be told when it has been silent, and one that can when it has ended")
   func partings() {
     let there = ScriptedStream(takesAll: true)

@@ -83,6 +83,24 @@ struct LingeringWebSocketTests {
     #expect(below.isClosed && stream.heardClose?.code == 1000 && below.written == Self.ourClose)
   }
 
+  @Test("reads on behind a control text that came while a frame was held")
+  func textBehindHeldFrame() throws {
+    let below = ScriptedStream(writes: [.moved(5)])
+    let stream = stream(over: below, .baudwayV1)
+    _ = try Self.payload.withUnsafeBytes { try stream.write($0) }
+    lingering.close(stream, otherSideFinished: false)
+    below.willRead(.bytes(Self.theirText))
+    run(below, .hasBytesAvailable)
+    run(below, .hasBytesAvailable)
+    #expect(below.readerWaits == [])
+    below.willWrite(.moved(1000), .moved(1000))
+    run(below, .hasSpaceAvailable)
+    #expect(below.written == Self.frame + Self.ourClose && !below.isClosed && below.readerWaits == .readable)
+    below.willRead(.bytes(Self.theirClose))
+    run(below, .hasBytesAvailable)
+    #expect(below.isClosed && stream.heardClose?.code == 1000)
+  }
+
   @Test("asks a stream again that has the other side's close frame inside", arguments: [false, true])
   func closeIsInside(holdsUnit: Bool) throws {
     let below = holdsUnit ? ScriptedStream(writes: [.moved(5)]) : ScriptedStream(takesAll: true)

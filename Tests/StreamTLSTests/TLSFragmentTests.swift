@@ -1,4 +1,4 @@
-// Small records: of clients who ask for them, and messages that come in pieces.
+// Small records, of clients who ask for them.
 
 import ByteStreams
 import COpenSSL
@@ -59,68 +59,5 @@ struct TLSFragmentTests {
       let total = sent
       #expect(try await onOwnThread { try far.receive(exactly: total) }.allSatisfy { $0 == 0x55 })
     }
-  }
-
-  @Test("waits with its writes for the rest of a ticket that comes in pieces")
-  func ticketInPieces() async throws {
-    let rig = try TLSRig()
-    let (near, nearWire) = try FarEnd.pair()
-    let (farWire, far) = try FarEnd.pair()
-    var manner = TLSFarEnd.Manner()
-    let issued = try rig.authority.issue(.init("gw.test", names: "DNS:gw.test"))
-    (manner.isServer, manner.isFragmented, manner.authority) = (true, true, rig.authority.pem)
-    (manner.certificate, manner.key) = (issued.certificate, issued.key)
-    let server = try TLSFarEnd(try far.take(), manner)
-    // A server keeps its client's certificate in the ticket, and this one is long.
-    let names = (0..<40).map { "DNS:a-name-of-some-length-\($0).test" }.joined(separator: ",")
-    let own = try rig.authority.write("client", .init("ada", names: names), to: rig.folder)
-    var settings = TLSClientSettings()
-    settings.ca = rig.folder / "ca.pem"
-    settings.identity = TLSIdentity(certificate: own.certificate, key: own.key)
-    let context = try TLSClientContext(settings)
-    try await onLane { lane in
-      async let greeted: Void = onOwnThread { try server.handshake() }
-      async let carried: Void = onOwnThread { try Self.carryHandshake(nearWire, farWire) }
-      let descriptor = try near.take()
-      let session = try await shake(TLSHandshake(context, to: "gw.test", over: descriptor.raw), descriptor.raw)
-      let stream = TLSStream(session, over: descriptor, kind: .socket, on: lane.poller)
-      defer { stream.close() }
-      try await carried
-      try await greeted
-      let read = try stream.read()
-      #expect(read == .blocked(until: .readable))
-      let write = try stream.write([1, 2, 3])
-      #expect(write == .blocked(until: .readable))
-
-      let gate = Gate()
-      let recorder = EventRecorder { _ in gate.open() }
-      stream.delegate = recorder
-      stream.writerWaits = .readable
-      try await onOwnThread { try nearWire.send(farWire.receive(upTo: 65_536)) }
-      await gate.wait(on: lane)
-      stream.writerWaits = []
-      #expect(recorder.events.first == .hasSpaceAvailable)
-      let again = try stream.write([1, 2, 3])
-      #expect(again == .moved(3))
-      try await onOwnThread {
-        try farWire.send(nearWire.receive(upTo: 65_536))
-        #expect(try server.receive() == [1, 2, 3])
-      }
-    }
-  }
-
-  /// Carries a handshake of TLS 1.3 between the two, up to the first record of the server's that follows it. Blocks.
-  private static func carryHandshake(_ client: FarEnd, _ server: FarEnd) throws {
-    try server.send(client.receive(upTo: 65_536))
-    try carry(from: server, to: client, untilThereIsMoreOf: client)
-    try carry(from: client, to: server, untilThereIsMoreOf: server)
-    let head = try server.receive(exactly: 5)
-    let record = try server.receive(exactly: Int(head[3]) << 8 | Int(head[4]))
-    #expect(record.count > 500)
-    try client.send(head + record)
-  }
-
-  private static func carry(from one: FarEnd, to other: FarEnd, untilThereIsMoreOf end: FarEnd) throws {
-    repeat { try other.send(one.receive(upTo: 65_536)) } while try one.isFirst(before: end)
   }
 }

@@ -151,6 +151,12 @@ public final class TLSFarEnd: FarParty {
     try check(SSL_do_handshake(ssl))
   }
 
+  /// A server's, of TLS 1.3.
+  public func sendTicket() throws {
+    try check(SSL_new_session_ticket(ssl))
+    try check(SSL_do_handshake(ssl))
+  }
+
   /// Asks for another handshake, which TLS 1.2 knows.
   public func renegotiate() throws {
     try check(SSL_renegotiate(ssl))

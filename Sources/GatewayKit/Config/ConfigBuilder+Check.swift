@@ -21,17 +21,6 @@ extension ConfigBuilder {
     }
   }
 
-  /// A listener that asks for what is believed of nobody.
-  mutating func checkProxies(_ listener: ConfigURL) {
-    guard Config.Listen(url: listener.url).isProxied else { return }
-    if case .list(let networks)? = top.settings["proxies"]?.value, !networks.isEmpty { return }
-    if top.present["proxies"] != nil, top.settings["proxies"] == nil { return }  // broken, which was reported
-    reader.report(
-      "lets nobody in: it takes clients from proxies only, and 'proxies' names no network of any; write for example "
-        + "'proxies: [127.0.0.1]' at the top",
-      at: listener.place, listener.path)
-  }
-
   /// Reads certificates, keys, authorities and lists as a listener would. Blocks.
   mutating func openFiles(of config: Config) {
     var seen: Set<Config.TLS> = []

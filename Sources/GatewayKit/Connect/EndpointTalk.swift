@@ -125,7 +125,8 @@ public final class EndpointTalk: ByteStreamDelegate {
     if down.sourceEnded && isHeard { return finish(isLeaving ? .weLeft : .endpointLeft) }
     guard up.sourceEnded, !isLeaving else { return }
     let isDelivered = up.count == 0 && !there.holdsUnit
-    if !isDelivered { there.writerWaits = .writable }
+    // A write of TLS may wait for something to read.
+    if !isDelivered && there.writerWaits.isEmpty { there.writerWaits = .writable }
     switch parting {
     case .atOnce where isDelivered: leave()
     case .atOnce: leave(after: Self.deafness)

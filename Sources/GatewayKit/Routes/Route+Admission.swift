@@ -107,12 +107,22 @@ extension Route {
     queueHasChanged()
   }
 
-  /// Those who came before the route stopped, and were not decided on yet.
-  func refuseCandidates(_ ending: Ending) {
-    let waiting = candidates + lateCandidates
-    candidates = []
-    lateCandidates = []
-    for parcel in waiting { if let arrival = parcel.take() { refuse(arrival, ending) } }
+  /// Those who came before the route stopped or changed, and were not decided on yet.
+  func refuseCandidates(_ ending: Ending, unless mayStay: (Arrival.Label) -> Bool = { _ in false }) {
+    candidates = refuse(candidates, ending, unless: mayStay)
+    lateCandidates = refuse(lateCandidates, ending, unless: mayStay)
+  }
+
+  /// Who is left.
+  private func refuse(
+    _ waiting: [ArrivalParcel], _ ending: Ending, unless mayStay: (Arrival.Label) -> Bool
+  ) -> [ArrivalParcel] {
+    var left: [ArrivalParcel] = []
+    for parcel in waiting {
+      guard let arrival = parcel.take() else { continue }
+      if mayStay(arrival.label) { left.append(ArrivalParcel(arrival)) } else { refuse(arrival, ending) }
+    }
+    return left
   }
 
   /// The line for a client who does not get in.

@@ -190,6 +190,7 @@ final class Route {
       terms.admits($0) && !($0.role == .writer && narrowed.contains($0.door))
     }
     for client in queue.takeAll(where: { !isAdmitted($0) }) { turnAway(client, Ending(.denied)) }
+    refuseCandidates(Ending(.denied), unless: isAdmitted)
     everyGroup { group in
       group.update(settings)
       group.endForbidden(unless: isAdmitted)

@@ -166,6 +166,10 @@ final class Lingering: ByteStreamDelegate {
       switch transfer {
       case .moved:
         entries[ObjectIdentifier(stream)]?.isHeard = true
+        // It may have waited for nothing but its unit, which is out.
+        if let entry = entries[ObjectIdentifier(stream)], !entry.onlyHoldsUnit, !entry.breaksOff {
+          stream.readerWaits = .readable
+        }
         askAgainIfHolding(stream)
       case .blocked(let wish): stream.readerWaits = wish
       case .ended: otherSideHasFinished(stream)
