@@ -80,10 +80,11 @@ struct LingeringTests {
 
   @Test("breaks off when the other side has acknowledged all, or half a minute nothing", arguments: [true, false])
   func breakOff(isStuck: Bool) {
-    let stream = ScriptedStream()
+    let stream = ScriptedStream(reads: [.moved(10)])
     stream.unacknowledged = 10
     stream.holdsUnit = true
     lingering.breakOff(stream)
+    tell(stream, .hasBytesAvailable)  // asked for before
     stream.holdsUnit = false
     for left in [9, 9, 5, 3] {
       pass(.milliseconds(320))

@@ -89,9 +89,8 @@ struct LingeringWebSocketTests {
     let stream = stream(over: below, .baudwayV1)
     _ = try Self.payload.withUnsafeBytes { try stream.write($0) }
     lingering.close(stream, otherSideFinished: false)
-    below.willRead(.bytes(Self.theirText))
-    run(below, .hasBytesAvailable)
-    run(below, .hasBytesAvailable)
+    below.willRead(.bytes(Self.theirText + [0x82, 0x81, 0, 0, 0, 0, 7]))
+    for _ in 0..<2 { run(below, .hasBytesAvailable) }
     #expect(below.readerWaits == [])
     below.willWrite(.moved(1000), .moved(1000))
     run(below, .hasSpaceAvailable)
