@@ -309,7 +309,7 @@ final class GATTStream: ByteStream, PollHandler {
 
   // MARK: - The end
 
-  // What was written before close(2) the kernel still sends.
+  // What the kernel still holds is lost with it: whoever cares waits until nothing is `unread`.
   func close() {
     guard descriptor != nil else { return }
     countLosses()
