@@ -42,7 +42,7 @@ public final class TLSStream: ByteStream {
   static let collected = mostPerWrite + 128 * 96
   // OpenSSL's own buffer is one record. For one who sends as fast as he can: fewer calls, a tenth to a fifth of the CPU. Just
   // below what malloc(3) would map anew each time.
-  private static let largeRead = 7 * (record + 256)
+  private static let largeRead = 15 * (record + 256)
 
   /// Takes over a finished handshake and the descriptor it went over. To be made on the lane where the stream stays; take a
   /// turn at once, since what came early is inside. `kind` as for the descriptor's own stream.
