@@ -1,4 +1,4 @@
-// Carries a look-up over a connected ATT socket: one message per call, an end to the waiting, encryption where it is asked for.
+// Carries a look-up over a connected ATT socket: question and answer in turns, encryption where it is asked for.
 
 internal import CBluetooth
 import ByteStreams
@@ -6,7 +6,7 @@ import Glibc
 import StreamBroker
 
 /// Lives on the lane; kept by the poller until it is over.
-final class GATTConversation: PollHandler {
+final class GATTConversation {
   enum Failure: Error, Hashable, Sendable {
     case found(GATTLookUp.Fault)
     case broke(SystemError)
@@ -16,16 +16,10 @@ final class GATTConversation: PollHandler {
   typealias Found = (socket: DescriptorParcel, plan: GATTPlan)
 
   private let poller: Poller
-  private var descriptor: Descriptor?
+  private let socket: MessageSocket
   private var lookUp: GATTLookUp
   private var done: ((Result<Found, Failure>) -> Void)?
-  private var deadline: Timers.Token?
   private var encryption: EncryptionWatch?
-  // Nothing is read and nothing said meanwhile: what comes in clear is not to be believed, and a socket that is securing its
-  // link takes nothing.
-  private var isSecuring = false
-  private var isInPoller = false
-  private var buffer = [UInt8](repeating: 0, count: ATTMessage.mostMTU)
 
   /// For each answer. ATT gives a device 30 s (section 3.3.3), but none takes them.
   static let patience = Duration.seconds(10)
@@ -36,7 +30,7 @@ final class GATTConversation: PollHandler {
     _ socket: DescriptorParcel, _ lookUp: GATTLookUp, on poller: Poller,
     _ done: @escaping (Result<Found, Failure>) -> Void
   ) {
-    descriptor = socket.take()
+    self.socket = MessageSocket(socket, longest: ATTMessage.mostMTU, on: poller)
     self.lookUp = lookUp
     self.poller = poller
     self.done = done
@@ -44,106 +38,58 @@ final class GATTConversation: PollHandler {
 
   /// With a `security` that was asked for at connect, the first word waits for it: connect(2) does not.
   func start(awaiting security: BluetoothTarget.Security?) {
-    guard let raw = descriptor?.raw else { return finish(.failure(.broke(SystemError("send", EBADF)))) }
-    do throws(SystemError) {
-      try poller.add(raw, handler: self, for: .readable)
-      isInPoller = true
-    } catch {
-      return finish(.failure(.broke(error)))
-    }
-    guard let security, security != .low else { return send(lookUp.firstRequest, raw) }
-    awaitEncryption(security) { [self] in send(lookUp.firstRequest, raw) }
-  }
-
-  // Requests are short and there is one at a time: the socket has room.
-  private func send(_ message: [UInt8], _ raw: Int32) {
-    guard Glibc.send(raw, message, message.count, Int32(MSG_NOSIGNAL)) == message.count else {
-      return finish(.failure(.broke(SocketOptions.takeError(of: raw, "send") ?? SystemError("send"))))
-    }
-    setDeadline(Self.patience, .silent)
-  }
-
-  private func setDeadline(_ time: Duration, _ failure: Failure) {
-    poller.timers.cancel(deadline)
-    deadline = poller.timers.after(time) { [self] in finish(.failure(failure)) }
-  }
-
-  func ready(_ events: PollEvents) {
-    let hungUp = !events.isDisjoint(with: .hangUp)
-    var error: SystemError?
-    if hungUp, let raw = descriptor?.raw { error = SocketOptions.takeError(of: raw, "read") }
-    if isSecuring {
-      if hungUp { finish(.failure(.broke(error ?? SystemError("read", ECONNRESET)))) }
-      return
-    }
-    while done != nil, let raw = descriptor?.raw {
-      let count = Glibc.read(raw, &buffer, buffer.count)
-      if count > 0 {
-        handle(lookUp.handle(Array(buffer[..<count])), raw)
-      } else if count < 0, errno == EINTR {
-        continue
-      } else if count < 0, errno == EAGAIN, !hungUp {
-        return
-      } else if count < 0, errno != EAGAIN, error == nil {
-        error = SystemError("read")  // and what was sent before it is still there
-      } else {
-        return finish(.failure(.broke(error ?? SystemError("read", ECONNRESET))))
+    socket.start { [self] news in
+      switch news {
+      case .success(let message): handle(lookUp.handle(message))
+      case .failure(.broke(let error)): finish(.failure(.broke(error)))
+      case .failure(.silent): finish(.failure(.silent))
       }
     }
+    guard let security, security != .low else { return send(lookUp.firstRequest) }
+    awaitEncryption(security) { [self] in send(lookUp.firstRequest) }
   }
 
-  private func handle(_ step: GATTLookUp.Step, _ raw: Int32) {
+  private func send(_ message: [UInt8]) { socket.send(message, patience: Self.patience) }
+
+  private func handle(_ step: GATTLookUp.Step) {
     switch step {
-    case .send(let message): send(message, raw)
+    case .send(let message): send(message)
     case .secure:
+      guard let raw = socket.raw else { return }
       guard bluetooth_set_security(raw, BluetoothTarget.Security.medium.rawValue) == 0 else {
         return finish(.failure(.broke(SystemError("setsockopt"))))
       }
-      awaitEncryption(.medium) { [self] in handle(lookUp.handleSecured(), raw) }
+      awaitEncryption(.medium) { [self] in handle(lookUp.handleSecured()) }
     case .ready(let plan):
-      guard let socket = take() else { return }
-      end(.success((socket, plan)))
+      guard let socket = socket.take() else { return }
+      finish(.success((socket, plan)))
     case .giveUp(let fault): finish(.failure(.found(fault)))
     case .wait: break
     }
   }
 
+  // Nothing is read and nothing said meanwhile: what comes in clear is not to be believed, and a socket that is securing its
+  // link takes nothing.
   private func awaitEncryption(_ security: BluetoothTarget.Security, _ then: @escaping () -> Void) {
-    guard let raw = descriptor?.raw else { return }
-    setDeadline(Self.pairingPatience, .notEncrypted)
-    isSecuring = true
-    poller.change(raw, to: [])
+    guard let raw = socket.raw else { return }
+    socket.setDeadline(Self.pairingPatience) { [self] in finish(.failure(.notEncrypted)) }
+    socket.isDeaf = true
     encryption = EncryptionWatch(of: raw, security, on: poller) { [self] in
-      isSecuring = false
-      poller.change(raw, to: .readable)
+      socket.isDeaf = false
       then()
     }
   }
 
   private func finish(_ result: Result<Found, Failure>) {
-    guard done != nil else { return }
-    _ = take()
-    end(result)
-  }
-
-  private func end(_ result: Result<Found, Failure>) {
-    let done = done
-    self.done = nil
-    done?(result)
+    guard let done else { return }
+    cancel()
+    done(result)
   }
 
   func cancel() {
     done = nil
-    _ = take()
-  }
-
-  private func take() -> DescriptorParcel? {
-    poller.timers.cancel(deadline)
     encryption?.cancel()
-    guard let socket = descriptor.take() else { return nil }
-    if isInPoller { poller.remove(socket.raw) }
-    isInPoller = false
-    return DescriptorParcel(socket)
+    socket.take()
   }
 }
 

@@ -5,9 +5,9 @@ internal import CBluetooth
 import ByteStreams
 import Glibc
 
-final class GATTStream: ByteStream, PollHandler {
+final class GATTStream: PolledStream {
   var delegate: (any ByteStreamDelegate)? {
-    didSet { if descriptor == nil && delegate != nil { delegate = nil } }
+    didSet { if !socket.isOpen && delegate != nil { delegate = nil } }
   }
   var readerWaits: Readiness = [] {
     didSet { if readerWaits != oldValue { readerChanged() } }
@@ -20,18 +20,12 @@ final class GATTStream: ByteStream, PollHandler {
   var holdsBytes: Bool { !held.isEmpty }
   /// A link that nobody uses any more is cut by the kernel two seconds after close(2), whatever waits to be sent.
   var unread: Int? {
-    guard descriptor != nil, !isHungUp else { return nil }
-    return Int(bluetooth_unsent(raw)) + (awaitsAnswer ? 1 : 0)
+    guard socket.isOpen, !socket.isHungUp else { return nil }
+    return Int(bluetooth_unsent(socket.raw)) + (awaitsAnswer ? 1 : 0)
   }
 
+  let socket: PolledSocket
   private var plan: GATTPlan
-  private let raw: Int32
-  private let poller: Poller
-  private var descriptor: Descriptor?
-  private var isInPoller = false
-  private var isHungUp = false
-  private var fault: SystemError?
-  private var readEnded = false
   private var message = [UInt8](repeating: 0, count: ATTMessage.mostMTU)
   // What was read and found no room: of one message, or what came before the stream was made.
   private var held: ArraySlice<UInt8>
@@ -41,6 +35,7 @@ final class GATTStream: ByteStream, PollHandler {
   private var answerDeadline: Timers.Token?
   private var hasNews = false
 
+  private var poller: Poller { socket.poller }
   private let tellLoss: (Int) -> Void
   private var losses: Int32 = 0
   private var mayHaveLost = false
@@ -55,19 +50,17 @@ final class GATTStream: ByteStream, PollHandler {
     _ descriptor: consuming Descriptor, _ plan: GATTPlan, on poller: Poller,
     tellLoss: @escaping (Int) -> Void = { _ in }
   ) {
-    raw = descriptor.raw
+    socket = PolledSocket(descriptor, on: poller)
     self.plan = plan
-    self.poller = poller
     self.tellLoss = tellLoss
     held = plan.early[...]
     self.plan.early = []
-    self.descriptor = consume descriptor
   }
 
   // MARK: - Reading
 
   func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
-    guard descriptor != nil else { return .ended }
+    guard socket.isOpen else { return .ended }
     var filled = give(into: run)
     while held.isEmpty, owed.isEmpty, filled == 0 || run.count - filled >= largestUnit {
       guard let count = try receive(sparing: filled > 0) else { break }
@@ -75,7 +68,7 @@ final class GATTStream: ByteStream, PollHandler {
       filled += give(into: UnsafeMutableRawBufferPointer(rebasing: run[filled...]))
     }
     if filled > 0 { return .moved(filled) }
-    return readEnded ? sawEnd() : .blocked(until: .readable)
+    return socket.readEnded ? sawEnd() : .blocked(until: .readable)
   }
 
   private func give(into run: UnsafeMutableRawBufferPointer) -> Int {
@@ -93,27 +86,22 @@ final class GATTStream: ByteStream, PollHandler {
   /// The size of one message; nil when there is none. With `sparing`, what broke the stream is left for the next call.
   private func receive(sparing: Bool) throws -> Int? {
     while true {
-      let count = Glibc.read(raw, &message, message.count)
+      let count = Glibc.read(socket.raw, &message, message.count)
       if count > 0 { return count }
       if count < 0 && errno == EINTR { continue }
       if count < 0 && errno != EAGAIN {
         hangUp(SystemError("read"))  // a message may lie behind the error
         continue
       }
-      if count < 0 && !isHungUp {
+      if count < 0 && !socket.isHungUp {
         if mayHaveLost { countLosses() }
         return nil
       }
       if sparing { return nil }
-      if let fault { throw fault }
-      readEnded = true
+      if let fault = socket.fault { throw fault }
+      socket.readEnded = true
       return nil
     }
-  }
-
-  private func sawEnd() -> Transfer {
-    if !isInPoller { join() }
-    return .ended
   }
 
   /// What it says of our bytes.
@@ -140,12 +128,10 @@ final class GATTStream: ByteStream, PollHandler {
 
   private func flush() {
     while let first = owed.first {
-      if Glibc.send(raw, first, first.count, Int32(MSG_NOSIGNAL)) != first.count {
+      if Glibc.send(socket.raw, first, first.count, Int32(MSG_NOSIGNAL)) != first.count {
         if errno == EINTR { continue }
         guard errno != EAGAIN else { return }
-        // What broke the link says more than that it is broken.
-        let error = SystemError("write")
-        if !isHungUp { hangUp(SocketOptions.takeError(of: raw, "write") ?? error) }
+        _ = breakOff()
       }
       owed.removeFirst()
     }
@@ -153,7 +139,7 @@ final class GATTStream: ByteStream, PollHandler {
 
   private func countLosses() {
     mayHaveLost = false
-    let now = bluetooth_drops(raw)
+    let now = bluetooth_drops(socket.raw)
     if now > losses { tellLoss(Int(now - losses)) }
     losses = now
   }
@@ -161,8 +147,8 @@ final class GATTStream: ByteStream, PollHandler {
   // MARK: - Writing
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
-    guard descriptor != nil else { return .ended }
-    if isHungUp, let fault { throw fault }
+    guard socket.isOpen else { return .ended }
+    if socket.isHungUp, let fault = socket.fault { throw fault }
     flush()
     guard owed.isEmpty, !awaitsAnswer else { return .blocked(until: .writable) }
     var taken = 0
@@ -172,14 +158,13 @@ final class GATTStream: ByteStream, PollHandler {
       guard sent else {
         if errno == EINTR { continue }
         if errno == EAGAIN { break }
-        let error = SystemError("write")
-        if !isHungUp { hangUp(SocketOptions.takeError(of: raw, "write") ?? error) }
+        let error = breakOff()
         if taken > 0 { break }
-        throw fault ?? error
+        throw error
       }
       taken += size
       if plan.asksForAnswers {
-        lossesAtRequest = bluetooth_drops(raw)
+        lossesAtRequest = bluetooth_drops(socket.raw)
         awaitAnswer()
         break
       }
@@ -195,7 +180,7 @@ final class GATTStream: ByteStream, PollHandler {
       whole[1] = UInt8(truncatingIfNeeded: plan.tx)
       whole[2] = UInt8(truncatingIfNeeded: plan.tx >> 8)
       UnsafeMutableRawBufferPointer(rebasing: whole[3...]).copyMemory(from: value)
-      return Glibc.send(raw, whole.baseAddress!, whole.count, Int32(MSG_NOSIGNAL)) == whole.count
+      return Glibc.send(socket.raw, whole.baseAddress!, whole.count, Int32(MSG_NOSIGNAL)) == whole.count
     }
   }
 
@@ -214,7 +199,7 @@ final class GATTStream: ByteStream, PollHandler {
 
   private func noAnswer() {
     // The kernel may have dropped it with what nobody took.
-    if bluetooth_drops(raw) > lossesAtRequest { return answered() }
+    if bluetooth_drops(socket.raw) > lossesAtRequest { return answered() }
     // It may lie behind what nobody takes.
     guard held.isEmpty, owed.isEmpty else { return awaitAnswer() }
     awaitsAnswer = false
@@ -225,10 +210,21 @@ final class GATTStream: ByteStream, PollHandler {
   // MARK: - Waiting
 
   private func hangUp(_ error: SystemError?) {
-    isHungUp = true
+    socket.hangUp(error)
+    stopWaiting()
+  }
+
+  private func breakOff() -> SystemError {
+    let isNews = !socket.isHungUp
+    let error = socket.breakOff()
+    if isNews { stopWaiting() }
+    return error
+  }
+
+  /// It hung up: no answer comes any more.
+  private func stopWaiting() {
     awaitsAnswer = false
     poller.timers.cancel(answerDeadline)
-    fault = fault ?? error
     announce()
   }
 
@@ -239,47 +235,29 @@ final class GATTStream: ByteStream, PollHandler {
 
   /// Those who wait are told in a turn of their own.
   private func announce() {
-    guard !hasNews, descriptor != nil else { return }
+    guard !hasNews, socket.isOpen else { return }
     hasNews = true
     poller.nextRound(self)
   }
 
-  private var waits: Readiness {
+  var waits: Readiness {
     var waits: Readiness = []
-    if held.isEmpty, owed.isEmpty, !readEnded, awaitsAnswer || !readerWaits.isEmpty { waits.insert(.readable) }
+    if held.isEmpty, owed.isEmpty, !socket.readEnded, awaitsAnswer || !readerWaits.isEmpty { waits.insert(.readable) }
     if !owed.isEmpty || (!writerWaits.isEmpty && !awaitsAnswer) { waits.insert(.writable) }
     return waits
   }
 
-  private func waitsChanged() {
-    guard descriptor != nil else { return }
-    if isInPoller {
-      poller.change(raw, to: waits)
-    } else if !waits.isEmpty {
-      join()
-    }
-  }
-
-  private func join() {
-    do {
-      try poller.add(raw, handler: self, for: waits)
-      isInPoller = true
-    } catch {
-      poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }  // in a turn of its own, as every event is
-    }
-  }
-
   func ready(_ events: PollEvents) {
-    guard descriptor != nil else { return }
+    guard socket.isOpen else { return }
     if events.isEmpty { hasNews = false }  // the round that was asked for
     let hungUp = !events.isDisjoint(with: .hangUp)
-    if hungUp && !isHungUp { hangUp(SocketOptions.takeError(of: raw, "read")) }
+    if hungUp && !socket.isHungUp { hangUp(SocketOptions.takeError(of: socket.raw, "read")) }
     if events.contains(.writable) || hungUp { flush() }
     // Nobody reads, and a confirmation is awaited: it is looked for, up to the first value.
     if events.contains(.readable), readerWaits.isEmpty { lookForAnswer() }
     let canRead = events.contains(.readable) || !held.isEmpty
     let canWrite = events.contains(.writable) || (events.isEmpty && !awaitsAnswer)
-    tellAll(canRead: canRead, canWrite: canWrite && owed.isEmpty, hangUp: hungUp || isHungUp)
+    tellAll(canRead: canRead, canWrite: canWrite && owed.isEmpty, hangUp: hungUp || socket.isHungUp)
     waitsChanged()
   }
 
@@ -299,23 +277,16 @@ final class GATTStream: ByteStream, PollHandler {
     let (reader, writer) = (!readerWaits.isEmpty, !writerWaits.isEmpty)
     if writer && (canWrite || hangUp) { tell(.hasSpaceAvailable) }
     if reader && (canRead || hangUp) { tell(.hasBytesAvailable) }
-    if hangUp && readEnded && !reader && !writer { tell(.endEncountered) }
-  }
-
-  private func tell(_ event: ByteStreamEvent) {
-    guard descriptor != nil else { return }
-    delegate?.stream(self, handle: event)
+    if hangUp && socket.readEnded && !reader && !writer { tell(.endEncountered) }
   }
 
   // MARK: - The end
 
   // What the kernel still holds is lost with it: whoever cares waits until nothing is `unread`.
   func close() {
-    guard descriptor != nil else { return }
+    guard socket.isOpen else { return }
     countLosses()
     poller.timers.cancel(answerDeadline)
-    if isInPoller { poller.remove(raw, isClosing: true) }
-    descriptor = nil
-    dismissDelegate()
+    leave()
   }
 }

@@ -87,11 +87,15 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
     OpenFailure("connect to \(self)", error, advice: advice(error.errno))
   }
 
+  /// Said where there are no such sockets.
+  static let missing =
+    "this kernel has no Bluetooth, or keeps it from this process: a container takes the host's network for it, a systemd unit "
+    + "RestrictAddressFamilies=AF_BLUETOOTH"
+
   /// What to do about it. Said of a first attempt; the gateway goes on trying by itself.
   func advice(_ number: Int32) -> String? {
     switch number {
-    case EAFNOSUPPORT, EPROTONOSUPPORT:
-      "this kernel has no Bluetooth, or keeps it from a container without the host's network"
+    case EAFNOSUPPORT, EPROTONOSUPPORT: Self.missing
     case EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL: "no Bluetooth adapter is there and switched on"
     case EHOSTDOWN:
       "the device does not answer: it is off, out of range, connected to another host, or that is not its address"

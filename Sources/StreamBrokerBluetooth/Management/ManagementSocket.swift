@@ -22,8 +22,7 @@ final class ManagementSocket: PollHandler {
     return .failure(
       OpenFailure(
         "open Bluetooth's management channel", error,
-        advice: isMissing
-          ? "this kernel has no Bluetooth, or keeps it from a container without the host's network" : nil))
+        advice: isMissing ? BluetoothTarget.missing : nil))
   }
 
   /// `hear` is told of every event, and once of what broke the socket.

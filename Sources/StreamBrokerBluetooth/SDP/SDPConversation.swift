@@ -1,24 +1,19 @@
-// Carries a look-up over its socket: one message per call, and an end to the waiting.
+// Carries a look-up over its socket: question and answer in turns, until there is a channel.
 
 import ByteStreams
-import Glibc
 import StreamBroker
 
 /// Lives on the lane; kept by the poller until it is over.
-final class SDPConversation: PollHandler {
+final class SDPConversation {
   enum Failure: Error, Hashable, Sendable {
     case found(ChannelLookUp.Fault)
     case broke(SystemError)
     case silent
   }
 
-  private let poller: Poller
-  private var descriptor: Descriptor?
+  private let socket: MessageSocket
   private var lookUp: ChannelLookUp
   private var done: ((Result<UInt8, Failure>) -> Void)?
-  private var deadline: Timers.Token?
-  private var isInPoller = false
-  private var buffer = [UInt8](repeating: 0, count: SDPConversation.longestMessage)
 
   // L2CAP's default, which is what our socket offers; no message is longer.
   private static let longestMessage = 672
@@ -30,55 +25,27 @@ final class SDPConversation: PollHandler {
     _ socket: DescriptorParcel, _ lookUp: ChannelLookUp, on poller: Poller,
     _ done: @escaping (Result<UInt8, Failure>) -> Void
   ) {
-    descriptor = socket.take()
+    self.socket = MessageSocket(socket, longest: Self.longestMessage, on: poller)
     self.lookUp = lookUp
-    self.poller = poller
     self.done = done
   }
 
   func start() {
-    guard let raw = descriptor?.raw else { return finish(.failure(.broke(SystemError("send", EBADF)))) }
-    do throws(SystemError) {
-      try poller.add(raw, handler: self, for: .readable)
-      isInPoller = true
-    } catch {
-      return finish(.failure(.broke(error)))
-    }
-    send(lookUp.firstRequest, raw)
-  }
-
-  // Requests are short and there is one at a time: the socket has room.
-  private func send(_ message: [UInt8], _ raw: Int32) {
-    guard Glibc.send(raw, message, message.count, Int32(MSG_NOSIGNAL)) == message.count else {
-      return finish(.failure(.broke(SocketOptions.takeError(of: raw, "send") ?? SystemError("send"))))
-    }
-    poller.timers.cancel(deadline)
-    deadline = poller.timers.after(Self.patience) { [self] in finish(.failure(.silent)) }
-  }
-
-  func ready(_ events: PollEvents) {
-    let hungUp = !events.isDisjoint(with: .hangUp)
-    var error: SystemError?
-    if hungUp, let raw = descriptor?.raw { error = SocketOptions.takeError(of: raw, "read") }
-    while let raw = descriptor?.raw {
-      let count = Glibc.read(raw, &buffer, buffer.count)
-      if count > 0 {
-        handle(lookUp.handle(Array(buffer[..<count])), raw)
-      } else if count < 0, errno == EINTR {
-        continue
-      } else if count < 0, errno == EAGAIN, !hungUp {
-        return
-      } else if count < 0, errno != EAGAIN, error == nil {
-        error = SystemError("read")  // and what was sent before it is still there
-      } else {
-        return finish(.failure(.broke(error ?? SystemError("read", ECONNRESET))))
+    socket.start { [self] news in
+      switch news {
+      case .success(let message): handle(lookUp.handle(message))
+      case .failure(.broke(let error)): finish(.failure(.broke(error)))
+      case .failure(.silent): finish(.failure(.silent))
       }
     }
+    send(lookUp.firstRequest)
   }
 
-  private func handle(_ step: ChannelLookUp.Step, _ raw: Int32) {
+  private func send(_ message: [UInt8]) { socket.send(message, patience: Self.patience) }
+
+  private func handle(_ step: ChannelLookUp.Step) {
     switch step {
-    case .send(let message): send(message, raw)
+    case .send(let message): send(message)
     case .found(let channel): finish(.success(channel))
     case .giveUp(let fault): finish(.failure(.found(fault)))
     case .wait: break
@@ -93,11 +60,7 @@ final class SDPConversation: PollHandler {
 
   func cancel() {
     done = nil
-    poller.timers.cancel(deadline)
-    deadline = nil
-    if isInPoller, let raw = descriptor?.raw { poller.remove(raw) }
-    isInPoller = false
-    descriptor = nil
+    socket.take()
   }
 }
 
