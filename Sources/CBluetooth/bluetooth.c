@@ -116,6 +116,44 @@ int bluetooth_drops(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &size) < 0 ? 0 : (int)info[SK_MEMINFO_DROPS];
 }
 
+int bluetooth_receive(int fd, void *room, int most, size_t longest, uint32_t *sizes) {
+  enum { BATCH = 16 };
+  struct mmsghdr messages[BATCH];
+  struct iovec parts[BATCH];
+  if (most > BATCH) most = BATCH;
+  for (int i = 0; i < most; i++) {
+    parts[i] = (struct iovec){(char *)room + (size_t)i * longest, longest};
+    messages[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &parts[i], .msg_iovlen = 1}};
+  }
+  int count = recvmmsg(fd, messages, (unsigned)most, 0, NULL);
+  for (int i = 0; i < count; i++) sizes[i] = messages[i].msg_len;
+  return count;
+}
+
+long bluetooth_send_values(int fd, const uint8_t *head, const void *bytes, size_t count, size_t longest) {
+  enum { BATCH = 32 };
+  struct mmsghdr messages[BATCH];
+  struct iovec parts[BATCH][2];
+  size_t taken = 0;
+  while (taken < count) {
+    size_t at = taken;
+    int number = 0;
+    for (; number < BATCH && at < count; number++) {
+      size_t size = count - at < longest ? count - at : longest;
+      parts[number][0] = (struct iovec){(void *)(uintptr_t)head, 3};
+      parts[number][1] = (struct iovec){(char *)(uintptr_t)bytes + at, size};
+      messages[number] = (struct mmsghdr){.msg_hdr = {.msg_iov = parts[number], .msg_iovlen = 2}};
+      at += size;
+    }
+    int sent = sendmmsg(fd, messages, (unsigned)number, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return taken ? (long)taken : -1;
+    if (sent < number) return (long)(taken + (size_t)sent * longest);  // only the last may be shorter
+    taken = at;
+  }
+  return (long)taken;
+}
+
 int bluetooth_management_socket(void) {
   int fd = socket(AF_BLUETOOTH, SOCK_RAW | FLAGS, BTPROTO_HCI);
   if (fd < 0) return -1;

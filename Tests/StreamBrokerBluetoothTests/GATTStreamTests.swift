@@ -82,6 +82,38 @@ struct GATTStreamTests {
     }
   }
 
+  @Test("takes many messages in one call, as many as there is room for, in order")
+  func many() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      let bytes = (0..<50).map { UInt8($0) }
+      for byte in bytes { try device.say([0x1B, 12, 0, byte]) }
+      try device.say([0x1D, 12, 0, 50])
+      #expect(try read(stream, 30).1 == Array(bytes[..<11]))  // then there is no room for a whole one
+      #expect(device.hear() == nil)
+      #expect(try read(stream).1 == bytes[11...] + [50])
+      #expect(device.hear() == [0x1E])
+    }
+  }
+
+  @Test("keeps what is longer than was agreed upon, and takes a message without bytes for the end")
+  func odd() async throws {
+    try await onLane { lane in
+      let (stream, device) = try Self.pair(on: lane.poller)
+      defer { stream.close() }
+      let long = (0..<60).map { UInt8($0) }
+      try device.say([0x1B, 12, 0] + long)
+      try device.say([0x1B, 12, 0] + long)
+      try device.say([])
+      try device.say([0x1B, 12, 0, 1])
+      #expect(try read(stream, 50).1 == Array(long[..<50]))
+      #expect(stream.holdsBytes)
+      #expect(try read(stream, 70).1 == Array(long[50...]) + long)
+      #expect(try read(stream).0 == .ended)
+    }
+  }
+
   @Test("confirms indications once there was room for them, and answers the device's questions")
   func confirms() async throws {
     try await onLane { lane in

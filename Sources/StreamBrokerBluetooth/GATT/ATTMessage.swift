@@ -37,6 +37,8 @@ enum ATTMessage: Hashable, Sendable {
   static let leastMTU = 23
   /// An attribute has 512 bytes at most (section 3.2.9): more than this is of no use.
   static let mostMTU = 517
+  static let longestValue = 512
+  static let notificationOpcode: UInt8 = 0x1B
   static let confirmation: [UInt8] = [0x1E]
 
   init(_ bytes: ArraySlice<UInt8>) throws(Fault) {

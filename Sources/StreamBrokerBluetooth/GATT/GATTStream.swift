@@ -1,5 +1,5 @@
-// A ByteStream over a device's characteristics: it says notifications and indications, and hears writes. One ATT message per call,
-// and all through one socket: values, confirmations, the device's own questions.
+// A ByteStream over a device's characteristics: it says notifications and indications, and hears writes. All of it
+// goes through one socket: values, confirmations, the device's own questions.
 
 internal import CBluetooth
 import ByteStreams
@@ -26,15 +26,18 @@ final class GATTStream: PolledStream {
 
   let socket: PolledSocket
   private var plan: GATTPlan
-  private var message = [UInt8](repeating: 0, count: ATTMessage.mostMTU)
-  // What was read and found no room: of one message, or what came before the stream was made.
+  private var batch = ATTBatch()
+  // What was read and found no room, or came before the stream was made.
   private var held: ArraySlice<UInt8>
   // Answers that the socket did not take. While there are some nothing is read, so they stay few.
   private var owed: [[UInt8]] = []
   private var awaitsAnswer = false
+  // What stands before each value that is written.
+  private let head: [UInt8]
+  // The last write was short, so the queue is full: the next try need not ask the kernel. Until it says otherwise.
+  private var isFull = false
   private var answerDeadline: Timers.Token?
   private var hasNews = false
-
   private var poller: Poller { socket.poller }
   private let tellLoss: (Int) -> Void
   private var losses: Int32 = 0
@@ -54,6 +57,7 @@ final class GATTStream: PolledStream {
     self.plan = plan
     self.tellLoss = tellLoss
     held = plan.early[...]
+    head = [plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand] + ATTMessage.bytes(plan.tx)
     self.plan.early = []
   }
 
@@ -63,12 +67,30 @@ final class GATTStream: PolledStream {
     guard socket.isOpen else { return .ended }
     var filled = give(into: run)
     while held.isEmpty, owed.isEmpty, filled == 0 || run.count - filled >= largestUnit {
-      guard let count = try receive(sparing: filled > 0) else { break }
-      held = handle(message[..<count])
-      filled += give(into: UnsafeMutableRawBufferPointer(rebasing: run[filled...]))
+      // As many as there is room for.
+      let most = min(ATTBatch.most, max(1, (run.count - filled) / largestUnit))
+      guard let count = try receive(most: most, sparing: filled > 0) else { break }
+      for place in 0..<count { take(place, into: run, &filled) }
+      if count < most, filled > 0 {  // all that was there: looking once more would cost a call
+        if mayHaveLost { countLosses() }
+        break
+      }
     }
     if filled > 0 { return .moved(filled) }
     return socket.readEnded ? sawEnd() : .blocked(until: .readable)
+  }
+
+  /// One message of the batch; what has no room is held.
+  private func take(_ place: Int, into run: UnsafeMutableRawBufferPointer, _ filled: inout Int) {
+    let rest = UnsafeMutableRawBufferPointer(rebasing: run[filled...])
+    // Nearly all are the device's bytes: those go straight where they belong.
+    if held.isEmpty, let value = batch.value(at: place, of: plan.rx) {
+      held += batch.copy(value, into: rest)
+      filled += value.count - held.count
+    } else {
+      held += handle(batch[place])
+      filled += give(into: rest)
+    }
   }
 
   private func give(into run: UnsafeMutableRawBufferPointer) -> Int {
@@ -77,18 +99,17 @@ final class GATTStream: PolledStream {
     run.copyBytes(from: held.prefix(count))
     held = held.dropFirst(count)
     if held.isEmpty {
-      held = []  // it shares the message's storage, and the next one would be a copy
+      held = []
       waitsChanged()
     }
     return count
   }
 
-  /// The size of one message; nil when there is none. With `sparing`, what broke the stream is left for the next call.
-  private func receive(sparing: Bool) throws -> Int? {
+  /// How many messages came; nil when there is none. With `sparing`, what broke the stream is left for the next call.
+  private func receive(most: Int, sparing: Bool) throws -> Int? {
     while true {
-      let count = Glibc.read(socket.raw, &message, message.count)
+      let count = batch.receive(most, from: socket.raw)
       if count > 0 { return count }
-      if count < 0 && errno == EINTR { continue }
       if count < 0 && errno != EAGAIN {
         hangUp(SystemError("read"))  // a message may lie behind the error
         continue
@@ -151,37 +172,24 @@ final class GATTStream: PolledStream {
     if socket.isHungUp, let fault = socket.fault { throw fault }
     flush()
     guard owed.isEmpty, !awaitsAnswer else { return .blocked(until: .writable) }
-    var taken = 0
-    while taken < run.count {
-      let size = min(run.count - taken, plan.mtu - 3, 512)
-      let sent = send(UnsafeRawBufferPointer(rebasing: run[taken..<taken + size]))
-      guard sent else {
-        if errno == EINTR { continue }
-        if errno == EAGAIN { break }
-        let error = breakOff()
-        if taken > 0 { break }
-        throw error
-      }
-      taken += size
-      if plan.asksForAnswers {
-        lossesAtRequest = bluetooth_drops(socket.raw)
-        awaitAnswer()
-        break
-      }
+    if isFull {
+      isFull = false
+      return .blocked(until: .writable)
     }
-    return taken > 0 ? .moved(taken) : .blocked(until: .writable)
-  }
-
-  /// A message is taken whole or not at all.
-  private func send(_ value: UnsafeRawBufferPointer) -> Bool {
-    let opcode = plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand
-    return withUnsafeTemporaryAllocation(byteCount: 3 + value.count, alignment: 1) { whole in
-      whole[0] = opcode
-      whole[1] = UInt8(truncatingIfNeeded: plan.tx)
-      whole[2] = UInt8(truncatingIfNeeded: plan.tx >> 8)
-      UnsafeMutableRawBufferPointer(rebasing: whole[3...]).copyMemory(from: value)
-      return Glibc.send(socket.raw, whole.baseAddress!, whole.count, Int32(MSG_NOSIGNAL)) == whole.count
+    // A request is one value, and commands are as many as the kernel has room for.
+    let longest = min(plan.mtu - 3, ATTMessage.longestValue)
+    let count = plan.asksForAnswers ? min(run.count, longest) : run.count
+    let taken = bluetooth_send_values(socket.raw, head, run.baseAddress, count, longest)
+    guard taken > 0 else {
+      if errno == EAGAIN { return .blocked(until: .writable) }
+      throw breakOff()
     }
+    isFull = taken < count
+    if plan.asksForAnswers {
+      lossesAtRequest = bluetooth_drops(socket.raw)
+      awaitAnswer()
+    }
+    return .moved(taken)
   }
 
   private func awaitAnswer() {
@@ -252,7 +260,10 @@ final class GATTStream: PolledStream {
     if events.isEmpty { hasNews = false }  // the round that was asked for
     let hungUp = !events.isDisjoint(with: .hangUp)
     if hungUp && !socket.isHungUp { hangUp(SocketOptions.takeError(of: socket.raw, "read")) }
-    if events.contains(.writable) || hungUp { flush() }
+    if events.contains(.writable) || hungUp {
+      isFull = false
+      flush()
+    }
     // Nobody reads, and a confirmation is awaited: it is looked for, up to the first value.
     if events.contains(.readable), readerWaits.isEmpty { lookForAnswer() }
     let canRead = events.contains(.readable) || !held.isEmpty
@@ -262,13 +273,9 @@ final class GATTStream: PolledStream {
   }
 
   private func lookForAnswer() {
-    while awaitsAnswer, held.isEmpty, owed.isEmpty {
-      do {
-        guard let count = try receive(sparing: true) else { return }
-        held = handle(message[..<count])
-      } catch {
-        return  // sparing: it throws nothing
-      }
+    while awaitsAnswer, held.isEmpty, owed.isEmpty, (try? receive(most: 1, sparing: true)) != nil {
+      var none = 0
+      take(0, into: UnsafeMutableRawBufferPointer(start: nil, count: 0), &none)
     }
   }
 
