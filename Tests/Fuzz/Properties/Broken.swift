@@ -9,7 +9,7 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control, credentials, messages, proxy, sdp, att, frames, upgrade
+  case url, config, control, credentials, messages, proxy, sdp, att, gatt, management, frames, upgrade
 
   /// Throws for an input for which the property does not hold. To be used by one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
@@ -21,8 +21,12 @@ enum Property: String, CaseIterable {
     case .messages: return MessagesProperty.check
     case .sdp: return SDPProperty.check
     case .att: return ATTProperty.check
+    case .management: return ManagementProperty.check
     case .frames: return FramesProperty.check
     case .upgrade: return UpgradeProperty.check
+    case .gatt:
+      let stream = try GATTStreamProperty()
+      return { input throws(Broken) in try stream.check(input) }
     case .control:
       let control = try ControlProperty()
       return { input throws(Broken) in try control.check(input) }

@@ -1,0 +1,39 @@
+// A lane that is played by hand: its epoll set, and a clock that stands still unless it is turned.
+
+import Glibc
+
+@testable import ByteStreams
+
+/// One for many inputs: an epoll set costs more than all the rest. Not for two threads at once.
+final class PollerRig {
+  let poller: Poller
+  private let clock = Clock()
+
+  /// Ahead of the machine's, whose timers must not fire.
+  private final class Clock { var now: UInt64 = 1 << 60 }
+
+  init() throws(Broken) {
+    let clock = clock
+    guard let poller = try? Poller(clock: LaneClock { clock.now }, post: { _ in }) else {
+      throw Broken("no descriptors left: \(errno)")
+    }
+    self.poller = poller
+  }
+
+  func turn() {
+    _ = poller.turn(waiting: 0)
+    poller.runAgain()
+    poller.timers.fireDue()
+  }
+
+  func pass(seconds: UInt64) { clock.now += seconds * 1_000_000_000 }
+
+  /// Two ends that never block; whoever asks owns both.
+  static func pair(_ kind: __socket_type) throws(Broken) -> (Int32, Int32) {
+    var ends: [Int32] = [-1, -1]
+    guard socketpair(AF_UNIX, Int32(kind.rawValue | SOCK_NONBLOCK.rawValue), 0, &ends) == 0 else {
+      throw Broken("no descriptors left: \(errno)")
+    }
+    return (ends[0], ends[1])
+  }
+}
