@@ -11,17 +11,10 @@ import Testing
 struct GATTConversationTests {
   private typealias Device = GATTStreamTests.Device
 
-  private func pair() throws -> (DescriptorParcel, Device) {
-    var ends: [Int32] = [-1, -1]
-    let type = Int32(SOCK_SEQPACKET.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
-    guard socketpair(AF_UNIX, type, 0, &ends) == 0 else { throw SystemError("socketpair") }
-    return (DescriptorParcel(Descriptor(owning: ends[0])), Device(Descriptor(owning: ends[1])))
-  }
-
   @Test("believes nothing that is said in clear while it waits for encryption, says nothing, and hears of the end")
   func waitsForEncryption() async throws {
     try await onLane { lane in
-      let (socket, device) = try pair()
+      let (socket, device) = try Device.pair()
       let over = Gate()
       var failure: GATTConversation.Failure?
       let wish = GATTWish(service: BluetoothUUID(0xFFE0))
@@ -46,7 +39,7 @@ struct GATTConversationTests {
   func cancelled() async throws {
     try await onLane { lane in
       for security in [nil, BluetoothTarget.Security.medium] {
-        let (socket, device) = try pair()
+        let (socket, device) = try Device.pair()
         let conversation = GATTConversation(
           socket, GATTLookUp(GATTWish(service: BluetoothUUID(0xFFE0))), on: lane.poller
         ) { _ in Issue.record("it was given up") }

@@ -29,13 +29,20 @@ struct GATTStreamTests {
       return count > 0 ? Array(buffer[..<count]) : nil
     }
     func hangUp() { _ = descriptor.take() }
+
+    /// Our end, and the device.
+    static func pair() throws -> (DescriptorParcel, Device) {
+      var ends: [Int32] = [-1, -1]
+      let type = Int32(SOCK_SEQPACKET.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
+      guard socketpair(AF_UNIX, type, 0, &ends) == 0 else { throw SystemError("socketpair") }
+      return (DescriptorParcel(Descriptor(owning: ends[0])), Device(Descriptor(owning: ends[1])))
+    }
   }
 
   static func pair(_ plan: GATTPlan = plan, on poller: Poller) throws -> (GATTStream, Device) {
-    var ends: [Int32] = [-1, -1]
-    let type = Int32(SOCK_SEQPACKET.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
-    guard socketpair(AF_UNIX, type, 0, &ends) == 0 else { throw SystemError("socketpair") }
-    return (GATTStream(Descriptor(owning: ends[0]), plan, on: poller), Device(Descriptor(owning: ends[1])))
+    let (socket, device) = try Device.pair()
+    guard let descriptor = socket.take() else { throw SystemError("socketpair", EBADF) }
+    return (GATTStream(descriptor, plan, on: poller), device)
   }
 
   private func read(_ stream: GATTStream, _ room: Int = 4096) throws -> (Transfer, [UInt8]) {
