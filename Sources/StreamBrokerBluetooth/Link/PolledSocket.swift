@@ -66,7 +66,8 @@ extension PolledStream {
       try socket.poller.add(socket.raw, handler: self, for: waits)
       socket.isInPoller = true
     } catch {
-      socket.poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }  // in a turn of its own, as every event is
+      // In a turn of its own, as every event is.
+      socket.poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }
     }
   }
 

@@ -1,6 +1,7 @@
 // Carries a look-up over its socket: question and answer in turns, until there is a channel.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 
 /// Lives on the lane; kept by the poller until it is over.

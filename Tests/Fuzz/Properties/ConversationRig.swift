@@ -17,7 +17,9 @@ final class ConversationRig {
     let ends = try PollerRig.pair(SOCK_STREAM)
     let client = Descriptor(owning: ends.1)
     endings = 0
-    let conversation = Conversation(Descriptor(owning: ends.0), on: lane.poller, answer: respond) { [self] _ in endings += 1 }
+    let conversation = Conversation(Descriptor(owning: ends.0), on: lane.poller, answer: respond) { [self] _ in
+      endings += 1
+    }
     say(input, client.raw)
     var said: [UInt8] = []
     var rounds = 0

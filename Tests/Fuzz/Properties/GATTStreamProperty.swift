@@ -132,7 +132,8 @@ private final class Talk {
 
   /// All that was said is taken, and then the end.
   func conclude() throws(Broken) {
-    for _ in 0..<400 where !isBroken && (heard.count < values.count || confirmed < confirmations || answered < answers) {
+    for _ in 0..<400 where !isBroken && (heard.count < values.count || confirmed < confirmations || answered < answers)
+    {
       try listen()
       lane.turn()
       _ = try read(300)
