@@ -61,6 +61,9 @@ public protocol ByteStream: AnyObject {
 
   /// The face for line settings and modem lines, if the stream has any.
   var serialLine: (any SerialLine)? { get }
+
+  /// What is known of the device behind it, if anything ever is.
+  var metadata: StreamMetadata? { get }
 }
 
 extension ByteStream {
@@ -72,6 +75,7 @@ extension ByteStream {
   public var canHalfClose: Bool { false }
   public var hasClosingHandshake: Bool { false }
   public var serialLine: (any SerialLine)? { nil }
+  public var metadata: StreamMetadata? { nil }
   public var saysFarewell: Bool { false }
   public func finishWriting() {}
   public func abort() { close() }

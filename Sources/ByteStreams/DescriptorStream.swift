@@ -51,6 +51,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
   var watchPlace: Int?
 
   public private(set) var serialLine: (any SerialLine)?
+  public var metadata: StreamMetadata?
 
   /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, after `beforeClose`, which may
   /// block; else on the lane. What is `kept` is let go of there, too, after that.

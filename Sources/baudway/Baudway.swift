@@ -11,8 +11,8 @@ struct Baudway: ParsableCommand {
     abstract: "Puts serial ports on the network.",
     version: "baudway \(Version.text)",
     subcommands: [
-      Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, Devices.self, Connect.self,
-      HashPassword.self, Schema.self,
+      Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, Devices.self, Scan.self,
+      Connect.self, HashPassword.self, Schema.self,
     ])
 }
 

@@ -62,8 +62,9 @@ struct RunningGateway {
   func refusal(_ error: SystemError) -> String { "baudway: no gateway answers at \(address): \(error)" }
 }
 
-/// Everything to standard output.
-func put(_ bytes: some Sequence<UInt8>) {
+/// Everything to standard output. False when nobody reads there any more.
+@discardableResult
+func put(_ bytes: some Sequence<UInt8>) -> Bool {
   let bytes = Array(bytes)
   var rest = bytes[...]
   while !rest.isEmpty {
@@ -74,9 +75,10 @@ func put(_ bytes: some Sequence<UInt8>) {
       var wait = pollfd(fd: STDOUT_FILENO, events: Int16(POLLOUT), revents: 0)
       poll(&wait, 1, 1000)
     } else if errno != EINTR {
-      return  // nobody reads any more
+      return false
     }
   }
+  return true
 }
 
 /// Whether what goes to standard output may be coloured: a terminal whose user has not said no (no-color.org).

@@ -25,7 +25,10 @@ struct Status: ParsableCommand {
     let gateway = try RunningGateway(control, config: file.config)
     if watch { return try StatusWatch(gateway, asJSON: json).run() }
     let answer = try gateway.ask(.status, within: .seconds(10))
-    if json { return put(answer + [UInt8(ascii: "\n")]) }
+    if json {
+      put(answer + [UInt8(ascii: "\n")])
+      return
+    }
     guard let snapshot = Snapshot.read(answer) else {
       say("baudway: the gateway answers in a way this version does not understand")
       throw ExitCode(EX_PROTOCOL)

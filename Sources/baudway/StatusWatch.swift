@@ -56,7 +56,10 @@ final class StatusWatch {
   }
 
   private func show(_ answer: [UInt8]) {
-    if asJSON { return put(answer + [UInt8(ascii: "\n")]) }
+    if asJSON {
+      put(answer + [UInt8(ascii: "\n")])
+      return
+    }
     guard let snapshot = Snapshot.read(answer) else {
       lines = ["the gateway answers in a way this version does not understand"]
       return
@@ -67,36 +70,4 @@ final class StatusWatch {
   }
 
   private func draw() { screen?.draw(lines) }
-}
-
-/// The signals that end, stop or resize it, taken one by one while nothing is half drawn.
-private struct WatchedSignals {
-  private var set = sigset_t()
-
-  init() {
-    sigemptyset(&set)
-    for number in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH] { sigaddset(&set, number) }
-    sigprocmask(SIG_BLOCK, &set, nil)
-  }
-
-  /// The next one, or nil when it is `time`.
-  func wait(until time: UInt64) -> Int32? {
-    var set = set
-    let now = monotonicNanoseconds()
-    let left = time > now ? time - now : 0
-    var limit = timespec(tv_sec: Int(left / 1_000_000_000), tv_nsec: Int(left % 1_000_000_000))
-    let number = sigtimedwait(&set, nil, &limit)
-    if number > 0 { return number }
-    return errno == EINTR ? SIGWINCH : nil  // stopped and continued from outside: draw again
-  }
-
-  /// Stops here, as the terminal's user wishes, until somebody continues it.
-  func suspend() {
-    var stop = sigset_t()
-    sigemptyset(&stop)
-    sigaddset(&stop, SIGTSTP)
-    raise(SIGTSTP)
-    sigprocmask(SIG_UNBLOCK, &stop, nil)
-    sigprocmask(SIG_BLOCK, &stop, nil)
-  }
 }

@@ -1,7 +1,7 @@
 """The radio: Bumble's Controller and LocalLink, completed to the point where Linux is content with them as a controller for
 BR/EDR and LE, plus faults to order (a link that is lost, a device that is out of range).
 
-What Bumble 0.0.236 lacks or simplifies, and this adds: the commands that Linux sends at power-on, remote version, clock
+What Bumble 0.0.236 lacks or simplifies, and this adds: the commands that Linux sends at power-on, inquiry, remote version, clock
 offset, encryption, page time-out; a reset that ends the links; fragments towards the host. Of LE: scan responses, the filter for
 duplicates, the filter accept list, a connection attempt that is cancelled, links between public addresses.
 """
@@ -88,11 +88,13 @@ class Radio(Controller):
         self.silent = False  # out of range: hears and says nothing
         self.muted = False
         self.pace = self.next_packet = 0  # seconds that a packet of data takes to go out, and when the next one does
-        self.paging = None
+        self.paging = self.inquiry = None
+        self.told = b""  # to inquiries
+        self.device_class = 0
         self.le_legacy_advertiser = Advertiser(self)
         self.accept_list = set()
         self.seen = set()  # of the filter for duplicates
-        extra = """CREATE_CONNECTION CREATE_CONNECTION_CANCEL ACCEPT_CONNECTION_REQUEST REMOTE_NAME_REQUEST
+        extra = """INQUIRY INQUIRY_CANCEL CREATE_CONNECTION CREATE_CONNECTION_CANCEL ACCEPT_CONNECTION_REQUEST REMOTE_NAME_REQUEST
             READ_REMOTE_SUPPORTED_FEATURES READ_REMOTE_EXTENDED_FEATURES AUTHENTICATION_REQUESTED
             SET_CONNECTION_ENCRYPTION LINK_KEY_REQUEST_REPLY LINK_KEY_REQUEST_NEGATIVE_REPLY IO_CAPABILITY_REQUEST_REPLY
             WRITE_SIMPLE_PAIRING_MODE READ_SIMPLE_PAIRING_MODE WRITE_SCAN_ENABLE WRITE_LOCAL_NAME READ_LOCAL_NAME
@@ -147,6 +149,39 @@ class Radio(Controller):
             log.info("%s: %s not supported", self.name, name)
             return hci.HCI_StatusReturnParameters(hci.HCI_ErrorCode.UNKNOWN_HCI_COMMAND_ERROR)
         return hci.HCI_GenericReturnParameters(data=b"\0" + tail)
+
+    # Looking for somebody.
+
+    def on_hci_write_class_of_device_command(self, command):
+        self.device_class = command.class_of_device
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def on_hci_write_extended_inquiry_response_command(self, command):
+        self.told = bytes(command.extended_inquiry_response)
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def on_hci_inquiry_command(self, command):
+        self._send_hci_command_status(OK, command.op_code)
+        self.later(0.2, self.hear_all)
+        self.inquiry = self.later(1.28 * command.inquiry_length, self.end_inquiry)
+
+    def end_inquiry(self):
+        self.inquiry = None
+        self.event(hci.HCI_Inquiry_Complete_Event(status=OK))
+
+    def on_hci_inquiry_cancel_command(self, command):
+        if self.inquiry:
+            self.inquiry.cancel()
+            self.inquiry = None
+        return hci.HCI_StatusReturnParameters(OK)
+
+    def hear_all(self):
+        for other in self.link.controllers:
+            if other is not self and not other.silent and other.classic_scan_enable & 1:
+                self.event(hci.HCI_Extended_Inquiry_Result_Event(
+                    num_responses=1, bd_addr=other.public_address, page_scan_repetition_mode=1, reserved=0,
+                    class_of_device=other.device_class, clock_offset=0, rssi=-50,
+                    extended_inquiry_response=other.told.ljust(240, b"\0")))
 
     # Calling somebody.
 

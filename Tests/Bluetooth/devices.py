@@ -4,15 +4,15 @@ line and answers a line.
 
   serial  00:AA:01:00:00:01  echoes on three RFCOMM channels: 3 "Serial Port" (1101), 5 of a private UUID, 9 that no record
                              tells of; channel 7 says what it is told to and hears the rest
-  mute    00:AA:01:00:00:05  can be connected, and has no service at all
-  nus     C0:00:00:00:00:02 (random), "test-nus": Nordic's serial service; echoes there and on LE channels 128 and 131 (messages of
+  mute    00:AA:01:00:00:05  can be connected, and has no service at all; tells its name only to those who ask
+  nus     C0:00:00:00:00:02 (random), "test-nus": Nordic's serial service, and who made it; echoes there and on LE channels 128 and 131 (messages of
           23 bytes)
   hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
   locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with anybody; echoes
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
-  heard NAME: bytes over LE, ever · pull · pace MS: so slow is the guest's adapter
+  heard NAME: bytes over LE, ever · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for
 """
 import asyncio
 import logging
@@ -27,6 +27,7 @@ from bumble.gatt import GATT_CLIENT_CHARACTERISTIC_CONFIGURATION_DESCRIPTOR as S
 from bumble.gatt import Characteristic, CharacteristicValue, Service
 from bumble.host import Host
 from bumble.pairing import PairingConfig, PairingDelegate
+from bumble.profiles.device_information_service import DeviceInformationService
 from bumble.transport.common import AsyncPipeSink, StreamPacketSink, StreamPacketSource
 
 PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
@@ -167,9 +168,16 @@ async def build(air):
         0x00010001: rfcomm.make_service_sdp_records(0x00010001, 3, UUID.from_16_bits(0x1101)),
         0x00010002: rfcomm.make_service_sdp_records(0x00010002, 5, UUID(PRIVATE)),
     }
+    kind = AdvertisingData.Type
+    serial.device.inquiry_response = bytes(AdvertisingData([
+        (kind.COMPLETE_LOCAL_NAME, b"test-serial"),
+        (kind.COMPLETE_LIST_OF_16_BIT_SERVICE_CLASS_UUIDS, UUID.from_16_bits(0x1101).to_bytes()),
+        (kind.COMPLETE_LIST_OF_128_BIT_SERVICE_CLASS_UUIDS, UUID(PRIVATE).to_bytes())]))
     nus = Peer(air, "nus", "00:AA:01:00:00:02", "C0:00:00:00:00:02", classic=False)
     nus.serve(*NUS)
     nus.advertise_as("test-nus", NUS[0])
+    nus.device.add_service(DeviceInformationService(
+        manufacturer_name="ACME", model_number="N-1", serial_number="00042", firmware_revision="1.2"))
     nus.serve_channel(128)
     nus.serve_channel(131, mtu=23, mps=23)
     hm10 = Peer(air, "hm10", "00:AA:01:00:00:03", "C0:00:00:00:00:03", classic=False)
@@ -182,7 +190,9 @@ async def build(air):
     locked.serve("FFE0", "FFE1", "FFE1", locked=True)
     locked.advertise_as("test-locked", "FFE0")
     locked.serve_channel(128)
-    peers = {peer.name: peer for peer in (serial, Peer(air, "mute", "00:AA:01:00:00:05"), nus, hm10, shy, locked)}
+    mute = Peer(air, "mute", "00:AA:01:00:00:05")
+    mute.device.inquiry_response = b""
+    peers = {peer.name: peer for peer in (serial, mute, nus, hm10, shy, locked)}
     for peer in peers.values():
         await peer.power_on()
     return peers
@@ -238,6 +248,10 @@ class Devices:
 
     async def do_pace(self, milliseconds):
         self.radio.pace = int(milliseconds) / 1000
+
+    async def do_seeks(self):
+        words = [word for word, is_on in (("le", self.radio.le_scan_enable), ("classic", self.radio.inquiry)) if is_on]
+        return " ".join(words) or "nothing"
 
     async def do_heard(self, name):
         return str(self.peers[name].heard)

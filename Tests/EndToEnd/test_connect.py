@@ -129,6 +129,8 @@ def test_mistakes_and_absent_devices_have_their_codes():
             done = pipe("tcp://127.0.0.1:%d" % silent.getsockname()[1], b"", "--timeout", "500ms")
     assert done.returncode == UNAVAILABLE and b"no answer within" in done.stderr
     assert pipe("sim://echo", b"", "--timeout", "soon").returncode == USAGE
+    done = pipe("ea://com.vendor.protocol/00:0A:3A:22:68:73")
+    assert done.returncode == USAGE and b"use rfcomm://00:0A:3A:22:68:73?uuid=" in done.stderr
 
 
 # --- a terminal ------------------------------------------------------------------------------------------------------

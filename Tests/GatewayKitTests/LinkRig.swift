@@ -63,6 +63,7 @@ final class LinkRig: LinkDelegate {
   private(set) var pauses: [Duration] = []
   private(set) var endings: [UInt64: [Ending]] = [:]
   private(set) var dropped: UInt64 = 0
+  private(set) var facts: [DeviceFacts] = []
   var onStatus: (LinkStatus) -> Void = { _ in }
   private var lastNumber: UInt64 = 0
   private var clients: [any ByteStream] = []
@@ -142,6 +143,8 @@ final class LinkRig: LinkDelegate {
     endings[session.number, default: []].append(ending)
     lingering.close(session.client, otherSideFinished: true)
   }
+
+  func link(_ link: Link, knows facts: DeviceFacts) { self.facts.append(facts) }
 
   func link(_ link: Link, dropped count: UInt64) { dropped += count }
 

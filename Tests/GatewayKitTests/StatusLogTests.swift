@@ -41,6 +41,13 @@ struct StatusLogTests {
   private static let report = SessionReport(
     ending: Ending(.deviceLost, SystemError("read", EIO)), up: 12, down: 340, dropped: 1, nanoseconds: 1_234_567_890)
 
+  private static var receiver: DeviceFacts {
+    var facts = DeviceFacts()
+    (facts.name, facts.manufacturer, facts.model) = ("HM", "ACME", "X\u{1b}[2J 1")
+    (facts.serialNumber, facts.firmware, facts.signalStrength, facts.mtu) = ("42", "1.2", -50, 185)
+    return facts
+  }
+
   static let words: [(StatusEvent, String)] = [
     (.started(routes: 3), "info started routes=3 version=\(Version.text)"),
     (
@@ -88,6 +95,11 @@ struct StatusLogTests {
     (
       .listenerClosed(route: "gps", listener: "tcp://127.0.0.1:0", bound: "tcp://127.0.0.1:4001"),
       "info listener closed route=gps listen=tcp://127.0.0.1:4001"
+    ),
+    (
+      .deviceKnown(route: "gps", endpoint: "ble://FFE0", receiver),
+      #"info device known route=gps endpoint=ble://FFE0 dbm=-50 firmware=1.2 manufacturer=ACME model="X\u001b[2J 1""#
+        + " mtu=185 name=HM serial=42"
     ),
     (
       .linkDropped(route: "gps", endpoint: "tty:///dev/x", bytes: 12),

@@ -1,5 +1,6 @@
 // What `baudway status` prints, against a golden file, and the JSON between gateway and command.
 
+import ByteStreams
 import Glibc
 import StreamTestKit
 import Testing
@@ -15,7 +16,12 @@ struct StatusTableTests {
     gps.listeners = [
       .init(url: "tcp://127.0.0.1:4001", state: .listening("tcp://127.0.0.1:4001"), nanoseconds: 9 * second)
     ]
-    gps.state = .init(word: "open", nanoseconds: 7384 * second, line: "4800 8N1")
+    var receiver = DeviceFacts()
+    receiver.manufacturer = "u-blox AG"
+    receiver.model = "GPS/GNSS\u{1b} Receiver"
+    receiver.signalStrength = -50
+    receiver.mtu = 185
+    gps.state = .init(word: "open", nanoseconds: 7384 * second, line: "4800 8N1", device: receiver)
     gps.totals = .init(ended: [.clientLeft: 30, .clientLost: 9, .tooSlow: 2], up: 12, down: 3_565_158, dropped: 0)
     gps.clients = [
       client(17, "127.0.0.1:51234", up: 12, down: 3_565_000, seconds: 723, pen: true),

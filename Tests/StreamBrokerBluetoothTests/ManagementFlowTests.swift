@@ -17,9 +17,12 @@ enum Kernel {
   static func list(_ indexes: UInt16...) -> ManagementEvent? {
     answer(.indexList, 0xFFFF, ([UInt16(indexes.count)] + indexes).flatMap(ATTMessage.bytes))
   }
-  /// hciN has the address 00:…:0N. Settings: bit 0 is power, bit 9 LE.
-  static func information(_ adapter: UInt16, hasLE: Bool = true, isOn: Bool, speaksLE: Bool) -> ManagementEvent? {
-    let settings: [UInt8] = [1, hasLE ? 2 : 0, 0, 0, isOn ? 1 : 0, speaksLE ? 2 : 0, 0, 0]
+  /// hciN has the address 00:…:0N. Settings: bit 0 is power, bit 7 BR/EDR, bit 9 LE.
+  static func information(
+    _ adapter: UInt16, hasLE: Bool = true, isOn: Bool, speaksLE: Bool, speaksClassic: Bool = false
+  ) -> ManagementEvent? {
+    let now: UInt8 = (isOn ? 1 : 0) | (speaksClassic ? 0x80 : 0)
+    let settings: [UInt8] = [1, hasLE ? 2 : 0, 0, 0, now, speaksLE ? 2 : 0, 0, 0]
     return answer(.information, adapter, [UInt8(adapter), 0, 0, 0, 0, 0, 9, 0xFF, 0xFF] + settings + [0, 0, 0])
   }
   static func found(
@@ -181,6 +184,8 @@ struct ScanFlowTests {
     #expect(!finds(flow(address: "C0:00:00:00:00:06"), [Self.service]))
     #expect(!finds(flow(), [[3, 0xE0]]))
     #expect(!finds(flow(), [[0x03]]))
+    var classic = flow()
+    #expect(handle(&classic, Kernel.found(0, 5, kind: 0, [Self.service])) == .wait)
   }
 
   @Test("tells where it was found, with the kind of address, and ends what it began")

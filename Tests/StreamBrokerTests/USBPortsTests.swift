@@ -156,4 +156,19 @@ struct USBOpenTests {
       }
     }
   }
+
+  @Test("tells what its adapter says of itself; other ports tell nothing")
+  func facts() throws {
+    let tree = try USBTree()
+    try tree.plug("ttyUSB0", "0403", "6001", serial: "A5 ", at: "1-1")
+    try tree.folder.write("sys/devices/pci0000:00/usb1/1-1/manufacturer", "FTDI\n")
+    try tree.folder.write("sys/devices/pci0000:00/usb1/1-1/product", "FT232R USB UART\n")
+    for name in ["ttyUSB0", "ttyS0"] { try tree.folder.write("dev/\(name)", "") }
+    symlink("ttyUSB0", tree.folder / "dev/gps")
+    let facts = tree.ports.facts(of: tree.folder / "dev/gps")
+    #expect(facts.manufacturer == "FTDI" && facts.model == "FT232R USB UART" && facts.serialNumber == "A5")
+    #expect(facts.name == nil && facts.mtu == nil)
+    #expect(tree.ports.facts(of: tree.folder / "dev/ttyS0").isEmpty)
+    #expect(tree.ports.facts(of: tree.folder / "dev/none").isEmpty)
+  }
 }

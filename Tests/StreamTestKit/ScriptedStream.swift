@@ -31,6 +31,7 @@ public final class ScriptedStream: ByteStream {
   public var unacknowledged = 0
   public var unread: Int?
   public var serialLine: (any SerialLine)?
+  public var metadata: StreamMetadata?
 
   /// What was written.
   public private(set) var written: [UInt8] = []

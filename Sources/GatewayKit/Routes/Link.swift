@@ -13,6 +13,8 @@ protocol LinkDelegate: AnyObject {
   func link(_ link: Link, dropped count: UInt64)
   func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?)
   func link(_ link: Link, drops bytes: UInt64, of session: Session)
+  /// What is known of the device behind the endpoint that is open now.
+  func link(_ link: Link, knows facts: DeviceFacts)
   /// What followed from a session's end is done: a link that nobody needs any more is closed.
   func linkHasSettled(_ link: Link)
 }
@@ -154,8 +156,21 @@ final class Link: HubDelegate {
     openedAt = poller.timers.now
     stopWatching()
     say(.open)
+    tellFacts(of: stream)
     follow(device.handle(.opened))
     hub.attach(stream, saying: settings.device.onOpen)
+  }
+
+  /// Now, and when more is known.
+  private func tellFacts(of stream: any ByteStream) {
+    guard let metadata = stream.metadata else { return }
+    let tell = { [weak self, weak stream, weak metadata] in
+      guard let self, let metadata, status == .open, hub.endpoint.map({ $0 === stream }) ?? true else { return }
+      if metadata.facts.isEmpty { return }
+      delegate.link(self, knows: metadata.facts)
+    }
+    metadata.changed = tell
+    tell()
   }
 
   private func wait(_ pause: Duration) {

@@ -31,8 +31,10 @@ extension Link {
     var reason: String?
     if case .waiting(let why) = status { reason = why.description }
     let line = status == .open ? hub.endpoint?.serialLine?.settings.description : nil
+    let facts = status == .open ? hub.endpoint?.metadata?.facts : nil
     return Snapshot.LinkState(
-      word: status.word, nanoseconds: now &- since, line: line, reason: reason,
+      word: status.word, nanoseconds: now &- since, line: line, device: facts.flatMap { $0.isEmpty ? nil : $0 },
+      reason: reason,
       retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) })
   }
 }

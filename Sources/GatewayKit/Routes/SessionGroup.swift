@@ -190,6 +190,11 @@ final class SessionGroup: LinkDelegate {
     status.tell(.link(route: settings.name, endpoint: settings.endpoint, linkStatus, retry: retry))
   }
 
+  func link(_ link: Link, knows facts: DeviceFacts) {
+    guard settings.hub.isShared else { return }
+    status.tell(.deviceKnown(route: settings.name, endpoint: settings.endpoint, facts))
+  }
+
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
     if ending.word == .tooSlow {
       session.client.abort()

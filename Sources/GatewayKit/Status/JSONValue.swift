@@ -23,6 +23,9 @@ enum JSONValue: Hashable, Sendable {
 
   static func integer(_ number: Int) -> JSONValue { .integer(UInt64(max(0, number))) }
 
+  /// A whole number that may be less than 0, which is written as one.
+  static func signed(_ number: Int) -> JSONValue { number < 0 ? .decimal(Double(number)) : .integer(UInt64(number)) }
+
   /// Nanoseconds as seconds with three places.
   static func seconds(_ nanoseconds: UInt64) -> JSONValue { .decimal(Double(nanoseconds / 1_000_000) / 1000) }
 
@@ -40,6 +43,8 @@ enum JSONValue: Hashable, Sendable {
     case .null: line += "null"
     case .bool(let value): line += value ? "true" : "false"
     case .integer(let number): line += String(number)
+    case .decimal(let number) where number < 0 && number > -1e15 && number == number.rounded():
+      line += String(Int64(number))
     case .decimal(let number): line += number.isFinite ? "\(number)" : "null"
     case .text(let text): line += JSONValue.quote(text)
     case .array(let values):
@@ -90,6 +95,14 @@ enum JSONValue: Hashable, Sendable {
   var text: String? { if case .text(let text) = self { text } else { nil } }
   var flag: Bool? { if case .bool(let flag) = self { flag } else { nil } }
   var integer: UInt64? { if case .integer(let number) = self { number } else { nil } }
+  /// The same, read back.
+  var signedInteger: Int? {
+    switch self {
+    case .integer(let number): Int(clamping: number)
+    case .decimal(let number) where number == number.rounded() && abs(number) < 1e15: Int(number)
+    default: nil
+    }
+  }
   var array: [JSONValue]? { if case .array(let values) = self { values } else { nil } }
   var members: [Member]? { if case .object(let members) = self { members } else { nil } }
 

@@ -75,6 +75,10 @@ struct LogLine {
         ])
     case .link(let route, let endpoint, let status, let retry):
       self.init(route: route, endpoint: endpoint, status, retry)
+    case .deviceKnown(let route, let endpoint, let facts):
+      self.init(
+        .info, "device known",
+        [("route", .text(route)), ("endpoint", .text(endpoint))] + facts.named.map { ($0.name, .text($0.text)) })
     case .linkDropped(let route, let endpoint, let bytes):
       self.init(
         .warning, "link drops",

@@ -92,7 +92,7 @@ extension Snapshot.LinkState {
   fileprivate var json: JSONValue {
     .object([
       "word": .text(word), "seconds": .seconds(nanoseconds), "line": line.map { .text($0) },
-      "reason": reason.map { .text($0) },
+      "device": device?.json, "reason": reason.map { .text($0) },
       "retry": retry.map { .seconds($0.nanoseconds) },
     ])
   }
@@ -100,7 +100,9 @@ extension Snapshot.LinkState {
   fileprivate init?(_ json: JSONValue) {
     guard let word = json["word"]?.text, let nanoseconds = json["seconds"]?.nanoseconds else { return nil }
     self.init(
-      word: word, nanoseconds: nanoseconds, line: json["line"]?.text, reason: json["reason"]?.text,
+      word: word, nanoseconds: nanoseconds, line: json["line"]?.text,
+      device: json["device"].flatMap { DeviceFacts($0) },
+      reason: json["reason"]?.text,
       retry: json["retry"]?.nanoseconds.map { .nanoseconds(Int64(clamping: $0)) })
   }
 }

@@ -57,6 +57,8 @@ public struct Snapshot: Hashable, Sendable {
     public var nanoseconds: UInt64
     /// Of an open serial port: what is in force, which need not be quite what was asked for: "115200 8N1".
     public var line: String?
+    /// Of an open one: what its device says of itself.
+    public var device: DeviceFacts?
     /// Why it waits.
     public var reason: String?
     /// Until the next try.

@@ -29,7 +29,7 @@ public final class StatusBoard: Sendable {
   public func observe(_ event: StatusEvent) {
     switch event {
     // The many: lanes need not meet at the lock for them.
-    case .sessionOpened, .sessionEnded, .link, .writerChanged, .dropped, .linkDropped: return
+    case .sessionOpened, .sessionEnded, .link, .writerChanged, .dropped, .linkDropped, .deviceKnown: return
     default: break
     }
     picture.withLock { picture in

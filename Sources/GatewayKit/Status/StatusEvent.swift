@@ -31,6 +31,8 @@ public enum StatusEvent: Sendable {
   case dropped(route: String, number: UInt64, bytes: UInt64, total: UInt64)
   /// `retry` is the pause before the next try, where there is one.
   case link(route: String, endpoint: String, LinkStatus, retry: Duration?)
+  /// What the device behind an open link says of itself; told again when it says more.
+  case deviceKnown(route: String, endpoint: String, DeviceFacts)
   /// Bytes that are in no session's account were thrown away: sent to the device and not gone out when the link closed, or
   /// said by it and heard by nobody.
   case linkDropped(route: String, endpoint: String, bytes: UInt64)

@@ -77,6 +77,7 @@ public struct StatusTable {
   private func notes(on route: Snapshot.Route) -> [String] {
     var notes: [String] = []
     if route.isStuck { notes.append("a lane of it does not answer; what it has is missing here") }
+    if let device = route.state?.device, !device.isEmpty { notes.append("device: \(device.summary)") }
     if let reason = route.state?.reason {
       notes.append(reason + (route.state?.retry.map { "; next try in \(Figures.age($0.nanoseconds))" } ?? ""))
     }

@@ -124,17 +124,20 @@ enum ATTRequest: Hashable, Sendable {
   /// ATT_FIND_INFORMATION_REQ.
   case types(ClosedRange<UInt16>)
   case write(UInt16, [UInt8])
+  /// ATT_READ_BY_TYPE_REQ for values of a type, wherever they are.
+  case values(of: BluetoothUUID)
 
   var opcode: UInt8 {
     switch self {
     case .exchangeMTU: 0x02
     case .types: 0x04
     case .service: 0x06
-    case .characteristics: 0x08
+    case .characteristics, .values: Self.readByType
     case .write: 0x12
     }
   }
 
+  static let readByType: UInt8 = 0x08
   static let writeRequest: UInt8 = 0x12
   static let writeCommand: UInt8 = 0x52
 
@@ -143,17 +146,18 @@ enum ATTRequest: Hashable, Sendable {
   private static let characteristic: UInt16 = 0x2803
 
   var encoded: [UInt8] {
-    let words =
+    let words: [UInt16] =
       switch self {
       case .exchangeMTU(let mtu): [UInt16(clamping: mtu)]
       case .service: [1, 0xFFFF, Self.primaryService]
       case .characteristics(let range): [range.lowerBound, range.upperBound, Self.characteristic]
       case .types(let range): [range.lowerBound, range.upperBound]
       case .write(let handle, _): [handle]
+      case .values: [1, 0xFFFF]
       }
     let tail: [UInt8] =
       switch self {
-      case .service(let uuid): uuid.attribute
+      case .service(let uuid), .values(let uuid): uuid.attribute
       case .write(_, let value): value
       default: []
       }

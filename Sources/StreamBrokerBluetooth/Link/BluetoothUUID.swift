@@ -1,6 +1,6 @@
 // The UUID of a Bluetooth service. One of 16 or 32 bits is short for one of 128 (Bluetooth Core, SDP, section 2.5.1).
 
-struct BluetoothUUID: Hashable, Sendable, CustomStringConvertible {
+public struct BluetoothUUID: Hashable, Sendable, CustomStringConvertible {
   /// Sixteen, the first written first.
   let bytes: [UInt8]
 
@@ -22,7 +22,7 @@ struct BluetoothUUID: Hashable, Sendable, CustomStringConvertible {
   }
 
   /// "1101", "00001101" or the long form, as the grammar of URLs takes them. Nil when it is none.
-  init?(_ text: String) {
+  public init?(_ text: String) {
     let digits = text.filter { $0 != "-" }
     guard digits.utf8.count.isMultiple(of: 2), digits.allSatisfy(\.isHexDigit) else { return nil }
     var bytes: [UInt8] = []
@@ -40,7 +40,7 @@ struct BluetoothUUID: Hashable, Sendable, CustomStringConvertible {
     return bytes[0] == 0 && bytes[1] == 0 ? bytes[2..<4] : bytes[..<4]
   }
 
-  var description: String {
+  public var description: String {
     let digits = shortest.map { ($0 < 16 ? "0" : "") + String($0, radix: 16, uppercase: true) }
     guard digits.count == 16 else { return digits.joined() }
     return [0..<4, 4..<6, 6..<8, 8..<10, 10..<16].map { digits[$0].joined() }.joined(separator: "-")

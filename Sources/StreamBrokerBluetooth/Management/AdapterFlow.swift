@@ -1,4 +1,4 @@
-// From "a machine" to "an adapter that speaks LE": which there are, which is meant, and what has to be switched on. Sees no socket.
+// From "a machine" to "an adapter that is on": which there are, which is meant, and what has to be switched on. Sees no socket.
 
 struct AdapterFlow: Sendable {
   enum Step: Hashable, Sendable {
@@ -14,6 +14,7 @@ struct AdapterFlow: Sendable {
     case none
     case noSuch(String, others: [ManagedAdapter])
     case noLE(String)
+    case noClassic(String)
     /// Switching it on, or LE, takes CAP_NET_ADMIN.
     case mayNot(String, isOff: Bool)
     case isBlocked(String)
@@ -25,14 +26,28 @@ struct AdapterFlow: Sendable {
     case listing, asking, enabling, powering, over
   }
 
+  /// What is asked of an adapter.
+  struct Need: OptionSet, Hashable, Sendable {
+    let rawValue: UInt8
+    /// It must speak Low Energy.
+    static let lowEnergy = Need(rawValue: 1)
+    /// It must speak Classic (BR/EDR).
+    static let classic = Need(rawValue: 2)
+  }
+
   /// "hci0" or an address; nil takes the first that is on, else the first that can.
   let wanted: String?
+  let need: Need
   private var state = State.listing
   private var left: [UInt16] = []
   private var adapters: [ManagedAdapter] = []
   private var chosen: ManagedAdapter?
 
-  init(_ wanted: String?) { self.wanted = wanted }
+  /// With no need at all, Low Energy is switched on where there is such a thing.
+  init(_ wanted: String?, need: Need = .lowEnergy) {
+    self.wanted = wanted
+    self.need = need
+  }
 
   /// What is sent first.
   var firstCommand: ManagementCommand { .list }
@@ -94,8 +109,9 @@ struct AdapterFlow: Sendable {
   /// What is missing still, one after the other: LE first, so that it comes up with it.
   private mutating func switchOn() -> Step {
     guard let chosen else { return giveUp(.none) }
-    guard chosen.hasLE else { return giveUp(.noLE(chosen.name)) }
-    if state == .asking, !chosen.speaksLE {
+    guard chosen.hasLE || !need.contains(.lowEnergy) else { return giveUp(.noLE(chosen.name)) }
+    guard chosen.speaksClassic || !need.contains(.classic) else { return giveUp(.noClassic(chosen.name)) }
+    if state == .asking, chosen.hasLE, !chosen.speaksLE, need != .classic {
       state = .enabling
       return .send(.turnOn(.setLE, of: chosen.index))
     }
@@ -126,18 +142,28 @@ struct AdapterFlow: Sendable {
 }
 
 extension AdapterFlow.Fault {
+  /// For somebody who waits until it is better.
   var advice: String {
     switch self {
-    case .none: "this machine has no Bluetooth adapter; it is waited for"
+    case .none, .isGone: "\(text); it is waited for"
+    default: text
+    }
+  }
+
+  /// What is wrong, and what to do.
+  var text: String {
+    switch self {
+    case .none: "this machine has no Bluetooth adapter"
     case .noSuch(let wanted, let others):
       "there is no adapter \(wanted); there is \(others.map(\.description).joined(separator: ", "))"
     case .noLE(let name): "the adapter \(name) does not know Bluetooth Low Energy"
+    case .noClassic(let name): "the adapter \(name) speaks Bluetooth Low Energy only"
     case .mayNot(let name, let isOff):
       (isOff ? "the adapter \(name) is off" : "the adapter \(name) has Low Energy switched off")
         + ", and switching it on takes CAP_NET_ADMIN; or let bluetoothd do it, as by 'bluetoothctl power on'"
     case .isBlocked(let name): "the adapter \(name) does not come on; 'rfkill list' says whether it is blocked"
     case .refused(let name, let status): "the kernel refused to switch on the adapter \(name) (status \(status))"
-    case .isGone(let name): "the adapter \(name) has just gone; it is waited for"
+    case .isGone(let name): "the adapter \(name) has just gone"
     }
   }
 }

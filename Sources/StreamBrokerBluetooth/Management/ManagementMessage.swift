@@ -10,6 +10,7 @@ struct ManagementCommand: Hashable, Sendable {
     case confirm = 0x001C
     case startDiscovery = 0x0023
     case stopDiscovery = 0x0024
+    case confirmName = 0x0025
   }
   var code: Code
   var adapter: UInt16
@@ -24,9 +25,14 @@ struct ManagementCommand: Hashable, Sendable {
   static func turnOn(_ code: Code, of adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: code, adapter: adapter, parameters: [1])
   }
-  /// For LE addresses of both kinds.
-  static func discovery(_ isOn: Bool, _ adapter: UInt16) -> ManagementCommand {
-    ManagementCommand(code: isOn ? .startDiscovery : .stopDiscovery, adapter: adapter, parameters: [6])
+  static func discovery(_ isOn: Bool, _ adapter: UInt16, of kinds: DiscoveryKinds = .lowEnergy) -> ManagementCommand {
+    ManagementCommand(code: isOn ? .startDiscovery : .stopDiscovery, adapter: adapter, parameters: [kinds.rawValue])
+  }
+
+  /// That the name of a device that was heard is not known, so that the kernel asks for it.
+  static func askName(_ device: FoundDevice, _ adapter: UInt16) -> ManagementCommand {
+    let place = device.address.bytes.reversed() + [device.kind.rawValue]
+    return ManagementCommand(code: .confirmName, adapter: adapter, parameters: place + [0])
   }
 
   /// Yes to a pairing in which nobody has anything to compare.
@@ -113,9 +119,11 @@ struct ManagedAdapter: Hashable, Sendable, CustomStringConvertible {
   let hasLE: Bool
   let isOn: Bool
   let speaksLE: Bool
+  let speaksClassic: Bool
 
   // Bits of the settings.
   private static let powered: UInt32 = 1 << 0
+  private static let classic: UInt32 = 1 << 7
   private static let lowEnergy: UInt32 = 1 << 9
 
   /// From the answer to `information`: address, version, manufacturer, settings that can be, settings that are.
@@ -128,52 +136,11 @@ struct ManagedAdapter: Hashable, Sendable, CustomStringConvertible {
     hasLE = settings(9) & Self.lowEnergy != 0
     isOn = settings(13) & Self.powered != 0
     speaksLE = settings(13) & Self.lowEnergy != 0
+    speaksClassic = settings(13) & Self.classic != 0
   }
 
   var name: String { "hci\(index)" }
   var description: String { "\(name) (\(address))" }
-}
-
-/// A device that was heard.
-struct FoundDevice: Hashable, Sendable {
-  let device: LEAddress
-  /// dBm; 127 where it is not known.
-  let strength: Int8
-  var name: String?
-  var services: Set<BluetoothUUID> = []
-
-  /// From the event: address, its kind, RSSI, flags, then what was advertised, as pairs of a length and a kind.
-  init?(_ bytes: ArraySlice<UInt8>) {
-    let bytes = Array(bytes)
-    guard bytes.count >= 14, Int(ATTMessage.word(bytes[12...])) == bytes.count - 14 else { return nil }
-    guard bytes[6] == 1 || bytes[6] == 2 else { return nil }
-    device = LEAddress(address: BluetoothAddress(bytes[..<6].reversed()), isRandom: bytes[6] == 2)
-    strength = Int8(bitPattern: bytes[7])
-    var rest = bytes[14...]
-    // What is cut off or of length 0 ends it (Bluetooth Core, Supplement, Part A, section 1).
-    while let length = rest.popFirst(), length > 0, rest.count >= Int(length), let kind = rest.first {
-      take(kind, rest.dropFirst().prefix(Int(length) - 1))
-      rest = rest.dropFirst(Int(length))
-    }
-  }
-
-  // Assigned numbers: lists of UUIDs of 2, 4 and 16 bytes, and names.
-  private mutating func take(_ kind: UInt8, _ content: ArraySlice<UInt8>) {
-    switch kind {
-    case 0x02, 0x03: services.formUnion(Self.uuids(content, of: 2))
-    case 0x04, 0x05: services.formUnion(Self.uuids(content, of: 4))
-    case 0x06, 0x07: services.formUnion(Self.uuids(content, of: 16))
-    case 0x09: name = String(decoding: content, as: UTF8.self)
-    case 0x08: name = name ?? String(decoding: content, as: UTF8.self)
-    default: break
-    }
-  }
-
-  private static func uuids(_ content: ArraySlice<UInt8>, of size: Int) -> [BluetoothUUID] {
-    stride(from: content.startIndex, through: content.endIndex - size, by: size).compactMap {
-      BluetoothUUID(reversed: content[$0..<$0 + size])
-    }
-  }
 }
 
 /// Where an LE device is: public and random addresses are two worlds.

@@ -26,6 +26,7 @@ struct ScanFlow: Sendable {
     var address: BluetoothAddress?
 
     func fits(_ device: FoundDevice) -> Bool {
+      guard device.kind != .classic else { return false }
       if let address { return device.device.address == address }
       // Many a device tells its name and not its services: a name is enough.
       if let name { return device.name == name }
@@ -34,48 +35,35 @@ struct ScanFlow: Sendable {
   }
 
   let wish: Wish
-  let adapter: UInt16
-  private var isOurs = false
+  private var discovery: DiscoveryFlow
   private var isOver = false
 
   init(_ wish: Wish, on adapter: UInt16) {
     self.wish = wish
-    self.adapter = adapter
+    discovery = DiscoveryFlow(.lowEnergy, on: adapter)
   }
 
-  var firstCommand: ManagementCommand { .discovery(true, adapter) }
+  var firstCommand: ManagementCommand { discovery.firstCommand }
 
   /// What ends a scan of ours; nil when there is none.
-  var ending: ManagementCommand? { isOurs ? .discovery(false, adapter) : nil }
+  var ending: ManagementCommand? { discovery.ending }
 
-  func handleRetry() -> Step { isOver || isOurs ? .wait : .send(firstCommand) }
+  mutating func handleRetry() -> Step { isOver ? .wait : step(discovery.handleRetry()) }
 
-  mutating func handle(_ event: ManagementEvent) -> Step {
-    guard event.adapter == adapter, !isOver else { return .wait }
-    switch event.content {
-    case .answer(ManagementCommand.Code.startDiscovery.rawValue, let status, _):
-      switch status {
-      case ManagementStatus.success: isOurs = true
-      case ManagementStatus.busy: return .retryLater
-      case ManagementStatus.permissionDenied: return giveUp(.mayNot)
-      default: return giveUp(.refused(status: status))
-      }
-      return .wait
-    case .found(let device) where wish.fits(device):
+  mutating func handle(_ event: ManagementEvent) -> Step { isOver ? .wait : step(discovery.handle(event)) }
+
+  private mutating func step(_ step: DiscoveryFlow.Step) -> Step {
+    switch step {
+    case .send(let command): return .send(command)
+    case .retryLater: return .retryLater
+    case .heard(let device, _) where wish.fits(device):
       isOver = true
       return .found(device, ending)
-    // A scan ends by itself after some ten seconds.
-    case .discovering(false) where isOurs:
-      isOurs = false
-      return .send(firstCommand)
-    case .adapterRemoved: return giveUp(.isGone)
-    default: return .wait
+    case .giveUp(let fault):
+      isOver = true
+      return .giveUp(fault)
+    case .heard, .stopped, .wait: return .wait
     }
-  }
-
-  private mutating func giveUp(_ fault: Fault) -> Step {
-    isOver = true
-    return .giveUp(fault)
   }
 }
 

@@ -9,7 +9,7 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control, credentials, messages, proxy, sdp, att, gatt, management, frames, upgrade
+  case url, config, control, credentials, messages, proxy, sdp, att, gatt, management, adverts, frames, upgrade
 
   /// Throws for an input for which the property does not hold. To be used by one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
@@ -22,6 +22,7 @@ enum Property: String, CaseIterable {
     case .sdp: return SDPProperty.check
     case .att: return ATTProperty.check
     case .management: return ManagementProperty.check
+    case .adverts: return AdvertsProperty.check
     case .frames: return FramesProperty.check
     case .upgrade: return UpgradeProperty.check
     case .gatt:

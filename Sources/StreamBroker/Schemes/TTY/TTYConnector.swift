@@ -57,6 +57,10 @@ public struct TTYConnector: Connector {
     (try? path()).flatMap { FileSystem.realPath($0) }.map { "tty://\($0)" }
   }
 
+  private var usb: USBPorts {
+    if case .usb(_, let ports) = place { ports } else { USBPorts() }
+  }
+
   private func path() throws(OpenFailure) -> String {
     switch place {
     case .path(let path): path
@@ -67,6 +71,8 @@ public struct TTYConnector: Connector {
   private struct Opened: Sendable {
     let port: TTYPort
     let content: TTYPort.Opened
+    /// What its adapter says of itself.
+    let facts: DeviceFacts
   }
 
   public func open(
@@ -75,15 +81,23 @@ public struct TTYConnector: Connector {
     let queue = device.queue
     return device.open(name, on: poller) { [self] () -> Result<Opened, OpenFailure> in
       do throws(OpenFailure) {
-        let port = TTYPort(try path(), settings, calls: calls, locks: locks)
-        return port.open(discardingInput: discardingInput).map { Opened(port: port, content: $0) }
+        let path = try path()
+        let port = TTYPort(path, settings, calls: calls, locks: locks)
+        return port.open(discardingInput: discardingInput).map {
+          Opened(port: port, content: $0, facts: usb.facts(of: path))
+        }
       } catch {
         return .failure(error)
       }
     } undo: {
       _ = $0.content.descriptor.take()
     } _: { result in
-      done(result.map { TTYLine.stream(over: $0.content, of: $0.port, on: poller, queue: queue) })
+      done(
+        result.map { opened in
+          let stream = TTYLine.stream(over: opened.content, of: opened.port, on: poller, queue: queue)
+          if !opened.facts.isEmpty { stream.metadata = StreamMetadata(opened.facts) }
+          return stream
+        })
     }
   }
 

@@ -76,6 +76,21 @@ struct USBPorts: Sendable {
     return nil
   }
 
+  /// What the adapter behind a port says of itself; nothing where there is none.
+  func facts(of path: String) -> DeviceFacts {
+    var facts = DeviceFacts()
+    guard let node = FileSystem.realPath(path), let port = port(String(FileSystem.lastName(of: node))) else {
+      return facts
+    }
+    func text(_ file: String) -> String? {
+      FileSystem.line(of: "\(port.device)/\(file)").flatMap { DeviceFacts.text($0.utf8) }
+    }
+    facts.manufacturer = text("manufacturer")
+    facts.model = text("product")
+    facts.serialNumber = text("serial")
+    return facts
+  }
+
   // The port of the driver, the interface, the device: what is further up is the hub it is plugged into.
   private static let mostLevels = 3
 }

@@ -1,0 +1,92 @@
+// What a device says of itself to whoever listens: an LE advertisement or an extended inquiry response, which have one form
+// (Bluetooth Core, Supplement, Part A). Anybody within range can say anything here: whatever it holds, it is read with bounds.
+
+struct Advertisement: Hashable, Sendable {
+  /// The complete name, or the beginning of it. May hold anything.
+  private(set) var name: String?
+  private(set) var isNameComplete = false
+  private(set) var services: Set<BluetoothUUID> = []
+  /// Of BR/EDR, where the kernel adds it: class of device (Assigned Numbers, section 2.8).
+  private(set) var deviceClass: UInt32?
+
+  /// Takes pairs of a length and a kind; what is cut off or of length 0 ends it (section 1).
+  init(_ bytes: ArraySlice<UInt8>) {
+    var rest = bytes
+    while let length = rest.popFirst(), length > 0, rest.count >= Int(length), let kind = rest.first {
+      take(kind, rest.dropFirst().prefix(Int(length) - 1))
+      rest = rest.dropFirst(Int(length))
+    }
+  }
+
+  // Assigned numbers: lists of UUIDs of 2, 4 and 16 bytes, names, and the class of device.
+  private mutating func take(_ kind: UInt8, _ content: ArraySlice<UInt8>) {
+    switch kind {
+    case 0x02, 0x03: services.formUnion(Self.uuids(content, of: 2))
+    case 0x04, 0x05: services.formUnion(Self.uuids(content, of: 4))
+    case 0x06, 0x07: services.formUnion(Self.uuids(content, of: 16))
+    case 0x08 where !isNameComplete: name = Self.text(content) ?? name
+    case 0x09:
+      guard let text = Self.text(content) else { return }
+      (name, isNameComplete) = (text, true)
+    case 0x0D where content.count == 3:
+      deviceClass = content.reversed().reduce(0) { $0 << 8 | UInt32($1) }
+    default: break
+    }
+  }
+
+  /// Many a device fills its name up with zeros. Nil for an empty one.
+  private static func text(_ content: ArraySlice<UInt8>) -> String? {
+    let content = content.prefix { $0 != 0 }
+    return content.isEmpty ? nil : String(decoding: content, as: UTF8.self)
+  }
+
+  private static func uuids(_ content: ArraySlice<UInt8>, of size: Int) -> [BluetoothUUID] {
+    stride(from: content.startIndex, through: content.endIndex - size, by: size).compactMap {
+      BluetoothUUID(reversed: content[$0..<$0 + size])
+    }
+  }
+}
+
+/// A device that was heard.
+struct FoundDevice: Hashable, Sendable {
+  let address: BluetoothAddress
+  let kind: AddressKind
+  /// dBm; 127 where it is not known.
+  let strength: Int8
+  /// The kernel waits to be told whether somebody knows its name, and asks for it if not.
+  let wantsNameConfirmed: Bool
+  let advertisement: Advertisement
+
+  var name: String? { advertisement.name }
+  var services: Set<BluetoothUUID> { advertisement.services }
+  /// Of a device of Low Energy.
+  var device: LEAddress { LEAddress(address: address, isRandom: kind == .leRandom) }
+
+  /// From the event: address, its kind, RSSI, flags, then what was advertised.
+  init?(_ bytes: ArraySlice<UInt8>) {
+    let bytes = Array(bytes)
+    guard bytes.count >= 14, Int(ATTMessage.word(bytes[12...])) == bytes.count - 14,
+      let kind = AddressKind(rawValue: bytes[6])
+    else { return nil }
+    address = BluetoothAddress(bytes[..<6].reversed())
+    self.kind = kind
+    strength = Int8(bitPattern: bytes[7])
+    wantsNameConfirmed = bytes[8] & 1 != 0
+    advertisement = Advertisement(bytes[14...])
+  }
+}
+
+/// Which of Bluetooth's worlds an address belongs to, as the kernel numbers them.
+public enum AddressKind: UInt8, Sendable {
+  case classic = 0
+  case lePublic = 1
+  case leRandom = 2
+}
+
+/// What is listened for: one bit for each kind of address (mgmt's address types).
+struct DiscoveryKinds: OptionSet, Hashable, Sendable {
+  let rawValue: UInt8
+
+  static let classic = DiscoveryKinds(rawValue: 1)
+  static let lowEnergy = DiscoveryKinds(rawValue: 6)
+}

@@ -1,0 +1,55 @@
+"""What an open device says of itself, in the log and in `status`; and the terminal of `connect` when the air takes the link."""
+import json
+import signal
+
+import pytest
+
+from kit import binary, until
+from radio import HERE, HM10, NUS, NUS_SERVICE, SERIAL
+from rig import GuestGateway
+from test_rfcomm import answers, config
+
+IOERR = 74
+
+
+def device(gateway) -> dict | None:
+    (route,) = json.loads(gateway.command("status", "--json", seconds=30).stdout)["routes"]
+    return route["state"].get("device")
+
+
+def test_a_device_is_known_by_what_it_says(air, guest):
+    with GuestGateway(guest, config(f"ble://{NUS_SERVICE}?name=test-nus")) as gateway, gateway.connect("radio") as client:
+        gateway.event("link open", seconds=40)
+        answers(client, b"hello")
+        told = {"name": "test-nus", "manufacturer": "ACME", "model": "N-1", "serial": "00042", "firmware": "1.2"}
+        until(lambda: any("firmware" in event for event in gateway.events("device known")), 30, "all of it")
+        event = gateway.events("device known")[-1]
+        assert {key: event.get(key) for key in told} == told
+        assert (event["dbm"], event["mtu"]) == ("-50", "517")
+        assert device(gateway) == {**told, "rssi": -50, "mtu": 517}
+        table = gateway.command("status", seconds=30).stdout
+        assert "device: test-nus, ACME N-1, serial 00042, firmware 1.2, -50 dBm, MTU 517" in table
+        answers(client, b"still there")
+
+
+@pytest.mark.parametrize("url", [f"ble://FFE0/{HM10}?address-type=public", f"ble://FFE0/{HM10}?address-type=public&write=request"])
+def test_a_device_that_says_nothing_of_itself_is_as_good(air, guest, url):
+    with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
+        gateway.event("link open", seconds=40)
+        for number in range(20):
+            answers(client, b"%d" % number)
+        until(lambda: (device(gateway) or {}).get("name") == "test-hm10", 30, "its name")
+        assert device(gateway) == {"name": "test-hm10", "mtu": 517}
+
+
+@pytest.mark.parametrize("url, name", [(f"ble://{NUS_SERVICE}/{NUS}?address-type=random", "nus"), (f"rfcomm://{SERIAL}:3", "serial")])
+@pytest.mark.parametrize("end", ["lost link", "SIGHUP"])
+def test_connect_gives_the_terminal_back(air, guest, url, name, end):
+    with guest.call(f"exec /usr/bin/python3 {HERE}/programs/terminal.py {binary()} connect '{url}' --timeout 30s") as call:
+        call.until(lambda text: "Ctrl-] leaves." in text and "RAW" in text, 60)
+        if end == "SIGHUP":
+            guest.ask("busybox kill -HUP $(busybox pidof baudway)")
+        else:
+            air.order(f"lose {name}")
+        assert call.wait(30) == (128 + signal.SIGHUP if end == "SIGHUP" else IOERR), bytes(call.output)
+        assert call.output.decode().splitlines()[-1] == "as before"

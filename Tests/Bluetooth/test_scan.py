@@ -1,0 +1,96 @@
+"""`baudway scan`: what is on the air, and that its URLs work as they stand."""
+import json
+import shlex
+import signal
+
+import pytest
+
+from kit import binary
+from radio import HERE, HM10, LOCKED, MUTE, NUS, NUS_SERVICE, PRIVATE, SERIAL
+
+SHY = "C0:00:00:00:00:04"
+NUS_URL = f"ble://{NUS_SERVICE}/{NUS}?address-type=random"
+UNAVAILABLE, NOPERM = 69, 77
+
+
+def scan(guest, *words: str, prefix: str = "", seconds: float = 60):
+    return guest.run(f"{prefix} {binary()} scan {shlex.join(words)}", seconds)
+
+
+def echoes(guest, pasted: str):
+    """As a shell takes what was copied from a line."""
+    done = guest.run(f"printf hello | {binary()} connect --timeout 30s --silence 3s {pasted}", 60)
+    assert (done.stdout, done.returncode) == (b"hello", 0), done.stderr
+
+
+def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they_stand(air, guest):
+    air.pull()
+    air.plug(on=False)  # it is switched on
+    with guest.call(f"exec {binary()} scan --seconds 60") as call:
+        names = [b"test-nus", b"HMSoft", b"test-shy", b"test-locked", b"test-serial", b"test-mute"]
+        call.until(lambda text: all(name.decode() in text for name in names), 40)
+        assert air.order("seeks") != "nothing"
+        call.signal(signal.SIGTERM)
+        assert call.wait(10) == 0
+        lines = [line.split("\t") for line in call.output.decode().splitlines()]
+    assert air.order("seeks") == "nothing"
+    assert {len(line) for line in lines} == {6}
+    urls = {line[5] for line in lines}
+    assert {
+        f"'{NUS_URL}'", f"ble://FFE0/{HM10}", f"'ble://FFF0/{SHY}?address-type=random'", f"'ble://FFE0/{LOCKED}?address-type=random'",
+        f"rfcomm://{SERIAL}", f"'rfcomm://{SERIAL}?uuid={PRIVATE}'", f"rfcomm://{MUTE}"} <= urls
+    assert [NUS, "LE random", "-50", "test-nus", "Nordic UART", f"'{NUS_URL}'"] in lines
+    assert [SERIAL, "Classic", "-50", "test-serial", f"Serial Port, {PRIVATE}", f"rfcomm://{SERIAL}"] in lines
+    for pasted in (f"'{NUS_URL}'", f"ble://FFE0/{HM10}", f"rfcomm://{SERIAL}", f"'rfcomm://{SERIAL}?uuid={PRIVATE}'"):
+        echoes(guest, pasted)
+
+
+def test_programs_get_json(air, guest):
+    done = scan(guest, "--json", "--le", "--seconds", "2")
+    assert (done.returncode, done.stderr) == (0, b"")
+    told = json.loads(done.stdout)
+    assert told["adapter"] == "hci0"
+    devices = {device["address"]: device for device in told["devices"]}
+    assert set(devices) >= {NUS, HM10, SHY, LOCKED}
+    assert devices[NUS] == {
+        "address": NUS, "kind": "le", "address-type": "random", "name": "test-nus", "rssi": -50, "services": [NUS_SERVICE],
+        "endpoints": [{"url": NUS_URL, "service": "Nordic UART", "sure": True}]}  # fmt: skip
+    assert devices[HM10]["address-type"] == "public"
+    done = scan(guest, "--json", "--classic", "--adapter", "hci0", "--service", "1101", "--seconds", "3")
+    (only,) = json.loads(done.stdout)["devices"]
+    assert (only["address"], only["kind"], only["name"]) == (SERIAL, "classic", "test-serial")
+    assert only["endpoints"] == [{"url": f"rfcomm://{SERIAL}", "service": "Serial Port", "sure": True}]
+
+
+def test_on_a_terminal_it_is_a_table_that_stays(air, guest):
+    done = scan(guest, "--le", "--seconds", "2", prefix=f"/usr/bin/python3 {HERE}/programs/terminal.py")
+    assert done.returncode == 0, done
+    live, left = done.stdout.decode().split("\x1b[?1049l")
+    assert live.startswith("\x1b[?1049h") and "Listening on hci0, 1 s left" in live and "HMSoft" in live
+    assert "HMSoft" in left and f"\x1b[32m  'ble://{NUS_SERVICE}/{NUS}?address-type=random'\x1b[0m\r\n" in left
+
+
+@pytest.mark.parametrize("words, prefix, code, told", [
+    (["--adapter", "hci7"], "", UNAVAILABLE, "there is no adapter hci7; there is hci0 (00:AA:01:00:00:00)"),
+    ([], "setpriv --bounding-set -all", NOPERM, "scanning takes CAP_NET_ADMIN"),
+])
+def test_what_keeps_it_from_scanning_is_told(air, guest, words, prefix, code, told):
+    scan(guest, "--seconds", "1")  # Low Energy is on now
+    done = scan(guest, *words, "--seconds", "1", prefix=prefix)
+    assert done.returncode == code and told in done.stderr.decode(), done
+    assert done.stdout == b""
+
+
+def test_without_an_adapter_it_ends_at_once(air, guest):
+    air.pull()
+    done = scan(guest, "--json")
+    assert (done.returncode, done.stdout) == (UNAVAILABLE, b"")
+    assert "this machine has no Bluetooth adapter" in done.stderr.decode()
+
+
+def test_it_says_so_when_the_adapter_goes(air, guest):
+    with guest.call(f"exec {binary()} scan --le --seconds 60") as call:
+        call.until(lambda text: "HMSoft" in text, 20)
+        air.pull()
+        assert call.wait(20) == 0
+        assert b"the adapter has just gone" in call.errors
