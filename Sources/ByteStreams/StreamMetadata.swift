@@ -16,6 +16,17 @@ public struct DeviceFacts: Hashable, Sendable {
 
   public init() {}
 
+  /// What `more` tells counts, the rest stays.
+  public mutating func add(_ more: DeviceFacts) {
+    name = more.name ?? name
+    manufacturer = more.manufacturer ?? manufacturer
+    model = more.model ?? model
+    serialNumber = more.serialNumber ?? serialNumber
+    firmware = more.firmware ?? firmware
+    signalStrength = more.signalStrength ?? signalStrength
+    mtu = more.mtu ?? mtu
+  }
+
   public var isEmpty: Bool { self == DeviceFacts() }
 
   public static let mostText = 128

@@ -1,6 +1,7 @@
 // Who a device is: questions one after the other, and whatever comes in between.
 
 import ByteStreams
+import StreamTestKit
 import Testing
 
 @testable import StreamBrokerBluetooth
@@ -11,58 +12,143 @@ struct GATTIdentityTests {
   private func value(_ text: String) throws -> ATTMessage {
     try message([0x09, UInt8(text.utf8.count + 2), 3, 0] + Array(text.utf8))
   }
+  private func takes(_ identity: inout GATTIdentity, _ message: ATTMessage) -> Bool { identity.handle(message) }
   private func refusal() throws -> ATTMessage { try message([0x01, 0x08, 1, 0, 0x0A]) }
 
   @Test("is asked for one question at a time, and complete when all are answered")
   func all() throws {
     var identity = GATTIdentity()
-    var facts = DeviceFacts()
     let answers = ["HMSoft", "ACME\0\0", "X 1", "42", "1.2 "]
     for (number, answer) in zip([0x00, 0x29, 0x24, 0x25, 0x26] as [UInt8], answers) {
       #expect(!identity.isOver && !identity.isAsking)
-      #expect(identity.ask() == [0x08, 1, 0, 0xFF, 0xFF, number, 0x2A])
-      #expect(identity.isAsking && identity.ask() == nil)
+      let question = identity.ask()
+      #expect(question == [0x08, 1, 0, 0xFF, 0xFF, number, 0x2A])
+      #expect(identity.isAsking)
+      let second = identity.ask()
+      #expect(second == nil)
       let answer = try value(answer)
-      #expect(identity.handle(answer, &facts))
+      #expect(takes(&identity, answer))
       let late = try value("late")
-      #expect(!identity.handle(late, &facts))
+      #expect(!takes(&identity, late))
     }
-    #expect(identity.isOver && identity.ask() == nil)
+    let none = identity.ask()
+    #expect(identity.isOver && none == nil)
     var wanted = DeviceFacts()
     (wanted.name, wanted.manufacturer, wanted.model) = ("HMSoft", "ACME", "X 1")
     (wanted.serialNumber, wanted.firmware) = ("42", "1.2")
-    #expect(facts == wanted)
+    #expect(identity.facts == wanted)
   }
 
   @Test("is not known of a device that refuses, or says nothing, and it is not asked for ever")
   func none() throws {
     var identity = GATTIdentity()
-    var facts = DeviceFacts()
     var questions = 0
     while identity.ask() != nil {
       questions += 1
       let answer = try questions.isMultiple(of: 2) ? refusal() : value("")
-      #expect(identity.handle(answer, &facts))
+      #expect(takes(&identity, answer))
     }
-    #expect(questions == 5 && facts.isEmpty && identity.isOver)
+    #expect(questions == 5 && identity.facts.isEmpty && identity.isOver)
   }
 
   @Test("leaves other messages alone, before, between and after")
   func others() throws {
     var identity = GATTIdentity()
-    var facts = DeviceFacts()
     let (early, refused) = (try value("early"), try refusal())
-    #expect(!identity.handle(early, &facts))
-    #expect(!identity.handle(refused, &facts))
+    #expect(!takes(&identity, early))
+    #expect(!takes(&identity, refused))
     _ = identity.ask()
     for bytes in [[0x13], [0x1B, 1, 0, 0x41], [0x01, 0x12, 1, 0, 0x0A], [0x03, 23, 0], [0x02, 23, 0]] as [[UInt8]] {
       let other = try message(bytes)
-      #expect(!identity.handle(other, &facts))
+      #expect(!takes(&identity, other))
     }
-    #expect(identity.isAsking && facts.isEmpty)
-    identity.giveUp()
-    #expect(!identity.isAsking && identity.isOver && identity.ask() == nil)
-    let late = try value("late")
-    #expect(!identity.handle(late, &facts) && facts.isEmpty)
+    #expect(identity.isAsking && identity.facts.isEmpty)
+  }
+}
+
+@Suite("A stream over GATT that asks who the device is", .timeLimit(.minutes(2)))
+struct GATTStreamIdentityTests {
+  private typealias Device = GATTStreamTests.Device
+
+  private func write(_ stream: GATTStream, _ bytes: [UInt8]) throws -> Transfer {
+    try bytes.withUnsafeBytes { try stream.write($0) }
+  }
+
+  /// Reads what is there, and lets the poller tell of it.
+  private func read(_ stream: GATTStream) throws -> [UInt8] {
+    var bytes = [UInt8](repeating: 0, count: 4096)
+    let transfer = try bytes.withUnsafeMutableBytes { try stream.read(into: $0) }
+    if case .moved(let count) = transfer { return Array(bytes[..<count]) }
+    return []
+  }
+
+  /// The next message of the stream's; the device waits for it.
+  private func hear(_ device: Device, on lane: isolated Lane) async throws -> [UInt8] {
+    for _ in 0..<20_000 {
+      if let message = device.hear() { return message }
+      let gate = Gate()
+      lane.poller.timers.after(.milliseconds(1)) { gate.open() }
+      await gate.wait(on: lane)
+    }
+    Issue.record("nothing was said")
+    return []
+  }
+
+  @Test("hears it between the bytes, and tells it as a whole")
+  func beside() async throws {
+    try await onLane { lane in
+      let (stream, device) = try GATTStreamTests.pair(on: lane.poller)
+      defer { stream.close() }
+      var heard: [UInt8] = []
+      stream.delegate = EventRecorder { event in
+        if event == .hasBytesAvailable { heard += (try? read(stream)) ?? [] }
+      }
+      stream.readerWaits = .readable
+      var told = 0
+      stream.metadata?.changed = { told += 1 }
+      stream.askIdentity()
+      for (type, text) in zip([0x00, 0x29, 0x24, 0x25, 0x26] as [UInt8], ["HM", "ACME", "X", "", "1.2"]) {
+        #expect(try await hear(device, on: lane) == [0x08, 1, 0, 0xFF, 0xFF, type, 0x2A])
+        #expect(try write(stream, [type]) == .moved(1))  // commands need not wait
+        #expect(try await hear(device, on: lane) == [0x52, 14, 0, type])
+        #expect(told == 0)
+        try device.say([0x1B, 12, 0, type])
+        try device.say(
+          text.isEmpty ? [0x01, 0x08, 1, 0, 0x0A] : [0x09, UInt8(text.utf8.count + 2), 3, 0] + Array(text.utf8))
+      }
+      let gate = Gate()
+      stream.metadata?.changed = { gate.open() }
+      if told == 0, stream.metadata?.facts.name == nil { await gate.wait(on: lane) }
+      #expect(heard == [0x00, 0x29, 0x24, 0x25, 0x26])
+      let facts = stream.metadata?.facts
+      #expect(facts?.name == "HM" && facts?.manufacturer == "ACME" && facts?.model == "X" && facts?.firmware == "1.2")
+      #expect(facts?.serialNumber == nil)
+    }
+  }
+
+  @Test("takes turns with writes that are to be confirmed, and never has two requests under way")
+  func turns() async throws {
+    try await onLane { lane in
+      var plan = GATTStreamTests.plan
+      plan.asksForAnswers = true
+      let (stream, device) = try GATTStreamTests.pair(plan, on: lane.poller)
+      defer { stream.close() }
+      var written = 0
+      stream.delegate = EventRecorder { event in
+        if event == .hasBytesAvailable { _ = try? read(stream) }
+        if event == .hasSpaceAvailable, case .moved? = try? write(stream, [7]) { written += 1 }
+      }
+      stream.readerWaits = .readable
+      stream.writerWaits = .writable
+      stream.askIdentity()
+      var asked = 0
+      for _ in 0..<20 {
+        let message = try await hear(device, on: lane)
+        #expect(device.hear() == nil, "two at once")
+        if message.first == 0x08 { asked += 1 }
+        try device.say(message.first == 0x08 ? [0x01, 0x08, 1, 0, 0x0A] : [0x13])
+      }
+      #expect(asked == 5 && written >= 15)
+    }
   }
 }

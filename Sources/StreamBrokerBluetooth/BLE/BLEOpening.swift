@@ -16,6 +16,8 @@ final class BLEOpening: Opening {
   private var management: ManagementSocket?
   private var adapterFlow: AdapterFlow
   private var scanFlow: ScanFlow?
+  // What the scan heard of it.
+  private var facts = DeviceFacts()
   private var adapter: ManagedAdapter?
   private var target: LETarget?
 
@@ -113,6 +115,7 @@ final class BLEOpening: Opening {
     case .giveUp(let fault): fail("find \(plan.scan)", nil, fault.advice)
     case .found(let found, let ending):
       if let ending { management?.send(ending) }
+      facts = NearbyDevice(found).facts
       if done != nil { connect(to: found.device) }
     case .wait: break
     }
@@ -147,9 +150,11 @@ final class BLEOpening: Opening {
       case .failure(let failure): finish(.failure(failure.failure(plan.gatt, at: target)))
       case .success(let found):
         guard let descriptor = found.socket.take() else { return }
-        let stream = GATTStream(descriptor, found.plan, on: poller) { [hear] lost in
+        facts.mtu = found.plan.mtu
+        let stream = GATTStream(descriptor, found.plan, on: poller, knowing: facts) { [hear] lost in
           hear("\(lost) notifications were lost: they come faster than they are taken")
         }
+        stream.askIdentity()
         finish(.success(stream))
       }
     }
@@ -165,7 +170,10 @@ final class BLEOpening: Opening {
     let open = { [self] in
       guard let descriptor = parcel.take() else { return }
       let longest = Int(bluetooth_send_mtu(raw))
-      finish(.success(BluetoothStream(descriptor, longestMessage: longest > 0 ? longest : 23, isLE: true, on: poller)))
+      facts.mtu = longest > 0 ? longest : 23
+      finish(
+        .success(
+          BluetoothStream(descriptor, longestMessage: facts.mtu ?? 23, isLE: true, on: poller, knowing: facts)))
     }
     guard let security = plan.security, security != .low else { return open() }
     setDeadline(GATTConversation.pairingPatience) { [self] in

@@ -8,6 +8,7 @@ struct GATTIdentity: Sendable {
   private var left: ArraySlice<UInt16> = [0x2A00, 0x2A29, 0x2A24, 0x2A25, 0x2A26]
   /// An answer is awaited: no other request may be sent.
   private(set) var isAsking = false
+  private(set) var facts = DeviceFacts()
 
   /// The next question; nil when one is under way, or all are answered.
   mutating func ask() -> [UInt8]? {
@@ -17,10 +18,10 @@ struct GATTIdentity: Sendable {
   }
 
   /// Whether `message` is the answer, whose text goes into `facts`.
-  mutating func handle(_ message: ATTMessage, _ facts: inout DeviceFacts) -> Bool {
+  mutating func handle(_ message: ATTMessage) -> Bool {
     guard isAsking, let type = left.first else { return false }
     switch message {
-    case .values(let values): note(type, values.first.flatMap { DeviceFacts.text($0.value) }, &facts)
+    case .values(let values): note(type, values.first.flatMap { DeviceFacts.text($0.value) })
     case .refusal(of: ATTRequest.readByType, _): break
     default: return false
     }
@@ -31,13 +32,7 @@ struct GATTIdentity: Sendable {
 
   var isOver: Bool { left.isEmpty }
 
-  /// A device that answers one question never is asked no other.
-  mutating func giveUp() {
-    isAsking = false
-    left = []
-  }
-
-  private func note(_ type: UInt16, _ text: String?, _ facts: inout DeviceFacts) {
+  private mutating func note(_ type: UInt16, _ text: String?) {
     guard let text else { return }
     switch type {
     case 0x2A00: facts.name = text

@@ -24,36 +24,38 @@ final class GATTStream: PolledStream {
     return Int(bluetooth_unsent(socket.raw)) + (awaitsAnswer ? 1 : 0)
   }
 
+  let metadata: StreamMetadata?
   let socket: PolledSocket
-  private var plan: GATTPlan
+  private(set) var plan: GATTPlan
   private var batch = ATTBatch()
   // What was read and found no room, or came before the stream was made.
-  private var held: ArraySlice<UInt8>
+  private(set) var held: ArraySlice<UInt8>
   // Answers that the socket did not take. While there are some nothing is read, so they stay few.
-  private var owed: [[UInt8]] = []
-  private var awaitsAnswer = false
+  private(set) var owed: [[UInt8]] = []
+  // What the device is asked: see GATTStream+Answers.swift.
+  var awaitsAnswer = false
+  var answerDeadline: Timers.Token?
+  var lossesAtRequest: Int32 = 0
+  var identity: GATTIdentity?
+  var identityDeadline: Timers.Token?
   // What stands before each value that is written.
   private let head: [UInt8]
   // The last write was short, so the queue is full: the next try need not ask the kernel. Until it says otherwise.
   private var isFull = false
-  private var answerDeadline: Timers.Token?
   private var hasNews = false
-  private var poller: Poller { socket.poller }
+  var poller: Poller { socket.poller }
   private let tellLoss: (Int) -> Void
   private var losses: Int32 = 0
   private var mayHaveLost = false
-  private var lossesAtRequest: Int32 = 0
-
-  /// A device that does not confirm a request for so long is gone (Bluetooth Core, Vol 3, Part F, section 3.3.3).
-  static let answerPatience = Duration.seconds(30)
 
   /// Takes over a connected, non-blocking socket of the message kind. `tellLoss` hears how many notifications the kernel has dropped
-  /// because nobody took them.
+  /// because nobody took them; `facts` are known of the device already.
   init(
-    _ descriptor: consuming Descriptor, _ plan: GATTPlan, on poller: Poller,
+    _ descriptor: consuming Descriptor, _ plan: GATTPlan, on poller: Poller, knowing facts: DeviceFacts = DeviceFacts(),
     tellLoss: @escaping (Int) -> Void = { _ in }
   ) {
     socket = PolledSocket(descriptor, on: poller)
+    metadata = StreamMetadata(facts)
     self.plan = plan
     self.tellLoss = tellLoss
     held = plan.early[...]
@@ -136,12 +138,12 @@ final class GATTStream: PolledStream {
       answered()
       // It does not take our bytes: whether it is encryption, a right or a length, more of them will fare no better.
       hangUp(SystemError("write", code == 0x05 || code == 0x0F ? EACCES : EIO))
-    default: break
+    default: hearIdentity(message)
     }
     return []
   }
 
-  private func say(_ answer: [UInt8]) {
+  func say(_ answer: [UInt8]) {
     owed.append(answer)
     flush()
     if !owed.isEmpty { waitsChanged() }
@@ -171,7 +173,7 @@ final class GATTStream: PolledStream {
     guard socket.isOpen else { return .ended }
     if socket.isHungUp, let fault = socket.fault { throw fault }
     flush()
-    guard owed.isEmpty, !awaitsAnswer else { return .blocked(until: .writable) }
+    guard owed.isEmpty, !holdsWrites else { return .blocked(until: .writable) }
     if isFull {
       isFull = false
       return .blocked(until: .writable)
@@ -192,32 +194,9 @@ final class GATTStream: PolledStream {
     return .moved(taken)
   }
 
-  private func awaitAnswer() {
-    awaitsAnswer = true
-    answerDeadline = poller.timers.after(Self.answerPatience) { [weak self] in self?.noAnswer() }
-    waitsChanged()
-  }
-
-  private func answered() {
-    awaitsAnswer = false
-    poller.timers.cancel(answerDeadline)
-    waitsChanged()
-    announce()  // this may be the reader's turn
-  }
-
-  private func noAnswer() {
-    // The kernel may have dropped it with what nobody took.
-    if bluetooth_drops(socket.raw) > lossesAtRequest { return answered() }
-    // It may lie behind what nobody takes.
-    guard held.isEmpty, owed.isEmpty else { return awaitAnswer() }
-    awaitsAnswer = false
-    hangUp(SystemError("write", ETIMEDOUT))
-    tellAll(hangUp: true)
-  }
-
   // MARK: - Waiting
 
-  private func hangUp(_ error: SystemError?) {
+  func hangUp(_ error: SystemError?) {
     socket.hangUp(error)
     stopWaiting()
   }
@@ -233,6 +212,7 @@ final class GATTStream: PolledStream {
   private func stopWaiting() {
     awaitsAnswer = false
     poller.timers.cancel(answerDeadline)
+    endIdentity()
     announce()
   }
 
@@ -242,7 +222,7 @@ final class GATTStream: PolledStream {
   }
 
   /// Those who wait are told in a turn of their own.
-  private func announce() {
+  func announce() {
     guard !hasNews, socket.isOpen else { return }
     hasNews = true
     poller.nextRound(self)
@@ -250,8 +230,8 @@ final class GATTStream: PolledStream {
 
   var waits: Readiness {
     var waits: Readiness = []
-    if held.isEmpty, owed.isEmpty, !socket.readEnded, awaitsAnswer || !readerWaits.isEmpty { waits.insert(.readable) }
-    if !owed.isEmpty || (!writerWaits.isEmpty && !awaitsAnswer) { waits.insert(.writable) }
+    if held.isEmpty, owed.isEmpty, !socket.readEnded, holdsWrites || !readerWaits.isEmpty { waits.insert(.readable) }
+    if !owed.isEmpty || (!writerWaits.isEmpty && !holdsWrites) { waits.insert(.writable) }
     return waits
   }
 
@@ -267,20 +247,21 @@ final class GATTStream: PolledStream {
     // Nobody reads, and a confirmation is awaited: it is looked for, up to the first value.
     if events.contains(.readable), readerWaits.isEmpty { lookForAnswer() }
     let canRead = events.contains(.readable) || !held.isEmpty
-    let canWrite = events.contains(.writable) || (events.isEmpty && !awaitsAnswer)
+    let canWrite = events.contains(.writable) || (events.isEmpty && !holdsWrites)
     tellAll(canRead: canRead, canWrite: canWrite && owed.isEmpty, hangUp: hungUp || socket.isHungUp)
+    askOn()
     waitsChanged()
   }
 
   private func lookForAnswer() {
-    while awaitsAnswer, held.isEmpty, owed.isEmpty, (try? receive(most: 1, sparing: true)) != nil {
+    while holdsWrites, held.isEmpty, owed.isEmpty, (try? receive(most: 1, sparing: true)) != nil {
       var none = 0
       take(0, into: UnsafeMutableRawBufferPointer(start: nil, count: 0), &none)
     }
   }
 
   /// The writer first: what it makes room for, the reader's turn can fill.
-  private func tellAll(canRead: Bool = false, canWrite: Bool = false, hangUp: Bool) {
+  func tellAll(canRead: Bool = false, canWrite: Bool = false, hangUp: Bool) {
     let (reader, writer) = (!readerWaits.isEmpty, !writerWaits.isEmpty)
     if writer && (canWrite || hangUp) { tell(.hasSpaceAvailable) }
     if reader && (canRead || hangUp) { tell(.hasBytesAvailable) }
@@ -294,6 +275,7 @@ final class GATTStream: PolledStream {
     guard socket.isOpen else { return }
     countLosses()
     poller.timers.cancel(answerDeadline)
+    poller.timers.cancel(identityDeadline)
     leave()
   }
 }

@@ -18,6 +18,7 @@ final class BluetoothStream: PolledStream {
   }
   var waits: Readiness { interest }
 
+  let metadata: StreamMetadata?
   let socket: PolledSocket
   // The last write was short, so the queue is full: the next try need not ask the kernel. Until it says otherwise.
   private var isFull = false
@@ -29,8 +30,12 @@ final class BluetoothStream: PolledStream {
   var unread: Int? { isLE && socket.isOpen && !socket.isHungUp ? Int(bluetooth_unsent(socket.raw)) : nil }
 
   /// Takes over a connected, non-blocking socket of the stream kind. On an LE channel one write is one message, of
-  /// `longestMessage` bytes at most.
-  init(_ descriptor: consuming Descriptor, longestMessage: Int = .max, isLE: Bool = false, on poller: Poller) {
+  /// `longestMessage` bytes at most. `facts` are known of the device already.
+  init(
+    _ descriptor: consuming Descriptor, longestMessage: Int = .max, isLE: Bool = false, on poller: Poller,
+    knowing facts: DeviceFacts = DeviceFacts()
+  ) {
+    metadata = StreamMetadata(facts)
     self.isLE = isLE
     self.longestMessage = longestMessage
     socket = PolledSocket(descriptor, on: poller)

@@ -1,5 +1,6 @@
 // A device that was heard nearby, and the URLs by which it can be opened. Values only. What it says of itself may hold anything.
 
+import ByteStreams
 import StreamBroker
 
 public struct NearbyDevice: Hashable, Sendable {
@@ -43,6 +44,14 @@ public struct NearbyDevice: Hashable, Sendable {
     let hasMore = self != before
     if found.strength != Self.noStrength { strength = Int(found.strength) }
     return hasMore
+  }
+
+  /// What of it a stream to it may tell.
+  var facts: DeviceFacts {
+    var facts = DeviceFacts()
+    facts.name = name.flatMap { DeviceFacts.text($0.utf8) }
+    facts.signalStrength = strength
+    return facts
   }
 
   public func offers(_ service: BluetoothUUID) -> Bool { services.contains(service) }
