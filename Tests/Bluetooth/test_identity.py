@@ -42,8 +42,10 @@ def test_a_device_that_says_nothing_of_itself_is_as_good(air, guest, url):
         assert device(gateway) == {"name": "test-hm10", "mtu": 517}
 
 
-@pytest.mark.parametrize("url, name", [(f"ble://{NUS_SERVICE}/{NUS}?address-type=random", "nus"), (f"rfcomm://{SERIAL}:3", "serial")])
-@pytest.mark.parametrize("end", ["lost link", "SIGHUP"])
+@pytest.mark.parametrize("url, name, end", [
+    (f"ble://{NUS_SERVICE}/{NUS}?address-type=random", "nus", "lost link"), (f"rfcomm://{SERIAL}:3", "serial", "lost link"),
+    (f"rfcomm://{SERIAL}:3", "serial", "SIGHUP"),
+])
 def test_connect_gives_the_terminal_back(air, guest, url, name, end):
     with guest.call(f"exec /usr/bin/python3 {HERE}/programs/terminal.py {binary()} connect '{url}' --timeout 30s") as call:
         call.until(lambda text: "Ctrl-] leaves." in text and "RAW" in text, 60)
