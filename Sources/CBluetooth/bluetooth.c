@@ -45,6 +45,19 @@ int bluetooth_l2cap_bind(int fd, const uint8_t *address) {
   return bind(fd, (struct sockaddr *)&place, sizeof place);
 }
 
+int bluetooth_psm_is_taken(const uint8_t *adapter, uint16_t psm) {
+  static const uint8_t any[6];
+  int fd = bluetooth_l2cap_socket();
+  if (fd < 0) return -1;
+  struct sockaddr_l2 place = l2cap_place(adapter ? adapter : any, psm);
+  int answer = bind(fd, (struct sockaddr *)&place, sizeof place);
+  int number = errno;
+  close(fd);
+  if (answer == 0) return 0;
+  errno = number;
+  return number == EADDRINUSE ? 1 : -1;
+}
+
 int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel) {
   struct sockaddr_rc place = rfcomm_place(address, channel);
   return connect(fd, (struct sockaddr *)&place, sizeof place);

@@ -12,14 +12,27 @@ public final class Gateway: Sendable {
   /// Opens every endpoint of this build.
   public static let broker = Broker(Schemes.standard + BluetoothSchemes.all)
 
+  /// Where bonds with Bluetooth devices are kept unless it is said.
+  public static func bondsPath(_ environment: [String: String]) -> String { BondKeeper.path(environment) }
+
+  /// The same connector, whose bonds, if it has to do with such, are kept at `path`, for programs that open it themselves. `complain` is
+  /// called, on another thread, when they can't be.
+  public static func keepingBonds(
+    of connector: any Connector, at path: String, complain: @escaping @Sendable (String) -> Void
+  ) -> any Connector {
+    guard let bonding = connector as? any BondingConnector else { return connector }
+    return bonding.keepingBonds(in: BondKeeper(path: path) { if case .trouble(let text) = $0 { complain(text) } })
+  }
+
   private let core: Resident<GatewayCore>
   private let reception: Resident<Reception>
   let lanes: [Lane]
 
-  /// `board` must be among those that `status` tells. `inherited` are for the listeners that have their addresses. Throws when
+  /// `board` must be among those that `status` tells. `bonds` is the file in which those with Bluetooth devices are kept, nil for none.
+  /// `inherited` are for the listeners that have their addresses. Throws when
   /// the process is out of descriptors before it began.
   public init(
-    status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets()
+    status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil
   ) throws(SystemError) {
     let cores = max(1, min(4, Int(sysconf(Int32(_SC_NPROCESSORS_ONLN)))))
     var lanes: [Lane] = []
@@ -33,7 +46,15 @@ public final class Gateway: Sendable {
     let rates = ConnectRates()
     let reception = Resident(on: greetings) { Reception(on: $0.poller, status: status, rates: rates) }
     self.reception = reception
-    let surroundings = RouteSurroundings(inherited: inherited, reception: reception, rates: rates)
+    let keeper = bonds.map { path in
+      BondKeeper(path: path) { news in
+        switch news {
+        case .kept(let device, let path): status.tell(.bondKept(device: device, path: path))
+        case .trouble(let trouble): status.tell(.bondTrouble(trouble))
+        }
+      }
+    }
+    let surroundings = RouteSurroundings(inherited: inherited, reception: reception, rates: rates, bonds: keeper)
     core = Resident(on: home) { home in
       GatewayCore(all, home: home, status: status, board: board, surroundings: surroundings)
     }

@@ -5,6 +5,7 @@
 import ByteStreams
 import Dispatch
 import StreamBroker
+import StreamBrokerBluetooth
 
 final class GatewayCore {
   struct Running {
@@ -104,8 +105,11 @@ final class GatewayCore {
   }
 
   private func connector(of route: Config.Route) -> any Connector {
-    guard let connector = try? broker.connector(route.endpoint) else {
+    guard var connector = try? broker.connector(route.endpoint) else {
       preconditionFailure("the configuration lets no URL through that its connector refuses")
+    }
+    if let bonds = surroundings.bonds, let bonding = connector as? any BondingConnector {
+      connector = bonding.keepingBonds(in: bonds)
     }
     guard let remarking = connector as? any RemarkingConnector else { return connector }
     let (name, endpoint, status) = (route.name, route.endpoint.description, status)

@@ -40,7 +40,8 @@ public struct Broker: Sendable {
   // MARK: - Opening
 
   /// Opens on the lane of `poller`. `done` is called there once, at once or later but never after `timeout`, unless the
-  /// opening is cancelled before. `name` stands in the error: the URL as the user knows it.
+  /// opening is cancelled before; a `SteppedConnector` has `timeout` for connecting, and times of its own for the steps around it.
+  /// `name` stands in the error: the URL as the user knows it.
   @discardableResult
   public func open(
     _ connector: any Connector, named name: String, on poller: Poller, discardingInput: Bool = false,
@@ -81,9 +82,11 @@ private final class TimedOpening: Opening {
   }
 
   func start(_ connector: any Connector, named name: String, discardingInput: Bool, timeout: Duration) {
-    let attempt = connector.open(on: poller, discardingInput: discardingInput) { [self] in finish($0) }
+    let stepped = (connector as? any SteppedConnector)?.connecting(within: timeout)
+    let attempt = (stepped ?? connector).open(on: poller, discardingInput: discardingInput) { [self] in finish($0) }
     guard done != nil else { return }  // it was done at once
     self.attempt = attempt
+    guard stepped == nil else { return }
     deadline = poller.timers.after(timeout) { [self] in
       self.attempt?.cancel()
       let advice = "no answer within \(timeout)"

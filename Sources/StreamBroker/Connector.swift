@@ -20,6 +20,10 @@ public protocol Connector: Sendable {
   /// A path whose appearing means that opening may work now, as `NodeWatch` takes it; nil where there is none.
   var node: String? { get }
 
+  /// Calls `changed` on the lane of `poller` each time opening may have become possible, until it is cancelled. Nil where nothing
+  /// tells. By itself it watches `node`.
+  func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)?
+
   /// Starts to open a stream on the lane of `poller`. `done` is called there once, later or at once, unless the opening is
   /// cancelled before. With `discardingInput` what the device said before is thrown away. The stream belongs to
   /// the receiver, who sets its delegate and waits.
@@ -31,12 +35,29 @@ public protocol Connector: Sendable {
 extension Connector {
   public var node: String? { nil }
   public var realDevice: String? { nil }
+
+  public func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+    node.map { NodeWatch(path: $0, on: poller, changed: changed) }
+  }
+}
+
+/// What tells that a device may be there now. Lives on a lane.
+public protocol DeviceWatch: AnyObject {
+  /// No call comes afterwards. Safe to call twice.
+  func cancel()
 }
 
 /// A connector whose endpoints say something to people beside their bytes, such as a program on standard error.
 public protocol RemarkingConnector: Connector {
   /// The same connector, whose endpoints tell `hear` each line, on their lanes. It must be quick, and must not block.
   func telling(_ hear: @escaping @Sendable (String) -> Void) -> any Connector
+}
+
+/// A connector whose openings take several steps, each with a time and an error of its own (switching an adapter on, pairing, looking
+/// things up). Whoever opens does not cut them short: his time is for the step of connecting, and given here.
+public protocol SteppedConnector: Connector {
+  /// The same connector, each of whose connections takes `time` at most to come about.
+  func connecting(within time: Duration) -> any Connector
 }
 
 /// An attempt under way.

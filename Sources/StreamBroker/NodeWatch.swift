@@ -7,7 +7,7 @@ import Dispatch
 import Glibc
 
 /// Lives on the lane of its poller, which keeps it until `cancel()`.
-public final class NodeWatch: PollHandler {
+public final class NodeWatch: PollHandler, DeviceWatch {
   private let path: String
   private let seesWrites: Bool
   private let poller: Poller

@@ -34,7 +34,8 @@ struct Serve: ParsableCommand {
     let inherited = InheritedSockets(handover, for: config.routes, tell: { status.tell($0) })
     let gateway: Gateway
     do {
-      gateway = try Gateway(status: status, board: board, inherited: inherited)
+      gateway = try Gateway(
+        status: status, board: board, inherited: inherited, bonds: Gateway.bondsPath(environment()))
     } catch {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)

@@ -12,7 +12,8 @@ line and answers a line.
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
-  heard NAME: bytes over LE, ever · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for
+  heard NAME: bytes over LE, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · forget NAME: its
+  bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for
 """
 import asyncio
 import logging
@@ -36,6 +37,18 @@ P = Characteristic.Properties
 READ_WRITE = Attribute.READABLE | Attribute.WRITEABLE
 
 
+class Pairing(PairingDelegate):
+    """Nobody is there who could compare or type in a number."""
+
+    def __init__(self, peer):
+        super().__init__()
+        self.peer = peer
+
+    async def accept(self):
+        self.peer.paired += 1
+        return self.peer.pairs
+
+
 class Peer:
     def __init__(self, air, name, address, random="F0:F1:F2:F3:F4:F5", classic=True):
         self.name = name
@@ -52,6 +65,7 @@ class Peer:
         self.out = None  # the characteristic that tells
         self.queue = asyncio.Queue()
         self.heard = 0
+        self.pairs, self.paired = True, 0
 
     def listen(self, number, echo=True):
         def accept(channel):
@@ -90,7 +104,7 @@ class Peer:
                 if attribute in both or attribute.type == SWITCH:
                     attribute.permissions |= secret
             self.device.pairing_config_factory = lambda connection: PairingConfig(
-                sc=True, mitm=False, bonding=True, delegate=PairingDelegate())
+                sc=True, mitm=False, bonding=True, delegate=Pairing(self))
         asyncio.ensure_future(self.echo(how))
 
     async def echo(self, how):
@@ -252,6 +266,15 @@ class Devices:
     async def do_seeks(self):
         words = [word for word, is_on in (("le", self.radio.le_scan_enable), ("classic", self.radio.inquiry)) if is_on]
         return " ".join(words) or "nothing"
+
+    async def do_pairs(self, name, on):
+        self.peers[name].pairs = on == "1"
+
+    async def do_paired(self, name):
+        return str(self.peers[name].paired)
+
+    async def do_forget(self, name):
+        await self.peers[name].device.keystore.delete_all()
 
     async def do_heard(self, name):
         return str(self.peers[name].heard)

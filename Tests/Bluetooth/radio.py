@@ -61,6 +61,9 @@ class Air:
         """As it was at the beginning."""
         for name in ("serial", "mute", "nus", "hm10", "shy", "locked"):
             self.order(f"silent {name} 0")
+        self.order("pairs locked 1")
+        self.order("forget locked")
+        self.guest.ask("rm -rf /var/lib/baudway")  # where the gateway keeps the other half
         if self._relay is None:
             self.plug()
         elif self.adapter() != "on":

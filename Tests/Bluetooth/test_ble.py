@@ -98,18 +98,6 @@ def test_a_link_that_is_lost_comes_back_and_what_was_sent_meanwhile_is_delivered
         assert len(gateway.events("session opened")) == 1
 
 
-def test_an_adapter_is_pulled_and_plugged(air, guest):
-    with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public", absent="hold")) as gateway:
-        with gateway.connect("radio") as client:
-            gateway.event("link open", seconds=40)
-            air.pull()
-            gateway.event("link lost", seconds=30)
-            until(lambda: "no Bluetooth adapter" in said(gateway), 30, "what is missing")
-            air.plug(on=False)
-            gateway.event("link open", seconds=60, count=2)  # the gateway switches it on
-            answers(client, b"after")
-
-
 @pytest.mark.parametrize("url, words", [
     (f"ble://FFE0/{NOBODY}?address-type=public", ["ETIMEDOUT", "address-type=random"]),
     ("ble://FFE9", ["offers service FFE9", "nothing of that kind was heard"]),

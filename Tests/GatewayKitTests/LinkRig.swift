@@ -21,6 +21,16 @@ final class ScriptedConnector: Connector {
   init(node: String? = nil) { self.node = node }
   convenience init(_ url: EndpointURL) { self.init() }
 
+  /// What waits for the device to come, while somebody does.
+  nonisolated(unsafe) weak var watch: ScriptedWatch?
+
+  func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+    if let node { return NodeWatch(path: node, on: poller, changed: changed) }
+    let watch = ScriptedWatch(changed)
+    self.watch = watch
+    return watch
+  }
+
   func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
@@ -29,6 +39,35 @@ final class ScriptedConnector: Connector {
     if let answerAtOnce { opening.answer(answerAtOnce()) }
     return opening
   }
+}
+
+final class ScriptedWatch: DeviceWatch {
+  let changed: () -> Void
+  private(set) var isCancelled = false
+
+  init(_ changed: @escaping () -> Void) { self.changed = changed }
+  func cancel() { isCancelled = true }
+}
+
+/// The same as `ScriptedConnector`, with times of its own; it says which it was given.
+struct SteppedScript: SteppedConnector {
+  static let scheme = "stepped"
+  static let isLine = true
+  let script: ScriptedConnector
+  var time: Duration?
+
+  init(_ script: ScriptedConnector) { self.script = script }
+  init(_ url: EndpointURL) { self.init(ScriptedConnector()) }
+
+  func connecting(within time: Duration) -> any Connector {
+    var connector = self
+    connector.time = time
+    return connector
+  }
+
+  func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening { script.open(on: poller, discardingInput: discardingInput, done) }
 }
 
 final class ScriptedOpening: Opening {
@@ -85,7 +124,7 @@ final class LinkRig: LinkDelegate {
 
   /// The standard settings but for `change`, of the endpoint `url`.
   func settings(
-    of url: String = "tty:///dev/x", connector: ScriptedConnector? = nil, _ change: (inout Config.Device) -> Void
+    of url: String = "tty:///dev/x", connector: (any Connector)? = nil, _ change: (inout Config.Device) -> Void
   ) throws -> RouteSettings {
     var device = Config.Device(
       open: .onDemand, linger: .zero, absent: .hold, retry: .milliseconds(250) ... .seconds(30),

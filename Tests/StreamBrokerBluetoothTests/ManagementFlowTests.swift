@@ -121,15 +121,41 @@ struct AdapterFlowTests {
     #expect(play(nil, Kernel.list(0), off, Kernel.event(5, 1, [])).last == .send(.turnOn(.setPowered, of: 0)))
   }
 
+  @Test("is switched on for Bluetooth Classic just the same")
+  func classic() {
+    func play(_ events: ManagementEvent?...) -> [AdapterFlow.Step] {
+      var flow = AdapterFlow(nil, need: .classic)
+      return events.map { $0.map { flow.handle($0) } ?? .giveUp(.none) }.filter { $0 != .wait }
+    }
+    let off = Kernel.information(0, hasLE: false, isOn: false, speaksLE: false, speaksClassic: true)
+    let steps = play(Kernel.list(0), off, Kernel.answer(.setPowered, 0, [1, 0, 0, 0]))
+    #expect(steps.dropLast() == [.send(.ask(0)), .send(.turnOn(.setPowered, of: 0))])
+    #expect(index(steps.last) == 0)
+    let other = Kernel.information(1, isOn: true, speaksLE: true)
+    #expect(play(Kernel.list(0, 1), off, other).last == .send(.turnOn(.setPowered, of: 0)))
+    #expect(play(Kernel.list(1), other).last == .giveUp(.noClassic("hci1")))
+  }
+
+  @Test("gives up when the kernel is silent, once")
+  func silent() throws {
+    var flow = AdapterFlow(nil)
+    #expect(flow.handleTimeout() == .giveUp(.silent))
+    #expect(flow.handleTimeout() == .wait)
+    #expect(flow.handle(try #require(Kernel.list(0))) == .wait)
+  }
+
   @Test("asks whether to pair, and is answered")
   func pairing() {
     let place: [UInt8] = [5, 0, 0, 0, 0, 0xC0, 2]
-    let device = LEAddress(address: BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), isRandom: true)
+    let device = PairedAddress(BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), .leRandom)
     let event = Kernel.event(0x0F, 1, place + [1, 0, 0, 0, 0])
     #expect(event?.content == .asksToPair(device, justWorks: true))
     #expect(
       Kernel.event(0x0F, 1, place + [0, 1, 2, 3, 0])?.content == .asksToPair(device, justWorks: false))
-    #expect(Kernel.event(0x0F, 1, [5, 0, 0, 0, 0, 0xC0, 0, 1, 0, 0, 0, 0])?.content == .other(0x0F))
+    #expect(
+      Kernel.event(0x0F, 1, [5, 0, 0, 0, 0, 0xC0, 0, 1, 0, 0, 0, 0])?.content
+        == .asksToPair(PairedAddress(device.address, .classic), justWorks: true))
+    #expect(Kernel.event(0x0F, 1, [5, 0, 0, 0, 0, 0xC0, 3, 1, 0, 0, 0, 0]) == nil)
     #expect(Kernel.event(0x0F, 1, place) == nil)
     #expect(ManagementCommand.confirm(device, 1).encoded == [0x1C, 0, 1, 0, 7, 0] + place)
   }

@@ -34,6 +34,25 @@ struct BrokerTests {
     }
   }
 
+  @Test("does not cut short an opening of several steps, which has the time for connecting")
+  func stepped() async throws {
+    try await onLane { lane in
+      var results: [Result<any ByteStream, OpenFailure>] = []
+      let opening = Broker([]).open(SlowSteps(), named: "x", on: lane.poller, timeout: .milliseconds(1)) {
+        results.append($0)
+      }
+      let gate = Gate()
+      lane.poller.timers.after(.milliseconds(50)) { gate.open() }
+      await gate.wait(on: lane)
+      guard case .failure(let failure)? = results.first else {
+        Issue.record("nothing, or a stream")
+        return
+      }
+      #expect(failure.advice == "given 0.001 seconds" && results.count == 1)
+      opening.cancel()
+    }
+  }
+
   @Test("gives loops what they want: chunks to iterate, and sending that waits for space")
   func asyncFace() async throws {
     var random = SeededRandom()
@@ -94,5 +113,28 @@ struct BrokerTests {
     }
     #expect(chunks == 0)
     far.close()
+  }
+}
+
+/// Fails after a while, and says what time it was given.
+private struct SlowSteps: SteppedConnector {
+  static let scheme = "slow"
+  static let isLine = false
+  var time = Duration.zero
+
+  init() {}
+  init(_ url: EndpointURL) {}
+
+  func connecting(within time: Duration) -> any Connector {
+    var connector = self
+    connector.time = time
+    return connector
+  }
+
+  func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    poller.timers.after(.milliseconds(20)) { done(.failure(OpenFailure("open", nil, advice: "given \(time)"))) }
+    return DoneAtOnce()
   }
 }

@@ -189,7 +189,9 @@ enum ConfigKeys {
       ConfigKey(
         "absent", .words(Config.Device.Absent.allCases.map(\.rawValue)), "hold", sharedOnly: true,
         says: "while it is not there: hold clients and what they send, discard what they send, or close them"),
-      ConfigKey("connect-timeout", .duration(pause), "10s", says: "how long one try to open or connect may take"),
+      ConfigKey(
+        "connect-timeout", .duration(pause), "10s",
+        says: "how long one try to open or connect may take; of Bluetooth only connecting"),
       ConfigKey(
         "drain", .duration(.zero ... .seconds(3600)), "5s",
         says: "how long what a client sent before it left may stand still before it is given up"),

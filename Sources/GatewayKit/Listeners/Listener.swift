@@ -2,6 +2,7 @@
 // arrival. A kind of listener is a folder beside this file and one line in Listeners.swift.
 
 import ByteStreams
+import StreamBrokerBluetooth
 
 protocol Listener: AnyObject {
   /// Binds and accepts, and keeps trying while the address can't be bound.
@@ -110,6 +111,8 @@ struct RouteSurroundings: Sendable {
   /// Nil for a gateway whose listeners greet nobody.
   var reception: Resident<Reception>?
   var rates = ConnectRates()
+  /// Of Bluetooth devices; nil for a gateway that keeps none.
+  var bonds: BondKeeper?
 
   /// Calls `done`, somewhere, when the reception has done what was asked of it so far: addresses that it gave up are free then.
   func whenReceptionIsThrough(_ done: @escaping @Sendable () -> Void) {

@@ -31,7 +31,7 @@ final class Link: HubDelegate {
   private var deadline: Timers.Token?
   private var retryTimer: Timers.Token?
   private var lingerTimer: Timers.Token?
-  private var watch: NodeWatch?
+  private var watch: (any DeviceWatch)?
   private var farewell: Farewell?
   /// When it was opened, and when it could not be, or was lost.
   var openedAt: UInt64 = 0
@@ -138,6 +138,7 @@ final class Link: HubDelegate {
     }
     guard self.attempt == attempt, status == .opening else { return }  // it was over at once
     self.opening = opening
+    guard !(settings.connector is any SteppedConnector) else { return }  // it ends each of its steps itself
     deadline = poller.timers.after(settings.connectTimeout) { [weak self] in
       guard let self, self.attempt == attempt else { return }
       cancelOpening()
@@ -179,8 +180,8 @@ final class Link: HubDelegate {
       guard let self else { return }
       follow(device.handle(.retryIsDue))
     }
-    guard watch == nil, let node = settings.connector.node else { return }
-    watch = NodeWatch(path: node, on: poller) { [weak self] in
+    guard watch == nil else { return }
+    watch = settings.connector.watch(on: poller) { [weak self] in
       guard let self else { return }
       follow(device.handle(.nodeAppeared))
     }

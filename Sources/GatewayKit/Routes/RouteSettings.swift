@@ -37,7 +37,8 @@ final class RouteSettings: Sendable {
     let isShared = route.link == .shared
     let flushes = route.device.flush.atConnect
     name = route.name
-    self.connector = connector
+    let stepped = (connector as? any SteppedConnector)?.connecting(within: route.device.connectTimeout)
+    self.connector = stepped ?? connector
     url = route.endpoint
     maxClients = route.clients.max
     let isLine = type(of: connector).isLine

@@ -86,6 +86,9 @@ struct LogLine {
     case .endpointSaid(let route, let endpoint, let line):
       self.init(
         .info, "endpoint says", [("route", .text(route)), ("endpoint", .text(endpoint)), ("text", .text(line))])
+    case .bondKept(let device, let path):
+      self.init(.info, "bond kept", [("device", .text(device)), ("path", .text(path))])
+    case .bondTrouble(let trouble): self.init(.warning, "bonds not kept", [("error", .text(trouble))])
     case .certificatesRenewed(let files):
       self.init(.info, "certificates renewed", [("files", .text(files.joined(separator: " ")))])
     case .certificatesRefused(let fault):
@@ -162,7 +165,7 @@ struct LogLine {
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
     case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped, .certificateDoubtful,
-      .link(_, _, .waiting, _):
+      .bondTrouble, .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed, .certificatesRefused: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading,

@@ -38,6 +38,10 @@ public enum StatusEvent: Sendable {
   case linkDropped(route: String, endpoint: String, bytes: UInt64)
   /// A line that the endpoint said beside its bytes, as a program does on standard error; 20 a second at most.
   case endpointSaid(route: String, endpoint: String, line: String)
+  /// A Bluetooth device was paired, and will be known from now on; its bond stands in the file at `path`.
+  case bondKept(device: String, path: String)
+  /// Bonds are neither used nor kept, and why.
+  case bondTrouble(String)
   case routeStopped(String)
   /// What TLS shows was read anew, and connections from now on get it.
   case certificatesRenewed(files: [String])

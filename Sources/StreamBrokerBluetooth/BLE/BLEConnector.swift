@@ -4,11 +4,11 @@
 import ByteStreams
 import StreamBroker
 
-public struct BLEConnector: RemarkingConnector {
+public struct BLEConnector: RemarkingConnector, SteppedConnector, BondingConnector {
   public static let scheme = "ble"
   public static let isLine = true
 
-  /// What a URL asks for.
+  /// What a URL asks for, and what its user adds.
   struct Plan: Sendable {
     var scan: ScanFlow.Wish
     /// Nil where it has to be found out by a scan.
@@ -17,8 +17,10 @@ public struct BLEConnector: RemarkingConnector {
     var gatt: GATTWish
     var adapter: String?
     var security: BluetoothTarget.Security?
+    var connectPatience = ConnectFlow.standardPatience
+    var bonds: BondKeeper?
   }
-  let plan: Plan
+  private(set) var plan: Plan
   private var hear: @Sendable (String) -> Void = { _ in }
 
   public init(_ url: EndpointURL) throws(URLProblem) {
@@ -45,6 +47,22 @@ public struct BLEConnector: RemarkingConnector {
     var connector = self
     connector.hear = hear
     return connector
+  }
+
+  public func connecting(within time: Duration) -> any Connector {
+    var connector = self
+    connector.plan.connectPatience = time
+    return connector
+  }
+
+  public func keepingBonds(in keeper: BondKeeper) -> any Connector {
+    var connector = self
+    connector.plan.bonds = keeper
+    return connector
+  }
+
+  public func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+    AdapterWatch(on: poller, changed: changed)
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.

@@ -1,5 +1,5 @@
-// One opening, step by step: adapter, scan, connection, look-up. Each step is one of the calls below with a patience of its
-// own, and what is under way is in `underWay` alone, so that it can be given up at any time.
+// One opening, step by step: adapter, scan, connection, encryption, look-up. Each step is a flow that decides and has a time of its own,
+// and one of the calls below; what is under way is in `underWay` alone, so that it can be given up at any time.
 
 internal import CBluetooth
 import ByteStreams
@@ -13,22 +13,13 @@ final class BLEOpening: Opening {
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var underWay: () -> Void = {}
   private var deadline: Timers.Token?
-  private var management: ManagementSocket?
-  private var adapterFlow: AdapterFlow
+  private var ground: AdapterStep?
+  private var ready: AdapterStep.Ready?
   private var scanFlow: ScanFlow?
   // What the scan heard of it.
   private var facts = DeviceFacts()
-  private var adapter: ManagedAdapter?
-  private var target: LETarget?
-
-  private let queue = DeviceQueue.of("bluetooth")  // as for RFCOMM
-  private static let mostAttempts = 1024
-  /// An adapter comes on in some tenths of a second.
-  private static let adapterPatience = Duration.seconds(5)
-  /// Devices advertise every few seconds at the least.
-  private static let scanPatience = Duration.seconds(8)
-  /// The kernel would go on for 40 s.
-  private static let connectPatience = Duration.seconds(8)
+  private var connecting: ConnectStep?
+  private var secureFlow: SecureFlow?
 
   init(
     _ plan: BLEConnector.Plan, on poller: Poller, hear: @escaping @Sendable (String) -> Void,
@@ -38,53 +29,36 @@ final class BLEOpening: Opening {
     self.poller = poller
     self.hear = hear
     self.done = done
-    adapterFlow = AdapterFlow(plan.adapter)
   }
 
   func start() {
-    make("management channel", ManagementSocket.open) { [self] socket in
-      let management = ManagementSocket(socket, on: poller) { [weak self] in self?.handle($0) }
-      self.management = management
-      underWay = {}
-      setDeadline(Self.adapterPatience) { [self] in
-        fail("choose an adapter", SystemError("read", ETIMEDOUT), "the kernel does not answer")
-      }
-      management.start(adapterFlow.firstCommand)
+    let ground = AdapterStep(AdapterFlow(plan.adapter), bonds: plan.bonds, on: poller) { [weak self] in
+      self?.handle($0)
+    } broke: { [weak self] in
+      self?.finish(.failure($0))
     }
-  }
-
-  private func handle(_ event: Result<ManagementEvent, SystemError>) {
-    switch event {
-    case .failure(let error): fail("use Bluetooth's management channel", error, nil)
-    case .success(let event):
-      // Our own device may pair as it likes, for the URL asks for it; where bluetoothd runs, its agents answer as well.
-      if case .asksToPair(let device, justWorks: true) = event.content, device == target?.device,
-        event.adapter == adapter?.index
-      {
-        management?.send(.confirm(device, event.adapter))
-      }
-      if adapter == nil {
-        handle(adapterFlow.handle(event))
-      } else if var flow = scanFlow {
-        let step = flow.handle(event)
-        scanFlow = flow
-        handle(step)
+    self.ground = ground
+    ground.start { [self] result in
+      switch result {
+      case .failure(let failure): finish(.failure(failure))
+      case .success(let ready):
+        self.ready = ready
+        if let device = plan.device { connect(to: device) } else { scan(on: ready.adapter) }
       }
     }
   }
 
-  private func handle(_ step: AdapterFlow.Step) {
-    switch step {
-    case .send(let command): management?.send(command)
-    case .giveUp(let fault): fail("choose an adapter", nil, fault.advice)
-    case .retryLater:
-      let retry = poller.timers.after(.milliseconds(200)) { [self] in handle(adapterFlow.handleRetry()) }
-      underWay = { [poller] in poller.timers.cancel(retry) }
-    case .wait: break
-    case .ready(let adapter):
-      self.adapter = adapter
-      if let device = plan.device { connect(to: device) } else { scan(on: adapter) }
+  private func handle(_ event: ManagementEvent) {
+    switch secureFlow?.handle(event) {
+    case .send(let command): ground?.send(command)
+    case .giveUp(let fault): return fail(fault)
+    case .wait, nil: break
     }
+    connecting?.hear(event)
+    guard var flow = scanFlow else { return }
+    let step = flow.handle(event)
+    scanFlow = flow
+    handle(step)
   }
 
   // MARK: - Scanning
@@ -92,18 +66,15 @@ final class BLEOpening: Opening {
   private func scan(on adapter: ManagedAdapter) {
     let flow = ScanFlow(plan.scan, on: adapter.index)
     scanFlow = flow
-    setDeadline(Self.scanPatience) { [self] in
-      fail(
-        "find \(plan.scan)", nil,
-        "nothing of that kind was heard within \(Self.scanPatience): it is off, out of range, or connected to another host"
-      )
+    setDeadline(ScanFlow.patience) { [self] in
+      if let step = scanFlow?.handleTimeout() { handle(step) }
     }
-    management?.send(flow.firstCommand)
+    ground?.send(flow.firstCommand)
   }
 
   private func handle(_ step: ScanFlow.Step) {
     switch step {
-    case .send(let command): management?.send(command)
+    case .send(let command): ground?.send(command)
     case .retryLater:
       let retry = poller.timers.after(.seconds(1)) { [self] in
         if let step = scanFlow?.handleRetry() { handle(step) }
@@ -114,7 +85,7 @@ final class BLEOpening: Opening {
       if let address = plan.scan.address { connect(to: LEAddress(address: address, isRandom: false)) }
     case .giveUp(let fault): fail("find \(plan.scan)", nil, fault.advice)
     case .found(let found, let ending):
-      if let ending { management?.send(ending) }
+      if let ending { ground?.send(ending) }
       facts = NearbyDevice(found).facts
       if done != nil { connect(to: found.device) }
     case .wait: break
@@ -124,21 +95,24 @@ final class BLEOpening: Opening {
   // MARK: - Connecting
 
   private func connect(to device: LEAddress) {
+    poller.timers.cancel(deadline)
     underWay()
+    underWay = {}
     scanFlow = nil
-    guard let adapter else { return }
+    guard let ready else { return }
+    let adapter = ready.adapter
     let target = LETarget(device: device, psm: plan.psm, adapter: adapter.address, security: plan.security)
-    self.target = target
-    make(target.description, target.prepare) { [self] socket in
-      let connecting = BluetoothConnect(socket, on: poller, dialling: target.connect)
-      underWay = { connecting.cancel() }
-      setDeadline(Self.connectPatience) { [self] in finish(.failure(target.silence(after: Self.connectPatience))) }
-      connecting.start { [self] result in
-        poller.timers.cancel(deadline)
-        switch result {
-        case .failure(let error): finish(.failure(target.failure(error)))
-        case .success(let socket): connected(socket, target)
-        }
+    let paired = PairedAddress(device)
+    secureFlow = SecureFlow(paired, on: adapter.index, ready.standing)
+    let flow = ConnectFlow(paired, on: adapter.index, patience: plan.connectPatience)
+    let connecting = ConnectStep(flow, on: poller)
+    self.connecting = connecting
+    connecting.start(target.description, target.prepare, dialling: target.connect) { [self] result in
+      self.connecting = nil
+      switch result {
+      case .success(let socket): connected(socket, target)
+      case .failure(.unmade(let failure)): finish(.failure(failure))
+      case .failure(.fault(let fault)): fail(target.failure(fault), at: target)
       }
     }
   }
@@ -147,7 +121,8 @@ final class BLEOpening: Opening {
     guard target.psm == nil else { return secure(socket, target) }
     let conversation = GATTConversation(socket, GATTLookUp(plan.gatt), on: poller) { [self] result in
       switch result {
-      case .failure(let failure): finish(.failure(failure.failure(plan.gatt, at: target)))
+      case .failure(.notEncrypted): failSilently()
+      case .failure(let failure): fail(failure.failure(plan.gatt, at: target), at: target)
       case .success(let found):
         guard let descriptor = found.socket.take() else { return }
         facts.mtu = found.plan.mtu
@@ -176,10 +151,7 @@ final class BLEOpening: Opening {
           BluetoothStream(descriptor, longestMessage: facts.mtu ?? 23, isLE: true, on: poller, knowing: facts)))
     }
     guard let security = plan.security, security != .low else { return open() }
-    setDeadline(GATTConversation.pairingPatience) { [self] in
-      let failure = GATTConversation.Failure.notEncrypted.failure(plan.gatt, at: target)
-      finish(.failure(OpenFailure("connect to \(target)", failure.cause, advice: failure.advice)))
-    }
+    setDeadline(SecureFlow.patience) { [self] in failSilently() }
     let encryption = EncryptionWatch(of: raw, security, on: poller, then: open)
     underWay = {
       encryption.cancel()
@@ -187,23 +159,7 @@ final class BLEOpening: Opening {
     }
   }
 
-  // MARK: - Steps
-
-  private func make(
-    _ what: String, _ attempt: @escaping @Sendable () -> Result<DescriptorParcel, OpenFailure>,
-    _ then: @escaping (DescriptorParcel) -> Void
-  ) {
-    poller.timers.cancel(deadline)
-    let making = queue.open(what, most: Self.mostAttempts, on: poller, attempt) {
-      _ = $0.take()
-    } _: { [self] result in
-      switch result {
-      case .failure(let failure): finish(.failure(failure))
-      case .success(let socket): then(socket)
-      }
-    }
-    underWay = { making.cancel() }
-  }
+  // MARK: - The end
 
   private func setDeadline(_ time: Duration, _ over: @escaping () -> Void) {
     poller.timers.cancel(deadline)
@@ -212,6 +168,24 @@ final class BLEOpening: Opening {
 
   private func fail(_ attempt: String, _ cause: SystemError?, _ advice: String?) {
     finish(.failure(OpenFailure(attempt, cause, advice: advice)))
+  }
+
+  /// The link could not be made, or broke: pairing may know why.
+  private func fail(_ failure: OpenFailure, at target: LETarget) {
+    ground?.readAll()
+    guard let flow = secureFlow, let fault = flow.fault(of: failure.cause?.errno) else {
+      return finish(.failure(failure))
+    }
+    finish(.failure(fault.failure(failure.attempt, failure.cause, flow.device)))
+  }
+
+  private func failSilently() {
+    if let flow = secureFlow { fail(flow.faultOfSilence()) }
+  }
+
+  private func fail(_ fault: SecureFlow.Fault) {
+    guard let device = secureFlow?.device else { return }
+    finish(.failure(fault.failure("secure the link with \(device)", nil, device)))
   }
 
   private func finish(_ result: Result<any ByteStream, OpenFailure>) {
@@ -223,15 +197,13 @@ final class BLEOpening: Opening {
   func cancel() {
     done = nil
     poller.timers.cancel(deadline)
-    // A scan of ours would end with the socket; the kernel is told all the same, so that the next one finds it over. Both are
+    // A scan of ours would end with the socket; the kernel is told all the same, so that the next one finds it over. All is
     // let go of first: a command that can't be sent comes back here.
-    let (ending, management) = (scanFlow?.ending, management)
-    scanFlow = nil
-    self.management = nil
-    if let ending { management?.send(ending) }
-    management?.close()
-    let underWay = underWay
-    self.underWay = {}
+    let (ending, ground, connecting, underWay) = (scanFlow?.ending, ground, connecting, underWay)
+    (scanFlow, self.ground, self.connecting, self.underWay) = (nil, nil, nil, {})
+    if let ending { ground?.send(ending) }
+    ground?.close()
+    connecting?.cancel()
     underWay()
   }
 }

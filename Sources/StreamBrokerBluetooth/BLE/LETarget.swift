@@ -46,12 +46,20 @@ struct LETarget: Hashable, Sendable, CustomStringConvertible {
     return false
   }
 
+  func failure(_ fault: ConnectFlow.Fault) -> OpenFailure {
+    switch fault {
+    case .system(let error): failure(error)
+    case .silent(let time): silence(after: time)
+    case .adapterIsGone, .adapterIsOff, .neverSecured: fault.failure("connect to \(self)")
+    }
+  }
+
   func failure(_ error: SystemError) -> OpenFailure {
     OpenFailure("connect to \(self)", error, advice: advice(error.errno))
   }
 
   /// The kernel calls for a device 40 s long, ours is a shorter patience.
-  func silence(after time: Duration) -> OpenFailure {
+  private func silence(after time: Duration) -> OpenFailure {
     OpenFailure(
       "connect to \(self)", SystemError("connect", ETIMEDOUT),
       advice:

@@ -28,7 +28,8 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
   }
   let device: BluetoothAddress
   let service: Service
-  var adapter = AdapterChoice(wanted: nil)
+  /// To bind to; nil takes what the kernel takes.
+  var adapter: BluetoothAddress?
   var security: Security?
 
   var description: String {
@@ -43,29 +44,18 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
 
   /// A socket that is ready to connect. May block.
   func prepare() -> Result<DescriptorParcel, OpenFailure> {
-    do throws(OpenFailure) {
-      return .success(DescriptorParcel(try prepared()))
-    } catch {
-      return .failure(error)
-    }
-  }
-
-  private func prepared() throws(OpenFailure) -> Descriptor {
-    // A kernel that does not tell is no obstacle: connecting says what is wrong, in fewer words.
-    var adapter: Adapter?
-    if let adapters = try? Adapter.all() { adapter = try self.adapter.choose(from: adapters) }
     do throws(SystemError) {
       let raw = isStream ? bluetooth_rfcomm_socket() : bluetooth_l2cap_socket()
       guard raw >= 0 else { throw SystemError("socket") }
       let socket = Descriptor(owning: raw)
-      if let bytes = adapter?.address.bytes {
+      if let bytes = adapter?.bytes {
         let answer = isStream ? bluetooth_rfcomm_bind(raw, bytes) : bluetooth_l2cap_bind(raw, bytes)
         guard answer == 0 else { throw SystemError("bind") }
       }
       if let security, isStream, bluetooth_set_security(raw, security.rawValue) != 0 { throw SystemError("setsockopt") }
-      return socket
+      return .success(DescriptorParcel(socket))
     } catch {
-      throw failure(error)
+      return .failure(failure(error))
     }
   }
 
@@ -81,6 +71,15 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
     guard answer != 0 else { return true }
     guard errno == EINPROGRESS else { throw SystemError("connect") }
     return false
+  }
+
+  func failure(_ fault: ConnectFlow.Fault) -> OpenFailure {
+    switch fault {
+    case .system(let error): failure(error)
+    case .silent(let time):
+      OpenFailure("connect to \(self)", SystemError("connect", ETIMEDOUT), advice: "no answer within \(time)")
+    case .adapterIsGone, .adapterIsOff, .neverSecured: fault.failure("connect to \(self)")
+    }
   }
 
   func failure(_ error: SystemError) -> OpenFailure {

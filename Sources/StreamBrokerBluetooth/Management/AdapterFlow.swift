@@ -20,7 +20,12 @@ struct AdapterFlow: Sendable {
     case isBlocked(String)
     case refused(String, status: UInt8)
     case isGone(String)
+    /// It did not answer.
+    case silent
   }
+
+  /// It comes on in some tenths of a second.
+  static let patience = Duration.seconds(5)
 
   private enum State: Hashable {
     case listing, asking, enabling, powering, over
@@ -80,6 +85,8 @@ struct AdapterFlow: Sendable {
     }
   }
 
+  mutating func handleTimeout() -> Step { state == .over ? .wait : giveUp(.silent) }
+
   /// What has become of the adapter meanwhile.
   mutating func handleRetry() -> Step {
     guard let chosen, state == .enabling || state == .powering else { return .wait }
@@ -101,9 +108,14 @@ struct AdapterFlow: Sendable {
       chosen = adapters.first { $0.name == wanted || $0.address == address }
       guard chosen != nil else { return giveUp(.noSuch(wanted, others: adapters)) }
     } else {
-      chosen = adapters.first { $0.hasLE && $0.isOn } ?? adapters.first(where: \.hasLE) ?? adapters[0]
+      let fitting = adapters.filter { fits($0) }
+      chosen = fitting.first(where: \.isOn) ?? fitting.first ?? adapters[0]
     }
     return switchOn()
+  }
+
+  private func fits(_ adapter: ManagedAdapter) -> Bool {
+    (adapter.hasLE || !need.contains(.lowEnergy)) && (adapter.speaksClassic || !need.contains(.classic))
   }
 
   /// What is missing still, one after the other: LE first, so that it comes up with it.
@@ -158,6 +170,7 @@ extension AdapterFlow.Fault {
       "there is no adapter \(wanted); there is \(others.map(\.description).joined(separator: ", "))"
     case .noLE(let name): "the adapter \(name) does not know Bluetooth Low Energy"
     case .noClassic(let name): "the adapter \(name) speaks Bluetooth Low Energy only"
+    case .silent: "the kernel did not answer within \(AdapterFlow.patience)"
     case .mayNot(let name, let isOff):
       (isOff ? "the adapter \(name) is off" : "the adapter \(name) has Low Energy switched off")
         + ", and switching it on takes CAP_NET_ADMIN; or let bluetoothd do it, as by 'bluetoothctl power on'"

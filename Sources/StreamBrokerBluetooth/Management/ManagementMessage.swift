@@ -6,11 +6,22 @@ struct ManagementCommand: Hashable, Sendable {
     case indexList = 0x0003
     case information = 0x0004
     case setPowered = 0x0005
+    case setBondable = 0x0009
+    case setSimplePairing = 0x000B
     case setLE = 0x000D
+    case loadLinkKeys = 0x0012
+    case loadLongTermKeys = 0x0013
+    case connections = 0x0015
+    case refusePIN = 0x0017
+    case setInputOutput = 0x0018
     case confirm = 0x001C
+    case refuse = 0x001D
+    case refuseNumber = 0x001F
     case startDiscovery = 0x0023
     case stopDiscovery = 0x0024
     case confirmName = 0x0025
+    case setSecureConnections = 0x002D
+    case loadIdentities = 0x0030
   }
   var code: Code
   var adapter: UInt16
@@ -36,9 +47,12 @@ struct ManagementCommand: Hashable, Sendable {
   }
 
   /// Yes to a pairing in which nobody has anything to compare.
-  static func confirm(_ device: LEAddress, _ adapter: UInt16) -> ManagementCommand {
-    let place = device.address.bytes.reversed() + [device.isRandom ? 2 : 1]
-    return ManagementCommand(code: .confirm, adapter: adapter, parameters: place)
+  static func confirm(_ device: PairedAddress, _ adapter: UInt16) -> ManagementCommand {
+    ManagementCommand(code: .confirm, adapter: adapter, parameters: device.encoded)
+  }
+  /// No to one in which somebody would have to compare a number, or type one in.
+  static func refuse(_ code: Code, _ device: PairedAddress, _ adapter: UInt16) -> ManagementCommand {
+    ManagementCommand(code: code, adapter: adapter, parameters: device.encoded)
   }
 
   var encoded: [UInt8] {
@@ -71,8 +85,11 @@ struct ManagementEvent: Hashable, Sendable {
     case found(FoundDevice)
     /// Whether a discovery is under way, ours or another's.
     case discovering(Bool)
+    /// Its settings are others now, as bits.
+    case settings(AdapterSettings)
+    case pairing(PairingNews)
     /// A pairing under way waits for a yes; "just works" is one without a number that somebody had to compare.
-    case asksToPair(LEAddress, justWorks: Bool)
+    case asksToPair(PairedAddress, justWorks: Bool)
     case other(UInt16)
   }
 
@@ -94,13 +111,14 @@ struct ManagementEvent: Hashable, Sendable {
     case 0x0004: content = .adapterAdded
     case 0x0005: content = .adapterRemoved
     case 0x000F:
-      guard parameters.count == 12 else { return nil }
-      let address = BluetoothAddress(parameters[6..<12].reversed())
-      let isLE = parameters[12] == 1 || parameters[12] == 2
-      content =
-        isLE
-        ? .asksToPair(LEAddress(address: address, isRandom: parameters[12] == 2), justWorks: parameters[13] == 1)
-        : .other(code)
+      guard parameters.count == 12, let device = PairedAddress(parameters) else { return nil }
+      content = .asksToPair(device, justWorks: parameters[13] == 1)
+    case 0x0006:
+      guard let settings = AdapterSettings(parameters) else { return nil }
+      content = .settings(settings)
+    case 0x0009...0x000E, 0x0010, 0x0011, 0x0018:
+      guard let news = PairingNews(code, parameters) else { return nil }
+      content = .pairing(news)
     case 0x0012:
       guard let device = FoundDevice(parameters) else { return nil }
       content = .found(device)
@@ -112,32 +130,47 @@ struct ManagementEvent: Hashable, Sendable {
   }
 }
 
+/// What an adapter can, or does: bits of the management channel's settings.
+struct AdapterSettings: OptionSet, Hashable, Sendable {
+  let rawValue: UInt32
+
+  static let powered = AdapterSettings(rawValue: 1 << 0)
+  static let bondable = AdapterSettings(rawValue: 1 << 4)
+  static let simplePairing = AdapterSettings(rawValue: 1 << 6)
+  static let classic = AdapterSettings(rawValue: 1 << 7)
+  static let lowEnergy = AdapterSettings(rawValue: 1 << 9)
+  static let secureConnections = AdapterSettings(rawValue: 1 << 11)
+
+  init(rawValue: UInt32) { self.rawValue = rawValue }
+
+  /// Nil when it is cut off.
+  init?(_ bytes: ArraySlice<UInt8>) {
+    guard bytes.count >= 4 else { return nil }
+    rawValue = bytes.prefix(4).reversed().reduce(0) { $0 << 8 | UInt32($1) }
+  }
+}
+
 /// An adapter as the kernel describes it.
 struct ManagedAdapter: Hashable, Sendable, CustomStringConvertible {
   let index: UInt16
   let address: BluetoothAddress
-  let hasLE: Bool
-  let isOn: Bool
-  let speaksLE: Bool
-  let speaksClassic: Bool
-
-  // Bits of the settings.
-  private static let powered: UInt32 = 1 << 0
-  private static let classic: UInt32 = 1 << 7
-  private static let lowEnergy: UInt32 = 1 << 9
+  let can: AdapterSettings
+  let does: AdapterSettings
 
   /// From the answer to `information`: address, version, manufacturer, settings that can be, settings that are.
   init?(_ index: UInt16, _ answer: ArraySlice<UInt8>) {
-    guard answer.count >= 17 else { return nil }
-    let bytes = Array(answer)
-    func settings(_ place: Int) -> UInt32 { (0..<4).reduce(0) { $0 | UInt32(bytes[place + $1]) << UInt32(8 * $1) } }
+    guard answer.count >= 17, let can = AdapterSettings(answer.dropFirst(9)),
+      let does = AdapterSettings(answer.dropFirst(13))
+    else { return nil }
     self.index = index
-    address = BluetoothAddress(bytes[..<6].reversed())
-    hasLE = settings(9) & Self.lowEnergy != 0
-    isOn = settings(13) & Self.powered != 0
-    speaksLE = settings(13) & Self.lowEnergy != 0
-    speaksClassic = settings(13) & Self.classic != 0
+    address = BluetoothAddress(answer.prefix(6).reversed())
+    (self.can, self.does) = (can, does)
   }
+
+  var isOn: Bool { does.contains(.powered) }
+  var hasLE: Bool { can.contains(.lowEnergy) }
+  var speaksLE: Bool { does.contains(.lowEnergy) }
+  var speaksClassic: Bool { does.contains(.classic) }
 
   var name: String { "hci\(index)" }
   var description: String { "\(name) (\(address))" }

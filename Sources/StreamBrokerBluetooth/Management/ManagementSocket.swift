@@ -25,6 +25,16 @@ final class ManagementSocket: PollHandler {
         advice: isMissing ? BluetoothTarget.missing : nil))
   }
 
+  // What can hang there is the loading of the kernel's module, and that hangs for all.
+  private static let mostAttempts = 1024
+
+  /// The same off the lane of `poller`, and back on it.
+  static func make(on poller: Poller, _ done: @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
+  {
+    DeviceQueue.of("bluetooth").open(
+      "management channel", most: mostAttempts, on: poller, open, undo: { _ = $0.take() }, done)
+  }
+
   /// `hear` is told of every event, and once of what broke the socket.
   init(_ socket: DescriptorParcel, on poller: Poller, _ hear: @escaping (Result<ManagementEvent, SystemError>) -> Void)
   {
@@ -33,7 +43,7 @@ final class ManagementSocket: PollHandler {
     self.hear = hear
   }
 
-  func start(_ command: ManagementCommand) {
+  func start(_ command: ManagementCommand? = nil) {
     guard let raw = descriptor?.raw else { return hear(.failure(SystemError("send", EBADF))) }
     do throws(SystemError) {
       try poller.add(raw, handler: self, for: .readable)
@@ -41,7 +51,7 @@ final class ManagementSocket: PollHandler {
     } catch {
       return hear(.failure(error))
     }
-    send(command)
+    if let command { send(command) }
   }
 
   /// The kernel takes a command at once; the answer is an event. Of one that it refuses it says 0 bytes were written, and answers.
@@ -51,14 +61,17 @@ final class ManagementSocket: PollHandler {
     guard Glibc.write(raw, bytes, bytes.count) >= 0 else { return hear(.failure(SystemError("write"))) }
   }
 
-  func ready(_ events: PollEvents) {
+  func ready(_ events: PollEvents) { readAll(isHungUp: !events.isDisjoint(with: .hangUp)) }
+
+  /// Hears what has been told already.
+  func readAll(isHungUp: Bool = false) {
     while let raw = descriptor?.raw {
       let count = Glibc.read(raw, &buffer, buffer.count)
       if count > 0 {
         if let event = ManagementEvent(Array(buffer[..<count])) { hear(.success(event)) }
       } else if count < 0, errno == EINTR {
         continue
-      } else if count < 0, errno == EAGAIN, events.isDisjoint(with: .hangUp) {
+      } else if count < 0, errno == EAGAIN, !isHungUp {
         return
       } else {
         return hear(.failure(count < 0 ? SystemError("read") : SystemError("read", ECONNRESET)))

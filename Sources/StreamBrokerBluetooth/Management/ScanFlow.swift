@@ -17,7 +17,11 @@ struct ScanFlow: Sendable {
     case mayNot
     case refused(status: UInt8)
     case isGone
+    case nothingHeard
   }
+
+  /// Devices advertise every few seconds at the least.
+  static let patience = Duration.seconds(8)
 
   /// All that is given must fit; with an address the others are not looked at.
   struct Wish: Hashable, Sendable {
@@ -50,6 +54,12 @@ struct ScanFlow: Sendable {
 
   mutating func handleRetry() -> Step { isOver ? .wait : step(discovery.handleRetry()) }
 
+  mutating func handleTimeout() -> Step {
+    if isOver { return .wait }
+    isOver = true
+    return .giveUp(.nothingHeard)
+  }
+
   mutating func handle(_ event: ManagementEvent) -> Step { isOver ? .wait : step(discovery.handle(event)) }
 
   private mutating func step(_ step: DiscoveryFlow.Step) -> Step {
@@ -74,6 +84,8 @@ extension ScanFlow.Fault {
       "scanning takes CAP_NET_ADMIN; name the device and its 'address-type' in the URL, as in ble://FFE0/00:0A:3A:22:68:73?address-type=public"
     case .refused(let status): "the kernel refused to scan (status \(status))"
     case .isGone: "the adapter has just gone; it is waited for"
+    case .nothingHeard:
+      "nothing of that kind was heard within \(ScanFlow.patience): it is off, out of range, or connected to another host"
     }
   }
 }

@@ -5,35 +5,53 @@ import ByteStreams
 import Glibc
 import StreamBroker
 
-public struct RFCOMMConnector: Connector {
+public struct RFCOMMConnector: SteppedConnector, BondingConnector {
   public static let scheme = "rfcomm"
   public static let isLine = true
 
-  private let device: BluetoothAddress
-  private let channel: UInt8?
-  private let uuid: BluetoothUUID
-  private let adapter: AdapterChoice
-  private let security: BluetoothTarget.Security?
+  /// What a URL asks for, and what its user adds.
+  struct Plan: Sendable {
+    let device: BluetoothAddress
+    let channel: UInt8?
+    let uuid: BluetoothUUID
+    let adapter: String?
+    let security: BluetoothTarget.Security?
+    var connectPatience = ConnectFlow.standardPatience
+    var bonds: BondKeeper?
+  }
+  private var plan: Plan
 
   public init(_ url: EndpointURL) throws(URLProblem) {
     // The grammar of the scheme has read both already.
-    device = BluetoothAddress(url.host) ?? BluetoothAddress([UInt8](repeating: 0, count: 6))
-    uuid = url.string("uuid").flatMap { BluetoothUUID($0) } ?? BluetoothUUID(0x1101)
-    channel = url.port.map { UInt8(clamping: $0) }
-    adapter = AdapterChoice(wanted: url.string("adapter"))
-    security = BluetoothTarget.Security(named: url.string("security"))
+    plan = Plan(
+      device: BluetoothAddress(url.host) ?? BluetoothAddress([UInt8](repeating: 0, count: 6)),
+      channel: url.port.map { UInt8(clamping: $0) },
+      uuid: url.string("uuid").flatMap { BluetoothUUID($0) } ?? BluetoothUUID(0x1101),
+      adapter: url.string("adapter"), security: BluetoothTarget.Security(named: url.string("security")))
+  }
+
+  public func connecting(within time: Duration) -> any Connector {
+    var connector = self
+    connector.plan.connectPatience = time
+    return connector
+  }
+
+  public func keepingBonds(in keeper: BondKeeper) -> any Connector {
+    var connector = self
+    connector.plan.bonds = keeper
+    return connector
+  }
+
+  public func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+    AdapterWatch(on: poller, changed: changed)
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.
   public func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = RFCOMMOpening(target, on: poller, done)
-    if let channel { opening.connect(to: channel) } else { opening.lookUp(uuid) }
+    let opening = RFCOMMOpening(plan, on: poller, done)
+    opening.start()
     return opening
-  }
-
-  private func target(_ service: BluetoothTarget.Service) -> BluetoothTarget {
-    BluetoothTarget(device: device, service: service, adapter: adapter, security: security)
   }
 }

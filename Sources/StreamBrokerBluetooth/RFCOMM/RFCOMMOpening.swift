@@ -1,36 +1,62 @@
-// One opening: a look-up of the channel where none was given, then the connection itself. Each step is one of the calls below,
-// and what is under way is in `underWay` alone, so that it can be given up at any time.
+// One opening, step by step: the adapter, a look-up of the channel where none was given, the connection itself. Each step is one of
+// the calls below, and what is under way is in `giveUp` alone, so that it can be given up at any time.
 
 import ByteStreams
 import Glibc
 import StreamBroker
 
 final class RFCOMMOpening: Opening {
-  private let target: (BluetoothTarget.Service) -> BluetoothTarget
+  private let plan: RFCOMMConnector.Plan
   private let poller: Poller
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var giveUp: () -> Void = {}
-
-  // Where sockets are made. One for all: what can hang there is the loading of the kernel's module, and that hangs for all.
-  private let queue = DeviceQueue.of("bluetooth")
-  private static let mostAttempts = 1024
+  private var ground: AdapterStep?
+  private var ready: AdapterStep.Ready?
+  private var connecting: ConnectStep?
+  private var secureFlow: SecureFlow?
 
   init(
-    _ target: @escaping (BluetoothTarget.Service) -> BluetoothTarget, on poller: Poller,
-    _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ plan: RFCOMMConnector.Plan, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
-    self.target = target
+    self.plan = plan
     self.poller = poller
     self.done = done
   }
 
-  func lookUp(_ uuid: BluetoothUUID) {
-    let sdp = target(.sdp)
-    reach(sdp) { [self] socket in
+  func start() {
+    let flow = AdapterFlow(plan.adapter, need: .classic)
+    let ground = AdapterStep(flow, bonds: plan.bonds, on: poller) { [weak self] in
+      self?.handle($0)
+    } broke: { [weak self] in
+      self?.finish(.failure($0))
+    }
+    self.ground = ground
+    ground.start { [self] result in
+      switch result {
+      case .failure(let failure): finish(.failure(failure))
+      case .success(let ready):
+        self.ready = ready
+        secureFlow = SecureFlow(PairedAddress(plan.device, .classic), on: ready.adapter.index, ready.standing)
+        if let channel = plan.channel { connect(to: channel) } else { lookUp(plan.uuid) }
+      }
+    }
+  }
+
+  private func handle(_ event: ManagementEvent) {
+    switch secureFlow?.handle(event) {
+    case .send(let command): ground?.send(command)
+    case .giveUp(let fault): return fail(fault)
+    case .wait, nil: break
+    }
+    connecting?.hear(event)
+  }
+
+  private func lookUp(_ uuid: BluetoothUUID) {
+    reach(.sdp) { [self] socket in
       let conversation = SDPConversation(socket, ChannelLookUp(uuid), on: poller) { [self] answer in
         switch answer {
         case .success(let channel): connect(to: channel)
-        case .failure(let fault): finish(.failure(fault.failure(uuid, at: sdp.device)))
+        case .failure(let fault): fail(fault.failure(uuid, at: plan.device))
         }
       }
       giveUp = { conversation.cancel() }
@@ -38,45 +64,58 @@ final class RFCOMMOpening: Opening {
     }
   }
 
-  func connect(to channel: UInt8) {
-    reach(target(.rfcomm(channel: channel))) { [self] socket in
+  private func connect(to channel: UInt8) {
+    giveUp = {}
+    reach(.rfcomm(channel: channel)) { [self] socket in
       guard let descriptor = socket.take() else { return }
       finish(.success(BluetoothStream(descriptor, on: poller)))
     }
   }
 
-  private func reach(_ target: BluetoothTarget, _ then: @escaping (DescriptorParcel) -> Void) {
-    let making = queue.open(target.description, most: Self.mostAttempts, on: poller) {
-      target.prepare()
-    } undo: {
-      _ = $0.take()
-    } _: { [self] result in
+  private func reach(_ service: BluetoothTarget.Service, _ then: @escaping (DescriptorParcel) -> Void) {
+    guard let ready else { return }
+    let target = BluetoothTarget(
+      device: plan.device, service: service, adapter: ready.adapter.address, security: plan.security)
+    let flow = ConnectFlow(
+      PairedAddress(plan.device, .classic), on: ready.adapter.index, patience: plan.connectPatience)
+    let connecting = ConnectStep(flow, on: poller)
+    self.connecting = connecting
+    connecting.start(target.description, target.prepare, dialling: target.connect) { [self] result in
+      self.connecting = nil
       switch result {
-      case .failure(let failure): finish(.failure(failure))
-      case .success(let socket):
-        let connecting = BluetoothConnect(socket, on: poller, dialling: target.connect)
-        giveUp = { connecting.cancel() }
-        connecting.start { [self] result in
-          switch result {
-          case .failure(let error): finish(.failure(target.failure(error)))
-          case .success(let socket): then(socket)
-          }
-        }
+      case .success(let socket): then(socket)
+      case .failure(.unmade(let failure)): finish(.failure(failure))
+      case .failure(.fault(let fault)): fail(target.failure(fault))
       }
     }
-    giveUp = { making.cancel() }
+  }
+
+  /// The link could not be made, or broke: pairing may know why.
+  private func fail(_ failure: OpenFailure) {
+    ground?.readAll()
+    guard let flow = secureFlow, let fault = flow.fault(of: failure.cause?.errno) else {
+      return finish(.failure(failure))
+    }
+    finish(.failure(fault.failure(failure.attempt, failure.cause, flow.device)))
+  }
+
+  private func fail(_ fault: SecureFlow.Fault) {
+    guard let device = secureFlow?.device else { return }
+    finish(.failure(fault.failure("secure the link with \(device)", nil, device)))
   }
 
   private func finish(_ result: Result<any ByteStream, OpenFailure>) {
-    giveUp = {}
-    guard let done else { return }
-    self.done = nil
-    done(result)
+    let done = done
+    cancel()
+    done?(result)
   }
 
   func cancel() {
     done = nil
+    let (ground, connecting, giveUp) = (ground, connecting, giveUp)
+    (self.ground, self.connecting, self.giveUp) = (nil, nil, {})
+    ground?.close()
+    connecting?.cancel()
     giveUp()
-    giveUp = {}
   }
 }

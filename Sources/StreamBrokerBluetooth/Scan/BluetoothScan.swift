@@ -194,6 +194,7 @@ extension ScanFlow.Fault {
         advice: "scanning takes CAP_NET_ADMIN: run it as root, or let bluetoothd do it, as by 'bluetoothctl scan on'")
     case .refused(let status): OpenFailure("scan", nil, advice: "the kernel refused to scan (status \(status))")
     case .isGone: OpenFailure("scan", nil, advice: "the adapter has just gone")
+    case .nothingHeard: OpenFailure("scan", nil, advice: advice)
     }
   }
 }

@@ -21,7 +21,7 @@ struct Connect: ParsableCommand {
 
   @Argument(help: "The endpoint's URL: tty:///dev/ttyUSB0?baud=115200, tcp://host:port, exec:/usr/bin/prog, …")
   var url: String
-  @Option(help: "How long opening may take.")
+  @Option(help: "How long opening may take; of a Bluetooth device connecting to it.")
   var timeout = "10s"
   @Option(help: "After the end of input: how long an endpoint may be silent before it is left, if it can't be told.")
   var silence = "500ms"
@@ -54,7 +54,10 @@ struct Connect: ParsableCommand {
     let parsed = EndpointURL.parse(url, built: broker.schemes)
     do throws(URLProblem) {
       guard let url = parsed.url else { throw parsed.problems[0] }
-      return (hasSecret ? url.description : self.url, try broker.connector(url))
+      let connector = Gateway.keepingBonds(of: try broker.connector(url), at: Gateway.bondsPath(environment())) {
+        say("baudway: \($0)")
+      }
+      return (hasSecret ? url.description : self.url, connector)
     } catch {
       for problem in parsed.problems.isEmpty ? [error] : parsed.problems { explain(problem) }
       throw ExitCode(EX_USAGE)

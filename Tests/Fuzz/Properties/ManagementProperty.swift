@@ -1,5 +1,6 @@
-// What the kernel's management channel says, each event with its length before it, to the choice of an adapter and to a scan; what is
-// advertised comes from anybody on the air. They end, ask only what there is, and find only what was wished for.
+// What the kernel's management channel says, each event with its length before it, to the choice of an adapter, a scan, a
+// connection and its pairing; what is advertised comes from anybody on the air. They end, ask only what there is, and find only what was
+// wished for. And the same bytes as a file of bonds.
 
 @testable import StreamBrokerBluetooth
 
@@ -11,6 +12,8 @@ enum ManagementProperty {
       ScanFlow.Wish(service: BluetoothUUID(0xFFE0)), ScanFlow.Wish(service: BluetoothUUID(0xFFE0), name: "A"),
       ScanFlow.Wish(service: BluetoothUUID(0xFFE0), address: address),
     ] { try scan(for: wish, events(of: input)) }
+    try link(events(of: input))
+    try keep(input)
   }
 
   private static func events(of input: [UInt8]) -> [ManagementEvent] {
@@ -67,6 +70,30 @@ enum ManagementProperty {
       case .wait: break
       }
       if isOver { try hold(flow.handleRetry() == .wait, "a scan that begins again after its end") }
+    }
+  }
+
+  private static func link(_ events: [ManagementEvent]) throws(Broken) {
+    let device = PairedAddress(BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), .leRandom)
+    var connecting = ConnectFlow(device, on: 0, patience: .seconds(1))
+    var securing = SecureFlow(device, on: 0, .init(side: .ours, lines: [device: 1], path: "/b"))
+    var isOver = false
+    for event in events {
+      let step = connecting.handle(.management(event))
+      if isOver { try hold(step == .wait, "a connection that goes on after its end") }
+      if case .giveUp = step { isOver = true }
+      guard case .send(let command) = securing.handle(event) else { continue }
+      try checkCommand(command)
+      try hold(command.parameters == device.encoded, "an answer to another's pairing")
+    }
+  }
+
+  /// What stands in a file of bonds is written as it was read, and is what the kernel takes.
+  private static func keep(_ input: [UInt8]) throws(Broken) {
+    guard let file = try? BondFile(input) else { return }
+    try hold((try? BondFile(file.encoded)) == file, "a file of bonds that is read otherwise when it is written again")
+    for bond in file.bonds(with: BluetoothAddress([0, 0xAA, 1, 0, 0, 0])) {
+      try hold(bond.keys.allSatisfy { $0.fits(bond.device) }, "a key that the kernel would refuse")
     }
   }
 

@@ -1,0 +1,190 @@
+// Keeps the bonds with devices in a file, and gives them to the kernel, which forgets them with the adapter. One per process, made by
+// whoever is the process (the gateway, `connect`) and handed to the connectors; without one, devices are paired anew each time.
+// Beside bluetoothd it does nothing: that has its own, and the kernel's list is replaced as a whole.
+
+import ByteStreams
+import Dispatch
+import Glibc
+import StreamBroker
+import Synchronization
+
+public final class BondKeeper: Sendable {
+  public enum News: Sendable {
+    /// A device was paired, and will be known next time.
+    case kept(device: String, path: String)
+    /// Bonds are neither used nor kept, and why.
+    case trouble(String)
+  }
+
+  /// How an adapter stands with its bonds, for one opening.
+  struct Standing: Sendable {
+    enum Side { case ours, daemon, nobody }
+    var side = Side.nobody
+    /// Where devices stand, from 1, and in which file.
+    var lines: [PairedAddress: Int] = [:]
+    var path = ""
+  }
+
+  private struct State {
+    var management: Int32 = -1
+    var source: (any DispatchSourceRead)?
+    // Those that were asked for, by index: events name no address.
+    var adapters: [UInt16: BluetoothAddress] = [:]
+    var lastTrouble: String?
+  }
+
+  private let store: BondStore
+  private let tell: @Sendable (News) -> Void
+  private let state = Mutex(State())
+  // All of it happens here, for files and waiting for the kernel's answers block.
+  private let queue = DeviceQueue.of("bluetooth bonds")
+  private static let mostOpenings = 1024
+  /// For each answer.
+  private static let patience = Duration.seconds(2)
+
+  /// `tell` is called on a queue of its own kind, and must not block.
+  public init(path: String, tell: @escaping @Sendable (News) -> Void = { _ in }) {
+    store = BondStore(path: path)
+    self.tell = tell
+  }
+
+  deinit { state.withLock { $0.source?.cancel() } }
+
+  /// Where bonds are kept unless it is said: `$BAUDWAY_BONDS`, a file called `bonds` in systemd's state directory, or in
+  /// /var/lib/baudway.
+  public static func path(_ environment: [String: String]) -> String {
+    if let path = environment["BAUDWAY_BONDS"], !path.isEmpty { return path }
+    let folders = environment["STATE_DIRECTORY"]?.split(separator: ":")
+    return "\(folders?.first ?? "/var/lib/baudway")/bonds"
+  }
+
+  /// Makes an adapter ready to pair and gives it its bonds, off the lane of `poller`; `done` is called there once, unless it is
+  /// cancelled.
+  func prepare(
+    _ adapter: ManagedAdapter, on poller: Poller, _ done: @escaping (Standing) -> Void
+  ) -> any Opening {
+    queue.open("bonds", most: Self.mostOpenings, on: poller) { [self] in
+      .success(state.withLock { prepare(adapter, &$0) })
+    } undo: { _ in
+    } _: { result in
+      done((try? result.get()) ?? Standing())
+    }
+  }
+
+  // MARK: - On the queue
+
+  private func prepare(_ adapter: ManagedAdapter, _ state: inout State) -> Standing {
+    guard listen(&state) else { return Standing() }
+    hear(&state)
+    // A command that does nothing and that not everybody may give.
+    let question = ManagementCommand(code: .connections, adapter: adapter.index, parameters: [])
+    guard let answer = carryOut(question, &state), answer != ManagementStatus.permissionDenied else {
+      return Standing()
+    }
+    switch BluetoothDaemon.runs(on: adapter.address) {
+    case true?:
+      state.adapters[adapter.index] = nil
+      return Standing(side: .daemon)
+    case nil:
+      complain("bonds are not kept: to see whether bluetoothd does takes CAP_NET_BIND_SERVICE", &state)
+      return Standing()
+    case false?: break
+    }
+    state.adapters[adapter.index] = adapter.address
+    do throws(BondStore.Fault) {
+      let file = try store.read()
+      let bonds = file.bonds(with: adapter.address)
+      for command in BondLoading.commands(bonds, for: adapter) {
+        guard let status = carryOut(command, &state) else { continue }
+        if status != ManagementStatus.success, Self.loads.contains(command.code) {
+          complain("\(store.path): the kernel does not take these bonds (status \(status))", &state)
+          return Standing()
+        }
+      }
+      state.lastTrouble = nil
+      var lines: [PairedAddress: Int] = [:]
+      for bond in bonds { lines[bond.device] = file.line(of: bond.device, with: adapter.address) }
+      return Standing(side: .ours, lines: lines, path: store.path)
+    } catch {
+      complain("bonds are neither used nor kept: \(error)", &state)
+      return Standing()
+    }
+  }
+
+  private static let loads: Set<ManagementCommand.Code> = [.loadLinkKeys, .loadLongTermKeys, .loadIdentities]
+
+  /// Once for each trouble: it is met again at every opening.
+  private func complain(_ text: String, _ state: inout State) {
+    guard state.lastTrouble != text else { return }
+    state.lastTrouble = text
+    tell(.trouble(text))
+  }
+
+  // MARK: - The management channel
+
+  private func listen(_ state: inout State) -> Bool {
+    if state.source != nil { return true }
+    guard case .success(let parcel) = ManagementSocket.open(), let descriptor = parcel.take() else { return false }
+    let raw = descriptor.raw
+    let held = DescriptorParcel(descriptor)
+    let source = DispatchSource.makeReadSource(fileDescriptor: raw, queue: queue.queue)
+    source.setEventHandler { [weak self] in
+      guard let self else { return }
+      self.state.withLock { _ = self.hear(&$0) }
+    }
+    source.setCancelHandler { _ = held.take() }
+    source.activate()
+    state.management = raw
+    state.source = source
+    return true
+  }
+
+  /// All that has been told; the answer to `code`, if it is among that.
+  @discardableResult
+  private func hear(_ state: inout State, awaiting code: ManagementCommand.Code? = nil) -> UInt8? {
+    var status: UInt8?
+    var buffer = [UInt8](repeating: 0, count: 4096)
+    while true {
+      let count = read(state.management, &buffer, buffer.count)
+      if count < 0, errno == EINTR { continue }
+      guard count > 0 else { return status }
+      guard let event = ManagementEvent(Array(buffer[..<count])) else { continue }
+      switch event.content {
+      case .answer(let answered, let answer, _) where answered == code?.rawValue: status = answer
+      case .adapterRemoved: state.adapters[event.adapter] = nil
+      case .pairing(.key(let device, let key, isToKeep: true)): keep(key, of: device, event.adapter, &state)
+      default: break
+      }
+    }
+  }
+
+  private func keep(_ key: BondKey, of device: PairedAddress, _ index: UInt16, _ state: inout State) {
+    guard let adapter = state.adapters[index], BluetoothDaemon.runs(on: adapter) == false else { return }
+    do throws(BondStore.Fault) {
+      try store.keep(key, of: device, with: adapter)
+      tell(.kept(device: "\(device)", path: store.path))
+    } catch {
+      complain("the bond with \(device) is not kept: \(error)", &state)
+    }
+  }
+
+  /// The status it ended with; nil without an answer.
+  private func carryOut(_ command: ManagementCommand, _ state: inout State) -> UInt8? {
+    let bytes = command.encoded
+    guard write(state.management, bytes, bytes.count) >= 0 else { return nil }
+    let end = monotonicNanoseconds() &+ Self.patience.nanoseconds
+    while true {
+      if let status = hear(&state, awaiting: command.code) { return status }
+      let now = monotonicNanoseconds()
+      guard now < end else { return nil }
+      var one = pollfd(fd: state.management, events: Int16(POLLIN), revents: 0)
+      poll(&one, 1, Int32((end - now) / 1_000_000) + 1)
+    }
+  }
+}
+
+/// A connector whose devices may be paired.
+public protocol BondingConnector: Connector {
+  /// The same connector, whose bonds are kept by `keeper`.
+  func keepingBonds(in keeper: BondKeeper) -> any Connector
+}

@@ -1,0 +1,126 @@
+// The first step of every opening: the management channel, an adapter that is on, its bonds. The channel stays until the opening is
+// over, for what is told of links and pairing meanwhile.
+
+import ByteStreams
+import Glibc
+import StreamBroker
+
+/// Lives on the lane.
+final class AdapterStep {
+  struct Ready {
+    let adapter: ManagedAdapter
+    let standing: BondKeeper.Standing
+  }
+
+  private let poller: Poller
+  private let keeper: BondKeeper?
+  private var flow: AdapterFlow
+  private var management: ManagementSocket?
+  private var underWay: () -> Void = {}
+  private var deadline: Timers.Token?
+  private var done: ((Result<Ready, OpenFailure>) -> Void)?
+  /// What is told once the adapter is ready.
+  private let hear: (ManagementEvent) -> Void
+  private let broke: (OpenFailure) -> Void
+
+  private static let betweenLooks = Duration.milliseconds(200)
+
+  init(
+    _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller, hear: @escaping (ManagementEvent) -> Void,
+    broke: @escaping (OpenFailure) -> Void
+  ) {
+    self.flow = flow
+    self.keeper = keeper
+    self.poller = poller
+    self.hear = hear
+    self.broke = broke
+  }
+
+  /// `done` is called once, later, unless it is cancelled before.
+  func start(_ done: @escaping (Result<Ready, OpenFailure>) -> Void) {
+    self.done = done
+    let making = ManagementSocket.make(on: poller) { [self] result in
+      underWay = {}
+      switch result {
+      case .failure(let failure): finish(.failure(failure))
+      case .success(let socket): begin(socket)
+      }
+    }
+    underWay = { making.cancel() }
+  }
+
+  private func begin(_ socket: DescriptorParcel) {
+    let management = ManagementSocket(socket, on: poller) { [weak self] in self?.handle($0) }
+    self.management = management
+    deadline = poller.timers.after(AdapterFlow.patience) { [self] in follow(flow.handleTimeout()) }
+    management.start(flow.firstCommand)
+  }
+
+  private func handle(_ event: Result<ManagementEvent, SystemError>) {
+    switch event {
+    case .failure(let error):
+      let failure = OpenFailure("use Bluetooth's management channel", error)
+      if done != nil { finish(.failure(failure)) } else { broke(failure) }
+    case .success(let event):
+      if done != nil { follow(flow.handle(event)) } else { hear(event) }
+    }
+  }
+
+  private func follow(_ step: AdapterFlow.Step) {
+    switch step {
+    case .send(let command): send(command)
+    case .giveUp(let fault): finish(.failure(OpenFailure("choose an adapter", fault.cause, advice: fault.advice)))
+    case .retryLater:
+      let retry = poller.timers.after(Self.betweenLooks) { [self] in follow(flow.handleRetry()) }
+      underWay = { [poller] in poller.timers.cancel(retry) }
+    case .wait: break
+    case .ready(let adapter): prepare(adapter)
+    }
+  }
+
+  private func prepare(_ adapter: ManagedAdapter) {
+    poller.timers.cancel(deadline)
+    guard let keeper else { return finish(.success(Ready(adapter: adapter, standing: BondKeeper.Standing()))) }
+    let preparing = keeper.prepare(adapter, on: poller) { [self] standing in
+      underWay = {}
+      finish(.success(Ready(adapter: adapter, standing: standing)))
+    }
+    underWay = { preparing.cancel() }
+  }
+
+  private func finish(_ result: Result<Ready, OpenFailure>) {
+    poller.timers.cancel(deadline)
+    let done = done
+    self.done = nil
+    done?(result)
+  }
+
+  func send(_ command: ManagementCommand) { management?.send(command) }
+
+  /// Hears what has been told already: why a link broke is told before its socket says that it did.
+  func readAll() { management?.readAll() }
+
+  /// Nothing is told afterwards.
+  func close() {
+    done = nil
+    poller.timers.cancel(deadline)
+    // Let go of first: a command that can't be sent comes back here.
+    let (management, underWay) = (management, underWay)
+    self.management = nil
+    self.underWay = {}
+    underWay()
+    management?.close()
+  }
+}
+
+extension AdapterFlow.Fault {
+  /// As the sockets say it.
+  fileprivate var cause: SystemError? {
+    switch self {
+    case .none, .noSuch, .isGone: SystemError("connect", EHOSTUNREACH)
+    case .mayNot: SystemError("power on", EPERM)
+    case .silent: SystemError("read", ETIMEDOUT)
+    case .noLE, .noClassic, .isBlocked, .refused: nil
+    }
+  }
+}

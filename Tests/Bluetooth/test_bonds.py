@@ -1,0 +1,70 @@
+"""Bonds without bluetoothd: kept in a file, given back to the kernel, and named when they are stale."""
+from kit import until
+from radio import LOCKED
+from rig import GuestGateway
+from test_rfcomm import answers, config, said
+
+URL = f"ble://FFE0/{LOCKED}?address-type=random"
+BONDS = "/var/lib/baudway/bonds"
+
+
+def talks(gateway, client, count: int = 1):
+    gateway.event("link open", seconds=60, count=count)
+    answers(client, b"secret")
+
+
+def test_a_bond_survives_a_restart_and_replugs(air, guest):
+    before = int(air.order("paired locked"))
+    air.pull()
+    air.plug(on=False)  # the kernel pairs with adapters only that were switched on by its management channel
+    with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        assert gateway.event("bond kept", seconds=30)["device"] == LOCKED
+    assert guest.ask(f"stat -c '%a %u' {BONDS} && stat -c %a /var/lib/baudway").split() == ["600", "0", "700"]
+    line = [line for line in guest.ask(f"cat {BONDS}").splitlines() if LOCKED in line]
+    key = line[0].split("ltk:")[1].split()[0]
+    assert len(line) == 1 and key.lower() not in " ".join(gateway.lines).lower()
+    air.pull()
+    air.plug(on=False)
+    with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        air.pull()
+        gateway.event("link lost", seconds=30)
+        air.plug(on=False)
+        talks(gateway, client, count=2)
+    assert int(air.order("paired locked")) == before + 1
+
+
+def test_a_stale_bond_is_named_and_mended_without_a_restart(air, guest):
+    air.pull()
+    air.plug(on=False)
+    with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        gateway.event("bond kept", seconds=30)
+        air.order("forget locked")
+        air.order("hangup locked")
+        gateway.event("link lost", seconds=30)
+        until(lambda: f"is stale, one side has forgotten the other: remove line 3 of {BONDS}" in said(gateway), 60, "its place")
+        guest.ask(f"sed -i /{LOCKED}/d {BONDS}")
+        talks(gateway, client, count=2)
+        gateway.event("bond kept", seconds=30, count=2)
+
+
+def test_a_device_that_does_not_pair_is_told_of_and_is_taken_when_it_does(air, guest):
+    air.pull()
+    air.plug(on=False)
+    air.order("pairs locked 0")
+    with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
+        until(lambda: "the device refused to pair" in said(gateway), 60, "whose fault it is")
+        air.order("pairs locked 1")
+        talks(gateway, client)
+
+
+def test_a_file_that_is_none_of_bonds_is_told_of_and_left_as_it_is(air, guest):
+    air.pull()
+    air.plug(on=False)
+    guest.ask(f"mkdir -p -m 700 /var/lib/baudway; (umask 077; echo '{LOCKED} is mine' >{BONDS})")
+    with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        assert f"{BONDS}:1: a bond has" in gateway.event("bonds not kept", seconds=30)["error"]
+    assert guest.ask(f"cat {BONDS}") == f"{LOCKED} is mine\n"

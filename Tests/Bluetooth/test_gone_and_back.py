@@ -1,0 +1,49 @@
+"""The adapter goes and comes back while clients are held: the kernel's word wakes the route, long before its timer would."""
+import pytest
+
+from kit import until
+from radio import HM10, SERIAL
+from rig import GuestGateway
+from test_ble import bare
+from test_rfcomm import answers, config, said
+
+# Longer than any wait below: what comes back comes by the event.
+PATIENT = {"retry": "90s..90s", "absent": "hold"}
+KINDS = pytest.mark.parametrize(
+    "url", [f"rfcomm://{SERIAL}:3", f"ble://FFE0/{HM10}?address-type=public"], ids=["rfcomm", "ble"])
+
+
+def ready_for_ble(air, guest):
+    """The adapter speaks Low Energy, which somebody without rights can't bring about."""
+    with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public")) as gateway, gateway.connect("radio"):
+        gateway.event("link open", seconds=40)
+
+
+@KINDS
+def test_an_adapter_is_pulled_and_plugged(air, guest, url):
+    with GuestGateway(guest, config(url, **PATIENT)) as gateway, gateway.connect("radio") as client:
+        gateway.event("link open", seconds=40)
+        air.pull()
+        gateway.event("link lost", seconds=30)
+        air.plug(on=False)
+        gateway.event("link open", seconds=60, count=2)  # the gateway switches it on
+        answers(client, b"after")
+        assert len(gateway.events("session opened")) == 1
+
+
+@KINDS
+def test_who_may_not_switch_it_on_is_told_so_and_woken_when_somebody_does(air, guest, url):
+    if url.startswith("ble"):
+        ready_for_ble(air, guest)
+    gateway = bare(guest, url)
+    gateway.configure(config(url, **PATIENT))
+    with gateway, gateway.connect("radio") as client:
+        gateway.event("link open", seconds=40)
+        air.adapter("down")
+        gateway.event("link lost", seconds=30)
+        air.adapter("up")
+        gateway.event("link open", seconds=60, count=2)
+        answers(client, b"after")
+        air.adapter("down")
+    with bare(guest, url) as gateway, gateway.connect("radio"):
+        until(lambda: "hci0 is off" in said(gateway) and "CAP_NET_ADMIN" in said(gateway), 30, "what is missing")

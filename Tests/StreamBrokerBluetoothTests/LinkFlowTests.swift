@@ -1,0 +1,191 @@
+// From a device's address to an encrypted link: the steps of connecting and securing, and what wakes those who wait for an adapter.
+
+import ByteStreams
+import Glibc
+import StreamBroker
+import Testing
+
+@testable import StreamBrokerBluetooth
+
+private let lamp = Keys.lamp
+private let place: [UInt8] = [5, 0, 0, 0, 0, 0xC0, 2]
+private let otherPlace: [UInt8] = [6, 0, 0, 0, 0, 0xC0, 2]
+
+private func told(_ code: UInt16, _ parameters: [UInt8], adapter: UInt16 = 0) -> ManagementEvent {
+  Kernel.event(code, adapter, parameters) ?? ManagementEvent(adapter: 99, content: .other(0))
+}
+private let justWorks: [UInt8] = [1, 0, 0, 0, 0]
+private let number: [UInt8] = [0, 1, 2, 3, 0]
+
+@Suite("A connection under way")
+struct ConnectFlowTests {
+  private func flow() -> ConnectFlow { ConnectFlow(lamp, on: 0, patience: .seconds(7)) }
+
+  private func steps(_ events: ConnectFlow.Event...) -> [ConnectFlow.Step] {
+    var flow = flow()
+    return events.map { flow.handle($0) }
+  }
+  private let refused = SystemError("connect", ECONNREFUSED)
+
+  @Test("ends once, with what came first")
+  func once() {
+    #expect(steps(.connected, .timedOut, .failed(refused), .connected) == [.ready, .wait, .wait, .wait])
+    #expect(steps(.failed(refused), .connected) == [.giveUp(.system(refused)), .wait])
+    #expect(steps(.timedOut, .connected) == [.giveUp(.silent(after: .seconds(7))), .wait])
+  }
+
+  @Test("has pairing's time from the first question on, and says so when that is over")
+  func pairs() {
+    let asked = ConnectFlow.Event.management(told(0x0F, place + justWorks))
+    #expect(steps(asked, asked, .timedOut) == [.nowPairs, .wait, .giveUp(.neverSecured)])
+    #expect(steps(asked, .connected) == [.nowPairs, .ready])
+    #expect(steps(.management(told(0x0E, place + [0]))) == [.nowPairs])
+    #expect(steps(.management(told(0x10, place))) == [.nowPairs])
+    #expect(steps(.connected, asked) == [.ready, .wait])
+  }
+
+  @Test("ends with its adapter, and not with another's, or another device's pairing")
+  func adapter() {
+    #expect(steps(.management(told(5, []))) == [.giveUp(.adapterIsGone)])
+    #expect(steps(.management(told(6, [0, 2, 0, 0]))) == [.giveUp(.adapterIsOff)])
+    #expect(steps(.management(told(6, [1, 2, 0, 0]))) == [.wait])
+    #expect(steps(.management(told(5, [], adapter: 1)), .timedOut) == [.wait, .giveUp(.silent(after: .seconds(7)))])
+    #expect(steps(.management(told(0x0F, otherPlace + justWorks))) == [.wait])
+  }
+
+  @Test("says what it was in an error of its own")
+  func words() {
+    for (fault, number, words) in [
+      (.silent(after: .seconds(7)), ETIMEDOUT, "within 7.0 seconds"), (.adapterIsGone, EHOSTUNREACH, "has just gone"),
+      (.adapterIsOff, EHOSTUNREACH, "switched off"), (.neverSecured, ETIMEDOUT, "pairing came to no end"),
+      (.system(refused), ECONNREFUSED, "x: "),
+    ] as [(ConnectFlow.Fault, Int32, String)] {
+      let failure = fault.failure("x")
+      #expect(failure.cause?.errno == number)
+      #expect("\(failure)".contains(words))
+    }
+  }
+}
+
+@Suite("Securing a link")
+struct SecureFlowTests {
+  private func flow(_ side: BondKeeper.Standing.Side = .ours, line: Int? = nil) -> SecureFlow {
+    SecureFlow(lamp, on: 0, .init(side: side, lines: line.map { [lamp: $0] } ?? [:], path: "/b"))
+  }
+
+  private func play(_ flow: inout SecureFlow, _ events: ManagementEvent...) -> [SecureFlow.Step] {
+    events.map { flow.handle($0) }.filter { $0 != .wait }
+  }
+
+  @Test("says yes where nobody has anything to compare, each time it is asked, for its own device only")
+  func confirms() {
+    for side in [.ours, .nobody] as [BondKeeper.Standing.Side] {
+      var flow = flow(side)
+      let asked = told(0x0F, place + justWorks)
+      #expect(play(&flow, asked, asked) == [.send(.confirm(lamp, 0)), .send(.confirm(lamp, 0))])
+      #expect(
+        play(&flow, told(0x0F, otherPlace + justWorks), told(0x0F, place + justWorks, adapter: 1), told(0x0B, place))
+          == [])
+      #expect(flow.fault(of: ECONNREFUSED) == nil && flow.fault(of: nil) == nil)
+    }
+    var beside = flow(.daemon)
+    #expect(play(&beside, told(0x0F, place + justWorks)) == [])
+  }
+
+  @Test("says no where people would be needed, unless others may answer")
+  func people() {
+    for (event, code) in [
+      (told(0x0F, place + number), .refuse), (told(0x10, place), .refuseNumber), (told(0x0E, place + [0]), .refusePIN),
+    ] as [(ManagementEvent, ManagementCommand.Code)] {
+      var alone = flow()
+      #expect(play(&alone, event) == [.send(.refuse(code, lamp, 0))])
+      #expect(alone.fault(of: ECONNRESET) == .needsPeople(besideDaemon: false))
+      #expect(alone.faultOfSilence() == .needsPeople(besideDaemon: false))
+      var beside = flow(.daemon)
+      #expect(play(&beside, event) == [])
+      #expect(beside.fault(of: EACCES) == .needsPeople(besideDaemon: true))
+    }
+    #expect(ManagementCommand.refuse(.refuse, lamp, 1).encoded == [0x1D, 0, 1, 0, 7, 0] + place)
+  }
+
+  @Test("names a stale bond by its line: one that was there, and did not do, without any pairing")
+  func stale() {
+    let ended = told(0x0C, place + [4])
+    var flow = flow(line: 7)
+    _ = play(&flow, told(0x0B, place), ended)
+    #expect(flow.fault(of: ECONNRESET) == .stale(place: "line 7 of /b"))
+    #expect(self.flow(line: 7).fault(of: EACCES) == .stale(place: "line 7 of /b"))
+    #expect(self.flow(line: 7).fault(of: ENOSYS) == .stale(place: "line 7 of /b"))
+    #expect(self.flow(line: 7).fault(of: ECONNREFUSED) == nil)
+    #expect(self.flow().fault(of: ENOSYS) == nil)
+    var failed = self.flow(line: 7)
+    #expect(play(&failed, told(0x11, place + [5])) == [.giveUp(.stale(place: "line 7 of /b"))])
+    #expect(failed.fault(of: nil) == .stale(place: "line 7 of /b"))
+  }
+
+  @Test("tells it from a device that refuses, and from one that is bluetoothd's business")
+  func refused() {
+    var flow = flow(line: 7)
+    #expect(
+      play(&flow, told(0x0F, place + justWorks), told(0x11, place + [5])).last
+        == .giveUp(.refused(besideDaemon: false)))
+    #expect(flow.fault(of: EACCES) == .refused(besideDaemon: false))
+    #expect(self.flow().fault(of: EACCES) == .refused(besideDaemon: false))
+    #expect(self.flow(.daemon, line: nil).fault(of: EACCES) == .refused(besideDaemon: true))
+    #expect(self.flow(.daemon).faultOfSilence() == .silent(besideDaemon: true))
+    #expect(self.flow().faultOfSilence() == .silent(besideDaemon: false))
+  }
+
+  @Test("forgets what was told of an earlier link, and takes no notice of others' ends")
+  func late() {
+    var flow = flow()
+    _ = play(&flow, told(0x0C, place + [4]), told(0x0B, place))
+    #expect(flow.fault(of: ECONNRESET) == nil)
+    _ = play(
+      &flow, told(0x0C, otherPlace + [4]), told(0x0C, place + [4], adapter: 1), told(0x0C, place + [3]),
+      told(0x0D, place + [5]))
+    #expect(flow.fault(of: ECONNRESET) == nil)
+  }
+
+  @Test("says what to do, and never a key")
+  func words() {
+    for (fault, words) in [
+      (.stale(place: "line 7 of /b"), "remove line 7 of /b"), (.refused(besideDaemon: false), "refused to pair"),
+      (.refused(besideDaemon: true), "bluetoothctl remove"), (.needsPeople(besideDaemon: false), "compares or types"),
+      (.needsPeople(besideDaemon: true), "bluetoothctl pair"), (.silent(besideDaemon: true), "bluetoothd answers"),
+      (.silent(besideDaemon: false), "within 30.0 seconds"),
+    ] as [(SecureFlow.Fault, String)] {
+      let failure = fault.failure("connect to it", nil, lamp)
+      #expect("\(failure)".contains(words), "\(failure)")
+      #expect(failure.cause != nil)
+    }
+    #expect("\(Keys.longTerm(0xAB))" == "ltk")
+    var bond = ""
+    print(Keys.longTerm(0xAB), to: &bond)
+    #expect(bond == "ltk\n")
+  }
+}
+
+@Suite("Who waits for an adapter")
+struct AdapterNewsTests {
+  @Test("is woken when one comes or is switched on, and by nothing else")
+  func news() {
+    var news = AdapterNews()
+    func isNews(_ code: UInt16, _ parameters: [UInt8], adapter: UInt16 = 0) -> Bool {
+      news.isNews(told(code, parameters, adapter: adapter))
+    }
+    let (on, alsoBondable, off): ([UInt8], [UInt8], [UInt8]) = ([1, 2, 0, 0], [0x11, 2, 0, 0], [0, 2, 0, 0])
+    #expect(isNews(4, []))
+    #expect(!isNews(6, off))
+    #expect(isNews(6, on))
+    #expect(!isNews(6, on))
+    #expect(!isNews(6, alsoBondable))
+    #expect(isNews(6, on, adapter: 1))
+    #expect(!isNews(6, off))
+    #expect(isNews(6, on))
+    #expect(!isNews(5, []))
+    #expect(isNews(6, on))
+    #expect(!isNews(0x13, [6, 1]))
+    #expect(!isNews(6, [1, 2]))
+  }
+}
