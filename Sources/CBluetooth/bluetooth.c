@@ -1,6 +1,5 @@
 #include "CBluetooth.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,25 +56,6 @@ int bluetooth_psm_is_taken(const uint8_t *adapter, uint16_t psm) {
   if (answer == 0) return 0;
   errno = number;
   return number == EADDRINUSE ? 1 : -1;
-}
-
-int bluetooth_psm_is_ours(uint16_t psm) {
-  DIR *folder = opendir("/proc/self/fd");
-  if (!folder) return -1;
-  int found = 0;
-  for (struct dirent *entry; !found && (entry = readdir(folder));) {
-    int fd = atoi(entry->d_name), domain = 0, protocol = -1;
-    socklen_t size = sizeof domain;
-    if (entry->d_name[0] == '.' || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) < 0 || domain != AF_BLUETOOTH)
-      continue;
-    size = sizeof protocol;
-    if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) < 0 || protocol != BTPROTO_L2CAP) continue;
-    struct sockaddr_l2 place = {0};
-    size = sizeof place;
-    found = getsockname(fd, (struct sockaddr *)&place, &size) == 0 && btohs(place.l2_psm) == psm;
-  }
-  closedir(folder);
-  return found;
 }
 
 int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel) {

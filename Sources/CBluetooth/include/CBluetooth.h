@@ -20,8 +20,6 @@ int bluetooth_l2cap_bind(int fd, const uint8_t *address);
 /// Whether some socket of this machine is bound to the PSM, of that adapter's address or of none in particular (NULL): 1 or 0. Binds it
 /// itself for a moment, which takes CAP_NET_BIND_SERVICE.
 int bluetooth_psm_is_taken(const uint8_t *adapter, uint16_t psm);
-/// Whether a socket of this process is bound to it: 1 or 0.
-int bluetooth_psm_is_ours(uint16_t psm);
 
 /// connect(2): EINPROGRESS, as the sockets do not block.
 int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel);
