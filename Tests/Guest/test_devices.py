@@ -27,6 +27,11 @@ def test_ports_are_listed_with_their_holders_and_a_url_that_works(guest, adapter
         client.settimeout(30)
         client.sendall(b"pasted")
         assert receive(client, 6) == b"pasted"
+        (shown,) = json.loads(served.command("status", "--json", seconds=30).stdout)["routes"]
+        said = usb["usb"]
+        assert shown["state"]["device"] == {
+            "manufacturer": said["manufacturer"], "model": said["name"], "serial": said["serial"]}
+        assert served.event("device known")["manufacturer"] == said["manufacturer"]
     adapter.echo = False
     adapter.unplug()
     assert USB not in devices(served)
