@@ -123,7 +123,8 @@ let package = Package(
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [
-        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamTestKit", "StreamTLS", "StreamWebSocket",
+        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit", "StreamTLS",
+        "StreamWebSocket",
         .product(name: "Logging", package: "swift-log"),
       ],
       exclude: ["Golden"], swiftSettings: strict),

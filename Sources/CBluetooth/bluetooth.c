@@ -68,6 +68,40 @@ int bluetooth_l2cap_connect(int fd, const uint8_t *address, uint16_t psm) {
   return connect(fd, (struct sockaddr *)&place, sizeof place);
 }
 
+int bluetooth_rfcomm_listen(int fd, const uint8_t *address, uint8_t channel, int queue) {
+  static const uint8_t any[6];
+  struct sockaddr_rc place = rfcomm_place(address ? address : any, channel);
+  return bind(fd, (struct sockaddr *)&place, sizeof place) < 0 ? -1 : listen(fd, queue);
+}
+
+int bluetooth_rfcomm_channel(int fd) {
+  struct sockaddr_rc place = {0};
+  socklen_t size = sizeof place;
+  return getsockname(fd, (struct sockaddr *)&place, &size) < 0 ? -1 : place.rc_channel;
+}
+
+int bluetooth_rfcomm_peer(int fd, uint8_t *address) {
+  struct sockaddr_rc place = {0};
+  socklen_t size = sizeof place;
+  if (getpeername(fd, (struct sockaddr *)&place, &size) < 0) return -1;
+  for (int i = 0; i < 6; i++) address[i] = place.rc_bdaddr.b[5 - i];
+  return 0;
+}
+
+int bluetooth_l2cap_listen(int fd, uint16_t psm, int queue) {
+  static const uint8_t any[6];
+  struct sockaddr_l2 place = l2cap_place(any, psm);
+  return bind(fd, (struct sockaddr *)&place, sizeof place) < 0 ? -1 : listen(fd, queue);
+}
+
+int bluetooth_l2cap_send_mtu(int fd) {
+  struct l2cap_options options = {0};
+  socklen_t size = sizeof options;
+  return getsockopt(fd, SOL_L2CAP, L2CAP_OPTIONS, &options, &size) < 0 ? -1 : options.omtu;
+}
+
+int bluetooth_accept(int fd) { return accept4(fd, NULL, NULL, FLAGS); }
+
 int bluetooth_set_security(int fd, uint8_t level) {
   struct bt_security security = {.level = level};
   return setsockopt(fd, SOL_BLUETOOTH, BT_SECURITY, &security, sizeof security);

@@ -26,6 +26,7 @@ public final class Gateway: Sendable {
 
   private let core: Resident<GatewayCore>
   private let reception: Resident<Reception>
+  private let bluetooth: Resident<BluetoothHost>
   let lanes: [Lane]
 
   /// `board` must be among those that `status` tells. `bonds` is the file in which those with Bluetooth devices are kept, nil for none.
@@ -46,6 +47,8 @@ public final class Gateway: Sendable {
     let rates = ConnectRates()
     let reception = Resident(on: greetings) { Reception(on: $0.poller, status: status, rates: rates) }
     self.reception = reception
+    let bluetooth = Resident(on: greetings) { BluetoothHost(on: $0.poller) }
+    self.bluetooth = bluetooth
     let keeper = bonds.map { path in
       BondKeeper(path: path) { news in
         switch news {
@@ -54,7 +57,8 @@ public final class Gateway: Sendable {
         }
       }
     }
-    let surroundings = RouteSurroundings(inherited: inherited, reception: reception, rates: rates, bonds: keeper)
+    let surroundings = RouteSurroundings(
+      inherited: inherited, reception: reception, bluetooth: bluetooth, rates: rates, bonds: keeper)
     core = Resident(on: home) { home in
       GatewayCore(all, home: home, status: status, board: board, surroundings: surroundings)
     }
@@ -90,12 +94,13 @@ public final class Gateway: Sendable {
   /// Accepts no more, lets sessions drain for at most five seconds, then calls `done` on a lane. That was the gateway's life:
   /// its lanes go with it, and later calls do nothing.
   public func stop(then done: @escaping @Sendable () -> Void) {
-    let (core, reception, lanes) = (core, reception, lanes)
+    let (core, reception, bluetooth, lanes) = (core, reception, bluetooth, lanes)
     core.post { _, gateway in
       gateway.stop {
         done()
         core.evict()
         reception.evict()
+        bluetooth.evict()
         for lane in lanes { lane.stop() }
       }
     }

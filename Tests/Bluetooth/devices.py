@@ -9,6 +9,7 @@ line and answers a line.
           23 bytes)
   hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
   locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with anybody; echoes
+  phone   00:AA:01:00:00:07  calls the guest (phone.py); without simple pairing, so that nobody has to be paired
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
@@ -19,6 +20,7 @@ import asyncio
 import logging
 import sys
 
+import phone
 from air import Air, Radio
 from bumble import core, hci, l2cap, rfcomm
 from bumble.att import Attribute
@@ -50,11 +52,11 @@ class Pairing(PairingDelegate):
 
 
 class Peer:
-    def __init__(self, air, name, address, random="F0:F1:F2:F3:F4:F5", classic=True):
+    def __init__(self, air, name, address, random="F0:F1:F2:F3:F4:F5", classic=True, simple_pairing=True):
         self.name = name
         self.controller = Radio(name, link=air, public_address=address)
         configuration = DeviceConfiguration(
-            name=f"test-{name}", address=hci.Address(random), classic_enabled=classic, classic_ssp_enabled=True)
+            name=f"test-{name}", address=hci.Address(random), classic_enabled=classic, classic_ssp_enabled=simple_pairing)
         if not classic:
             self.controller.lmp_features |= hci.LmpFeatureMask.BR_EDR_NOT_SUPPORTED
         self.device = Device(config=configuration, host=Host(self.controller, AsyncPipeSink(self.controller)))
@@ -66,19 +68,13 @@ class Peer:
         self.queue = asyncio.Queue()
         self.heard = 0
         self.pairs, self.paired = True, 0
+        self.is_shown = True  # to those who look around
 
     def listen(self, number, echo=True):
         def accept(channel):
             self.channels.setdefault(number, []).append(channel)
             channel.on("close", lambda: channel in self.channels[number] and self.channels[number].remove(channel))
-            plain = channel.on_disc_frame
-
-            def closed(frame):  # Bumble 0.0.236 takes no notice of the other side's close
-                plain(frame)
-                channel.multiplexer.on_dlc_disconnection(channel)
-                channel.abort()
-
-            channel.on_disc_frame = closed
+            phone.heed(channel)
             channel.sink = lambda data: channel.write(bytes(data)) if echo else None
 
         self.rfcomm.listen(accept, number)
@@ -168,7 +164,7 @@ class Peer:
         await self.device.power_on()
         await self.advertise()
         if self.device.classic_enabled:
-            await self.device.set_discoverable(True)
+            await self.device.set_discoverable(self.is_shown)
             await self.device.set_connectable(True)
 
 
@@ -206,13 +202,15 @@ async def build(air):
     locked.serve_channel(128)
     mute = Peer(air, "mute", "00:AA:01:00:00:05")
     mute.device.inquiry_response = b""
-    peers = {peer.name: peer for peer in (serial, mute, nus, hm10, shy, locked)}
+    caller = Peer(air, "phone", "00:AA:01:00:00:07", simple_pairing=False)
+    caller.is_shown = False
+    peers = {peer.name: peer for peer in (serial, mute, nus, hm10, shy, locked, caller)}
     for peer in peers.values():
         await peer.power_on()
     return peers
 
 
-class Devices:
+class Devices(phone.Orders):
     def __init__(self, air, peers):
         self.air, self.peers = air, peers
         self.radio = self.wire = None

@@ -10,6 +10,7 @@ STATE = HERE.parents[1] / ".build" / "bluetooth"
 # BR/EDR and what it calls for by name: the machine loads no module by itself.
 MODULES = "ctr sha512_generic hmac drbg ecb cmac ecdh_generic bluetooth rfcomm hci_vhci"
 
+PHONE = "00:AA:01:00:00:07"
 SERIAL, MUTE, NOBODY = "00:AA:01:00:00:01", "00:AA:01:00:00:05", "00:AA:01:00:00:77"
 NUS, HM10, LOCKED = "C0:00:00:00:00:02", "00:AA:01:00:00:03", "C0:00:00:00:00:05"
 NUS_SERVICE = "6E400001-B5A3-F393-E0A9-E50E24DCCA9E"
@@ -59,7 +60,7 @@ class Air:
 
     def reset(self):
         """As it was at the beginning."""
-        for name in ("serial", "mute", "nus", "hm10", "shy", "locked"):
+        for name in ("serial", "mute", "nus", "hm10", "shy", "locked", "phone"):
             self.order(f"silent {name} 0")
         self.order("pairs locked 1")
         self.order("forget locked")

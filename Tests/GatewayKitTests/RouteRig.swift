@@ -4,6 +4,7 @@
 import Dispatch
 import Glibc
 import StreamBroker
+import StreamBrokerBluetooth
 import StreamTestKit
 import Synchronization
 import Testing
@@ -144,10 +145,12 @@ func routeConfig(
 func withRoute(
   _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
   rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
+  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil,
   _ body: @escaping @Sendable (Story, Resident<Route>) throws -> Void
 ) async throws {
   try await withReception(
-    config, connector: connector, inherited: inherited, rates: rates, rules: rules, patience: patience
+    config, connector: connector, inherited: inherited, rates: rates, rules: rules, patience: patience,
+    bluetooth: bluetooth
   ) { story, route, _ in try body(story, route) }
 }
 
@@ -156,6 +159,7 @@ func withReception(
   _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
   rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
   passwords: @escaping @Sendable (Poller) -> Passwords = { Passwords(on: $0) },
+  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil,
   _ body: @escaping @Sendable (Story, Resident<Route>, Resident<Reception>) throws -> Void
 ) async throws {
   let story = Story()
@@ -167,7 +171,8 @@ func withReception(
     reception.follow(rules)
     return reception
   }
-  let surroundings = RouteSurroundings(inherited: inherited, reception: reception, rates: rates)
+  let host = bluetooth.map { make in Resident(on: greetings) { make($0.poller) } }
+  let surroundings = RouteSurroundings(inherited: inherited, reception: reception, bluetooth: host, rates: rates)
   let connector = try connector ?? Gateway.broker.connector(config.endpoint)
   let route = Resident(on: lanes[0]) { lane in
     Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink, surroundings: surroundings)
@@ -184,6 +189,7 @@ func withReception(
   }
   route.evict()
   reception.evict()
+  host?.evict()
   for lane in lanes + [greetings] { lane.stop() }
   try result.get()
 }

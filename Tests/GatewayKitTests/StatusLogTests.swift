@@ -61,6 +61,20 @@ struct StatusLogTests {
       #"warning listener waiting route=x listen=tcp://:1 error="bind: Address already in use (EADDRINUSE)" retry=1.000"#
     ),
     (
+      .listenerLimited(
+        route: "x", listener: "rfcomm://",
+        [OpenFailure("list", SystemError("bind", EADDRINUSE)), OpenFailure("use", nil, advice: "b")]),
+      #"warning listener limited route=x listen=rfcomm:// error="list: Address already in use (EADDRINUSE) | use: b""#
+    ),
+    (
+      .listenerLimited(route: "x", listener: "rfcomm://", []),
+      "info listener no longer limited route=x listen=rfcomm://"
+    ),
+    (
+      .sessionOpened(route: "x", number: 2, Arrival.Label(address: nil, device: "00:AA:01:00:00:01", listener: "rfcomm://")),
+      "info session 2 opened route=x client=00:AA:01:00:00:01 listen=rfcomm://"
+    ),
+    (
       .inheritedUnused(socket: "tcp://[::]:23", name: "te\nst", .same(as: 4)),
       #"warning inherited socket closed name="te\nst" socket=tcp://[::]:23 error="it is the same as descriptor 4""#
     ),

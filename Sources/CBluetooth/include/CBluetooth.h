@@ -25,6 +25,19 @@ int bluetooth_psm_is_taken(const uint8_t *adapter, uint16_t psm);
 int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel);
 int bluetooth_l2cap_connect(int fd, const uint8_t *address, uint16_t psm);
 
+/// bind(2) and listen(2) on a channel of the adapter of that address; NULL is all adapters, channel 0 the first that is free.
+int bluetooth_rfcomm_listen(int fd, const uint8_t *address, uint8_t channel, int queue);
+/// The channel of a socket that listens.
+int bluetooth_rfcomm_channel(int fd);
+/// The address of who is at the other end of a connected socket goes to `address`.
+int bluetooth_rfcomm_peer(int fd, uint8_t *address);
+/// bind(2) and listen(2) on all adapters. A PSM below 0x1001 takes CAP_NET_BIND_SERVICE (EACCES).
+int bluetooth_l2cap_listen(int fd, uint16_t psm, int queue);
+/// The longest message that the other side takes (L2CAP_OPTIONS).
+int bluetooth_l2cap_send_mtu(int fd);
+/// accept4(2): non-blocking, close-on-exec.
+int bluetooth_accept(int fd);
+
 /// socket(2) for LE, bound to the adapter of that address: with `psm` for a channel of its own (SOCK_STREAM: what a read leaves of a
 /// message stays), with 0 for ATT (SOCK_SEQPACKET). The bind is what tells the kernel that it is for LE.
 int bluetooth_le_socket(const uint8_t *adapter, uint16_t psm);

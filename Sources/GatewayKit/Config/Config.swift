@@ -65,9 +65,11 @@ public struct Config: Hashable, Sendable {
 
     public var scheme: String { url.scheme }
     /// What it is called in events: not by its settings, which a reload may change under it; but for the name (SNI) by which it
-    /// differs from others on its port.
+    /// differs from others on its port, or by what names a Bluetooth service.
     public var place: String { url.place + nameShown }
-    var nameShown: String { url.query { $0 == "server-name" } }
+    var nameShown: String {
+      isRFCOMM ? url.query { Self.rfcommNames.contains($0) } : url.query { $0 == "server-name" }
+    }
     /// Nil for all addresses, IPv4 and IPv6.
     public var host: String? { url.host.isEmpty ? nil : url.host }
     /// 0 lets the system choose.

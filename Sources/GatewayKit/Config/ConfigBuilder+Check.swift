@@ -9,7 +9,7 @@ extension ConfigBuilder {
     _ listeners: [ConfigURL], _ route: String, _ users: [Config.User], knowsCertificates: Bool
   ) {
     guard users.contains(where: { $0.roles != nil && $0.role(on: route) != nil }) else { return }
-    for listener in listeners where ["tcp", "tls"].contains(listener.url.scheme) {
+    for listener in listeners where ["tcp", "tls", "rfcomm"].contains(listener.url.scheme) {
       let isAsked = listener.url.scheme == "tls" && knowsCertificates
       guard !isAsked, Config.Listen(url: listener.url).role == .writer else { continue }
       let advice =

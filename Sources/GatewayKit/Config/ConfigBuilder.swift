@@ -10,6 +10,9 @@ struct ConfigBuilder {
   /// First user of each address and device, for "already used by".
   private var addresses: [Int: [String: String]] = [:]
   private var devices: [String: String] = [:]
+  /// Of Bluetooth listeners: by number and adapter, which is empty where all are meant; and all of them, by route and place.
+  var channels: [Int: [String: String]] = [:]
+  var services: Set<String> = []
   /// Ways through entrances that may be shared.
   var ways: [SharedWay] = []
   /// Where files of TLS were named first, by their paths.
@@ -94,6 +97,7 @@ struct ConfigBuilder {
     for listener in listeners {
       if !claimWay(listener) { claimAddress(listener) }
       claimPath(listener)
+      claimChannel(listener)
       checkOwnership(listener)
     }
     guard let endpoint = section.urls["endpoint"]?.first else { return nil }
@@ -107,6 +111,7 @@ struct ConfigBuilder {
       checkCompany(listener, tls)
       checkProxies(listener)
     }
+    checkNetworks(listeners, settings)
     let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,

@@ -1,6 +1,7 @@
 // A client between accept and session: what a listener hands over, once, to the lane of the link.
 
 import ByteStreams
+import StreamBrokerBluetooth
 import StreamTLS
 import StreamWebSocket
 import Synchronization
@@ -12,6 +13,8 @@ public struct Arrival: ~Copyable, Sendable {
     public let address: SocketAddress?
     /// Who connected to a unix socket.
     public var process: PeerProcess?
+    /// The address of who connected over Bluetooth.
+    public var device: String?
     /// The listener's URL.
     public let listener: String
     /// The most he may do, as the listener's URL says, and what is said of the user.
@@ -26,8 +29,8 @@ public struct Arrival: ~Copyable, Sendable {
     /// Which of the route's listeners let him in; the same across reloads.
     var door = 0
 
-    /// What there is to call him by: "127.0.0.1:51234", "uid 1000, pid 4711".
-    public var client: String? { address?.description ?? process?.description }
+    /// What there is to call him by: "127.0.0.1:51234", "uid 1000, pid 4711", "00:0A:3A:22:68:73".
+    public var client: String? { address?.description ?? process?.description ?? device }
   }
 
   var label: Label
@@ -35,6 +38,7 @@ public struct Arrival: ~Copyable, Sendable {
   let kind: DescriptorStream.Kind
   /// The place that a client of a pty has.
   private let seat: PtySeat?
+  private var isRFCOMM = false
   /// What the handshake left.
   private let tls: TLSSession?
   /// What is to be answered to one who asked for a WebSocket.
@@ -42,6 +46,12 @@ public struct Arrival: ~Copyable, Sendable {
 
   init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtySeat? = nil) {
     self.init(descriptor, kind: kind, label: label, seat: seat, tls: nil, greeting: nil)
+  }
+
+  /// One who came over Bluetooth.
+  init(rfcomm descriptor: consuming Descriptor, label: Label) {
+    self.init(descriptor, kind: .socket, label: label)
+    isRFCOMM = true
   }
 
   init(
@@ -78,6 +88,7 @@ public struct Arrival: ~Copyable, Sendable {
   }
 
   private consuming func bareStream(on poller: Poller) -> any ByteStream {
+    if isRFCOMM { return RFCOMMClient(descriptor).stream(on: poller) }
     if let seat { return PtyClientStream(descriptor, on: poller) { seat.tell($0) } }
     guard let session = tls else { return DescriptorStream(descriptor, kind: kind, on: poller) }
     return TLSStream(session, over: descriptor, kind: kind, on: poller)

@@ -38,6 +38,8 @@ final class ListenerContext {
   let inherited: InheritedSockets
   /// Where clients of listeners with a greeting are greeted.
   let reception: Resident<Reception>?
+  /// Where adapters, channels and the list of services are seen to.
+  let bluetooth: Resident<BluetoothHost>?
   /// How fast clients of one address may come.
   let rates: ConnectRates
   private let admit: (consuming Arrival) -> Void
@@ -58,6 +60,7 @@ final class ListenerContext {
     self.role = role
     inherited = surroundings.inherited
     reception = surroundings.reception
+    bluetooth = surroundings.bluetooth
     rates = surroundings.rates
     self.report = report
     self.admit = admit
@@ -110,6 +113,8 @@ struct RouteSurroundings: Sendable {
   var inherited = InheritedSockets()
   /// Nil for a gateway whose listeners greet nobody.
   var reception: Resident<Reception>?
+  /// Nil for a gateway that does not listen over Bluetooth. On the reception's lane.
+  var bluetooth: Resident<BluetoothHost>?
   var rates = ConnectRates()
   /// Of Bluetooth devices; nil for a gateway that keeps none.
   var bonds: BondKeeper?

@@ -6,7 +6,7 @@ import StreamBroker
 
 public enum ListenerSchemes {
   /// Those this build can listen on. The others are known and checked.
-  public static let built: Set<String> = ["tcp", "tls", "ws", "wss", "unix", "pty"]
+  public static let built: Set<String> = ["tcp", "tls", "ws", "wss", "unix", "pty", "rfcomm"]
 
   public static let all: [SchemeGrammar] = [
     network("tcp", example: "tcp://127.0.0.1:4001"),
@@ -29,16 +29,25 @@ public enum ListenerSchemes {
     SchemeGrammar(
       "rfcomm", example: "rfcomm://?channel=3&name=gps", authority: .none,
       parameters: [
-        Parameter("channel", .integer(1...30), "the server channel; else a free one"),
-        Parameter("name", .text, "the name of the service record"),
+        Parameter("channel", .integer(1...30), "the server channel; else the first that is free"),
+        Parameter("name", .text, "the name of the service record; else the route's"),
         Parameter("uuid", .uuid, standard: "1101", "the class of the service record"),
-        Parameter("adapter", .text, "the Bluetooth adapter, such as hci0"),
+        Parameter("adapter", .text, "the Bluetooth adapter, by name (hci0) or address; else all"),
         Parameter("security", .words(["low", "medium", "high"]), "none, encrypted, or authenticated pairing"),
+        Parameter("discoverable", .flag, standard: "no", "others find the adapter when they look around"),
         role,
+      ],
+      rules: [
+        SchemeGrammar.Rule("name") {
+          let count = $0.string("name")?.utf8.count ?? 1
+          return count == 0 || count > longestName ? "the name of a service has 1 to \(longestName) bytes" : nil
+        }
       ]),
   ]
 
   private typealias Parameter = SchemeGrammar.Parameter
+  // So that a record stays small; phones show some thirty letters.
+  private static let longestName = 200
 
   /// A port of the network; 0 lets the system choose one.
   private static func network(

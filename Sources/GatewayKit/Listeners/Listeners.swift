@@ -7,6 +7,7 @@ enum Listeners {
     case "tcp", "tls", "ws", "wss": GreetingListener(listen, context)
     case "unix": UnixListener(listen, context)
     case "pty": PtyListener(listen, context)
+    case "rfcomm": RFCOMMListener(listen, context)
     default: preconditionFailure("the configuration lets no listener through that is not built")
     }
   }

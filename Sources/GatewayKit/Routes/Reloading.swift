@@ -99,6 +99,7 @@ struct Reloading {
 extension Config.Listen {
   /// Whether one of them keeps the other from being bound.
   func collides(with other: Config.Listen) -> Bool {
+    if isRFCOMM || other.isRFCOMM { return wantsChannel(of: other) }
     guard url.grammar.authority.isNetwork, other.url.grammar.authority.isNetwork else {
       return !url.path.isEmpty && url.path == other.url.path
     }

@@ -42,6 +42,12 @@ struct LogLine {
           ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("retry", .seconds(retry.nanoseconds)),
         ])
+    case .listenerLimited(let route, let listener, let limits):
+      let place: [(String, Value?)] = [("route", .text(route)), ("listen", .text(listener))]
+      let reasons = limits.map(\.description).joined(separator: " | ")
+      self.init(
+        limits.isEmpty ? .info : .warning, limits.isEmpty ? "listener no longer limited" : "listener limited",
+        place + [("error", limits.isEmpty ? nil : .text(reasons))])
     case .inheritedUnused(let socket, let name, let fault):
       self.init(
         .warning, "inherited socket closed",
@@ -172,6 +178,7 @@ struct LogLine {
       .certificateFaults:
       .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
+    case .listenerLimited(_, _, let limits): limits.isEmpty ? .info : .warning
     default: .info
     }
   }

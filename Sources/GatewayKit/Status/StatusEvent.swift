@@ -13,6 +13,8 @@ public enum StatusEvent: Sendable {
   /// `listener` is what the configuration says, `bound` the address it got.
   case listening(route: String, listener: String, bound: String)
   case listenerWaits(route: String, listener: String, OpenFailure, retry: Duration)
+  /// It listens, and some can't find or reach it, for these reasons; with none, for nothing keeps them any more.
+  case listenerLimited(route: String, listener: String, [OpenFailure])
   /// It accepts no more; `bound` is nil when it never did.
   case listenerClosed(route: String, listener: String, bound: String?)
   /// A socket that the process was started with is of no use, and was closed. `name` is its starter's.

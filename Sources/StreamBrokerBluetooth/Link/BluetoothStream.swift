@@ -25,17 +25,21 @@ final class BluetoothStream: PolledStream {
 
   private let longestMessage: Int
   private let isLE: Bool
+  /// To hang up is how the other side ends in order.
+  private let hangsUpInOrder: Bool
 
   /// On an LE channel close(2) throws away what waits for the other side's credits.
   var unread: Int? { isLE && socket.isOpen && !socket.isHungUp ? Int(bluetooth_unsent(socket.raw)) : nil }
 
   /// Takes over a connected, non-blocking socket of the stream kind. On an LE channel one write is one message, of
-  /// `longestMessage` bytes at most. `facts` are known of the device already.
+  /// `longestMessage` bytes at most. With `hangsUpInOrder` a hang-up is an end and no error: RFCOMM has no other. `facts` are
+  /// known of the device already.
   init(
-    _ descriptor: consuming Descriptor, longestMessage: Int = .max, isLE: Bool = false, on poller: Poller,
-    knowing facts: DeviceFacts = DeviceFacts()
+    _ descriptor: consuming Descriptor, longestMessage: Int = .max, isLE: Bool = false, hangsUpInOrder: Bool = false,
+    on poller: Poller, knowing facts: DeviceFacts = DeviceFacts()
   ) {
     metadata = StreamMetadata(facts)
+    self.hangsUpInOrder = hangsUpInOrder
     self.isLE = isLE
     self.longestMessage = longestMessage
     socket = PolledSocket(descriptor, on: poller)
@@ -53,7 +57,7 @@ final class BluetoothStream: PolledStream {
       case EINTR: continue
       case EAGAIN:
         guard socket.isHungUp else { return .blocked(until: .readable) }
-        if let fault = socket.fault { throw fault }
+        if let fault = socket.fault, !(hangsUpInOrder && fault.errno == ECONNRESET) { throw fault }
         return sawEnd()
       // L2CAP's sockets tell of the error before the bytes that came earlier: those first.
       default: socket.hangUp(SystemError("read"))

@@ -94,7 +94,7 @@ struct AdapterFlow: Sendable {
     return .send(.ask(chosen.index))
   }
 
-  private static func indexes(_ content: ArraySlice<UInt8>) -> [UInt16]? {
+  static func indexes(_ content: ArraySlice<UInt8>) -> [UInt16]? {
     guard content.count >= 2, content.count == 2 + 2 * Int(ATTMessage.word(content)) else { return nil }
     return stride(from: content.startIndex + 2, to: content.endIndex, by: 2).map { ATTMessage.word(content[$0...]) }
       .sorted()

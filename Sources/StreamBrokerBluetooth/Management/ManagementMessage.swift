@@ -6,6 +6,8 @@ struct ManagementCommand: Hashable, Sendable {
     case indexList = 0x0003
     case information = 0x0004
     case setPowered = 0x0005
+    case setDiscoverable = 0x0006
+    case setConnectable = 0x0007
     case setBondable = 0x0009
     case setSimplePairing = 0x000B
     case setLE = 0x000D
@@ -35,6 +37,10 @@ struct ManagementCommand: Hashable, Sendable {
   }
   static func turnOn(_ code: Code, of adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: code, adapter: adapter, parameters: [1])
+  }
+  /// To those who look around, without an end.
+  static func showAlways(_ adapter: UInt16) -> ManagementCommand {
+    ManagementCommand(code: .setDiscoverable, adapter: adapter, parameters: [1, 0, 0])
   }
   static func discovery(_ isOn: Bool, _ adapter: UInt16, of kinds: DiscoveryKinds = .lowEnergy) -> ManagementCommand {
     ManagementCommand(code: isOn ? .startDiscovery : .stopDiscovery, adapter: adapter, parameters: [kinds.rawValue])
@@ -135,6 +141,9 @@ struct AdapterSettings: OptionSet, Hashable, Sendable {
   let rawValue: UInt32
 
   static let powered = AdapterSettings(rawValue: 1 << 0)
+  /// To others, over Classic.
+  static let connectable = AdapterSettings(rawValue: 1 << 1)
+  static let discoverable = AdapterSettings(rawValue: 1 << 3)
   static let bondable = AdapterSettings(rawValue: 1 << 4)
   static let simplePairing = AdapterSettings(rawValue: 1 << 6)
   static let classic = AdapterSettings(rawValue: 1 << 7)

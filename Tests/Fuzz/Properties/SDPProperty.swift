@@ -1,5 +1,5 @@
 // What a Bluetooth device says to a look-up: the bytes are taken for a data element, for a whole answer, and for the content of
-// a good answer.
+// a good answer; and for what it asks our own list of services.
 
 @testable import StreamBrokerBluetooth
 
@@ -9,6 +9,10 @@ enum SDPProperty {
 
   static func check(_ input: [UInt8]) throws(Broken) {
     try checkElement(input)
+    // One of each, by chance: going on with an answer costs.
+    let mtu = input.count.isMultiple(of: 2) ? ServiceList.leastMTU : 672
+    try checkRequest(input, mtu)
+    try checkRequest(Self.request([2, 4, 6][input.count % 3], Array(input.prefix(600))), mtu)
     try checkAnswer(input)
     try checkAnswer(Self.answer(input, continuation: []))
     try checkAnswer(Self.answer(input, continuation: Array(input.prefix(16))))
@@ -38,6 +42,38 @@ enum SDPProperty {
       }
     }
     throw Broken("a look-up without end")
+  }
+
+  private static let list = {
+    var list = ServiceList()
+    for channel in 1...3 as ClosedRange<UInt8> {
+      _ = list.add(channel == 2 ? BluetoothUUID(0xABCD) : BluetoothUUID(0x1101), channel: channel, name: "port \(channel)")
+    }
+    return list
+  }()
+
+  /// Every answer is whole and fits, and who goes on asking as he was told comes to an end.
+  private static func checkRequest(_ first: [UInt8], _ mtu: Int) throws(Broken) {
+    var request = first
+    for _ in 0..<64 {
+      guard let answer = list.answer(request, mtu: mtu) else {
+        return try hold(request.count < 5, "a request without an answer")
+      }
+      try hold(answer.count >= 5 && answer.count <= mtu, "an answer that does not fit")
+      try hold(Int(answer[3]) << 8 | Int(answer[4]) == answer.count - 5, "an answer of another length")
+      try hold(answer[1...2].elementsEqual(request[1...2]), "an answer to something else")
+      guard answer[0] != 1, answer.count > 10, answer[answer.count - 5] == 4 else { return }
+      // Its continuation in place of the one before, which was empty or as long.
+      let isFirst = request.last == 0
+      request = Array(request.dropLast(isFirst ? 1 : 5)) + answer.suffix(5)
+      let count = request.count - 5
+      request.replaceSubrange(3...4, with: DataElement.bigEndian(UInt64(count), 2))
+    }
+    throw Broken("an answer without end")
+  }
+
+  private static func request(_ kind: UInt8, _ parameters: [UInt8]) -> [UInt8] {
+    [kind, 0, 1] + DataElement.bigEndian(UInt64(parameters.count), 2) + parameters
   }
 
   private static func answer(_ list: [UInt8], continuation: [UInt8]) -> [UInt8] {

@@ -1,0 +1,164 @@
+// From "a machine" to "an adapter that others can connect to", and what becomes of it later: which there are, which is meant, what
+// has to be switched on. It has no end: whatever happens to adapters is looked at anew. Sees no socket and no clock.
+
+struct ReachFlow: Sendable {
+  enum Step: Hashable, Sendable {
+    case send(ManagementCommand)
+    case reachable(Reached)
+    case waits(Fault)
+    /// `handleRetry()` after a moment.
+    case retryLater
+    case wait
+  }
+
+  struct Reached: Hashable, Sendable {
+    let name: String
+    let address: BluetoothAddress
+    var remark: Remark?
+  }
+
+  typealias Fault = AdapterFlow.Fault
+
+  /// Others can connect, but not all that were meant to.
+  enum Remark: Hashable, Sendable {
+    /// Those only that are paired: switching that takes CAP_NET_ADMIN.
+    case notConnectable(String)
+    case notDiscoverable(String)
+  }
+
+  private enum State: Hashable {
+    case listing, asking, connectable, discoverable, powering, watching
+  }
+
+  /// "hci0" or an address; nil takes the first that is on, else the first.
+  let wanted: String?
+  /// Others shall find it when they look around.
+  let isDiscoverable: Bool
+  private var state = State.listing
+  private var left: [UInt16] = []
+  private var adapters: [ManagedAdapter] = []
+  private var chosen: ManagedAdapter?
+  private var remark: Remark?
+  /// Something has changed while it was being looked at.
+  private var isStale = false
+
+  init(_ wanted: String?, isDiscoverable: Bool) {
+    self.wanted = wanted
+    self.isDiscoverable = isDiscoverable
+  }
+
+  /// Looks at everything anew; at any time.
+  mutating func begin() -> ManagementCommand {
+    (state, left, adapters, chosen, remark, isStale) = (.listing, [], [], nil, nil, false)
+    return .list
+  }
+
+  mutating func handle(_ event: ManagementEvent) -> Step {
+    switch event.content {
+    case .adapterAdded, .adapterRemoved: return .send(begin())
+    case .settings:
+      if state == .watching { return .send(begin()) }
+      isStale = true
+      return .wait
+    case .answer(let code, let status, let content):
+      guard let code = ManagementCommand.Code(rawValue: code) else { return .wait }
+      return handle(code, status, content, of: event.adapter)
+    default: return .wait
+    }
+  }
+
+  private mutating func handle(
+    _ code: ManagementCommand.Code, _ status: UInt8, _ content: ArraySlice<UInt8>, of adapter: UInt16
+  ) -> Step {
+    switch (state, code) {
+    case (.listing, .indexList):
+      guard status == 0, let indexes = AdapterFlow.indexes(content) else { return rest(.waits(.none)) }
+      left = indexes
+      state = .asking
+      return askNext()
+    case (.asking, .information) where adapter == left.first:
+      left.removeFirst()
+      // One that has just gone is one that is not there.
+      if status == 0, let adapter = ManagedAdapter(adapter, content) { adapters.append(adapter) }
+      return askNext()
+    case (.connectable, .setConnectable) where adapter == chosen?.index,
+      (.discoverable, .setDiscoverable) where adapter == chosen?.index,
+      (.powering, .setPowered) where adapter == chosen?.index:
+      return isSet(status)
+    default: return .wait
+    }
+  }
+
+  /// Somebody was about to switch the same.
+  mutating func handleRetry() -> Step { state == .watching ? .wait : .send(begin()) }
+
+  private mutating func askNext() -> Step {
+    if let next = left.first { return .send(.ask(next)) }
+    if let wanted {
+      let address = BluetoothAddress(wanted)
+      chosen = adapters.first { $0.name == wanted || $0.address == address }
+      guard chosen != nil || adapters.isEmpty else {
+        return rest(.waits(.noSuch(wanted, others: adapters)))
+      }
+    } else {
+      chosen = adapters.first { $0.speaksClassic && $0.isOn } ?? adapters.first(where: \.speaksClassic) ?? adapters.first
+    }
+    guard let chosen else { return rest(.waits(.none)) }
+    guard chosen.speaksClassic else { return rest(.waits(.noClassic(chosen.name))) }
+    return goOn(from: .connectable, chosen)
+  }
+
+  /// What is missing still, one after the other. Power comes last, so that it comes up as it is to be.
+  private mutating func goOn(from step: State, _ chosen: ManagedAdapter) -> Step {
+    state = step
+    switch step {
+    case .connectable:
+      if !chosen.does.contains(.connectable) { return .send(.turnOn(.setConnectable, of: chosen.index)) }
+      return goOn(from: .discoverable, chosen)
+    case .discoverable:
+      // One that can't be connected to can't be shown either.
+      if isDiscoverable, !chosen.does.contains(.discoverable), remark == nil { return .send(.showAlways(chosen.index)) }
+      return goOn(from: .powering, chosen)
+    case .powering where !chosen.isOn: return .send(.turnOn(.setPowered, of: chosen.index))
+    default: return rest(.reachable(Reached(name: chosen.name, address: chosen.address, remark: remark)))
+    }
+  }
+
+  private mutating func isSet(_ status: UInt8) -> Step {
+    guard let chosen else { return .wait }
+    if status == ManagementStatus.busy { return .retryLater }
+    switch (state, status) {
+    case (.connectable, _):
+      if status != ManagementStatus.success { remark = .notConnectable(chosen.name) }
+      return goOn(from: .discoverable, chosen)
+    case (.discoverable, _):
+      if status != ManagementStatus.success { remark = .notDiscoverable(chosen.name) }
+      return goOn(from: .powering, chosen)
+    case (_, ManagementStatus.success): return goOn(from: .watching, chosen)
+    case (_, ManagementStatus.permissionDenied): return rest(.waits(.mayNot(chosen.name, isOff: true)))
+    // Kernels say the second of one that rfkill blocks.
+    case (_, ManagementStatus.blocked), (_, ManagementStatus.failed):
+      return rest(.waits(.isBlocked(chosen.name)))
+    case (_, ManagementStatus.invalidIndex): return rest(.waits(.isGone(chosen.name)))
+    default: return rest(.waits(.refused(chosen.name, status: status)))
+    }
+  }
+
+  private mutating func rest(_ step: Step) -> Step {
+    if isStale { return .send(begin()) }
+    state = .watching
+    return step
+  }
+}
+
+extension ReachFlow.Remark {
+  var advice: String {
+    switch self {
+    case .notConnectable(let name):
+      "only devices that are paired already reach the adapter \(name); letting others in takes CAP_NET_ADMIN, or 'bluetoothctl "
+        + "discoverable on'"
+    case .notDiscoverable(let name):
+      "the adapter \(name) can't be found by others; showing it takes CAP_NET_ADMIN, or 'bluetoothctl discoverable on'"
+    }
+  }
+}

@@ -1,0 +1,226 @@
+// Where others look up what this machine offers: our own list behind PSM 1, or bluetoothd's, where that has the place. Lives on a
+// lane; one for a process.
+
+internal import CBluetooth
+import ByteStreams
+import Glibc
+import StreamBroker
+
+final class SDPServer {
+  /// Whose the list is.
+  enum Place: Sendable {
+    /// Ours: a socket that listens.
+    case own(DescriptorParcel)
+    /// bluetoothd's: a connection to it, for one record.
+    case daemon(DescriptorParcel)
+  }
+
+  private final class Entry {
+    let uuid: BluetoothUUID
+    let channel: UInt8
+    let name: String
+    let tell: (OpenFailure?) -> Void
+    var handle: UInt32?
+    var registration: SDPRegistration?
+    /// What was told last; nil when nothing was yet.
+    var told: OpenFailure??
+
+    init(_ uuid: BluetoothUUID, _ channel: UInt8, _ name: String, _ tell: @escaping (OpenFailure?) -> Void) {
+      (self.uuid, self.channel, self.name, self.tell) = (uuid, channel, name, tell)
+    }
+
+    var isListed: Bool { handle != nil || registration != nil }
+
+    func say(_ failure: OpenFailure?) {
+      if told == .some(failure) { return }
+      told = .some(failure)
+      tell(failure)
+    }
+  }
+
+  private let poller: Poller
+  private let find: @Sendable (_ mayOpenOwn: Bool) -> Result<Place, OpenFailure>
+  private var entries: [UInt64: Entry] = [:]
+  private var responder: SDPResponder?
+  private var finding: (any Opening)?
+  private var retryTimer: Timers.Token?
+  private let queue = DeviceQueue.of("bluetooth.services")
+  private static let mostAttempts = 16
+  private static let retry = Duration.seconds(2)
+
+  /// bluetoothd that is started again wants its place back: ours would keep it from that.
+  private let deference: Duration
+  private var notBefore: UInt64 = 0
+
+  /// `find` may block. It is told whether it may take the place for ourselves.
+  init(
+    on poller: Poller, deference: Duration = .seconds(10),
+    find: @escaping @Sendable (_ mayOpenOwn: Bool) -> Result<Place, OpenFailure> = { ServicePlace.find(mayOpenOwn: $0) }
+  ) {
+    self.poller = poller
+    self.deference = deference
+    self.find = find
+  }
+
+  /// Lists a service; `tell` hears why it can't be for now, and nil once it is.
+  func add(_ number: UInt64, _ offer: RFCOMMOffer, channel: UInt8, _ tell: @escaping (OpenFailure?) -> Void) {
+    entries[number] = Entry(offer.uuid, channel, offer.name, tell)
+    look()
+  }
+
+  func remove(_ number: UInt64) {
+    guard let entry = entries.removeValue(forKey: number) else { return }
+    entry.registration?.close()
+    if let handle = entry.handle { responder?.list.remove(handle) }
+    guard entries.isEmpty else { return }
+    responder?.close()
+    responder = nil
+    finding?.cancel()
+    finding = nil
+    poller.timers.cancel(retryTimer)
+    retryTimer = nil
+  }
+
+  // MARK: - The place
+
+  private func look() {
+    if let responder {
+      for entry in entries.values where !entry.isListed {
+        entry.handle = responder.list.add(entry.uuid, channel: entry.channel, name: entry.name)
+        entry.say(nil)
+      }
+      return
+    }
+    guard finding == nil, entries.values.contains(where: { !$0.isListed }) else { return }
+    let find = find
+    // Where bluetoothd has some of them it has them all.
+    let mayOpenOwn = poller.timers.now >= notBefore && !entries.values.contains { $0.isListed }
+    finding = queue.open("service list", most: Self.mostAttempts, on: poller) {
+      find(mayOpenOwn)
+    } undo: { place in
+      switch place {
+      case .own(let socket), .daemon(let socket): _ = socket.take()
+      }
+    } _: { [weak self] result in
+      guard let self else { return }
+      finding = nil
+      found(result)
+    }
+  }
+
+  private func found(_ result: Result<Place, OpenFailure>) {
+    switch result {
+    case .failure(let failure): wait(failure)
+    case .success(.own(let socket)):
+      guard let descriptor = socket.take() else { return }
+      do throws(SystemError) {
+        responder = try SDPResponder(descriptor, on: poller)
+        look()
+      } catch {
+        wait(OpenFailure("keep the service list", error))
+      }
+    case .success(.daemon(let socket)):
+      guard let (number, entry) = entries.first(where: { !$0.value.isListed }) else { return }
+      let record = ServiceRecord(entry.uuid, channel: entry.channel, name: entry.name)
+      let registration = SDPRegistration(socket, record, on: poller) { [weak self, weak entry] news in
+        guard let self, let entry, entries[number] === entry else { return }
+        hear(news, entry)
+      }
+      entry.registration = registration
+      registration.start()
+    }
+  }
+
+  private func hear(_ news: SDPRegistration.News, _ entry: Entry) {
+    switch news {
+    case .registered:
+      entry.say(nil)
+      look()
+    case .failed(let failure):
+      entry.registration = nil
+      entry.say(failure)
+      setRetry()
+    case .lost:
+      entry.registration = nil
+      notBefore = poller.timers.now &+ deference.nanoseconds
+      entry.say(OpenFailure("register the service", nil, advice: "bluetoothd has ended; it is waited for"))
+      setRetry()
+    }
+  }
+
+  private func wait(_ failure: OpenFailure) {
+    // While bluetoothd is waited for, that it is not there is no news.
+    if poller.timers.now >= notBefore { for entry in entries.values where !entry.isListed { entry.say(failure) } }
+    setRetry()
+  }
+
+  private func setRetry() {
+    guard retryTimer == nil else { return }
+    retryTimer = poller.timers.after(Self.retry) { [weak self] in
+      self?.retryTimer = nil
+      self?.look()
+    }
+  }
+}
+
+/// Finds out who keeps this machine's list of services.
+enum ServicePlace {
+  /// Where bluetoothd takes records when it was started with `--compat`.
+  static let daemonPath = "/run/sdp"
+  private static let psm: UInt16 = 1  // Bluetooth Core, SDP, section 2
+  private static let queue: Int32 = 8
+
+  /// A connection to bluetoothd's list, or a socket of our own. May block.
+  static func find(mayOpenOwn: Bool) -> Result<SDPServer.Place, OpenFailure> {
+    do throws(OpenFailure) {
+      if let socket = try connect(daemonPath) { return .success(.daemon(socket)) }
+      guard mayOpenOwn else { throw OpenFailure("register the service", SystemError("connect", ENOENT)) }
+      return .success(.own(try listen()))
+    } catch {
+      return .failure(error)
+    }
+  }
+
+  /// Nil when nobody listens there.
+  static func connect(_ path: String) throws(OpenFailure) -> DescriptorParcel? {
+    do throws(SystemError) {
+      let raw = Glibc.socket(
+        AF_UNIX, Int32(SOCK_STREAM.rawValue) | Int32(SOCK_CLOEXEC.rawValue) | Int32(SOCK_NONBLOCK.rawValue), 0)
+      guard raw >= 0 else { throw SystemError("socket") }
+      let socket = DescriptorParcel(Descriptor(owning: raw))
+      guard try UnixAddress.path(path).withSockaddr({ Glibc.connect(raw, $0, $1) }) == 0 else {
+        throw SystemError("connect")
+      }
+      return socket
+    } catch {
+      if error.errno == ENOENT || error.errno == ECONNREFUSED { return nil }
+      throw OpenFailure(
+        "register the service with bluetoothd: connect \(path)", error,
+        advice: error.errno == EACCES ? "bluetoothd lets in root only: give the gateway's group that file" : nil)
+    }
+  }
+
+  private static func listen() throws(OpenFailure) -> DescriptorParcel {
+    do throws(SystemError) {
+      let raw = bluetooth_l2cap_socket()
+      guard raw >= 0 else { throw SystemError("socket") }
+      let socket = DescriptorParcel(Descriptor(owning: raw))
+      guard bluetooth_l2cap_listen(raw, psm, queue) == 0 else { throw SystemError("bind") }
+      return socket
+    } catch {
+      throw OpenFailure("list the service", error, advice: advice(error.errno))
+    }
+  }
+
+  static func advice(_ number: Int32) -> String? {
+    switch number {
+    case EADDRINUSE:
+      "bluetoothd keeps this machine's service list; start it with --compat, or stop it; until then the channel has to be given "
+        + "at the other end"
+    case EACCES, EPERM:
+      "keeping the service list (PSM 1) takes CAP_NET_BIND_SERVICE, or bluetoothd with --compat; until then the channel has to be "
+        + "given at the other end"
+    default: nil
+    }
+  }
+}

@@ -1,0 +1,77 @@
+"""A device that calls the guest, as phones do: what devices.py takes as orders for it.
+
+  find NAME UUID          looks the guest's services up: "CHANNEL TEXT" of each, or none
+  dial NAME CHANNEL       connects to a channel of the guest
+  pour NAME SEED COUNT    sends so many bytes drawn from the seed; answers their SHA-256
+  unsent NAME             of those, how many wait for credits
+  got NAME COUNT          waits until so many came; answers their SHA-256
+  leave NAME              closes the channel in order
+"""
+import asyncio
+import hashlib
+import random
+
+from bumble import core, hci, rfcomm, sdp
+
+GUEST = hci.Address("00:AA:01:00:00:00", hci.Address.PUBLIC_DEVICE_ADDRESS)
+PROTOCOLS, TEXT = 0x0004, 0x0100
+
+
+def heed(channel):
+    """Bumble 0.0.236 takes no notice of the other side's close."""
+    plain = channel.on_disc_frame
+
+    def closed(frame):
+        plain(frame)
+        channel.multiplexer.on_dlc_disconnection(channel)
+        channel.abort()
+
+    channel.on_disc_frame = closed
+
+
+class Orders:
+    async def link(self, name):
+        device = self.peers[name].device
+        for connection in device.connections.values():
+            if connection.peer_address == GUEST:
+                return connection
+        return await asyncio.wait_for(device.connect(GUEST, transport=core.PhysicalTransport.BR_EDR), 20)
+
+    async def do_find(self, name, uuid):
+        link = await self.link(name)
+        async with sdp.Client(link) as client:
+            found = await asyncio.wait_for(client.search_attributes([core.UUID(uuid)], [(0, 0xFFFF)]), 20)
+        told = []
+        for record in found:
+            values = {attribute.id: attribute.value.value for attribute in record}
+            channel = values[PROTOCOLS][1].value[1].value
+            told.append(f"{channel} {values[TEXT].decode()}")
+        return ", ".join(sorted(told)) or "none"
+
+    async def do_dial(self, name, channel):
+        peer = self.peers[name]
+        link = await self.link(name)
+        peer.multiplexer = await asyncio.wait_for(rfcomm.Client(link).start(), 20)
+        peer.call = await asyncio.wait_for(peer.multiplexer.open_dlc(int(channel)), 20)
+        heed(peer.call)
+        peer.came = bytearray()
+        peer.call.sink = peer.came.extend
+
+    async def do_pour(self, name, seed, count):
+        data = random.Random(seed).randbytes(int(count))
+        self.peers[name].call.write(data)
+        return hashlib.sha256(data).hexdigest()
+
+    async def do_unsent(self, name):
+        return str(len(self.peers[name].call.tx_buffer))
+
+    async def do_got(self, name, count):
+        came = self.peers[name].came
+        for _ in range(900):
+            if len(came) >= int(count):
+                return hashlib.sha256(came[:int(count)]).hexdigest()
+            await asyncio.sleep(0.1)
+        return f"error: {len(came)} of {count} bytes"
+
+    async def do_leave(self, name):
+        await asyncio.wait_for(self.peers[name].call.disconnect(), 20)

@@ -1,0 +1,52 @@
+"""Beside BlueZ's daemon: whose the list of services is, and whose a link."""
+import pytest
+
+from bluetoothd import bluetoothd
+from kit import until
+from radio import NUS, NUS_SERVICE
+from rig import GuestGateway, route
+from test_rfcomm import answers, config, said
+from test_rfcomm_listener import channel, echoes, finds, limits, served
+
+
+@pytest.fixture(scope="module")
+def compat(devices, booted):
+    """One that takes others' records."""
+    devices.reset()
+    with bluetoothd(booted, devices, "--compat"):
+        yield
+
+
+def test_a_listener_stands_in_its_list(air, guest, compat):
+    with GuestGateway(guest, served("rfcomm://?name=gps")) as gateway:
+        number = channel(gateway)
+        until(lambda: f"{number} gps" in finds(air), 20, "the record", every=0.5)
+        air.order(f"dial phone {number}")
+        echoes(air, 256 << 10)
+        air.order("leave phone")
+        gateway.event("session ended", seconds=20)
+        assert limits(gateway) == ""
+    assert "gps" not in finds(air)
+
+
+def test_a_link_that_it_uses_too_is_busy_and_it_is_said_what_to_do(air, guest, compat):
+    both = config(f"ble://1800:128/{NUS}?address-type=random")
+    both["routes"]["other"] = route(f"ble://{NUS_SERVICE}/{NUS}?address-type=random", device={"retry": "100ms..500ms"})
+    with GuestGateway(guest, both) as gateway:
+        with gateway.connect("radio") as first:  # a link that a channel makes is bluetoothd's, too
+            gateway.event("link open", route="radio", seconds=40)
+            answers(first, b"hello")
+            with gateway.connect("other"):
+                until(lambda: "EBUSY" in said(gateway, "other"), 30, "EBUSY")
+                assert f"bluetoothctl disconnect {NUS}" in said(gateway, "other")
+
+
+def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
+    with bluetoothd(guest, air), GuestGateway(guest, served("rfcomm://?channel=9")) as gateway:
+        channel(gateway)
+        until(lambda: "--compat" in limits(gateway), 20, "advice")
+        air.order("dial phone 9")
+        echoes(air, 100)
+        air.order("leave phone")
+        gateway.event("session ended", seconds=20)
+        assert len(gateway.events("listener limited")) == 1

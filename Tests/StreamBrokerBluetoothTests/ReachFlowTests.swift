@@ -1,0 +1,142 @@
+// An adapter that others can connect to: what is asked, what is switched, what is said when it can't be, and what later news mean.
+
+import Testing
+
+@testable import StreamBrokerBluetooth
+
+extension Kernel {
+  /// Of an adapter that knows Classic. hciN has the address 00:…:0N.
+  static func classic(
+    _ adapter: UInt16, isOn: Bool = true, isConnectable: Bool = true, isDiscoverable: Bool = false,
+    hasClassic: Bool = true
+  ) -> ManagementEvent? {
+    let bits: [(Bool, UInt8)] = [(isOn, 1), (isConnectable, 2), (isDiscoverable, 8), (hasClassic, 0x80)]
+    let settings: [UInt8] = [0xFF, 2, 0, 0, bits.reduce(0) { $1.0 ? $0 | $1.1 : $0 }, 0, 0, 0]
+    return answer(.information, adapter, [UInt8(adapter), 0, 0, 0, 0, 0, 9, 0xFF, 0xFF] + settings + [0, 0, 0])
+  }
+  static func added(_ adapter: UInt16) -> ManagementEvent? { event(4, adapter, []) }
+  static func removed(_ adapter: UInt16) -> ManagementEvent? { event(5, adapter, []) }
+  static func settings(_ adapter: UInt16) -> ManagementEvent? { event(6, adapter, [0, 0, 0, 0]) }
+}
+
+@Suite("An adapter that others connect to")
+struct ReachFlowTests {
+  /// The steps that follow the events, without those that say nothing.
+  private func play(
+    _ wanted: String? = nil, isDiscoverable: Bool = false, _ events: ManagementEvent?...
+  ) -> [ReachFlow.Step] {
+    var flow = ReachFlow(wanted, isDiscoverable: isDiscoverable)
+    #expect(flow.begin() == .list)
+    return events.map { $0.map { flow.handle($0) } ?? .waits(.noClassic("an event that is none")) }
+      .filter { $0 != .wait }
+  }
+
+  private func reached(_ step: ReachFlow.Step?) -> (name: String, remark: ReachFlow.Remark?)? {
+    if case .reachable(let reached) = step { (reached.name, reached.remark) } else { nil }
+  }
+
+  @Test("is taken as it is when it is ready; the first that is on")
+  func ready() {
+    let steps = play(nil, Kernel.list(1, 0), Kernel.classic(0, isOn: false), Kernel.classic(1))
+    #expect(steps.dropLast() == [.send(.ask(0)), .send(.ask(1))])
+    #expect(reached(steps.last)?.name == "hci1")
+    for wanted in ["hci1", "00:00:00:00:00:01"] {
+      #expect(reached(play(wanted, Kernel.list(0, 1), Kernel.classic(0), Kernel.classic(1)).last)?.name == "hci1")
+    }
+    let le = Kernel.classic(0, hasClassic: false)
+    #expect(reached(play(nil, Kernel.list(0, 1), le, Kernel.classic(1)).last)?.name == "hci1")
+  }
+
+  @Test("is made connectable, shown where that is wanted, and switched on, in that order")
+  func switched() {
+    let dark = Kernel.classic(0, isOn: false, isConnectable: false)
+    let plain = play(
+      nil, Kernel.list(0), dark, Kernel.answer(.setConnectable, 0), Kernel.answer(.setPowered, 0))
+    #expect(
+      plain.dropLast() == [
+        .send(.ask(0)), .send(.turnOn(.setConnectable, of: 0)), .send(.turnOn(.setPowered, of: 0)),
+      ])
+    #expect(reached(plain.last)?.name == "hci0" && reached(plain.last)?.remark == nil)
+    let shown = play(
+      nil, isDiscoverable: true, Kernel.list(0), dark, Kernel.answer(.setConnectable, 0),
+      Kernel.answer(.setDiscoverable, 0), Kernel.answer(.setPowered, 0))
+    #expect(shown[2] == .send(.showAlways(0)) && reached(shown.last)?.remark == nil)
+    #expect(ManagementCommand.showAlways(2).encoded == [6, 0, 2, 0, 3, 0, 1, 0, 0])
+    #expect(ManagementCommand.turnOn(.setConnectable, of: 2).encoded == [7, 0, 2, 0, 1, 0, 1])
+    // One that is shown already stays so.
+    #expect(play(nil, isDiscoverable: true, Kernel.list(0), Kernel.classic(0, isDiscoverable: true)).count == 2)
+  }
+
+  @Test("is used as far as it goes by who may not switch it")
+  func mayNot() {
+    let denied: UInt8 = 0x14
+    let closed = Kernel.classic(0, isConnectable: false)
+    let limited = play(
+      nil, isDiscoverable: true, Kernel.list(0), closed, Kernel.answer(.setConnectable, 0, status: denied))
+    #expect(reached(limited.last)?.remark == .notConnectable("hci0"))
+    let hidden = play(
+      nil, isDiscoverable: true, Kernel.list(0), Kernel.classic(0), Kernel.answer(.setDiscoverable, 0, status: denied))
+    #expect(reached(hidden.last)?.remark == .notDiscoverable("hci0"))
+    let off = play(nil, Kernel.list(0), Kernel.classic(0, isOn: false), Kernel.answer(.setPowered, 0, status: denied))
+    #expect(off.last == .waits(.mayNot("hci0", isOff: true)))
+  }
+
+  @Test("is waited for, and it is said why")
+  func missing() {
+    #expect(play(nil, Kernel.list()) == [.waits(.none)])
+    #expect(play(nil, Kernel.list(0), Kernel.answer(.information, 0, status: 0x11)).last == .waits(.none))
+    #expect(play("hci7", Kernel.list()) == [.waits(.none)])
+    guard case .waits(.noSuch("hci7", others: _)) = play("hci7", Kernel.list(0), Kernel.classic(0)).last else {
+      Issue.record("taken")
+      return
+    }
+    let le = play(nil, Kernel.list(0), Kernel.classic(0, hasClassic: false))
+    #expect(le.last == .waits(.noClassic("hci0")))
+    let off = Kernel.classic(0, isOn: false)
+    for status in [0x03, 0x12] as [UInt8] {
+      let steps = play(nil, Kernel.list(0), off, Kernel.answer(.setPowered, 0, status: status))
+      #expect(steps.last == .waits(.isBlocked("hci0")))
+    }
+    #expect(
+      play(nil, Kernel.list(0), off, Kernel.answer(.setPowered, 0, status: 0x11)).last
+        == .waits(.isGone("hci0")))
+    #expect(
+      play(nil, Kernel.list(0), off, Kernel.answer(.setPowered, 0, status: 0x0D)).last
+        == .waits(.refused("hci0", status: 0x0D)))
+  }
+
+  @Test("is looked at anew whenever adapters come, go or change, at any step")
+  func news() {
+    for news in [Kernel.added(1), Kernel.removed(0)] {
+      #expect(play(nil, news) == [.send(.list)])
+      #expect(play(nil, Kernel.list(0), news).last == .send(.list))
+      #expect(play(nil, Kernel.list(0), Kernel.classic(0, isOn: false), news).last == .send(.list))
+      #expect(play(nil, Kernel.list(0), Kernel.classic(0), news).last == .send(.list))
+      #expect(play(nil, Kernel.list(), news).last == .send(.list))
+    }
+    #expect(play(nil, Kernel.list(0), Kernel.classic(0), Kernel.settings(0)).last == .send(.list))
+    // In the middle of a look it is looked at once more afterwards.
+    #expect(play(nil, Kernel.list(0), Kernel.settings(0), Kernel.classic(0)) == [.send(.ask(0)), .send(.list)])
+    let back = play(nil, Kernel.list(), Kernel.added(0), Kernel.list(0), Kernel.classic(0))
+    #expect(reached(back.last)?.name == "hci0")
+  }
+
+  @Test("is looked at again when somebody else is about to switch it; late and repeated news mean nothing")
+  func late() throws {
+    var flow = ReachFlow(nil, isDiscoverable: false)
+    _ = flow.begin()
+    for event in [Kernel.list(0), Kernel.classic(0, isOn: false)] { _ = flow.handle(try #require(event)) }
+    #expect(flow.handle(try #require(Kernel.answer(.setPowered, 1))) == .wait)
+    #expect(flow.handle(try #require(Kernel.answer(.setConnectable, 0))) == .wait)
+    let busy = try #require(Kernel.answer(.setPowered, 0, status: ManagementStatus.busy))
+    #expect(flow.handle(busy) == .retryLater)
+    #expect(flow.handleRetry() == .send(.list))
+    #expect(flow.handle(try #require(Kernel.classic(0))) == .wait)
+    _ = flow.handle(try #require(Kernel.list(0)))
+    #expect(reached(flow.handle(try #require(Kernel.classic(0))))?.name == "hci0")
+    for event in [Kernel.classic(0), Kernel.list(0), Kernel.answer(.setPowered, 0)] {
+      #expect(flow.handle(try #require(event)) == .wait)
+    }
+    #expect(flow.handleRetry() == .wait)
+  }
+}

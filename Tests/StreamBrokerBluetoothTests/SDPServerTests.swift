@@ -1,0 +1,223 @@
+// Where services are listed: our own list or bluetoothd's, played by sockets of this machine that keep messages apart as L2CAP's do.
+
+import ByteStreams
+import CLinux
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import StreamBrokerBluetooth
+
+/// A socket that listens as one of L2CAP does, and who connects to it.
+struct MessagePort {
+  let folder: TemporaryFolder
+  private var path: String { folder / "psm" }
+
+  init() throws { folder = try TemporaryFolder() }
+
+  static func socket(_ type: __socket_type) throws -> Descriptor {
+    let raw = linux_socket(AF_UNIX, Int32(type.rawValue), 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    return Descriptor(owning: raw)
+  }
+
+  func listen() throws -> DescriptorParcel {
+    let socket = try Self.socket(SOCK_SEQPACKET)
+    unlink(path)
+    guard try UnixAddress.path(path).withSockaddr({ bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    guard Glibc.listen(socket.raw, 64) == 0 else { throw SystemError("listen") }
+    return DescriptorParcel(socket)
+  }
+
+  func connect() throws -> GATTStreamTests.Device {
+    let socket = try Self.socket(SOCK_SEQPACKET)
+    guard try UnixAddress.path(path).withSockaddr({ Glibc.connect(socket.raw, $0, $1) }) == 0 else {
+      throw SystemError("connect")
+    }
+    return GATTStreamTests.Device(socket)
+  }
+}
+
+@Suite("A service list on a lane", .timeLimit(.minutes(1)))
+struct SDPServerTests {
+  private typealias Device = GATTStreamTests.Device
+  private static func offer(_ text: String = "") throws -> RFCOMMOffer {
+    RFCOMMOffer(try EndpointURL("sim://echo"), name: "gps")
+  }
+
+  private static func own(_ port: MessagePort) -> Result<SDPServer.Place, OpenFailure> {
+    do { return .success(.own(try port.listen())) } catch { return .failure(OpenFailure("listen", nil)) }
+  }
+
+  /// Programs that tests beside this one start hold copies of every socket for a moment.
+  private func isLetGo(_ device: Device) async -> Bool {
+    await eventually { (try? device.say([0])) == nil }
+  }
+
+  /// What was told, in order.
+  private final class Told {
+    private(set) var all: [OpenFailure?] = []
+    private var gates: [(count: Int, gate: Gate)] = []
+    func hear(_ failure: OpenFailure?) {
+      all.append(failure)
+      for (count, gate) in gates where all.count >= count { gate.open() }
+    }
+    func wait(_ count: Int, on lane: isolated Lane) async {
+      if all.count >= count { return }
+      let gate = Gate()
+      gates.append((count, gate))
+      await gate.wait(on: lane)
+    }
+  }
+
+  /// Waits for what a device is sent. Blocks the test, not the lane.
+  private func hear(_ device: Device) async throws -> [UInt8] {
+    try await onOwnThread {
+      var one = pollfd(fd: device.raw, events: Int16(POLLIN), revents: 0)
+      guard poll(&one, 1, 20_000) == 1, let message = device.hear() else { throw SystemError("poll", ETIMEDOUT) }
+      return message
+    }
+  }
+
+  @Test("answers several who ask, and lets the one go who was silent longest")
+  func responds() async throws {
+    let port = try MessagePort()
+    try await onLane { lane in
+      let responder = try SDPResponder(try #require(try port.listen().take()), on: lane.poller)
+      _ = responder.list.add(BluetoothUUID(0x1101), channel: 3, name: "gps")
+      let request = ServiceListTests.searchAttributes(BluetoothUUID(0x1101))
+      let first = try port.connect()
+      try first.say(request)
+      // L2CAP's least MTU, as this socket does not tell its own.
+      let answer = try await hear(first)
+      #expect(answer[0] == 7 && answer.count == 48)
+      var others: [Device] = []
+      for _ in 0..<7 {
+        others.append(try port.connect())
+        try others.last?.say(request)
+        _ = try await hear(others[others.count - 1])
+      }
+      try first.say(request)
+      _ = try await hear(first)
+      // One more than there are places: the oldest but the first goes, who has just asked.
+      let last = try port.connect()
+      try last.say(request)
+      _ = try await hear(last)
+      #expect(await isLetGo(others[0]))
+      for device in [first, last] + others.dropFirst() {
+        try device.say(request)
+        _ = try await hear(device)
+      }
+      responder.close()
+      #expect(await isLetGo(first))
+    }
+  }
+
+  /// What `find` of a server answers next; the last again and again.
+  private final class Finds: Sendable {
+    private let answers: Mutex<[@Sendable () -> Result<SDPServer.Place, OpenFailure>]>
+    private let asked = Mutex<[Bool]>([])
+    init(_ answers: (@Sendable () -> Result<SDPServer.Place, OpenFailure>)...) { self.answers = Mutex(answers) }
+    var wishes: [Bool] { asked.withLock { $0 } }
+    func find(_ mayOpenOwn: Bool) -> Result<SDPServer.Place, OpenFailure> {
+      asked.withLock { $0.append(mayOpenOwn) }
+      return answers.withLock { $0.count > 1 ? $0.removeFirst() : $0[0] }()
+    }
+  }
+
+  @Test("is our own where nobody has the place, and is given up with the last service")
+  func own() async throws {
+    let port = try MessagePort()
+    try await onLane { lane in
+      let finds = Finds { Self.own(port) }
+      let server = SDPServer(on: lane.poller, find: { finds.find($0) })
+      for number in 1...2 as ClosedRange<UInt64> {
+        let listed = Gate()
+        server.add(number, try Self.offer(), channel: UInt8(number)) { failure in
+          #expect(failure == nil)
+          listed.open()
+        }
+        await listed.wait(on: lane)
+      }
+      #expect(finds.wishes == [true])
+      let device = try port.connect()
+      try device.say(ServiceListTests.request(2, [0x35, 3, 0x19, 0x11, 0x01, 0, 9]))
+      #expect(try await hear(device)[5...6] == [0, 2])
+      server.remove(1)
+      try device.say(ServiceListTests.request(2, [0x35, 3, 0x19, 0x11, 0x01, 0, 9]))
+      #expect(try await hear(device)[5...6] == [0, 1])
+      server.remove(2)
+      #expect(await eventually { (try? port.connect()) == nil })
+    }
+  }
+
+  @Test("is bluetoothd's where that takes records, for as long as it runs; and it is not robbed of the place")
+  func daemon() async throws {
+    let folder = try TemporaryFolder()
+    let bluetoothd = try UnixServer(folder / "sdp")
+    let port = try MessagePort()
+    try await onLane { lane in
+      let finds = Finds(
+        {
+          do throws(OpenFailure) {
+            guard let socket = try ServicePlace.connect(bluetoothd.path) else { return .failure(OpenFailure("x", nil)) }
+            return .success(.daemon(socket))
+          } catch {
+            return .failure(error)
+          }
+        }, { Self.own(port) })
+      let server = SDPServer(on: lane.poller, deference: .zero, find: { finds.find($0) })
+      let told = Told()
+      server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
+      let connection = try await onOwnThread { try bluetoothd.accept() }
+      let record = ServiceRecord(BluetoothUUID(0x1101), channel: 7, name: "gps")
+      let request = ServiceRegistration.request(record, transaction: 1)
+      #expect(try await onOwnThread { try connection.receive(exactly: request.count) } == request)
+      try await onOwnThread { try connection.send([0x76, 0, 1, 0, 4, 0, 1, 0, 9]) }
+      await told.wait(1, on: lane)
+      connection.close()
+      // It does not come back: the place is taken then.
+      await told.wait(3, on: lane)
+      #expect(told.all.count == 3 && told.all[0] == nil && told.all[2] == nil)
+      #expect(told.all[1]?.description.contains("bluetoothd has ended") == true)
+      #expect(finds.wishes.first == true && finds.wishes.last == true)
+      server.remove(1)
+    }
+    bluetoothd.close()
+  }
+
+  @Test("says why it can't be, once, and tries again")
+  func retries() async throws {
+    let port = try MessagePort()
+    try await onLane { lane in
+      let taken: @Sendable () -> Result<SDPServer.Place, OpenFailure> = {
+        .failure(OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: ServicePlace.advice(EADDRINUSE)))
+      }
+      let finds = Finds(
+        taken, taken, { Self.own(port) })
+      let server = SDPServer(on: lane.poller, find: { finds.find($0) })
+      let told = Told()
+      server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
+      await told.wait(2, on: lane)
+      #expect(told.all.count == 2 && told.all[0]?.description.contains("--compat") == true && told.all[1] == nil)
+      server.remove(1)
+    }
+  }
+
+  @Test("is left alone by one who goes before it was found")
+  func left() async throws {
+    let port = try MessagePort()
+    try await onLane { lane in
+      let server = SDPServer(
+        on: lane.poller, find: { _ in Self.own(port) })
+      server.add(1, try Self.offer(), channel: 7) { _ in Issue.record("it was given up") }
+      server.remove(1)
+      server.remove(1)
+      let turn = Gate()
+      lane.poller.timers.after(.milliseconds(100)) { turn.open() }
+      await turn.wait(on: lane)
+    }
+  }
+}
