@@ -9,6 +9,17 @@ from test_rfcomm import answers, config, said
 from test_rfcomm_listener import channel, echoes, finds, limits, served
 
 
+def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
+    with bluetoothd(guest, air), GuestGateway(guest, served("rfcomm://?channel=9")) as gateway:
+        channel(gateway)
+        until(lambda: "--compat" in limits(gateway), 20, "advice")
+        air.order("dial phone 9")
+        echoes(air, 100)
+        air.order("leave phone")
+        gateway.event("session ended", seconds=20)
+        assert len(gateway.events("listener limited")) == 1
+
+
 @pytest.fixture(scope="module")
 def compat(devices, booted):
     """One that takes others' records."""
@@ -39,14 +50,3 @@ def test_a_link_that_it_uses_too_is_busy_and_it_is_said_what_to_do(air, guest, c
             with gateway.connect("other"):
                 until(lambda: "EBUSY" in said(gateway, "other"), 30, "EBUSY")
                 assert f"bluetoothctl disconnect {NUS}" in said(gateway, "other")
-
-
-def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
-    with bluetoothd(guest, air), GuestGateway(guest, served("rfcomm://?channel=9")) as gateway:
-        channel(gateway)
-        until(lambda: "--compat" in limits(gateway), 20, "advice")
-        air.order("dial phone 9")
-        echoes(air, 100)
-        air.order("leave phone")
-        gateway.event("session ended", seconds=20)
-        assert len(gateway.events("listener limited")) == 1

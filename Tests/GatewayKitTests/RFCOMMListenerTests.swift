@@ -86,7 +86,8 @@ struct RFCOMMListenerTests {
     try await withRoute(config, bluetooth: machine.host) { story, _ in
       #expect(try story.bound() == "rfcomm://?channel=3&name=gps")
       let limits = try story.wait { events in
-        events.compactMap { event in if case .listenerLimited("x", _, let limits) = event { limits } else { nil } }.first
+        events.compactMap { event in if case .listenerLimited("x", _, let limits) = event { limits } else { nil } }
+          .first
       }
       #expect(limits.map(\.description) == ["list the service: nobody does"])
       let client = try connectUnix(machine.path(3))
@@ -102,7 +103,8 @@ struct RFCOMMListenerTests {
     let machine = try Machine()
     let config = try routeConfig(listen: "rfcomm://?name=a%20b&role=monitor", endpoint: "sim://echo")
     try await withRoute(config, bluetooth: machine.host) { story, _ in
-      #expect(try story.bound() == "rfcomm://?channel=1&name=a%20b")
+      let bound = try story.bound()
+      #expect(bound == "rfcomm://?channel=1&name=a%20b")
     }
   }
 
@@ -111,7 +113,8 @@ struct RFCOMMListenerTests {
     let machine = try Machine(hasAdapter: false)
     try await withRoute(routeConfig(listen: "rfcomm://", endpoint: "sim://echo"), bluetooth: machine.host) { story, _ in
       let failure = try story.wait { events in
-        events.compactMap { event in if case .listenerWaits(_, "rfcomm://", let why, _) = event { why } else { nil } }.first
+        events.compactMap { event in if case .listenerWaits(_, "rfcomm://", let why, _) = event { why } else { nil } }
+          .first
       }
       #expect(failure.description.contains("no Bluetooth adapter"))
     }
@@ -128,7 +131,7 @@ struct RFCOMMListenerTests {
       try client.send([1])
       #expect(try client.receive(exactly: 1) == [1])
       try ask(route) { $0.update(new, connector: $0.settings.connector) }
-      #expect(try story.bound("x", 1) == "rfcomm://?channel=3&name=new")
+      #expect(try story.bound(of: "x", 1) == "rfcomm://?channel=3&name=new")
       try client.send([2])
       #expect(try client.receive(exactly: 1) == [2])
       let another = try connectUnix(machine.path(3))
@@ -139,8 +142,10 @@ struct RFCOMMListenerTests {
   }
 
   @Test(
-    "wants a channel of another's", arguments: [
-      ("?channel=3", "?channel=3", true), ("?channel=3", "?channel=4", false), ("", "", false), ("?channel=3", "", false),
+    "wants a channel of another's",
+    arguments: [
+      ("?channel=3", "?channel=3", true), ("?channel=3", "?channel=4", false), ("", "", false),
+      ("?channel=3", "", false),
       ("?channel=3&adapter=hci0", "?channel=3", true), ("?channel=3&adapter=hci0", "?channel=3&adapter=hci1", false),
       ("?channel=3&adapter=hci0", "?channel=3&adapter=HCI0&name=x", true),
     ])

@@ -71,7 +71,8 @@ struct StatusLogTests {
       "info listener no longer limited route=x listen=rfcomm://"
     ),
     (
-      .sessionOpened(route: "x", number: 2, Arrival.Label(address: nil, device: "00:AA:01:00:00:01", listener: "rfcomm://")),
+      .sessionOpened(
+        route: "x", number: 2, Arrival.Label(address: nil, device: "00:AA:01:00:00:01", listener: "rfcomm://")),
       "info session 2 opened route=x client=00:AA:01:00:00:01 listen=rfcomm://"
     ),
     (

@@ -79,12 +79,13 @@ struct BluetoothHostTests {
   /// What a host has told of an offer.
   private final class Story {
     var words: [String] = []
-    var sockets: [Descriptor?] = []
+    private var sockets: [DescriptorParcel] = []
     private var gates: [(count: Int, gate: Gate)] = []
 
     func hear(_ news: RFCOMMNews) {
       switch news {
       case .listens(let socket, let channel):
+        if let socket { sockets.append(socket) }
         words.append("listens on \(channel)\(socket == nil ? " still" : "")")
       case .waits(let failure): words.append("waits: \(failure)")
       case .limited(let limits): words.append("limited: \(limits.map(\.description).joined(separator: " | "))")

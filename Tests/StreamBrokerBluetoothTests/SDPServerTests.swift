@@ -85,7 +85,8 @@ struct SDPServerTests {
   func responds() async throws {
     let port = try MessagePort()
     try await onLane { lane in
-      let responder = try SDPResponder(try #require(try port.listen().take()), on: lane.poller)
+      guard let socket = try port.listen().take() else { throw SystemError("listen") }
+      let responder = try SDPResponder(socket, on: lane.poller)
       _ = responder.list.add(BluetoothUUID(0x1101), channel: 3, name: "gps")
       let request = ServiceListTests.searchAttributes(BluetoothUUID(0x1101))
       let first = try port.connect()
@@ -193,7 +194,8 @@ struct SDPServerTests {
     let port = try MessagePort()
     try await onLane { lane in
       let taken: @Sendable () -> Result<SDPServer.Place, OpenFailure> = {
-        .failure(OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: ServicePlace.advice(EADDRINUSE)))
+        let advice = ServicePlace.advice(EADDRINUSE)
+        return .failure(OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: advice))
       }
       let finds = Finds(
         taken, taken, { Self.own(port) })

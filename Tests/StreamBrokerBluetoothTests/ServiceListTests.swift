@@ -126,7 +126,8 @@ struct ServiceListTests {
     #expect(list.answer(again, mtu: 672)?[0] == 7)
     list.remove(0x10000)
     #expect(list.answer(again, mtu: 672) == Self.refusal(5))
-    #expect(Self.content(list.answer(Self.request(2, Self.pattern(Self.serial) + [0, 9]), mtu: 672)) == [0, 0, 0, 0, 0])
+    let none = list.answer(Self.request(2, Self.pattern(Self.serial) + [0, 9]), mtu: 672)
+    #expect(Self.content(none) == [0, 0, 0, 0, 0])
   }
 
   @Test(
@@ -140,7 +141,8 @@ struct ServiceListTests {
       (request(4, [0, 1, 0, 0, 0, 7, 0x35, 5, 0x0A, 0, 2, 0, 1]), 3),
       (request(6, pattern(serial) + [0, 7]), 3),
       (searchAttributes(serial, continuation: [1]), 5), (searchAttributes(serial, continuation: [9, 9, 0, 1]), 5),
-      (searchAttributes(serial, continuation: [0, 2, 0, 0]), 5), (searchAttributes(serial, continuation: [0, 2, 9, 9]), 5),
+      (searchAttributes(serial, continuation: [0, 2, 0, 0]), 5),
+      (searchAttributes(serial, continuation: [0, 2, 9, 9]), 5),
       (searchAttributes(serial) + [0], 4), (Array(searchAttributes(serial).dropLast()) + [3], 4),
       (Array(searchAttributes(serial).dropLast(2)), 4),
     ] as [([UInt8], UInt8)])

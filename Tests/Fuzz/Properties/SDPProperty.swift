@@ -47,7 +47,7 @@ enum SDPProperty {
   private static let list = {
     var list = ServiceList()
     for channel in 1...3 as ClosedRange<UInt8> {
-      _ = list.add(channel == 2 ? BluetoothUUID(0xABCD) : BluetoothUUID(0x1101), channel: channel, name: "port \(channel)")
+      _ = list.add(BluetoothUUID(channel == 2 ? 0xABCD : 0x1101), channel: channel, name: "port \(channel)")
     }
     return list
   }()
