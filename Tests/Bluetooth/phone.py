@@ -2,7 +2,7 @@
 
   find NAME UUID          looks the guest's services up: "CHANNEL TEXT" of each, or none
   dial NAME CHANNEL       connects to a channel of the guest
-  pour NAME SEED COUNT    sends so many bytes drawn from the seed; answers their SHA-256
+  pour NAME SEED COUNT    sends so many bytes drawn from the seed; answers their SHA-256. What came before is forgotten
   unsent NAME             of those, how many wait for credits
   got NAME COUNT          waits until so many came; answers their SHA-256
   leave NAME              closes the channel in order
@@ -59,6 +59,7 @@ class Orders:
 
     async def do_pour(self, name, seed, count):
         data = random.Random(seed).randbytes(int(count))
+        self.peers[name].came.clear()
         self.peers[name].call.write(data)
         return hashlib.sha256(data).hexdigest()
 
