@@ -101,7 +101,8 @@ struct ReachFlow: Sendable {
         return rest(.waits(.noSuch(wanted, others: adapters)))
       }
     } else {
-      chosen = adapters.first { $0.speaksClassic && $0.isOn } ?? adapters.first(where: \.speaksClassic) ?? adapters.first
+      let fit = adapters.filter(\.speaksClassic)
+      chosen = fit.first(where: \.isOn) ?? fit.first ?? adapters.first
     }
     guard let chosen else { return rest(.waits(.none)) }
     guard chosen.speaksClassic else { return rest(.waits(.noClassic(chosen.name))) }
