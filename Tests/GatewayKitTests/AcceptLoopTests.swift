@@ -1,5 +1,6 @@
 // The descriptor limit, in a process of its own that can be starved of them.
 
+import CLinux
 import Glibc
 import StreamTestKit
 import Testing

@@ -1,5 +1,6 @@
 // What a starter's environment says of the sockets it hands over, and what becomes of it when that makes no sense.
 
+import CLinux
 import Glibc
 import Testing
 

@@ -1,5 +1,6 @@
 // What a reload changes of a route that goes on: who is here stays, unless he is forbidden now.
 
+import CLinux
 import Glibc
 import StreamBroker
 import StreamTestKit

@@ -1,6 +1,7 @@
 // A route on real lanes with real TCP clients; the endpoint is a server of the test or a scripted connector's stream.
 // Clients block, so tests use them in `onOwnThread`.
 
+import CLinux
 import Dispatch
 import Glibc
 import StreamBroker

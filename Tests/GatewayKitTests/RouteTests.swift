@@ -1,5 +1,6 @@
 // A route with real clients over TCP: who gets in, how sessions end, and what its end does to them.
 
+import CLinux
 import Glibc
 import StreamBroker
 import StreamTestKit

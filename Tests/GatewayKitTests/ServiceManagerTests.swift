@@ -1,5 +1,6 @@
 // What systemd hears of a gateway, with a datagram socket in its place.
 
+import CLinux
 import Glibc
 import StreamBroker
 import StreamTestKit

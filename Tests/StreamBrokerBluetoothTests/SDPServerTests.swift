@@ -48,7 +48,7 @@ struct SDPServerTests {
   }
 
   private static func own(_ port: MessagePort) -> Result<SDPServer.Place, OpenFailure> {
-    do { return .success(.own(try port.listen())) } catch { return .failure(OpenFailure("listen", nil)) }
+    do { return .success(.own(try port.listen(), nil)) } catch { return .failure(OpenFailure("listen", nil)) }
   }
 
   /// Programs that tests beside this one start hold copies of every socket for a moment.

@@ -11,6 +11,7 @@ final class SDPResponder: PollHandler {
 
   private let poller: Poller
   private let socket: Descriptor
+  private let hold: ServicePlace.Hold?  // goes behind the socket
   private var visits: [Visit] = []  // those silent longest come first
   private var pause: Timers.Token?
 
@@ -19,8 +20,11 @@ final class SDPResponder: PollHandler {
   private static let pauseLength = Duration.milliseconds(100)
 
   /// Takes over a socket that listens, for connections on which each read is one message.
-  init(_ socket: consuming Descriptor, on poller: Poller) throws(SystemError) {
+  init(
+    _ socket: consuming Descriptor, on poller: Poller, keeping hold: ServicePlace.Hold? = nil
+  ) throws(SystemError) {
     let raw = socket.raw
+    self.hold = hold
     self.socket = socket
     self.poller = poller
     try poller.add(raw, handler: self, for: .readable)

@@ -9,8 +9,8 @@ import StreamBroker
 final class SDPServer {
   /// Whose the list is.
   enum Place: Sendable {
-    /// Ours: a socket that listens.
-    case own(DescriptorParcel)
+    /// Ours: a socket that listens, and what goes behind it.
+    case own(DescriptorParcel, ServicePlace.Hold?)
     /// bluetoothd's: a connection to it, for one record.
     case daemon(DescriptorParcel)
   }
@@ -99,7 +99,7 @@ final class SDPServer {
       find(mayOpenOwn)
     } undo: { place in
       switch place {
-      case .own(let socket), .daemon(let socket): _ = socket.take()
+      case .own(let socket, _), .daemon(let socket): _ = socket.take()
       }
     } _: { [weak self] result in
       guard let self else { return }
@@ -111,10 +111,10 @@ final class SDPServer {
   private func found(_ result: Result<Place, OpenFailure>) {
     switch result {
     case .failure(let failure): wait(failure)
-    case .success(.own(let socket)):
+    case .success(.own(let socket, let hold)):
       guard let descriptor = socket.take() else { return }
       do throws(SystemError) {
-        responder = try SDPResponder(descriptor, on: poller)
+        responder = try SDPResponder(descriptor, on: poller, keeping: hold)
         look()
       } catch {
         wait(OpenFailure("keep the service list", error))
@@ -175,7 +175,8 @@ enum ServicePlace {
     do throws(OpenFailure) {
       if let socket = try connect(daemonPath) { return .success(.daemon(socket)) }
       guard mayOpenOwn else { throw OpenFailure("register the service", SystemError("connect", ENOENT)) }
-      return .success(.own(try listen()))
+      let (socket, hold) = try listen()
+      return .success(.own(socket, hold))
     } catch {
       return .failure(error)
     }
@@ -200,13 +201,24 @@ enum ServicePlace {
     }
   }
 
-  private static func listen() throws(OpenFailure) -> DescriptorParcel {
+  /// As long as it is there, that the place is taken is no sign of bluetoothd.
+  final class Hold: Sendable {
+    fileprivate init() {}
+    deinit { BluetoothDaemon.leaveSDP() }
+  }
+
+  private static func listen() throws(OpenFailure) -> (DescriptorParcel, Hold) {
     do throws(SystemError) {
       let raw = bluetooth_l2cap_socket()
       guard raw >= 0 else { throw SystemError("socket") }
       let socket = DescriptorParcel(Descriptor(owning: raw))
-      guard bluetooth_l2cap_listen(raw, psm, queue) == 0 else { throw SystemError("bind") }
-      return socket
+      var error: SystemError?
+      let isTaken = BluetoothDaemon.takeSDP {
+        if bluetooth_l2cap_listen(raw, psm, queue) != 0 { error = SystemError("bind") }
+        return error == nil
+      }
+      guard isTaken else { throw error ?? SystemError("bind", EADDRINUSE) }
+      return (socket, Hold())
     } catch {
       throw OpenFailure("list the service", error, advice: advice(error.errno))
     }
