@@ -13,8 +13,9 @@ line and answers a line.
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
-  heard NAME: bytes over LE, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · forget NAME: its
-  bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for
+  heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · forget NAME: its
+  bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for · echo NAME 0|1 · await NAME BYTES: heard, ever ·
+  flood NAME BYTES
 """
 import asyncio
 import logging
@@ -69,15 +70,21 @@ class Peer:
         self.heard = 0
         self.pairs, self.paired = True, 0
         self.is_shown = True  # to those who look around
+        self.echoes = True
 
     def listen(self, number, echo=True):
         def accept(channel):
             self.channels.setdefault(number, []).append(channel)
             channel.on("close", lambda: channel in self.channels[number] and self.channels[number].remove(channel))
             phone.heed(channel)
-            channel.sink = lambda data: channel.write(bytes(data)) if echo else None
+            channel.sink = lambda data: self.hear(channel, data, echo)
 
         self.rfcomm.listen(accept, number)
+
+    def hear(self, channel, data, echo=True):
+        self.heard += len(data)
+        if echo and self.echoes:
+            channel.write(bytes(data))
 
     # Bluetooth Low Energy.
 
@@ -106,6 +113,8 @@ class Peer:
     async def echo(self, how):
         while True:
             connection, data = await self.queue.get()
+            if not self.echoes:
+                continue
             try:
                 await self.tell(connection, data, how)
             except Exception:  # noqa: BLE001 - the link has gone
@@ -121,12 +130,7 @@ class Peer:
         def accept(channel):
             self.channels.setdefault(psm, []).append(channel)
             channel.on("close", lambda: channel in self.channels[psm] and self.channels[psm].remove(channel))
-
-            def hear(data):
-                self.heard += len(data)
-                channel.write(bytes(data))
-
-            channel.sink = hear
+            channel.sink = lambda data: self.hear(channel, data)
 
         manager = self.device.l2cap_channel_manager
         plain = manager.on_channel_closed
@@ -276,6 +280,21 @@ class Devices(phone.Orders):
 
     async def do_heard(self, name):
         return str(self.peers[name].heard)
+
+    async def do_echo(self, name, on):
+        self.peers[name].echoes = on == "1"
+
+    async def do_await(self, name, size):
+        async with asyncio.timeout(100):
+            while self.peers[name].heard < int(size):
+                await asyncio.sleep(0.001)
+
+    async def do_flood(self, name, size):
+        """By whatever is open: one channel, or its characteristic."""
+        peer, data = self.peers[name], bytes(int(size))
+        for channel in [channel for channels in peer.channels.values() for channel in channels][:1]:
+            return channel.write(data)
+        asyncio.ensure_future(peer.tell(list(peer.device.connections.values())[0], data))
 
     async def do_open(self, name):
         return " ".join(f"{number}:{len(open_)}" for number, open_ in self.peers[name].channels.items() if open_) or "none"

@@ -20,11 +20,13 @@ PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
 class Air:
     """The devices, as a process of their own, and the adapter through which the guest hears them."""
 
-    def __init__(self, guest):
+    programs = STATE / "bin"
+
+    def __init__(self, guest, life: int = 600):
         self.guest, self._relay = guest, None
         self._process = subprocess.Popen(
             [STATE / "venv/bin/python", HERE / "devices.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._end = threading.Timer(600, self._process.kill)  # come what may
+        self._end = threading.Timer(life, self._process.kill)  # come what may
         self._end.start()
         self._port = int(self._process.stdout.readline())
 
@@ -62,6 +64,7 @@ class Air:
         """As it was at the beginning."""
         for name in ("serial", "mute", "nus", "hm10", "shy", "locked", "phone"):
             self.order(f"silent {name} 0")
+            self.order(f"echo {name} 1")
         self.order("pairs locked 1")
         self.order("forget locked")
         self.guest.ask("rm -rf /var/lib/baudway")  # where the gateway keeps the other half

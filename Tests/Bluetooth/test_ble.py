@@ -113,9 +113,10 @@ def test_what_can_not_be_reached_is_told_with_advice(air, guest, url, words):
             until(lambda: all(word in said(gateway) for word in words), 40, f"{words}")
 
 
-def bare(guest, url: str) -> GuestGateway:
+def bare(guest, url: str, *capabilities: str) -> GuestGateway:
+    """With these capabilities, and no others."""
     gateway = GuestGateway(guest, config(url))
-    gateway.prefix += ["setpriv", "--bounding-set", "-all"]
+    gateway.prefix += ["setpriv", "--bounding-set", ",".join(["-all", *capabilities])]
     return gateway
 
 
@@ -132,3 +133,11 @@ def test_no_capability_is_needed_where_the_adapter_is_ready_and_the_device_is_na
         answers(client, b"hello")
     with bare(guest, "ble://FFE0") as gateway, gateway.connect("radio"):
         until(lambda: "scanning takes CAP_NET_ADMIN" in said(gateway), 30, "what is missing")
+
+
+def test_one_capability_is_enough_to_switch_on_scan_and_pair(air, guest):
+    air.pull()
+    air.plug(on=False)
+    with bare(guest, "ble://FFE0?name=test-locked", "+net_admin") as gateway, gateway.connect("radio") as client:
+        gateway.event("link open", seconds=40)
+        answers(client, b"hello")

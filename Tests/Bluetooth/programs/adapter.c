@@ -1,4 +1,5 @@
-// Switches hci0 on or off, or tells how it is: adapter up|down|state. Answers "none", "off" or "on".
+// Switches hci0 on or off, or tells how it is: adapter up|down|state. Answers "none", "off" or "on". adapter links: how many links it
+// has, those that are being made or ended among them.
 #include <bluetooth/bluetooth.h>
 #include <bluetooth/hci.h>
 #include <errno.h>
@@ -7,9 +8,23 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+static int links(int fd) {
+  struct {
+    struct hci_conn_list_req list;
+    struct hci_conn_info room[32];
+  } asked = {.list.conn_num = 32};
+  if (ioctl(fd, HCIGETCONNLIST, &asked) < 0) {
+    perror("HCIGETCONNLIST");
+    return 1;
+  }
+  printf("%d\n", asked.list.conn_num);
+  return 0;
+}
+
 int main(int count, char **words) {
   int fd = socket(AF_BLUETOOTH, SOCK_RAW, BTPROTO_HCI);
   if (fd < 0 || count != 2) return 64;
+  if (strcmp(words[1], "links") == 0) return links(fd);
   if (strcmp(words[1], "up") == 0 && ioctl(fd, HCIDEVUP, 0) < 0 && errno != EALREADY) {
     perror("HCIDEVUP");
     return 1;

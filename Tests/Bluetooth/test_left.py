@@ -1,0 +1,81 @@
+"""Openings that are given up leave nothing behind: no descriptor, no thread, and no link of the controller."""
+import time
+
+from kit import reset, until
+from radio import HM10, NOBODY, NUS, NUS_SERVICE, PRIVATE, SERIAL
+from rig import GuestGateway, route
+
+# Each way of opening, with a device that answers, and one that never does.
+URLS = {
+    "given": f"rfcomm://{SERIAL}:3",
+    "looked-up": f"rfcomm://{SERIAL}?uuid={PRIVATE}",
+    "channel": f"ble://1800:128/{NUS}?address-type=random",
+    "gatt": f"ble://{NUS_SERVICE}/{NUS}?address-type=random",
+    "scanned": f"ble://FFE0/{HM10}",
+    "absent": f"rfcomm://{NOBODY}:3",
+    "absent-le": f"ble://FFE0/{NOBODY}?address-type=public",
+}
+
+
+def config(names, **device) -> dict:
+    return {"routes": {name: route(URLS[name], device={"linger": "0s", "retry": "100ms..200ms", **device}) for name in names}}
+
+
+class Held:
+    """What the gateway has: descriptors and threads."""
+
+    def __init__(self, gateway):
+        self.gateway = gateway
+        self.pid = gateway.guest.ask("busybox pidof baudway").split()[0]
+        self.before = self.now()
+
+    def now(self) -> tuple[int, int]:
+        words = self.gateway.guest.ask(f"ls /proc/{self.pid}/fd | busybox wc -l; ls /proc/{self.pid}/task | busybox wc -l").split()
+        return int(words[0]), int(words[1])
+
+    def is_as_before(self):
+        """What is made once and kept, and Dispatch's workers, who come and go, are few; one for each opening would be twenty and more."""
+        until(lambda: self.now()[0] <= self.before[0] + 3, 30, f"some {self.before[0]} descriptors", every=0.2)
+        assert self.now()[1] < self.before[1] + 12
+
+
+def no_link_is_left(guest, air):
+    # The kernel keeps one for two seconds after its last user.
+    until(lambda: guest.ask(f"{air.programs}/adapter links").strip() == "0", 30, "no link", every=0.2)
+
+
+def test_twenty_openings_of_each_kind_whose_client_leaves(air, guest):
+    with GuestGateway(guest, config(URLS)) as gateway:
+        held = Held(gateway)
+        for turn in range(20):
+            clients = [gateway.connect(name) for name in URLS]
+            time.sleep(turn * 0.02)  # another step each time: this is no wait for anything
+            for client in clients:
+                reset(client)
+            gateway.event("session ended", seconds=30, count=len(URLS) * (turn + 1))
+        held.is_as_before()
+        no_link_is_left(guest, air)
+
+
+def test_twenty_openings_that_time_out(air, guest):
+    names = ["absent", "absent-le"]
+    with GuestGateway(guest, config(names, **{"connect-timeout": "300ms"})) as gateway:
+        held = Held(gateway)
+        clients = [gateway.connect(name) for name in names]
+        for name in names:
+            gateway.event("link waiting", seconds=60, count=20, route=name)
+        for client in clients:
+            reset(client)
+        held.is_as_before()
+        no_link_is_left(guest, air)
+
+
+def test_a_gateway_that_is_told_to_stop_while_it_connects(air, guest):
+    for turn in range(3):
+        with GuestGateway(guest, config(URLS)) as gateway:
+            clients = [gateway.connect(name) for name in URLS]
+            time.sleep(turn * 0.1)  # as above
+            gateway.stop()
+            for client in clients:
+                client.close()
+    no_link_is_left(guest, air)
