@@ -9,6 +9,7 @@ import pwd
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -185,6 +186,26 @@ def score():
 def verified():
     told = run("systemd-analyze", "verify", "--man=no", "baudway.service", "/etc/systemd/system/baudway.socket")
     assert not told, told  # it exits with 0 even where it knows a key not
+
+
+def bluetooth():
+    """Deploy/bluetooth.conf, as the operators' page says: the address family, and two capabilities that count outside, too."""
+    command = re.search(r"`(install -D [^`]*bluetooth.conf)`", (TREE / "Deploy/README.md").read_text())[1]
+    run("bash", "-euc", command, cwd=TREE)
+    run("systemctl", "daemon-reload")
+    try:
+        run("systemctl", "restart", "baudway")
+        assert "AF_BLUETOOTH" in prop("RestrictAddressFamilies").split(), prop("RestrictAddressFamilies")
+        status = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{pid()}/status").read_text().splitlines())
+        capabilities = {name: int(status[name], 16) for name in ("CapEff", "CapBnd", "CapAmb")}
+        assert set(capabilities.values()) == {1 << 12 | 1 << 10}, capabilities
+        assert os.readlink(f"/proc/{pid()}/ns/user") == os.readlink("/proc/1/ns/user")
+        run("systemd-analyze", "verify", "--man=no", "baudway.service")
+        told = run("systemd-analyze", "security", "--no-pager", "--threshold=24", "baudway.service")
+        return told.splitlines()[-1].strip("→ ")
+    finally:
+        shutil.rmtree("/etc/systemd/system/baudway.service.d")
+        run("systemctl", "daemon-reload")
 
 
 def udev_rules():
@@ -455,6 +476,7 @@ def main():
     check("installs as Deploy/README.md says, starts, is enabled")(install)
     check("systemd-analyze verify finds nothing in unit and socket")(verified)
     check("exposure at most 1.6")(score)
+    check("with the settings for Bluetooth: its address family and two capabilities, exposure at most 2.4")(bluetooth)
     check("the udev rules are read without a complaint")(udev_rules)
     configure()
     # Not there yet: it is ready without it.
