@@ -1,5 +1,5 @@
-// Switches hci0 on or off, or tells how it is: adapter up|down|state. Answers "none", "off" or "on". adapter links: how many links it
-// has, those that are being made or ended among them.
+// Switches hci0 on or off, or tells how it is: adapter up|down|state. Answers "none", "off" or "on". adapter links: the links it
+// has, a line each, those that are being made or ended among them: kind (1 Classic, 128 LE), state of the kernel's, address.
 #include <bluetooth/bluetooth.h>
 #include <bluetooth/hci.h>
 #include <errno.h>
@@ -17,7 +17,12 @@ static int links(int fd) {
     perror("HCIGETCONNLIST");
     return 1;
   }
-  printf("%d\n", asked.list.conn_num);
+  for (int i = 0; i < asked.list.conn_num; i++) {
+    const struct hci_conn_info *link = &asked.list.conn_info[i];
+    printf("%d %d", link->type, link->state);
+    for (int place = 5; place >= 0; place--) printf("%c%02X", place == 5 ? ' ' : ':', link->bdaddr.b[place]);
+    puts("");
+  }
   return 0;
 }
 
