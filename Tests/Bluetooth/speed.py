@@ -81,6 +81,8 @@ def usage(guest, pid: int) -> tuple[float, int]:
 def measure(guest, air, name: str, subject, pid: int, size: int) -> dict:
     """Both ways in one session: (bytes a second, CPU seconds per MiB)."""
     values = {}
+    # The one before has let go of the device, and so has the kernel.
+    until(lambda: not guest.ask(f"{air.programs}/adapter links"), 30, "no link", every=0.2)
     client = subject.connect()
     client.settimeout(120)
     mebibytes = size / (1 << 20)

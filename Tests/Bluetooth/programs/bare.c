@@ -35,13 +35,20 @@ static bdaddr_t address_of(const char *text) {
   return address;
 }
 
+// What was let go of a moment ago is busy for another one.
+static int dialled(int fd, const void *place, socklen_t size) {
+  if (connect(fd, place, size) == 0) return fd;
+  if (errno != EBUSY) need(-1, "connect");
+  close(fd);
+  return -1;
+}
+
 static int reach(const char *kind, bdaddr_t device, int number) {
   int fd, large = 1 << 20;
   if (strcmp(kind, "rfcomm") == 0) {
     struct sockaddr_rc place = {.rc_family = AF_BLUETOOTH, .rc_bdaddr = device, .rc_channel = (uint8_t)number};
     need(fd = socket(AF_BLUETOOTH, SOCK_STREAM, BTPROTO_RFCOMM), "socket");
-    need(connect(fd, (struct sockaddr *)&place, sizeof place), "connect");
-    return fd;
+    return dialled(fd, &place, sizeof place);
   }
   int is_gatt = strcmp(kind, "gatt") == 0;
   struct sockaddr_l2 place = {.l2_family = AF_BLUETOOTH, .l2_bdaddr_type = BDADDR_LE_PUBLIC};
@@ -57,8 +64,7 @@ static int reach(const char *kind, bdaddr_t device, int number) {
   }
   place.l2_bdaddr = device;
   place.l2_bdaddr_type = BDADDR_LE_RANDOM;
-  need(connect(fd, (struct sockaddr *)&place, sizeof place), "connect");
-  return fd;
+  return dialled(fd, &place, sizeof place);
 }
 
 // A question and its answer, which begins with that byte.
@@ -157,7 +163,9 @@ int main(int count, char **words) {
     int tcp = accept(door, NULL, NULL);
     need(tcp, "accept");
     setsockopt(tcp, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    int radio = reach(words[2], address_of(words[3]), count > 4 ? atoi(words[4]) : 0);
+    int radio, tries = 0;
+    while ((radio = reach(words[2], address_of(words[3]), count > 4 ? atoi(words[4]) : 0)) < 0 && tries++ < 100) usleep(100000);
+    need(radio, "connect");
     uint8_t told[2] = {0}, head[3] = {0x52};
     size_t unit = ROOM, head_size = 0;
     uint16_t most = 0;
