@@ -22,16 +22,20 @@ final class AdapterStep {
   /// What is told once the adapter is ready.
   private let hear: (ManagementEvent) -> Void
   private let broke: (OpenFailure) -> Void
+  private let isWaitedFor: Bool
 
   private static let betweenLooks = Duration.milliseconds(200)
 
+  /// With `isWaitedFor` its advice says so of an adapter that is missing.
   init(
-    _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller, hear: @escaping (ManagementEvent) -> Void,
+    _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller, isWaitedFor: Bool = true,
+    hear: @escaping (ManagementEvent) -> Void,
     broke: @escaping (OpenFailure) -> Void
   ) {
     self.flow = flow
     self.keeper = keeper
     self.poller = poller
+    self.isWaitedFor = isWaitedFor
     self.hear = hear
     self.broke = broke
   }
@@ -69,7 +73,9 @@ final class AdapterStep {
   private func follow(_ step: AdapterFlow.Step) {
     switch step {
     case .send(let command): send(command)
-    case .giveUp(let fault): finish(.failure(OpenFailure("choose an adapter", fault.cause, advice: fault.advice)))
+    case .giveUp(let fault):
+      let advice = isWaitedFor ? fault.advice : fault.text
+      finish(.failure(OpenFailure("choose an adapter", fault.cause, advice: advice)))
     case .retryLater:
       let retry = poller.timers.after(Self.betweenLooks) { [self] in follow(flow.handleRetry()) }
       underWay = { [poller] in poller.timers.cancel(retry) }

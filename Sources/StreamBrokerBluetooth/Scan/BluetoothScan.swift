@@ -27,9 +27,8 @@ public final class BluetoothScan {
   private let poller: Poller
   private let kinds: Kinds
   private var hear: ((News) -> Void)?
-  private var making: (any Opening)?
-  private var management: ManagementSocket?
-  private var adapterFlow: AdapterFlow
+  private let adapterFlow: AdapterFlow
+  private var ground: AdapterStep?
   private var discovery: DiscoveryFlow?
   private var devices: [Place: NearbyDevice] = [:]
   private var deadline: Timers.Token?
@@ -42,7 +41,6 @@ public final class BluetoothScan {
 
   /// Anybody can make up addresses; beyond so many, new ones are passed over.
   private static let mostDevices = 2048
-  private static let adapterPatience = Duration.seconds(5)
   private static let stopPatience = Duration.seconds(2)
 
   /// `adapter` is "hci0" or an address; nil takes the first that is on, or else switches one on. `hear` is called on the lane of
@@ -61,74 +59,46 @@ public final class BluetoothScan {
   }
 
   public func start() {
-    making = DeviceQueue.of("bluetooth").open("management channel", on: poller, ManagementSocket.open) {
-      _ = $0.take()
-    } _: { [self] result in
-      making = nil
+    let ground = AdapterStep(adapterFlow, bonds: nil, on: poller, isWaitedFor: false) { [weak self] event in
+      self?.follow { $0.handle(event) }
+    } broke: { [weak self] in
+      self?.fail($0)
+    }
+    self.ground = ground
+    ground.start { [self] result in
       switch result {
       case .failure(let failure): fail(failure)
-      case .success(let socket): begin(socket)
+      case .success(let ready): listen(on: ready.adapter)
       }
     }
   }
 
-  private func begin(_ socket: DescriptorParcel) {
-    let management = ManagementSocket(socket, on: poller) { [weak self] in self?.handle($0) }
-    self.management = management
-    deadline = poller.timers.after(Self.adapterPatience) { [self] in
-      fail(OpenFailure("choose an adapter", SystemError("read", ETIMEDOUT), advice: "the kernel does not answer"))
-    }
-    management.start(adapterFlow.firstCommand)
+  private func listen(on adapter: ManagedAdapter) {
+    let discovery = DiscoveryFlow(kinds.kinds(of: adapter), on: adapter.index)
+    self.discovery = discovery
+    ground?.send(discovery.firstCommand)
+    hear?(.listening(adapter: adapter.name))
   }
 
   /// No more of it: `.stopped` follows, or `.failed`.
   public func stop() {
-    guard discovery != nil else {
-      making?.cancel()
-      return end(.stopped)
-    }
+    guard discovery != nil else { return end(.stopped) }
     deadline = poller.timers.after(Self.stopPatience) { [self] in end(.stopped) }
     follow { $0.stop() }
   }
 
   // MARK: - What the kernel says
 
-  private func handle(_ event: Result<ManagementEvent, SystemError>) {
-    switch event {
-    case .failure(let error): fail(OpenFailure("use Bluetooth's management channel", error))
-    case .success(let event):
-      if discovery != nil { follow { $0.handle(event) } } else { handle(adapterFlow.handle(event)) }
-    }
-  }
-
-  private func handle(_ step: AdapterFlow.Step) {
-    switch step {
-    case .send(let command): management?.send(command)
-    case .retryLater:
-      retry = poller.timers.after(.milliseconds(200)) { [self] in handle(adapterFlow.handleRetry()) }
-    case .giveUp(let fault):
-      fail(
-        OpenFailure("choose an adapter", fault.isForbidden ? SystemError("bluetooth", EPERM) : nil, advice: fault.text))
-    case .wait: break
-    case .ready(let adapter):
-      poller.timers.cancel(deadline)
-      let discovery = DiscoveryFlow(kinds.kinds(of: adapter), on: adapter.index)
-      self.discovery = discovery
-      management?.send(discovery.firstCommand)
-      tell(.listening(adapter: adapter.name))
-    }
-  }
-
   private func follow(_ next: (inout DiscoveryFlow) -> DiscoveryFlow.Step) {
     guard var flow = discovery else { return }
     let step = next(&flow)
     discovery = flow
     switch step {
-    case .send(let command): management?.send(command)
+    case .send(let command): ground?.send(command)
     case .retryLater:
       retry = poller.timers.after(.seconds(1)) { [self] in follow { $0.handleRetry() } }
     case .heard(let found, let question):
-      if let question { management?.send(question) }
+      if let question { ground?.send(question) }
       note(found)
     case .giveUp(let fault): fail(fault.failure)
     case .stopped: end(.stopped)
@@ -141,17 +111,15 @@ public final class BluetoothScan {
     if var device = devices[place] {
       let hasMore = device.take(found)
       devices[place] = device
-      tell(hasMore ? .found(device) : .heard(device))
+      hear?(hasMore ? .found(device) : .heard(device))
     } else if devices.count < Self.mostDevices {
       let device = NearbyDevice(found)
       devices[place] = device
-      tell(.found(device))
+      hear?(.found(device))
     }
   }
 
   // MARK: - The end
-
-  private func tell(_ news: News) { hear?(news) }
 
   private func fail(_ failure: OpenFailure) { end(.failed(failure)) }
 
@@ -160,9 +128,9 @@ public final class BluetoothScan {
     self.hear = nil
     poller.timers.cancel(deadline)
     poller.timers.cancel(retry)
-    let management = management
-    self.management = nil
-    management?.close()
+    let ground = ground
+    self.ground = nil
+    ground?.close()
     hear(news)
   }
 }
@@ -179,10 +147,6 @@ extension BluetoothScan.Kinds {
       return kinds
     }
   }
-}
-
-extension AdapterFlow.Fault {
-  fileprivate var isForbidden: Bool { if case .mayNot = self { true } else { false } }
 }
 
 extension ScanFlow.Fault {
