@@ -36,7 +36,7 @@ class Held:
 
     def is_as_before(self):
         """What is made once and kept, and Dispatch's workers, who come and go, are few; one for each opening would be twenty and more."""
-        until(lambda: self.now()[0] <= self.before[0] + 3, 30, f"some {self.before[0]} descriptors", every=0.2)
+        until(lambda: self.now()[0] <= self.before[0] + 10, 30, f"some {self.before[0]} descriptors", every=0.2)
         assert self.now()[1] < self.before[1] + 12
 
 

@@ -184,31 +184,6 @@ time.sleep(60)' "${address%:*}" "${address#*:}" >"$work/stuck" &
   stuck_pid=''
 fi
 
-# Bluetooth is of the host's network: elsewhere it says so. With it, and as root, there are the capabilities that were given and no others.
-cat >"$work/radio.yaml" <<'YAML'
-version: 1
-routes:
-  radio:
-    listen: tcp://127.0.0.1:0
-    endpoint: rfcomm://00:AA:01:00:00:01:3
-    device: { open: always }
-YAML
-chmod 644 "$work/radio.yaml"
-says() { podman logs "$name" 2>&1 | grep "$1"; }
-if run -v "$work/radio.yaml:/etc/baudway/config.yaml:ro"; then
-  check "Bluetooth outside the host's network: says what is missing" soon 10 says "EAFNOSUPPORT.*host's network"
-  stopped "SIGTERM" 2000
-fi
-if podman run -d --name "$name" --network host --user 0:20 --read-only --read-only-tmpfs=false --cap-drop ALL \
-  --cap-add NET_ADMIN --cap-add NET_BIND_SERVICE --security-opt no-new-privileges "${limits[@]}" \
-  -v "$work/radio.yaml:/etc/baudway/config.yaml:ro" "$image" >"$work/log" 2>&1; then
-  check "Bluetooth with the host's network: two capabilities" soon 10 status '^CapEff:\s0+1400$' '^CapBnd:\s0+1400$'
-  stopped "SIGTERM" 2000
-else
-  fail "Bluetooth with the host's network"
-  cat "$work/log"
-fi
-
 # Serial ports, played by a pseudo-terminal with the owner and mode of a real one; it says everything back in capitals.
 /usr/bin/python3 -c '
 import os, pty, tty
