@@ -34,7 +34,10 @@ struct PairingNewsTests {
     #expect(news(0x0A, [1] + place + key.bytes) == .key(Keys.lamp, key, isToKeep: true))
     #expect(news(0x0A, [0] + place + key.bytes) == .key(Keys.lamp, key, isToKeep: false))
     let identity = Keys.identity(3)
-    #expect(news(0x18, [1, 9, 9, 9, 9, 9, 9] + place + identity.bytes) == .key(Keys.lamp, identity, isToKeep: true))
+    let passing = PairedAddress(BluetoothAddress([0x40, 0, 0, 0, 0, 9]), .leRandom)
+    #expect(
+      news(0x18, [1, 9, 0, 0, 0, 0, 0x40] + place + identity.bytes)
+        == .key(Keys.lamp, identity, isToKeep: true, lately: passing))
     let link = Keys.link(4)
     #expect(news(0x09, [1, 9, 0, 0, 1, 0xAA, 0, 0] + link.bytes) == .key(Keys.phone, link, isToKeep: true))
     #expect(news(0x0B, place + [0, 0, 0, 0, 0, 0]) == .linked(Keys.lamp))
@@ -122,6 +125,9 @@ struct BondFileTests {
       ("00:AA:01:00:00:00 C0:00:00:00:00:05 le irk:SECRET", "none of classic, public, random"),
       ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:SECRET", "no key of such a device: irk"),
       ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:0000000000000000000000000000000g", "no key"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:00 SECRET", "no key of such a device: irk"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random SECRET00SECRET", "no key of such a device"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random SECRET:00", "no key of such a device"),
       ("00:AA:01:00:00:00 40:00:00:00:00:05 random irk:00000000000000000000000000000000", "no key"),
       ("00:AA:01:00:00:00 C0:00:00:00:00:05 classic irk:00000000000000000000000000000000", "no key"),
       (

@@ -69,8 +69,10 @@ struct ConnectFlowTests {
 
 @Suite("Securing a link")
 struct SecureFlowTests {
-  private func flow(_ side: BondKeeper.Standing.Side = .ours, line: Int? = nil) -> SecureFlow {
-    SecureFlow(lamp, on: 0, .init(side: side, lines: line.map { [lamp: $0] } ?? [:], path: "/b"))
+  private func flow(
+    _ side: BondKeeper.Standing.Side = .ours, line: Int? = nil, wanting security: BluetoothTarget.Security? = nil
+  ) -> SecureFlow {
+    SecureFlow(lamp, on: 0, .init(side: side, lines: line.map { [lamp: $0] } ?? [:], path: "/b"), wanting: security)
   }
 
   private func play(_ flow: inout SecureFlow, _ events: ManagementEvent...) -> [SecureFlow.Step] {
@@ -132,8 +134,31 @@ struct SecureFlowTests {
     #expect(flow.fault(of: EACCES) == .refused(besideDaemon: false))
     #expect(self.flow().fault(of: EACCES) == .refused(besideDaemon: false))
     #expect(self.flow(.daemon, line: nil).fault(of: EACCES) == .refused(besideDaemon: true))
-    #expect(self.flow(.daemon).faultOfSilence() == .silent(besideDaemon: true))
-    #expect(self.flow().faultOfSilence() == .silent(besideDaemon: false))
+    for side in [.ours, .daemon, .nobody] as [BondKeeper.Standing.Side] {
+      #expect(self.flow(side).faultOfSilence() == .silent(side))
+    }
+  }
+
+  @Test("leaves the error's own words where it may not hear of pairing")
+  func deaf() {
+    var flow = flow(.nobody)
+    #expect(flow.fault(of: EACCES) == nil && flow.fault(of: EPERM) == nil)
+    #expect(self.flow(.nobody, wanting: .high).fault(of: EACCES) == nil)
+    _ = play(&flow, told(0x0F, place + justWorks))
+    #expect(flow.fault(of: EACCES) == .refused(besideDaemon: false))
+    flow = self.flow(.nobody)
+    #expect(play(&flow, told(0x11, place + [5])) == [.giveUp(.refused(besideDaemon: false))])
+  }
+
+  @Test("takes a bond for security=high that is too weak for no stale one")
+  func tooWeak() {
+    #expect(flow(line: 7, wanting: .high).fault(of: EACCES) == .tooWeak)
+    #expect(flow(.daemon, wanting: .high).fault(of: EPERM) == .tooWeak)
+    #expect(flow(line: 7, wanting: .high).fault(of: ENOSYS) == .stale(place: "line 7 of /b"))
+    #expect(flow(line: 7, wanting: .medium).fault(of: EACCES) == .stale(place: "line 7 of /b"))
+    var refused = flow(line: 7, wanting: .high)
+    #expect(play(&refused, told(0x0C, place + [4])) == [])
+    #expect(refused.fault(of: EACCES) == .stale(place: "line 7 of /b"))
   }
 
   @Test("forgets what was told of an earlier link, and takes no notice of others' ends")
@@ -152,8 +177,8 @@ struct SecureFlowTests {
     for (fault, words) in [
       (.stale(place: "line 7 of /b"), "remove line 7 of /b"), (.refused(besideDaemon: false), "refused to pair"),
       (.refused(besideDaemon: true), "bluetoothctl remove"), (.needsPeople(besideDaemon: false), "compares or types"),
-      (.needsPeople(besideDaemon: true), "bluetoothctl pair"), (.silent(besideDaemon: true), "bluetoothd answers"),
-      (.silent(besideDaemon: false), "within 30.0 seconds"),
+      (.needsPeople(besideDaemon: true), "bluetoothctl pair"), (.silent(.daemon), "bluetoothd answers"),
+      (.silent(.ours), "within 30.0 seconds"), (.silent(.nobody), "CAP_NET_ADMIN"), (.tooWeak, "security=high"),
     ] as [(SecureFlow.Fault, String)] {
       let failure = fault.failure("connect to it", nil, lamp)
       #expect("\(failure)".contains(words), "\(failure)")

@@ -85,6 +85,10 @@ struct AdapterFlowTests {
     let busy = try #require(Kernel.answer(.setPowered, 0, status: ManagementStatus.busy))
     #expect(flow.handle(busy) == .retryLater)
     #expect(flow.handleRetry() == .send(.ask(0)))
+    var gone = flow
+    #expect(gone.handle(try #require(Kernel.answer(.information, 0, status: 0x11))) == .giveUp(.isGone("hci0")))
+    var hanging = flow
+    #expect(hanging.handleTimeout() == .giveUp(.isBusy("hci0")))
     #expect(index(flow.handle(try #require(Kernel.information(0, isOn: true, speaksLE: true)))) == 0)
     #expect(flow.handleRetry() == .wait)
   }

@@ -103,7 +103,8 @@ final class BLEOpening: Opening {
     let adapter = ready.adapter
     let target = LETarget(device: device, psm: plan.psm, adapter: adapter.address, security: plan.security)
     let paired = PairedAddress(device)
-    secureFlow = SecureFlow(paired, on: adapter.index, ready.standing)
+    plan.bonds?.expect(paired)
+    secureFlow = SecureFlow(paired, on: adapter.index, ready.standing, wanting: plan.security)
     let flow = ConnectFlow(paired, on: adapter.index, patience: plan.connectPatience)
     let connecting = ConnectStep(flow, on: poller)
     self.connecting = connecting

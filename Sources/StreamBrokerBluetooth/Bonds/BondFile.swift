@@ -111,7 +111,9 @@ struct BondFile: Hashable, Sendable {
     var bond = Bond(adapter, PairedAddress(address, kind), [])
     for word in words[3...] {
       guard let key = key(word), key.fits(bond.device) else {
-        throw Problem(line: line, message: "no key of such a device: \(word.prefix { $0 != ":" }.prefix(8))")
+        // What is no kind may be a piece of a key.
+        let kind = BondKey.Kind(rawValue: String(word.prefix { $0 != ":" }))
+        throw Problem(line: line, message: "no key of such a device" + (kind.map { ": \($0.rawValue)" } ?? ""))
       }
       guard !bond.keys.contains(where: { $0.yields(to: key) }) else {
         throw Problem(line: line, message: "two keys of one kind: \(key.kind.rawValue)")

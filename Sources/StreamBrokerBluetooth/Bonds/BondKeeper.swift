@@ -25,17 +25,27 @@ public final class BondKeeper: Sendable {
     var path = ""
   }
 
+  /// What is asked of the kernel; all of it may block.
+  struct Kernel: Sendable {
+    var management: @Sendable () -> Result<DescriptorParcel, OpenFailure> = { ManagementSocket.open() }
+    var runsDaemon: @Sendable (BluetoothAddress) -> Bool? = { BluetoothDaemon.runs(on: $0) }
+  }
+
   private struct State {
     var management: Int32 = -1
     var source: (any DispatchSourceRead)?
     // Those that were asked for, by index: events name no address.
     var adapters: [UInt16: BluetoothAddress] = [:]
     var lastTrouble: String?
+    var lastUnkept: BondStore.Fault?
   }
 
   private let store: BondStore
   private let tell: @Sendable (News) -> Void
+  private let kernel: Kernel
   private let state = Mutex(State())
+  // Those that openings named, the latest last: the kernel lets anybody pair who comes near. Held for no time, unlike the state.
+  private let named = Mutex<[PairedAddress]>([])
   // All of it happens here, for files and waiting for the kernel's answers block.
   private let queue = DeviceQueue.of("bluetooth bonds")
   private static let mostOpenings = 1024
@@ -43,8 +53,13 @@ public final class BondKeeper: Sendable {
   private static let patience = Duration.seconds(2)
 
   /// `tell` is called on a queue of its own kind, and must not block.
-  public init(path: String, tell: @escaping @Sendable (News) -> Void = { _ in }) {
+  public convenience init(path: String, tell: @escaping @Sendable (News) -> Void = { _ in }) {
+    self.init(path: path, kernel: Kernel(), tell: tell)
+  }
+
+  init(path: String, kernel: Kernel, tell: @escaping @Sendable (News) -> Void) {
     store = BondStore(path: path)
+    self.kernel = kernel
     self.tell = tell
   }
 
@@ -64,39 +79,62 @@ public final class BondKeeper: Sendable {
     _ adapter: ManagedAdapter, on poller: Poller, _ done: @escaping (Standing) -> Void
   ) -> any Opening {
     queue.open("bonds", most: Self.mostOpenings, on: poller) { [self] in
-      .success(state.withLock { prepare(adapter, &$0) })
+      .success(prepared(adapter))
     } undo: { _ in
     } _: { result in
       done((try? result.get()) ?? Standing())
     }
   }
 
+  /// The keys of this device are to be kept: somebody connects to it. Others' never are.
+  func expect(_ device: PairedAddress) {
+    named.withLock {
+      $0.removeAll { $0 == device.withoutTransport }
+      $0.append(device.withoutTransport)
+      if $0.count > Self.mostOpenings { $0.removeFirst() }
+    }
+  }
+
   // MARK: - On the queue
+
+  /// The same here and now.
+  func prepared(_ adapter: ManagedAdapter) -> Standing { state.withLock { prepare(adapter, &$0) } }
 
   private func prepare(_ adapter: ManagedAdapter, _ state: inout State) -> Standing {
     guard listen(&state) else { return Standing() }
     hear(&state)
+    // Before the first question: if it goes meanwhile, that is heard with an answer, and takes this back.
+    state.adapters[adapter.index] = adapter.address
+    let standing = load(adapter, &state)
+    if standing.side == .ours { return state.adapters[adapter.index] == nil ? Standing() : standing }
+    state.adapters[adapter.index] = nil
+    return standing
+  }
+
+  private func load(_ adapter: ManagedAdapter, _ state: inout State) -> Standing {
     // A command that does nothing and that not everybody may give.
     let question = ManagementCommand(code: .connections, adapter: adapter.index, parameters: [])
-    guard let answer = carryOut(question, &state), answer != ManagementStatus.permissionDenied else {
-      return Standing()
-    }
-    switch BluetoothDaemon.runs(on: adapter.address) {
-    case true?:
-      state.adapters[adapter.index] = nil
-      return Standing(side: .daemon)
+    let answer = carryOut(question, &state)
+    guard answer == ManagementStatus.success || answer == ManagementStatus.notPowered else { return Standing() }
+    switch kernel.runsDaemon(adapter.address) {
+    case true?: return Standing(side: .daemon)
     case nil:
       complain("bonds are not kept: to see whether bluetoothd does takes CAP_NET_BIND_SERVICE", &state)
       return Standing()
     case false?: break
     }
-    state.adapters[adapter.index] = adapter.address
     do throws(BondStore.Fault) {
+      // A list that can't grow would take from the kernel what it has.
+      try store.checkThatItCanBeWritten()
       let file = try store.read()
       let bonds = file.bonds(with: adapter.address)
       for command in BondLoading.commands(bonds, for: adapter) {
-        guard let status = carryOut(command, &state) else { continue }
-        if status != ManagementStatus.success, Self.loads.contains(command.code) {
+        let isLoad = Self.loads.contains(command.code)
+        // It may have started meanwhile.
+        if isLoad, kernel.runsDaemon(adapter.address) != false { return Standing(side: .daemon) }
+        let status = carryOut(command, &state)
+        if status == ManagementStatus.invalidIndex || isLoad && status == nil { return Standing() }
+        if isLoad, let status, status != ManagementStatus.success {
           complain("\(store.path): the kernel does not take these bonds (status \(status))", &state)
           return Standing()
         }
@@ -124,7 +162,7 @@ public final class BondKeeper: Sendable {
 
   private func listen(_ state: inout State) -> Bool {
     if state.source != nil { return true }
-    guard case .success(let parcel) = ManagementSocket.open(), let descriptor = parcel.take() else { return false }
+    guard case .success(let parcel) = kernel.management(), let descriptor = parcel.take() else { return false }
     let raw = descriptor.raw
     let held = DescriptorParcel(descriptor)
     let source = DispatchSource.makeReadSource(fileDescriptor: raw, queue: queue.queue)
@@ -152,19 +190,30 @@ public final class BondKeeper: Sendable {
       switch event.content {
       case .answer(let answered, let answer, _) where answered == code?.rawValue: status = answer
       case .adapterRemoved: state.adapters[event.adapter] = nil
-      case .pairing(.key(let device, let key, isToKeep: true)): keep(key, of: device, event.adapter, &state)
+      case .pairing(.key(let device, let key, isToKeep: true, let passing)):
+        if isNamed(device, lately: passing) { keep(key, of: device, event.adapter, &state) }
       default: break
       }
     }
   }
 
+  /// A device that was found by a passing address goes by its lasting one from now on.
+  private func isNamed(_ device: PairedAddress, lately passing: PairedAddress?) -> Bool {
+    let isNamed = named.withLock { $0.contains(device.withoutTransport) || passing.map($0.contains) == true }
+    if isNamed { expect(device) }
+    return isNamed
+  }
+
   private func keep(_ key: BondKey, of device: PairedAddress, _ index: UInt16, _ state: inout State) {
-    guard let adapter = state.adapters[index], BluetoothDaemon.runs(on: adapter) == false else { return }
+    guard let adapter = state.adapters[index], kernel.runsDaemon(adapter) == false else { return }
     do throws(BondStore.Fault) {
       try store.keep(key, of: device, with: adapter)
+      state.lastUnkept = nil
       tell(.kept(device: "\(device)", path: store.path))
     } catch {
-      complain("the bond with \(device) is not kept: \(error)", &state)
+      guard state.lastUnkept != error else { return }
+      state.lastUnkept = error
+      tell(.trouble("the bond with \(device) is not kept: \(error)"))
     }
   }
 

@@ -1,7 +1,7 @@
 // What the kernel is told before anybody is connected or paired: that pairing is to last, and the keys of earlier ones. A value.
 
 enum BondLoading {
-  // NoInputNoOutput: nobody sits there who would compare a number or type one in.
+  // NoInputNoOutput: nobody sits there who would compare a number or type one in. The kernel lets others pair by themselves then.
   private static let neither: UInt8 = 3
 
   /// In this order. Each list replaces the kernel's, so all of an adapter's bonds are in it.

@@ -66,6 +66,12 @@ struct BondStore: Sendable {
     if new != old { try write(new.encoded, in: folder.raw) }
   }
 
+  /// Whether keys can be kept here; makes the folder where there is none.
+  func checkThatItCanBeWritten() throws(Fault) {
+    let folder = try openFolder()
+    guard faccessat(folder.raw, ".", W_OK | X_OK, AT_EACCESS) == 0 else { throw fault("write") }
+  }
+
   private func openFolder() throws(Fault) -> Descriptor {
     let parts = path.split(separator: "/")
     let folder = (path.hasPrefix("/") ? "/" : "./") + parts.dropLast().joined(separator: "/")
@@ -101,7 +107,8 @@ struct BondStore: Sendable {
       }
       guard fsync(file.raw) == 0 else { throw fault("fsync") }
       guard renameat(folder, temporary, folder, name) == 0 else { throw fault("rename") }
-      guard fsync(folder) == 0 else { throw fault("fsync") }
+      // The new file is there already; some file systems can't do this.
+      fsync(folder)
     } catch {
       unlinkat(folder, temporary, 0)
       throw error

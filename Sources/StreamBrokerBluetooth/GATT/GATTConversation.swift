@@ -103,10 +103,8 @@ extension GATTConversation.Failure {
         advice: "the device did not answer within \(GATTConversation.patience)")
     case .broke(let error):
       return OpenFailure(attempt, error, advice: target.failure(error).advice)
-    case .notEncrypted:
-      return OpenFailure(
-        attempt, SystemError("pair", ETIMEDOUT),
-        advice: "the device wants to be paired, and nobody did; pair it once, as by 'bluetoothctl pair \(target)'")
+    // Whoever opens knows better: SecureFlow.
+    case .notEncrypted: return OpenFailure(attempt, SystemError("pair", ETIMEDOUT))
     case .found(let fault): return OpenFailure(attempt, nil, advice: fault.advice)
     }
   }

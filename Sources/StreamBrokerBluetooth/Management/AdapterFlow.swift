@@ -20,7 +20,9 @@ struct AdapterFlow: Sendable {
     case isBlocked(String)
     case refused(String, status: UInt8)
     case isGone(String)
-    /// It did not answer.
+    /// Somebody else switches it, and comes to no end.
+    case isBusy(String)
+    /// The kernel did not answer.
     case silent
   }
 
@@ -47,6 +49,7 @@ struct AdapterFlow: Sendable {
   private var left: [UInt16] = []
   private var adapters: [ManagedAdapter] = []
   private var chosen: ManagedAdapter?
+  private var isBusy = false
 
   /// With no need at all, Low Energy is switched on where there is such a thing.
   init(_ wanted: String?, need: Need = .lowEnergy) {
@@ -78,14 +81,18 @@ struct AdapterFlow: Sendable {
     case (.enabling, .setLE) where event.adapter == chosen?.index,
       (.powering, .setPowered) where event.adapter == chosen?.index:
       // Somebody else, such as another route, is about to switch it.
-      if status == ManagementStatus.busy { return .retryLater }
+      isBusy = status == ManagementStatus.busy
+      if isBusy { return .retryLater }
       guard status == ManagementStatus.success else { return giveUp(fault(status)) }
       return switchOn()
     default: return .wait
     }
   }
 
-  mutating func handleTimeout() -> Step { state == .over ? .wait : giveUp(.silent) }
+  mutating func handleTimeout() -> Step {
+    guard state != .over else { return .wait }
+    return giveUp(chosen.flatMap { isBusy ? .isBusy($0.name) : nil } ?? .silent)
+  }
 
   /// What has become of the adapter meanwhile.
   mutating func handleRetry() -> Step {
@@ -102,7 +109,7 @@ struct AdapterFlow: Sendable {
 
   private mutating func askNext() -> Step {
     if let next = left.first { return .send(.ask(next)) }
-    guard !adapters.isEmpty else { return giveUp(.none) }
+    guard !adapters.isEmpty else { return giveUp(chosen.map { .isGone($0.name) } ?? .none) }
     if let wanted {
       let address = BluetoothAddress(wanted)
       chosen = adapters.first { $0.name == wanted || $0.address == address }
@@ -171,6 +178,7 @@ extension AdapterFlow.Fault {
     case .noLE(let name): "the adapter \(name) does not know Bluetooth Low Energy"
     case .noClassic(let name): "the adapter \(name) speaks Bluetooth Low Energy only"
     case .silent: "the kernel did not answer within \(AdapterFlow.patience)"
+    case .isBusy(let name): "the adapter \(name) is being switched by another program, for \(AdapterFlow.patience) now"
     case .mayNot(let name, let isOff):
       (isOff ? "the adapter \(name) is off" : "the adapter \(name) has Low Energy switched off")
         + ", and switching it on takes CAP_NET_ADMIN; or let bluetoothd do it, as by 'bluetoothctl power on'"

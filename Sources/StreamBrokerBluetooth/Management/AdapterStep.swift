@@ -126,6 +126,7 @@ extension AdapterFlow.Fault {
     case .none, .noSuch, .isGone: SystemError("connect", EHOSTUNREACH)
     case .mayNot: SystemError("power on", EPERM)
     case .silent: SystemError("read", ETIMEDOUT)
+    case .isBusy: SystemError("power on", EBUSY)
     case .noLE, .noClassic, .isBlocked, .refused: nil
     }
   }

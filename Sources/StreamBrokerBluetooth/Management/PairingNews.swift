@@ -18,6 +18,9 @@ struct PairedAddress: Hashable, Sendable, CustomStringConvertible {
     self.init(BluetoothAddress(bytes.prefix(6).reversed()), kind)
   }
 
+  /// Public addresses are the same device over Classic and Low Energy, and a pairing over one may make keys for the other.
+  var withoutTransport: PairedAddress { kind == .classic ? PairedAddress(address, .lePublic) : self }
+
   var encoded: [UInt8] { address.bytes.reversed() + [kind.rawValue] }
   var description: String { "\(address)" }
 }
@@ -92,8 +95,8 @@ struct BondKey: Hashable, Sendable, CustomStringConvertible {
 
 /// What an event tells.
 enum PairingNews: Hashable, Sendable {
-  /// `isToKeep`: both sides want it again next time.
-  case key(PairedAddress, BondKey, isToKeep: Bool)
+  /// `isToKeep`: both sides want it again next time. `lately`: the passing address of a device that has told its lasting one.
+  case key(PairedAddress, BondKey, isToKeep: Bool, lately: PairedAddress? = nil)
   case linked(PairedAddress)
   case unlinked(PairedAddress, byAuthentication: Bool)
   case linkFailed(PairedAddress, status: UInt8)
@@ -112,7 +115,8 @@ enum PairingNews: Hashable, Sendable {
     case 0x0009, 0x000A, 0x0018:
       let kind: BondKey.Kind = code == 0x0009 ? .link : code == 0x000A ? .longTerm : .identity
       guard let key = BondKey(kind, rest), key.fits(device), let first = bytes.first else { return nil }
-      self = .key(device, key, isToKeep: first != 0)
+      let passing = PairedAddress(BluetoothAddress(bytes.dropFirst().prefix(6).reversed()), .leRandom)
+      self = .key(device, key, isToKeep: first != 0, lately: kind == .identity ? passing : nil)
     case 0x000B: self = .linked(device)
     // 4: the authentication failed.
     case 0x000C: self = .unlinked(device, byAuthentication: rest.first == 4)
@@ -126,7 +130,7 @@ enum PairingNews: Hashable, Sendable {
 
   var device: PairedAddress {
     switch self {
-    case .key(let device, _, _), .linked(let device), .unlinked(let device, _), .linkFailed(let device, _),
+    case .key(let device, _, _, _), .linked(let device), .unlinked(let device, _), .linkFailed(let device, _),
       .asksForNumber(let device), .asksForPIN(let device), .failed(let device, _):
       device
     }

@@ -20,8 +20,10 @@ struct SecureFlow: Sendable {
     case refused(besideDaemon: Bool)
     /// Somebody would have to compare a number or type one in.
     case needsPeople(besideDaemon: Bool)
+    /// It would have to be one in which a number was compared.
+    case tooWeak
     /// It came to no end.
-    case silent(besideDaemon: Bool)
+    case silent(BondKeeper.Standing.Side)
   }
 
   /// For pairing, in which people may have a part. The kernel gives it 30 s, too.
@@ -30,13 +32,18 @@ struct SecureFlow: Sendable {
   let device: PairedAddress
   let adapter: UInt16
   private let standing: BondKeeper.Standing
+  private let wanted: BluetoothTarget.Security?
   private var hasAsked = false
   private var hasNewKey = false
   private var needsPeople = false
   private var isRefused = false
 
-  init(_ device: PairedAddress, on adapter: UInt16, _ standing: BondKeeper.Standing) {
+  init(
+    _ device: PairedAddress, on adapter: UInt16, _ standing: BondKeeper.Standing,
+    wanting security: BluetoothTarget.Security? = nil
+  ) {
     self.device = device
+    wanted = security
     self.adapter = adapter
     self.standing = standing
   }
@@ -86,6 +93,11 @@ struct SecureFlow: Sendable {
     let isDenied = number == EACCES || number == EPERM
     // The kernel's word for "could not decrypt" is that of a code it has no errno for: the keys are of different pairings.
     let hasOtherKey = number == ENOSYS && line != nil
+    if isDenied, !isRefused {
+      // Who may not hear of pairing can't say more than the error does.
+      if standing.side == .nobody, !hasAsked { return nil }
+      if wanted == .high { return .tooWeak }
+    }
     guard isRefused || isDenied || hasOtherKey else { return nil }
     if let line { return .stale(place: "line \(line) of \(standing.path)") }
     return .refused(besideDaemon: besideDaemon)
@@ -93,7 +105,7 @@ struct SecureFlow: Sendable {
 
   /// Time is up.
   func faultOfSilence() -> Fault {
-    needsPeople ? .needsPeople(besideDaemon: besideDaemon) : .silent(besideDaemon: besideDaemon)
+    needsPeople ? .needsPeople(besideDaemon: besideDaemon) : .silent(standing.side)
   }
 }
 
@@ -117,9 +129,15 @@ extension SecureFlow.Fault {
     case .needsPeople(besideDaemon: true): "pairing asks for a number; 'bluetoothctl pair \(device)' does it once"
     case .needsPeople(besideDaemon: false):
       "the device pairs only with somebody who compares or types in a number: pair it under bluetoothd, by 'bluetoothctl pair \(device)'"
-    case .silent(besideDaemon: true):
+    case .tooWeak:
+      "the pairing is too weak for security=high: it takes one in which a number was compared, which bluetoothd can do: "
+        + "'bluetoothctl remove \(device)', then 'bluetoothctl pair \(device)'"
+    case .silent(.daemon):
       "the link was not encrypted within \(SecureFlow.patience): bluetoothd answers for this machine; pair by 'bluetoothctl pair \(device)' once"
-    case .silent(besideDaemon: false): "the link was not encrypted within \(SecureFlow.patience)"
+    case .silent(.nobody):
+      "the link was not encrypted within \(SecureFlow.patience): to pair takes CAP_NET_ADMIN, or, beside bluetoothd, "
+        + "'bluetoothctl pair \(device)' once"
+    case .silent(.ours): "the link was not encrypted within \(SecureFlow.patience)"
     }
   }
 }

@@ -36,7 +36,9 @@ final class RFCOMMOpening: Opening {
       case .failure(let failure): finish(.failure(failure))
       case .success(let ready):
         self.ready = ready
-        secureFlow = SecureFlow(PairedAddress(plan.device, .classic), on: ready.adapter.index, ready.standing)
+        let device = PairedAddress(plan.device, .classic)
+        plan.bonds?.expect(device)
+        secureFlow = SecureFlow(device, on: ready.adapter.index, ready.standing, wanting: plan.security)
         if let channel = plan.channel { connect(to: channel) } else { lookUp(plan.uuid) }
       }
     }
