@@ -17,7 +17,7 @@ struct GATTIdentityTests {
 
   @Test("is asked for one question at a time, and complete when all are answered")
   func all() throws {
-    var identity = GATTIdentity()
+    var identity = GATTIdentity(mtu: 517)
     let answers = ["HMSoft", "ACME\0\0", "X 1", "42", "1.2 "]
     for (number, answer) in zip([0x00, 0x29, 0x24, 0x25, 0x26] as [UInt8], answers) {
       #expect(!identity.isOver && !identity.isAsking)
@@ -41,7 +41,7 @@ struct GATTIdentityTests {
 
   @Test("is not known of a device that refuses, or says nothing, and it is not asked for ever")
   func none() throws {
-    var identity = GATTIdentity()
+    var identity = GATTIdentity(mtu: 517)
     var questions = 0
     while identity.ask() != nil {
       questions += 1
@@ -53,7 +53,7 @@ struct GATTIdentityTests {
 
   @Test("leaves other messages alone, before, between and after")
   func others() throws {
-    var identity = GATTIdentity()
+    var identity = GATTIdentity(mtu: 517)
     let (early, refused) = (try value("early"), try refusal())
     #expect(!takes(&identity, early))
     #expect(!takes(&identity, refused))
@@ -63,6 +63,25 @@ struct GATTIdentityTests {
       #expect(!takes(&identity, other))
     }
     #expect(identity.isAsking && identity.facts.isEmpty)
+  }
+
+  @Test("keeps a name that is known as a whole, and passes over other texts that may go on")
+  func cut() throws {
+    let whole = "Büro: a thermometer of 2026"
+    let part = Array(whole.utf8.prefix(19))
+    let answer = try message([0x09, UInt8(part.count + 2), 3, 0] + part)
+    for (known, wanted) in [(whole, nil), (nil, "Büro: a thermomete"), ("another", "Büro: a thermomete")]
+      as [(String?, String?)]
+    {
+      var identity = GATTIdentity(mtu: 23, knownName: known)
+      while identity.ask() != nil { #expect(takes(&identity, answer)) }
+      var facts = DeviceFacts()
+      facts.name = wanted
+      #expect(identity.facts == facts)
+    }
+    var roomy = GATTIdentity(mtu: 24)
+    while roomy.ask() != nil { #expect(takes(&roomy, answer)) }
+    #expect(roomy.facts.serialNumber == "Büro: a thermomete")
   }
 }
 

@@ -9,6 +9,15 @@ struct GATTIdentity: Sendable {
   /// An answer is awaited: no other request may be sent.
   private(set) var isAsking = false
   private(set) var facts = DeviceFacts()
+  // An answer holds so much of a value (Bluetooth Core, Vol 3, Part F, section 3.4.4.2): one of that length may go on.
+  private let longestPart: Int
+  private let knownName: String?
+
+  /// `knownName` stays where the device's own is only its beginning.
+  init(mtu: Int, knownName: String? = nil) {
+    longestPart = min(mtu - 4, 253)
+    self.knownName = knownName
+  }
 
   /// The next question; nil when one is under way, or all are answered.
   mutating func ask() -> [UInt8]? {
@@ -21,7 +30,7 @@ struct GATTIdentity: Sendable {
   mutating func handle(_ message: ATTMessage) -> Bool {
     guard isAsking, let type = left.first else { return false }
     switch message {
-    case .values(let values): note(type, values.first.flatMap { DeviceFacts.text($0.value) })
+    case .values(let values): if let value = values.first?.value { note(type, value) }
     case .refusal(of: ATTRequest.readByType, _): break
     default: return false
     }
@@ -32,8 +41,12 @@ struct GATTIdentity: Sendable {
 
   var isOver: Bool { left.isEmpty }
 
-  private mutating func note(_ type: UInt16, _ text: String?) {
-    guard let text else { return }
+  private mutating func note(_ type: UInt16, _ value: ArraySlice<UInt8>) {
+    guard let text = DeviceFacts.text(value) else { return }
+    if value.count >= longestPart {
+      // The beginning of a name is better than none; half a serial number is wrong.
+      guard type == 0x2A00, knownName?.utf8.starts(with: value) != true else { return }
+    }
     switch type {
     case 0x2A00: facts.name = text
     case 0x2A29: facts.manufacturer = text

@@ -44,7 +44,7 @@ extension GATTStream {
 
   /// Asks once whoever opened the stream waits for it, so that the first bytes need not wait; `metadata` hears all of it at the end.
   func askIdentity() {
-    identity = GATTIdentity()
+    identity = GATTIdentity(mtu: plan.mtu, knownName: metadata?.facts.name)
     announce()
   }
 

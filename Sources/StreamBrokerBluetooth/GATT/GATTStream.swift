@@ -68,17 +68,19 @@ final class GATTStream: PolledStream {
   func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard socket.isOpen else { return .ended }
     var filled = give(into: run)
-    while held.isEmpty, owed.isEmpty, filled == 0 || run.count - filled >= largestUnit {
+    // `metadata`'s listener may close it in the middle.
+    while socket.isOpen, held.isEmpty, owed.isEmpty, filled == 0 || run.count - filled >= largestUnit {
       // As many as there is room for.
       let most = min(ATTBatch.most, max(1, (run.count - filled) / largestUnit))
       guard let count = try receive(most: most, sparing: filled > 0) else { break }
-      for place in 0..<count { take(place, into: run, &filled) }
+      for place in 0..<count where socket.isOpen { take(place, into: run, &filled) }
       if count < most, filled > 0 {  // all that was there: looking once more would cost a call
         if mayHaveLost { countLosses() }
         break
       }
     }
     if filled > 0 { return .moved(filled) }
+    guard socket.isOpen else { return .ended }
     return socket.readEnded ? sawEnd() : .blocked(until: .readable)
   }
 
@@ -109,9 +111,11 @@ final class GATTStream: PolledStream {
 
   /// How many messages came; nil when there is none. With `sparing`, what broke the stream is left for the next call.
   private func receive(most: Int, sparing: Bool) throws -> Int? {
-    while true {
+    while socket.isOpen {
       let count = batch.receive(most, from: socket.raw)
       if count > 0 { return count }
+      // Nobody waits for more from here on, or what lies behind the end would wake the lane for ever.
+      if count == 0 { socket.readEnded = true }
       if count < 0 && errno != EAGAIN {
         hangUp(SystemError("read"))  // a message may lie behind the error
         continue
@@ -125,6 +129,7 @@ final class GATTStream: PolledStream {
       socket.readEnded = true
       return nil
     }
+    return nil
   }
 
   /// What it says of our bytes.
@@ -150,7 +155,7 @@ final class GATTStream: PolledStream {
   }
 
   private func flush() {
-    while let first = owed.first {
+    while socket.isOpen, let first = owed.first {
       if Glibc.send(socket.raw, first, first.count, Int32(MSG_NOSIGNAL)) != first.count {
         if errno == EINTR { continue }
         guard errno != EAGAIN else { return }
@@ -162,6 +167,7 @@ final class GATTStream: PolledStream {
 
   private func countLosses() {
     mayHaveLost = false
+    guard socket.isOpen else { return }
     let now = bluetooth_drops(socket.raw)
     if now > losses { tellLoss(Int(now - losses)) }
     losses = now
@@ -170,9 +176,9 @@ final class GATTStream: PolledStream {
   // MARK: - Writing
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    flush()
     guard socket.isOpen else { return .ended }
     if socket.isHungUp, let fault = socket.fault { throw fault }
-    flush()
     guard owed.isEmpty, !holdsWrites else { return .blocked(until: .writable) }
     if isFull {
       isFull = false
@@ -181,16 +187,15 @@ final class GATTStream: PolledStream {
     // A request is one value, and commands are as many as the kernel has room for.
     let longest = min(plan.mtu - 3, ATTMessage.longestValue)
     let count = plan.asksForAnswers ? min(run.count, longest) : run.count
+    // Before: the answer may come while the call returns.
+    if plan.asksForAnswers { lossesAtRequest = bluetooth_drops(socket.raw) }
     let taken = bluetooth_send_values(socket.raw, head, run.baseAddress, count, longest)
     guard taken > 0 else {
       if errno == EAGAIN { return .blocked(until: .writable) }
       throw breakOff()
     }
     isFull = taken < count
-    if plan.asksForAnswers {
-      lossesAtRequest = bluetooth_drops(socket.raw)
-      awaitAnswer()
-    }
+    if plan.asksForAnswers { awaitAnswer() }
     return .moved(taken)
   }
 
@@ -217,7 +222,7 @@ final class GATTStream: PolledStream {
   }
 
   private func readerChanged() {
-    if readerWaits.isEmpty { mayHaveLost = true } else if !held.isEmpty { announce() }
+    if readerWaits.isEmpty { mayHaveLost = true } else if !held.isEmpty || socket.readEnded { announce() }
     waitsChanged()
   }
 
@@ -246,7 +251,7 @@ final class GATTStream: PolledStream {
     }
     // Nobody reads, and a confirmation is awaited: it is looked for, up to the first value.
     if events.contains(.readable), readerWaits.isEmpty { lookForAnswer() }
-    let canRead = events.contains(.readable) || !held.isEmpty
+    let canRead = events.contains(.readable) || !held.isEmpty || socket.readEnded
     let canWrite = events.contains(.writable) || (events.isEmpty && !holdsWrites)
     tellAll(canRead: canRead, canWrite: canWrite && owed.isEmpty, hangUp: hungUp || socket.isHungUp)
     askOn()
@@ -254,7 +259,7 @@ final class GATTStream: PolledStream {
   }
 
   private func lookForAnswer() {
-    while holdsWrites, held.isEmpty, owed.isEmpty, (try? receive(most: 1, sparing: true)) != nil {
+    while socket.isOpen, holdsWrites, held.isEmpty, owed.isEmpty, (try? receive(most: 1, sparing: true)) != nil {
       var none = 0
       take(0, into: UnsafeMutableRawBufferPointer(start: nil, count: 0), &none)
     }
