@@ -15,12 +15,12 @@ struct Scan: ParsableCommand {
       not say that it is a serial one. Where there is no terminal each device is a line of address, kind, signal strength (dBm), name, \
       services and URL, with tabs between them, written when it is heard and again when it says more of itself.
 
-      Exit codes: 69 when there is no adapter to listen with, 77 when that is for want of rights.
+      Exit codes: 69 when there is no adapter to listen with, or it was ended before there was, 77 when that is for want of rights.
       """)
 
   @Flag(help: "One object of JSON, in one line, at the end.")
   var json = false
-  @Option(help: "How long to listen; Ctrl-C ends it earlier.")
+  @Option(help: "How long to listen, once an adapter is on; Ctrl-C ends it earlier.")
   var seconds = 12
   @Option(help: ArgumentHelp("The adapter to listen with, by name (hci0) or address.", valueName: "adapter"))
   var adapter: String?
@@ -58,20 +58,17 @@ struct Scan: ParsableCommand {
       throw ExitCode(EX_OSERR)
     }
     scan.begin()
-    ScanShow(scan, seconds: seconds, on: screen, asJSON: json).follow(signals)
+    var show = ScanShow(scan, seconds: seconds, on: screen, asJSON: json)
+    show.follow(signals)
     scan.stop()
     while scan.end == nil { _ = signals.wait(until: monotonicNanoseconds() + 20_000_000) }
     if case .failed(let failure)? = scan.end { try explain(failure, heard: scan.count) }
-    if json {
-      put((scan.json + "\n").utf8)
-    } else if screen != nil {
-      put((scan.table(hasColours: hasColours()).joined(separator: "\n") + "\n").utf8)
-    } else {
-      put(scan.takeLines().map { $0 + "\n" }.joined().utf8)
+    guard scan.listensSince != nil else {
+      say("baudway: ended before there was an adapter to listen with")
+      throw ExitCode(EX_UNAVAILABLE)
     }
-    if scan.count == 0 {
-      say("Nothing was heard. Some devices are silent while they are connected, or until a button is pressed.")
-    }
+    show.finish(signals, table: screen == nil ? nil : scan.table(hasColours: hasColours()))
+    if let lack = scan.lack { say(lack) }
   }
 
   /// What was heard before counts all the same.
@@ -88,23 +85,28 @@ private struct ScanShow {
   private let scan: NearbyScan
   private let screen: LiveScreen?
   private let asJSON: Bool
-  private let end: UInt64
+  private let length: UInt64
+  private var output = SteppedOutput()
+  private var isEnded = false
   private static let period: UInt64 = 250_000_000
+  /// For what nobody has read yet when a signal ends it.
+  private static let patience: UInt64 = 1_000_000_000
 
   init(_ scan: NearbyScan, seconds: Int, on screen: LiveScreen?, asJSON: Bool) {
     self.scan = scan
     self.screen = screen
     self.asJSON = asJSON
-    end = monotonicNanoseconds() + UInt64(seconds) * 1_000_000_000
+    length = UInt64(seconds) * 1_000_000_000
   }
 
   /// Until it is over, or a signal ends it, or nobody reads.
-  func follow(_ signals: WatchedSignals) {
+  mutating func follow(_ signals: WatchedSignals) {
     screen?.enter()
     defer { screen?.leave() }
     while scan.end == nil {
       draw()
       let now = monotonicNanoseconds()
+      let end = (scan.listensSince ?? now) + length
       guard now < end else { return }
       switch signals.wait(until: min(end, now + Self.period)) {
       case nil, SIGWINCH: break
@@ -112,15 +114,39 @@ private struct ScanShow {
         screen?.leave()
         signals.suspend()
         screen?.enter()
+      default:
+        isEnded = true
+        return
+      }
+      guard screen != nil || asJSON || putLines() else { return }
+    }
+  }
+
+  /// As many as are taken now; false when nobody reads.
+  private mutating func putLines() -> Bool {
+    if output.isIdle { output.add(scan.takeLines().map { $0 + "\n" }.joined()) }
+    return output.flush()
+  }
+
+  /// What is told at the end, `table` on a terminal. A signal ends that, too; where one has come before, it must go quickly.
+  mutating func finish(_ signals: WatchedSignals, table: [String]?) {
+    output.add(
+      table.map { $0.joined(separator: "\n") + "\n" }
+        ?? (asJSON ? scan.json + "\n" : scan.takeLines().map { $0 + "\n" }.joined()))
+    let end = isEnded && !asJSON && table == nil ? monotonicNanoseconds() + Self.patience : .max
+    while output.flush(), !output.isIdle, monotonicNanoseconds() < end {
+      switch signals.wait(until: monotonicNanoseconds() + 20_000_000) {
+      case nil, SIGWINCH: break
+      case SIGTSTP: signals.suspend()
       default: return
       }
-      guard screen != nil || asJSON || put(scan.takeLines().map { $0 + "\n" }.joined().utf8) else { return }
     }
   }
 
   private func draw() {
     guard let screen else { return }
     let now = monotonicNanoseconds()
+    let end = (scan.listensSince ?? now) + length
     let left = end > now ? (end - now + 999_999_999) / 1_000_000_000 : 0
     let place = scan.adapter.map { "Listening on \($0)" } ?? "Looking for an adapter"
     let count = scan.count == 1 ? "1 device" : "\(scan.count) devices"

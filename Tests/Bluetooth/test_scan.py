@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from kit import binary
+from kit import binary, until
 from radio import HERE, HM10, LOCKED, MUTE, NUS, NUS_SERVICE, PRIVATE, SERIAL
 
 SHY = "C0:00:00:00:00:04"
@@ -15,6 +15,17 @@ UNAVAILABLE, NOPERM = 69, 77
 
 def scan(guest, *words: str, prefix: str = "", seconds: float = 60):
     return guest.run(f"{prefix} {binary()} scan {shlex.join(words)}", seconds)
+
+
+def json_when(guest, names: set[str], *words: str) -> dict:
+    """Listens longer and longer, until all of them are known by name, with what they have."""
+    for length in (2, 5, 15, 40):
+        done = scan(guest, "--json", *words, "--seconds", str(length), seconds=length + 60)
+        assert done.returncode == 0, done
+        told = json.loads(done.stdout)
+        if names <= {device.get("name") for device in told["devices"] if device["services"]}:
+            return told
+    raise AssertionError(done)
 
 
 def echoes(guest, pasted: str):
@@ -29,11 +40,11 @@ def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they
     with guest.call(f"exec {binary()} scan --seconds 60") as call:
         names = [b"test-nus", b"HMSoft", b"test-shy", b"test-locked", b"test-serial", b"test-mute"]
         call.until(lambda text: all(name.decode() in text for name in names), 40)
-        assert air.order("seeks") != "nothing"
+        until(lambda: air.order("seeks") != "nothing", 20, "a search that is under way")
         call.signal(signal.SIGTERM)
         assert call.wait(10) == 0
         lines = [line.split("\t") for line in call.output.decode().splitlines()]
-    assert air.order("seeks") == "nothing"
+    until(lambda: air.order("seeks") == "nothing", 20, "a search that has ended")
     assert {len(line) for line in lines} == {6}
     urls = {line[5] for line in lines}
     assert {
@@ -46,9 +57,7 @@ def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they
 
 
 def test_programs_get_json(air, guest):
-    done = scan(guest, "--json", "--le", "--seconds", "2")
-    assert (done.returncode, done.stderr) == (0, b"")
-    told = json.loads(done.stdout)
+    told = json_when(guest, {"test-nus", "HMSoft", "test-shy", "test-locked"}, "--le")
     assert told["adapter"] == "hci0"
     devices = {device["address"]: device for device in told["devices"]}
     assert set(devices) >= {NUS, HM10, SHY, LOCKED}
@@ -56,17 +65,18 @@ def test_programs_get_json(air, guest):
         "address": NUS, "kind": "le", "address-type": "random", "name": "test-nus", "rssi": -50, "services": [NUS_SERVICE],
         "endpoints": [{"url": NUS_URL, "service": "Nordic UART", "sure": True}]}  # fmt: skip
     assert devices[HM10]["address-type"] == "public"
-    done = scan(guest, "--json", "--classic", "--adapter", "hci0", "--service", "1101", "--seconds", "3")
-    (only,) = json.loads(done.stdout)["devices"]
+    (only,) = json_when(guest, {"test-serial"}, "--classic", "--adapter", "hci0", "--service", "1101")["devices"]
     assert (only["address"], only["kind"], only["name"]) == (SERIAL, "classic", "test-serial")
-    assert only["endpoints"] == [{"url": f"rfcomm://{SERIAL}", "service": "Serial Port", "sure": True}]
+    assert only["endpoints"] == [{"url": f"rfcomm://{SERIAL}?adapter=hci0", "service": "Serial Port", "sure": True}]
 
 
 def test_on_a_terminal_it_is_a_table_that_stays(air, guest):
-    done = scan(guest, "--le", "--seconds", "2", prefix=f"/usr/bin/python3 {HERE}/programs/terminal.py")
-    assert done.returncode == 0, done
-    live, left = done.stdout.decode().split("\x1b[?1049l")
-    assert live.startswith("\x1b[?1049h") and "Listening on hci0, 1 s left" in live and "HMSoft" in live
+    with guest.call(f"exec /usr/bin/python3 {HERE}/programs/terminal.py {binary()} scan --le --seconds 3600") as call:
+        call.until(lambda text: "HMSoft" in text and "test-nus" in text and NUS_SERVICE in text, 60)
+        call.signal(signal.SIGTERM)
+        assert call.wait(20) == 0, bytes(call.output)
+        live, left = call.output.decode().split("\x1b[?1049l")
+    assert live.startswith("\x1b[?1049h") and "Listening on hci0, " in live and " s left (" in live and "HMSoft" in live
     assert "HMSoft" in left and f"\x1b[32m  'ble://{NUS_SERVICE}/{NUS}?address-type=random'\x1b[0m\r\n" in left
 
 
@@ -89,9 +99,13 @@ def test_without_an_adapter_it_ends_at_once(air, guest):
     assert "this machine has no Bluetooth adapter" in done.stderr.decode()
 
 
-def test_it_says_so_when_the_adapter_goes(air, guest):
+@pytest.mark.parametrize("order, told", [("pull", b"the adapter has just gone"), ("down", b"the adapter was switched off")])
+def test_it_says_so_when_the_adapter_goes(air, guest, order, told):
     with guest.call(f"exec {binary()} scan --le --seconds 60") as call:
         call.until(lambda text: "HMSoft" in text, 20)
-        air.pull()
+        if order == "pull":
+            air.pull()
+        else:
+            air.adapter(order)
         assert call.wait(20) == 0
-        assert b"the adapter has just gone" in call.errors
+        assert told in call.errors

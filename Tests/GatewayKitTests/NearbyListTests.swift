@@ -91,6 +91,30 @@ struct NearbyListTests {
     #expect(NearbyScan.Wish(service: "Serial Port") == nil)
   }
 
+  @Test("says what is missing when it is empty")
+  func lack() throws {
+    var list = list(service: "FFE0")
+    #expect(list.lack?.hasPrefix("Nothing was heard.") == true)
+    #expect(!list.note(try device(1, 1, services: [0x180F])))
+    #expect(list.lack?.hasPrefix("Nothing that was heard says that it has the service FFE0;") == true)
+    #expect(list.note(try device(1, 2, services: [0xFFE0])))
+    #expect(list.lack == nil)
+  }
+
+  @Test("names the adapter that was asked for; lines that nobody takes do not fill memory")
+  func scan() throws {
+    let scan = try NearbyScan(try #require(NearbyScan.Wish(adapter: "hci1")), keepsLines: true)
+    #expect(scan.listensSince == nil)
+    scan.hear(.listening(adapter: "hci1"))
+    #expect(scan.listensSince != nil)
+    let device = try device(1, 1, services: [0xFFE0])
+    scan.hear(.found(device))
+    #expect(scan.takeLines().map { $0.hasSuffix("\t'ble://FFE0/C0:00:00:00:00:01?adapter=hci1'") } == [true])
+    for _ in 0..<NearbyScan.mostLines + 10 { scan.hear(.found(device)) }
+    #expect(scan.takeLines().count == NearbyScan.mostLines)
+    #expect(scan.json.contains("?adapter=hci1"))
+  }
+
   @Test(
     "quotes what a shell would take for something else",
     arguments: [

@@ -112,6 +112,13 @@ struct DiscoveryFlowTests {
     #expect(handle(&stopping, Kernel.event(5, 0, [])) == .stopped)
   }
 
+  @Test("is over when the adapter, or what is sought on it, is switched off", arguments: [0x0F, 0x0B] as [UInt8])
+  func off(status: UInt8) {
+    var flow = begun()
+    #expect(handle(&flow, Kernel.event(0x13, 0, [7, 0])) == .send(flow.firstCommand))
+    #expect(handle(&flow, Kernel.answer(.startDiscovery, 0, status: status)) == .giveUp(.isOff))
+  }
+
   @Test("takes an adapter with Low Energy where there is one, and one without where that will do")
   func needs() {
     func steps(_ need: AdapterFlow.Need, _ information: ManagementEvent?) -> AdapterFlow.Step? {

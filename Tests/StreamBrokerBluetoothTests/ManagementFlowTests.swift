@@ -255,7 +255,9 @@ struct ScanFlowTests {
 
   @Test("is refused, and says by whom")
   func refused() {
-    for (status, fault) in [(0x14, .mayNot), (0x0F, .refused(status: 0x0F))] as [(UInt8, ScanFlow.Fault)] {
+    for (status, fault) in [(0x14, .mayNot), (0x0F, .isOff), (0x0D, .refused(status: 0x0D))]
+      as [(UInt8, ScanFlow.Fault)]
+    {
       var flow = flow()
       #expect(handle(&flow, Kernel.answer(.startDiscovery, 0, status: status)) == .giveUp(fault))
       #expect(handle(&flow, Kernel.found(0, 5, [Self.service])) == .wait)

@@ -85,6 +85,18 @@ struct NearbyDeviceTests {
     #expect(try urls(Heard.device(1, Heard.services(0x180F)), to: "180F") == ["ble://180F/\(place)"])
   }
 
+  @Test("is opened through the adapter that is named", arguments: ["hci1", "00:AA:01:00:00:00"])
+  func adapter(name: String) throws {
+    for found in [
+      Heard.device(0, Heard.services(0x1101), Heard.service(Self.own)), Heard.device(1, Heard.services(0xFFE0)),
+      Heard.device(2, at: [0x7B, 1, 2, 3, 4, 5], Heard.services(0xFFE0), Heard.name("a b")),
+    ] {
+      let ways = NearbyDevice(try #require(found)).ways(by: name)
+      #expect(!ways.isEmpty)
+      for way in ways { #expect(try EndpointURL(way.url).string("adapter") == name) }
+    }
+  }
+
   @Test("with an address that changes is named, where it tells its whole name")
   func changing() throws {
     let passing: [UInt8] = [0x7B, 1, 2, 3, 4, 5]

@@ -8,6 +8,9 @@ struct NearbyList: Sendable {
   private var places: [Place: Int] = [:]
   /// Only those that offer it are listed.
   let service: BluetoothUUID?
+  /// The adapter that was asked for, which the URLs then name.
+  private let wanted: String?
+  private var hasPassedOver = false
 
   private struct Place: Hashable {
     let address: BluetoothAddress
@@ -16,13 +19,19 @@ struct NearbyList: Sendable {
   private static let mostNames = 4
   private static let longestName = 32
 
-  init(service: BluetoothUUID? = nil) { self.service = service }
+  init(service: BluetoothUUID? = nil, adapter wanted: String? = nil) {
+    self.service = service
+    self.wanted = wanted
+  }
 
   mutating func begins(on adapter: String) { self.adapter = adapter }
 
   /// False for one that is not wanted.
   mutating func note(_ device: NearbyDevice) -> Bool {
-    if let service, !device.offers(service) { return false }
+    if let service, !device.offers(service) {
+      hasPassedOver = true
+      return false
+    }
     let place = Place(address: device.address, kind: device.kind)
     if let index = places[place] {
       devices[index] = device
@@ -33,13 +42,24 @@ struct NearbyList: Sendable {
     return true
   }
 
+  private func ways(to device: NearbyDevice) -> [NearbyDevice.Way] { device.ways(to: service, by: wanted) }
+
   // MARK: - For people
+
+  /// What there is to say of an empty list; nil where there is something in it.
+  var lack: String? {
+    guard devices.isEmpty else { return nil }
+    if let service, hasPassedOver {
+      return "Nothing that was heard says that it has the service \(service); without --service all of it is listed."
+    }
+    return "Nothing was heard. Some devices are silent while they are connected, or until a button is pressed."
+  }
 
   /// Those that can be opened first. Lines without line ends; nothing in them moves a terminal's cursor.
   func table(_ paint: Paint) -> [String] {
     var table = TextTable(["NAME", "ADDRESS", "KIND", "DBM", "SERVICES"], paint)
     table.alignRight(3...3)
-    let all = devices.map { (device: $0, ways: $0.ways(to: service)) }
+    let all = devices.map { (device: $0, ways: ways(to: $0)) }
     for (device, ways) in all.filter({ !$0.ways.isEmpty }) + all.filter(\.ways.isEmpty) {
       table.add([
         .init(shown(device.name), device.name == nil ? .dim : .bold), .init("\(device.address)"),
@@ -58,7 +78,7 @@ struct NearbyList: Sendable {
 
   /// One line for each way to open it, or one that ends in "-": address, kind, dBm, name, services, URL, with tabs between them.
   func lines(for device: NearbyDevice) -> [String] {
-    let ways = device.ways(to: service)
+    let ways = ways(to: device)
     let urls = ways.isEmpty ? ["-"] : ways.map { ShellWord.quoted($0.url) }
     let words = [
       "\(device.address)", device.kind.words, device.strength.map { "\($0)" } ?? "-", device.name ?? "-",
@@ -80,7 +100,7 @@ struct NearbyList: Sendable {
   /// One object of JSON, in one line, without its end.
   var json: String {
     JSONValue.object([
-      "adapter": adapter.map { .text($0) }, "devices": .array(devices.map { $0.json($0.ways(to: service)) }),
+      "adapter": adapter.map { .text($0) }, "devices": .array(devices.map { $0.json(ways(to: $0)) }),
     ]).description
   }
 }

@@ -28,12 +28,17 @@ public final class NearbyScan: Sendable {
     var list: NearbyList
     /// Lines that nobody has taken.
     var lines: [String] = []
+    /// Since when it listens.
+    var listensSince: UInt64?
     var end: End?
   }
   public enum End: Sendable {
     case stopped
     case failed(OpenFailure)
   }
+
+  /// While nobody takes them; a device may call itself something else every moment.
+  static let mostLines = 8192
 
   private let state: Mutex<State>
   private let wish: Wish
@@ -62,7 +67,7 @@ public final class NearbyScan: Sendable {
   public init(_ wish: Wish, keepsLines: Bool) throws(SystemError) {
     self.wish = wish
     self.keepsLines = keepsLines
-    state = Mutex(State(list: NearbyList(service: wish.service)))
+    state = Mutex(State(list: NearbyList(service: wish.service, adapter: wish.adapter)))
     lane = try Lane("scan")
     listener = Resident(on: lane) { Listener(on: $0.poller) }
   }
@@ -74,13 +79,17 @@ public final class NearbyScan: Sendable {
   /// `end` follows, in two seconds at most.
   public func stop() { listener.post { _, listener in listener.stop() } }
 
-  private func hear(_ news: BluetoothScan.News) {
+  func hear(_ news: BluetoothScan.News) {
     state.withLock { state in
       switch news {
-      case .listening(let adapter): state.list.begins(on: adapter)
+      case .listening(let adapter):
+        state.list.begins(on: adapter)
+        state.listensSince = monotonicNanoseconds()
       case .heard(let device): _ = state.list.note(device)
       case .found(let device):
-        if state.list.note(device), keepsLines { state.lines += state.list.lines(for: device) }
+        if state.list.note(device), keepsLines, state.lines.count < Self.mostLines {
+          state.lines += state.list.lines(for: device)
+        }
       case .stopped: state.end = .stopped
       case .failed(let failure): state.end = .failed(failure)
       }
@@ -92,8 +101,12 @@ public final class NearbyScan: Sendable {
   /// Nil while it goes on.
   public var end: End? { state.withLock { $0.end } }
 
-  /// Nil before it has begun.
+  /// Since when it listens, on the monotonic clock (ns); nil before an adapter was found and switched on.
+  public var listensSince: UInt64? { state.withLock { $0.listensSince } }
+  /// Nil as long as `listensSince` is.
   public var adapter: String? { state.withLock { $0.list.adapter } }
+  /// What there is to say when nothing is listed.
+  public var lack: String? { state.withLock { $0.list.lack } }
   public var count: Int { state.withLock { $0.list.devices.count } }
 
   public func table(hasColours: Bool) -> [String] { state.withLock { $0.list.table(Paint(isOn: hasColours)) } }

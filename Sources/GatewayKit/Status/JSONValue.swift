@@ -74,8 +74,9 @@ enum JSONValue: Hashable, Sendable {
       case "\n": quoted += "\\n"
       case "\r": quoted += "\\r"
       case "\t": quoted += "\\t"
-      case _ where isControl(scalar):
-        quoted += "\\u00" + (scalar.value < 16 ? "0" : "") + String(scalar.value, radix: 16)
+      case _ where misleads(scalar):
+        let digits = String(scalar.value, radix: 16)
+        quoted += "\\u" + String(repeating: "0", count: 4 - digits.count) + digits
       default: quoted.unicodeScalars.append(scalar)
       }
     }
@@ -84,6 +85,15 @@ enum JSONValue: Hashable, Sendable {
 
   /// C0, DEL and C1: terminals obey the last as well.
   static func isControl(_ scalar: Unicode.Scalar) -> Bool { scalar.value < 32 || 127...159 ~= scalar.value }
+
+  /// What people's screens and readers must not get from a device: controls, and what ends a line or turns the direction of what
+  /// follows (Unicode's bidirectional controls).
+  static func misleads(_ scalar: Unicode.Scalar) -> Bool {
+    switch scalar.value {
+    case 0x061C, 0x200E...0x200F, 0x2028...0x202E, 0x2066...0x2069: true
+    default: isControl(scalar)
+    }
+  }
 
   // MARK: - Looking inside
 

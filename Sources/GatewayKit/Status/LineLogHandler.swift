@@ -57,7 +57,7 @@ public struct LineLogHandler: LogHandler {
     for (key, value) in fields where key != "session" {  // its number is in the message
       let value = "\(value)"
       let isPlain =
-        !value.isEmpty && value.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !JSONValue.isControl($0) }
+        !value.isEmpty && value.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !JSONValue.misleads($0) }
       line += " \(key)=\(isPlain ? value : JSONValue.quote(value))"
     }
     return line + "\n"

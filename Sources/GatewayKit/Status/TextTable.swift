@@ -7,17 +7,9 @@ struct TextTable {
 
     /// What a terminal would obey is shown as a question mark.
     init(_ text: String, _ colour: Paint.Colour? = nil) {
-      let shown = text.unicodeScalars.map { JSONValue.isControl($0) || Cell.turns($0) ? "?" : $0 }
+      let shown = text.unicodeScalars.map { JSONValue.misleads($0) ? "?" : $0 }
       self.text = String(String.UnicodeScalarView(shown))
       self.colour = colour
-    }
-
-    /// Whether it ends a line, or turns the direction of what follows (Unicode's bidirectional controls).
-    private static func turns(_ scalar: Unicode.Scalar) -> Bool {
-      switch scalar.value {
-      case 0x200E...0x200F, 0x2028...0x202E, 0x2066...0x2069: true
-      default: false
-      }
     }
 
     init(stringLiteral text: String) { self.init(text) }

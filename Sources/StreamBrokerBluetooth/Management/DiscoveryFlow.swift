@@ -99,6 +99,8 @@ struct DiscoveryFlow: Sendable {
     case ManagementStatus.permissionDenied: .mayNot
     // Its discovery ends before it is told that it has gone.
     case ManagementStatus.invalidIndex: .isGone
+    // Rejected: one of the kinds is off.
+    case ManagementStatus.notPowered, ManagementStatus.rejected: .isOff
     default: .refused(status: status)
     }
   }

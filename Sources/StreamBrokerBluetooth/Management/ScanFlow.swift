@@ -17,6 +17,8 @@ struct ScanFlow: Sendable {
     case mayNot
     case refused(status: UInt8)
     case isGone
+    /// The adapter, or the kind of Bluetooth that is sought, was switched off.
+    case isOff
     case nothingHeard
   }
 
@@ -84,6 +86,7 @@ extension ScanFlow.Fault {
       "scanning takes CAP_NET_ADMIN; name the device and its 'address-type' in the URL, as in ble://FFE0/00:0A:3A:22:68:73?address-type=public"
     case .refused(let status): "the kernel refused to scan (status \(status))"
     case .isGone: "the adapter has just gone; it is waited for"
+    case .isOff: "the adapter was switched off, or Low Energy on it; the next attempt switches it on again"
     case .nothingHeard:
       "nothing of that kind was heard within \(ScanFlow.patience): it is off, out of range, or connected to another host"
     }

@@ -121,6 +121,13 @@ public final class BluetoothScan {
 
   // MARK: - The end
 
+  // Dropped without `stop()`, on its lane as all else.
+  deinit {
+    poller.timers.cancel(deadline)
+    poller.timers.cancel(retry)
+    ground?.close()
+  }
+
   private func fail(_ failure: OpenFailure) { end(.failed(failure)) }
 
   private func end(_ news: News) {
@@ -158,6 +165,10 @@ extension ScanFlow.Fault {
         advice: "scanning takes CAP_NET_ADMIN: run it as root, or let bluetoothd do it, as by 'bluetoothctl scan on'")
     case .refused(let status): OpenFailure("scan", nil, advice: "the kernel refused to scan (status \(status))")
     case .isGone: OpenFailure("scan", nil, advice: "the adapter has just gone")
+    case .isOff:
+      OpenFailure(
+        "scan", nil,
+        advice: "the adapter was switched off, or one of its two kinds: the next scan switches it on again")
     case .nothingHeard: OpenFailure("scan", nil, advice: advice)
     }
   }

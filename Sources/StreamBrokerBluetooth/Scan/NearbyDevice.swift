@@ -74,9 +74,16 @@ public struct NearbyDevice: Hashable, Sendable {
     service == serialPort ? "Serial Port" : SerialServices.name(of: service)
   }
 
-  /// The best first; empty for what is no serial device, as far as can be told. With `service`, by that one alone.
-  public func ways(to service: BluetoothUUID? = nil) -> [Way] {
-    kind == .classic ? classic(service) : lowEnergy(service)
+  /// The best first; empty for what is no serial device, as far as can be told. With `service`, by that one alone; with `adapter`
+  /// ("hci0", or an address), through it and no other.
+  public func ways(to service: BluetoothUUID? = nil, by adapter: String? = nil) -> [Way] {
+    let ways = kind == .classic ? classic(service) : lowEnergy(service)
+    guard let adapter else { return ways }
+    return ways.map { way in
+      Way(
+        url: way.url + (way.url.contains("?") ? "&" : "?") + "adapter=\(adapter)", service: way.service,
+        isSure: way.isSure)
+    }
   }
 
   private func classic(_ wanted: BluetoothUUID?) -> [Way] {
