@@ -104,7 +104,7 @@ struct RFCOMMListenerTests {
     let config = try routeConfig(listen: "rfcomm://?name=a%20b&role=monitor", endpoint: "sim://echo")
     try await withRoute(config, bluetooth: machine.host) { story, _ in
       let bound = try story.bound()
-      #expect(bound == "rfcomm://?channel=1&name=a%20b")
+      #expect(bound == "rfcomm://?channel=30&name=a%20b")
     }
   }
 

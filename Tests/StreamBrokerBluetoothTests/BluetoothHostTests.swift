@@ -1,6 +1,7 @@
 // A host whose kernel is played: adapters come and go, sockets are of this machine.
 
 import ByteStreams
+import Dispatch
 import Glibc
 import StreamBroker
 import StreamTestKit
@@ -17,6 +18,14 @@ struct BluetoothHostTests {
     private let port: MessagePort
     let refusal = Mutex<OpenFailure?>(nil)
     let channels = Mutex<[String]>([])
+    let numbers = Mutex<[UInt8?]>([])
+    /// Channels that another program has.
+    let taken = Mutex<Set<UInt8>>([])
+    /// Held where a channel is not to be made yet.
+    let gate = DispatchSemaphore(value: 0)
+    let isSlow = Mutex(false)
+    /// What hci0 does: on, connectable, Classic.
+    let settings = Mutex<UInt8>(0x83)
 
     init() throws { port = try MessagePort() }
 
@@ -29,6 +38,13 @@ struct BluetoothHostTests {
         return .success(DescriptorParcel(Descriptor(owning: ends[0])))
       } channel: { [self] offer, adapter in
         if let refusal = refusal.withLock({ $0.take() }) { return .failure(refusal) }
+        if isSlow.withLock({ $0 }), gate.wait(timeout: .now() + 30) == .timedOut {
+          return .failure(OpenFailure("wait", nil))
+        }
+        numbers.withLock { $0.append(offer.channel) }
+        if let channel = offer.channel, taken.withLock({ $0.contains(channel) }) {
+          return .failure(OpenFailure("listen", SystemError("bind", EADDRINUSE)))
+        }
         channels.withLock { $0.append(adapter?.description ?? "all") }
         do {
           return .success((try port.listen(), Int(offer.channel ?? 9)))
@@ -57,17 +73,21 @@ struct BluetoothHostTests {
     }
 
     /// Answers what is asked of adapters up to a command: hci0 has an address that ends so; with nil there is none. Blocks.
-    func play(_ adapter: UInt8?, until last: UInt16) throws {
+    func play(_ adapter: UInt8?, until last: UInt16, times: Int = 1) throws {
+      var left = times
       while true {
         let code = try command()
         switch code {
         case 3: say(Self.event(1, 0xFFFF, [3, 0, 0] + (adapter == nil ? [0, 0] : [1, 0, 0, 0])))
         case 4:
-          let information = [adapter ?? 0, 0, 0, 0, 0, 0, 9, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0x83, 0, 0, 0, 0, 0, 0]
+          let information = [
+            adapter ?? 0, 0, 0, 0, 0, 0, 9, 0xFF, 0xFF, 0xFF, 2, 0, 0, settings.withLock { $0 }, 0, 0, 0, 0, 0, 0,
+          ]
           say(Self.event(1, 0, [4, 0, 0] + information))
         default: say(Self.event(1, 0, [UInt8(code), 0, 0]))
         }
-        if code == last { return }
+        if code == last { left -= 1 }
+        if left == 0 { return }
       }
     }
 
@@ -105,6 +125,12 @@ struct BluetoothHostTests {
     SDPServer(on: poller) { _ in .failure(OpenFailure("list the service", nil, advice: "nobody does")) }
   }
 
+  /// One that awaits the kernel's answers as long as a busy machine may take.
+  private func host(_ machine: Machine, on lane: isolated Lane) -> BluetoothHost {
+    BluetoothHost(
+      on: lane.poller, services: services(lane.poller), sockets: machine.sockets, patience: .seconds(60))
+  }
+
   private static func offer(_ text: String) throws -> RFCOMMOffer {
     let grammar = SchemeGrammar(
       "rfcomm", example: "rfcomm://", authority: .none,
@@ -119,7 +145,7 @@ struct BluetoothHostTests {
   func comesAndGoes() async throws {
     let machine = try Machine()
     try await onLane { lane in
-      let host = BluetoothHost(on: lane.poller, services: services(lane.poller), sockets: machine.sockets)
+      let host = self.host(machine, on: lane)
       let story = Story()
       let told = Resident(story, on: lane)
       host.open(1, try Self.offer("?channel=3")) { news in told.post { _, story in story.hear(news) } }
@@ -155,7 +181,7 @@ struct BluetoothHostTests {
   func rebinds() async throws {
     let machine = try Machine()
     try await onLane { lane in
-      let host = BluetoothHost(on: lane.poller, services: services(lane.poller), sockets: machine.sockets)
+      let host = self.host(machine, on: lane)
       let story = Story()
       let told = Resident(story, on: lane)
       host.open(1, try Self.offer("?adapter=hci0")) { news in told.post { _, story in story.hear(news) } }
@@ -167,7 +193,115 @@ struct BluetoothHostTests {
       }
       await story.wait(3, on: lane)
       #expect(machine.channels.withLock { $0 } == ["00:00:00:00:00:00", "00:00:00:00:00:05"])
-      #expect(story.words.filter { $0 == "listens on 9" }.count == 2)
+      #expect(story.words.filter { $0 == "listens on 30" }.count == 2)
+      host.close(1)
+    }
+  }
+
+  @Test("chooses channels that nobody has and nobody names, and leaves one that is named later")
+  func chooses() async throws {
+    let machine = try Machine()
+    machine.taken.withLock { $0 = [29] }
+    try await onLane { lane in
+      let host = self.host(machine, on: lane)
+      let stories = (0..<4).map { _ in Story() }
+      for (number, text) in ["?channel=30", "", "?adapter=hci0"].enumerated() {
+        let told = Resident(stories[number], on: lane)
+        host.open(UInt64(number), try Self.offer(text)) { news in told.post { _, story in story.hear(news) } }
+      }
+      // Each asks by itself.
+      try await onOwnThread { try machine.play(0, until: 4, times: 3) }
+      for story in stories[..<3] { await story.wait(2, on: lane) }
+      #expect(stories[0].words[0] == "listens on 30")
+      #expect(Set([stories[1].words[0], stories[2].words[0]]) == ["listens on 28", "listens on 27"])
+      let told = Resident(stories[3], on: lane)
+      host.open(3, try Self.offer("?channel=27")) { news in told.post { _, story in story.hear(news) } }
+      try await onOwnThread { try machine.play(0, until: 4) }
+      await stories[3].wait(1, on: lane)
+      #expect(stories[3].words[0].contains("another listener"))
+      try await onOwnThread { try machine.play(0, until: 4) }
+      await stories[3].wait(2, on: lane)
+      #expect(stories[3].words[1] == "listens on 27")
+      let moved = stories[1].words[0] == "listens on 27" ? stories[1] : stories[2]
+      await moved.wait(3, on: lane)
+      #expect(moved.words[2] == "listens on 26")
+      for number in 0..<4 as Range<UInt64> { host.close(number) }
+    }
+  }
+
+  @Test("says when there is no channel left")
+  func full() async throws {
+    let machine = try Machine()
+    machine.taken.withLock { $0 = Set(1...30) }
+    try await onLane { lane in
+      let host = self.host(machine, on: lane)
+      let story = Story()
+      let told = Resident(story, on: lane)
+      host.open(1, try Self.offer("")) { news in told.post { _, story in story.hear(news) } }
+      try await onOwnThread { try machine.play(0, until: 4) }
+      await story.wait(1, on: lane)
+      #expect(story.words[0].contains("no channel is free"))
+      #expect(machine.numbers.withLock { $0 } == (1...30).reversed())
+      host.close(1)
+    }
+  }
+
+  @Test("waits, and says so, where the kernel does not answer")
+  func silent() async throws {
+    let machine = try Machine()
+    try await onLane { lane in
+      let host = BluetoothHost(
+        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, patience: .milliseconds(50))
+      let story = Story()
+      let told = Resident(story, on: lane)
+      host.open(1, try Self.offer("")) { news in told.post { _, story in story.hear(news) } }
+      await story.wait(1, on: lane)
+      #expect(story.words[0].contains("did not answer"))
+      // It is asked again.
+      #expect(try await onOwnThread { [try machine.command(), try machine.command()] } == [3, 3])
+      host.close(1)
+    }
+  }
+
+  @Test("makes another socket where the adapter became another while it was made")
+  func changes() async throws {
+    let machine = try Machine()
+    machine.isSlow.withLock { $0 = true }
+    try await onLane { lane in
+      let host = self.host(machine, on: lane)
+      let story = Story()
+      let told = Resident(story, on: lane)
+      host.open(1, try Self.offer("?adapter=hci0")) { news in told.post { _, story in story.hear(news) } }
+      try await onOwnThread {
+        try machine.play(0, until: 4)
+        machine.say(Machine.event(5, 0, []))
+        try machine.play(5, until: 4)
+        // Asked again only after that answer was heard.
+        machine.say(Machine.event(6, 0, [0, 0, 0, 0]))
+        try machine.play(5, until: 4)
+      }
+      machine.gate.signal()
+      machine.gate.signal()
+      await story.wait(2, on: lane)
+      #expect(machine.channels.withLock { $0 } == ["00:00:00:00:00:00", "00:00:00:00:00:05"])
+      host.close(1)
+    }
+  }
+
+  @Test(
+    "says that nobody pairs where pairing is asked for",
+    arguments: [("high", 0x83, true), ("high", 0x93, false), ("low", 0x83, false)])
+  func pairing(security: String, settings: UInt8, isSaid: Bool) async throws {
+    let machine = try Machine()
+    machine.settings.withLock { $0 = settings }
+    try await onLane { lane in
+      let host = self.host(machine, on: lane)
+      let story = Story()
+      let told = Resident(story, on: lane)
+      host.open(1, try Self.offer("?security=\(security)")) { news in told.post { _, story in story.hear(news) } }
+      try await onOwnThread { try machine.play(0, until: 4) }
+      await story.wait(2, on: lane)
+      #expect(story.words[1].contains("run it with an agent") == isSaid)
       host.close(1)
     }
   }
@@ -177,7 +311,7 @@ struct BluetoothHostTests {
     let machine = try Machine()
     machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }
     try await onLane { lane in
-      let host = BluetoothHost(on: lane.poller, services: services(lane.poller), sockets: machine.sockets)
+      let host = self.host(machine, on: lane)
       let story = Story()
       let told = Resident(story, on: lane)
       host.open(1, try Self.offer("?channel=3&discoverable=yes")) { news in told.post { _, story in story.hear(news) } }

@@ -77,6 +77,16 @@ struct ReachFlowTests {
     let hidden = play(
       nil, isDiscoverable: true, Kernel.list(0), Kernel.classic(0), Kernel.answer(.setDiscoverable, 0, status: denied))
     #expect(reached(hidden.last)?.remark == .notDiscoverable("hci0"))
+    // Only what is denied takes a capability.
+    let refused = play(
+      nil, isDiscoverable: true, Kernel.list(0), closed, Kernel.answer(.setConnectable, 0, status: 0x0B))
+    #expect(reached(refused.last)?.remark == .refused("hci0", .setConnectable, status: 0x0B))
+    #expect(reached(refused.last)?.remark?.advice.contains("status 11") == true)
+    let unseen = play(
+      nil, isDiscoverable: true, Kernel.list(0), Kernel.classic(0), Kernel.answer(.setDiscoverable, 0, status: 0x0B))
+    #expect(reached(unseen.last)?.remark == .refused("hci0", .setDiscoverable, status: 0x0B))
+    let gone = play(nil, Kernel.list(0), closed, Kernel.answer(.setConnectable, 0, status: 0x11))
+    #expect(gone.last == .waits(.isGone("hci0")))
     let off = play(nil, Kernel.list(0), Kernel.classic(0, isOn: false), Kernel.answer(.setPowered, 0, status: denied))
     #expect(off.last == .waits(.mayNot("hci0", isOff: true)))
   }
@@ -103,6 +113,17 @@ struct ReachFlowTests {
     #expect(
       play(nil, Kernel.list(0), off, Kernel.answer(.setPowered, 0, status: 0x0D)).last
         == .waits(.refused("hci0", status: 0x0D)))
+  }
+
+  @Test("is another where the first can't be switched on and none is named")
+  func blocked() {
+    let off = [Kernel.list(0, 1), Kernel.classic(0, isOn: false), Kernel.classic(1, isOn: false)]
+    let blocked = Kernel.answer(.setPowered, 0, status: 0x12)
+    let other = play(nil, off[0], off[1], off[2], blocked, Kernel.answer(.setPowered, 1))
+    #expect(other.dropLast().last == .send(.turnOn(.setPowered, of: 1)) && reached(other.last)?.name == "hci1")
+    let none = play(nil, off[0], off[1], off[2], blocked, Kernel.answer(.setPowered, 1, status: 0x14))
+    #expect(none.last == .waits(.isBlocked("hci0")))
+    #expect(play("hci0", off[0], off[1], off[2], blocked).last == .waits(.isBlocked("hci0")))
   }
 
   @Test("is looked at anew whenever adapters come, go or change, at any step")

@@ -169,7 +169,14 @@ struct SDPServerTests {
             return .failure(error)
           }
         }, { Self.own(port) })
-      let server = SDPServer(on: lane.poller, deference: .zero, find: { finds.find($0) })
+      let deference = Duration.seconds(3)
+      let times = Mutex<[UInt64]>([])
+      let server = SDPServer(on: lane.poller, deference: deference) { mayOpenOwn in
+        times.withLock { $0.append(monotonicNanoseconds()) }
+        let place = finds.find(mayOpenOwn)
+        if !mayOpenOwn, case .success(.own) = place { return .failure(OpenFailure("register", nil)) }
+        return place
+      }
       let told = Told()
       server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
       let connection = try await onOwnThread { try bluetoothd.accept() }
@@ -178,13 +185,59 @@ struct SDPServerTests {
       #expect(try await onOwnThread { try connection.receive(exactly: request.count) } == request)
       try await onOwnThread { try connection.send([0x76, 0, 1, 0, 4, 0, 1, 0, 9]) }
       await told.wait(1, on: lane)
+      let end = monotonicNanoseconds()
       connection.close()
       // It does not come back: the place is taken then.
       await told.wait(3, on: lane)
       #expect(told.all.count == 3 && told.all[0] == nil && told.all[2] == nil)
       #expect(told.all[1]?.description.contains("bluetoothd has ended") == true)
-      #expect(finds.wishes.first == true && finds.wishes.last == true)
+      // While it is waited for nothing of ours is opened.
+      let wishes = Array(zip(finds.wishes, times.withLock { $0 }))
+      #expect(wishes.first?.0 == true && wishes.last?.0 == true && wishes.contains { !$0.0 })
+      for (mayOpenOwn, time) in wishes.dropFirst() where mayOpenOwn {
+        #expect(time >= end + deference.nanoseconds)
+      }
       server.remove(1)
+    }
+    bluetoothd.close()
+  }
+
+  @Test("is asked for each in turn where bluetoothd refuses, and all are told")
+  func refuses() async throws {
+    let folder = try TemporaryFolder()
+    let bluetoothd = try UnixServer(folder / "sdp")
+    try await onLane { lane in
+      let path = bluetoothd.path
+      let server = SDPServer(on: lane.poller) { _ in
+        do throws(OpenFailure) {
+          guard let socket = try ServicePlace.connect(path) else { return .failure(OpenFailure("x", nil)) }
+          return .success(.daemon(socket))
+        } catch {
+          return .failure(error)
+        }
+      }
+      let stories = [Told(), Told()]
+      for number in 0..<2 {
+        server.add(UInt64(number), try Self.offer(), channel: UInt8(7 + number)) { stories[number].hear($0) }
+      }
+      var connections: [FarEnd] = []
+      for channel in [7, 8, 7] as [UInt8] {
+        let connection = try await onOwnThread { try bluetoothd.accept() }
+        connections.append(connection)
+        let record = ServiceRecord(BluetoothUUID(0x1101), channel: channel, name: "gps")
+        let request = ServiceRegistration.request(record, transaction: 1)
+        #expect(try await onOwnThread { try connection.receive(exactly: request.count) } == request)
+        let refusal: [UInt8] = [0x01, 0, 1, 0, 2, 0, 3]
+        let answer: [UInt8] = connections.count == 1 ? refusal : [0x76, 0, 1, 0, 4, 0, 1, 0, 9]
+        try await onOwnThread { try connection.send(answer) }
+        if connections.count == 1 { for story in stories { await story.wait(1, on: lane) } }
+      }
+      for story in stories {
+        await story.wait(2, on: lane)
+        #expect(story.all.count == 2 && story.all[0] != nil && story.all[1] == nil)
+      }
+      for number in 0..<2 { server.remove(UInt64(number)) }
+      for connection in connections { connection.close() }
     }
     bluetoothd.close()
   }
@@ -199,10 +252,12 @@ struct SDPServerTests {
       }
       let finds = Finds(
         taken, taken, { Self.own(port) })
-      let server = SDPServer(on: lane.poller, find: { finds.find($0) })
+      let server = SDPServer(on: lane.poller, deference: .zero, find: { finds.find($0) })
       let told = Told()
       server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
       await told.wait(2, on: lane)
+      // The first time that it was free it was left to who had it.
+      #expect(finds.wishes.count == 4)
       #expect(told.all.count == 2 && told.all[0]?.description.contains("--compat") == true && told.all[1] == nil)
       server.remove(1)
     }

@@ -28,8 +28,17 @@ extension ConfigBuilder {
     guard let name = names.first else { return }
     for listener in listeners where listener.url.scheme == "rfcomm" {
       reader.warn(
-        "'\(name)' is about networks, and whoever comes over Bluetooth is let in; 'security=high' lets in those only who are "
-          + "paired by a number that was compared",
+        "'\(name)' is about networks, and whoever comes over Bluetooth is let in; who may pair decides, "
+          + "which is bluetoothd's",
+        at: listener.place, listener.path)
+    }
+  }
+
+  /// Nobody pairs here.
+  mutating func checkPairing(_ listeners: [ConfigURL]) {
+    for listener in listeners where listener.url.scheme == "rfcomm" && listener.url.string("security") == "high" {
+      reader.warn(
+        "'security=high' lets in those only who compared a number with an agent of bluetoothd's; without one nobody gets in",
         at: listener.place, listener.path)
     }
   }

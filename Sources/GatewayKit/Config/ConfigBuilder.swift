@@ -112,6 +112,7 @@ struct ConfigBuilder {
       checkProxies(listener)
     }
     checkNetworks(listeners, settings)
+    checkPairing(listeners)
     let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,

@@ -29,10 +29,10 @@ public enum ListenerSchemes {
     SchemeGrammar(
       "rfcomm", example: "rfcomm://?channel=3&name=gps", authority: .none,
       parameters: [
-        Parameter("channel", .integer(1...30), "the server channel; else the first that is free"),
+        Parameter("channel", .integer(1...30), "the server channel; else one that is free"),
         Parameter("name", .text, "the name of the service record; else the route's"),
         Parameter("uuid", .uuid, standard: "1101", "the class of the service record"),
-        Parameter("adapter", .text, "the Bluetooth adapter, by name (hci0) or address; else all"),
+        Parameter("adapter", .text, "the Bluetooth adapter, by name (hci0) or address; else all that are on"),
         Parameter("security", .words(["low", "medium", "high"]), "none, encrypted, or authenticated pairing"),
         Parameter("discoverable", .flag, standard: "no", "others find the adapter when they look around"),
         role,

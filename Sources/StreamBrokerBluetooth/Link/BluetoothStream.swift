@@ -22,6 +22,8 @@ final class BluetoothStream: PolledStream {
   let socket: PolledSocket
   // The last write was short, so the queue is full: the next try need not ask the kernel. Until it says otherwise.
   private var isFull = false
+  // Told of before it was read.
+  private var endIsTold = false
 
   private let longestMessage: Int
   private let isLE: Bool
@@ -32,8 +34,8 @@ final class BluetoothStream: PolledStream {
   var unread: Int? { isLE && socket.isOpen && !socket.isHungUp ? Int(bluetooth_unsent(socket.raw)) : nil }
 
   /// Takes over a connected, non-blocking socket of the stream kind. On an LE channel one write is one message, of
-  /// `longestMessage` bytes at most. With `hangsUpInOrder` a hang-up is an end and no error: RFCOMM has no other. `facts` are
-  /// known of the device already.
+  /// `longestMessage` bytes at most. With `hangsUpInOrder` a hang-up is an end and no error, and a write says EPIPE then: RFCOMM
+  /// has no other. `facts` are known of the device already.
   init(
     _ descriptor: consuming Descriptor, longestMessage: Int = .max, isLE: Bool = false, hangsUpInOrder: Bool = false,
     on poller: Poller, knowing facts: DeviceFacts = DeviceFacts()
@@ -89,7 +91,7 @@ final class BluetoothStream: PolledStream {
       default:
         let error = socket.breakOff()
         if taken > 0 { return .moved(taken) }  // the next one throws it
-        throw error
+        throw hangsUpInOrder && error.errno == ECONNRESET ? SystemError("write", EPIPE) : error
       }
     }
   }
@@ -106,6 +108,11 @@ final class BluetoothStream: PolledStream {
     // The writer first: what it makes room for, the reader's turn can fill.
     if (writable && writer.contains(.writable)) || (readable && writer.contains(.readable)) { tell(.hasSpaceAvailable) }
     if (readable && reader.contains(.readable)) || (writable && reader.contains(.writable)) { tell(.hasBytesAvailable) }
+    // Who does not read because there is no room would else not learn that nobody is there any more.
+    if hungUp && !endIsTold && !socket.readEnded && reader.isEmpty {
+      endIsTold = true
+      tell(.lastByteIsIn)
+    }
     if hungUp && socket.readEnded && reader.isEmpty && writer.isEmpty { tell(.endEncountered) }
   }
 

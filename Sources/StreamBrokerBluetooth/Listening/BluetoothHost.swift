@@ -25,11 +25,16 @@ struct HostSockets: Sendable {
 }
 
 public final class BluetoothHost {
+  static let nobodyPairs =
+    "'security' takes pairing, which is bluetoothd's, and it does not run here or lets nobody pair: run it with an agent, as by "
+    + "'bluetoothctl agent on' and 'pairable on', or nobody gets in who is not paired already"
   static let noKernel = "this kernel has no Bluetooth, or keeps it from a container without the host's network"
   /// The pause between two tries.
   public static let retry = Duration.seconds(2)
   private static let moment = Duration.milliseconds(200)
   private static let mostAttempts = 1024
+  // Bluetooth Core, RFCOMM, section 5.4: channels are 1 to 30.
+  private static let lastChannel: UInt8 = 30
 
   private final class Post {
     let offer: RFCOMMOffer
@@ -40,6 +45,10 @@ public final class BluetoothHost {
     /// The socket that was told of: its channel, and the adapter that it is bound to, if to one.
     var socket: (channel: Int, adapter: BluetoothAddress?)?
     var making: (any Opening)?
+    /// Where no channel is named: the one that is tried now.
+    var tried: UInt8?
+    /// Runs while the kernel is asked.
+    var silence: Timers.Token?
     var waits: OpenFailure?
     var limits: [OpenFailure] = []
     var unlisted: OpenFailure?
@@ -60,10 +69,16 @@ public final class BluetoothHost {
   private var opening: (any Opening)?
   private var retryTimer: Timers.Token?
   private let queue = DeviceQueue.of("bluetooth")  // as for endpoints
+  /// For the answers of one look at the adapters.
+  private let patience: Duration
 
   public convenience init(on poller: Poller) { self.init(on: poller, services: SDPServer(on: poller)) }
 
-  init(on poller: Poller, services: SDPServer, sockets: HostSockets = HostSockets()) {
+  init(
+    on poller: Poller, services: SDPServer, sockets: HostSockets = HostSockets(),
+    patience: Duration = AdapterFlow.patience
+  ) {
+    self.patience = patience
     self.poller = poller
     self.sockets = sockets
     self.services = services
@@ -75,12 +90,13 @@ public final class BluetoothHost {
   public func open(_ number: UInt64, _ offer: RFCOMMOffer, _ tell: @escaping @Sendable (RFCOMMNews) -> Void) {
     let post = Post(offer, tell)
     posts[number] = post
-    if let management { management.send(post.flow.begin()) } else { openManagement() }
+    if management != nil { ask(post.flow.begin(), post) } else { openManagement() }
   }
 
   public func close(_ number: UInt64) {
     guard let post = posts.removeValue(forKey: number) else { return }
     post.making?.cancel()
+    poller.timers.cancel(post.silence)
     services.remove(number)
     guard posts.isEmpty else { return }
     poller.timers.cancel(retryTimer)
@@ -105,11 +121,9 @@ public final class BluetoothHost {
       case .success(let socket):
         let management = ManagementSocket(socket, on: poller) { [weak self] in self?.hear($0) }
         self.management = management
+        management.start()
         // Each flow asks by itself; the answers are for all.
-        var commands = posts.values.map { $0.flow.begin() }
-        guard !commands.isEmpty else { return }
-        management.start(commands.removeFirst())
-        for command in commands { management.send(command) }
+        for post in posts.values { ask(post.flow.begin(), post) }
       }
     }
   }
@@ -125,9 +139,26 @@ public final class BluetoothHost {
     }
   }
 
+  private func ask(_ command: ManagementCommand, _ post: Post) {
+    guard let management else { return }
+    if post.silence == nil {
+      post.silence = poller.timers.after(patience) { [weak self, weak post] in
+        guard let self, let post else { return }
+        post.silence = nil
+        wait(post, OpenFailure("choose an adapter", nil, advice: ReachFlow.Fault.silent.advice))
+      }
+    }
+    management.send(command)
+  }
+
+  private func isAnswered(_ post: Post) {
+    poller.timers.cancel(post.silence)
+    post.silence = nil
+  }
+
   private func handle(_ step: ReachFlow.Step, _ post: Post, _ number: UInt64) {
     switch step {
-    case .send(let command): management?.send(command)
+    case .send(let command): ask(command, post)
     case .wait: break
     case .retryLater:
       poller.timers.after(Self.moment) { [weak self, weak post] in
@@ -136,6 +167,7 @@ public final class BluetoothHost {
       }
     case .waits(let fault): wait(post, OpenFailure("choose an adapter", nil, advice: fault.advice))
     case .reachable(let reached):
+      isAnswered(post)
       post.reached = reached
       listen(post, number)
     }
@@ -143,9 +175,11 @@ public final class BluetoothHost {
 
   /// Nobody can connect, and why; said once per reason.
   private func wait(_ post: Post, _ failure: OpenFailure) {
+    isAnswered(post)
     post.reached = nil
     post.making?.cancel()
     post.making = nil
+    post.tried = nil
     if post.waits != failure { post.tell(.waits(failure)) }
     post.waits = failure
     setRetry()
@@ -156,8 +190,8 @@ public final class BluetoothHost {
     retryTimer = poller.timers.after(Self.retry) { [weak self] in
       guard let self else { return }
       retryTimer = nil
-      guard let management else { return openManagement() }
-      for post in posts.values where post.waits != nil { management.send(post.flow.begin()) }
+      guard management != nil else { return openManagement() }
+      for post in posts.values where post.waits != nil { ask(post.flow.begin(), post) }
     }
   }
 
@@ -172,8 +206,25 @@ public final class BluetoothHost {
       return tellLimits(post)
     }
     guard post.making == nil else { return }
-    let (offer, channel) = (post.offer, sockets.channel)
+    var offer = post.offer
+    if let channel = offer.channel {
+      // The kernel lets both have it where one is on all adapters.
+      for (number, other) in posts where other.offer.channel == nil && other.socket?.channel == Int(channel) {
+        other.socket = nil
+        listen(other, number)
+        return wait(
+          post, OpenFailure("listen on channel \(channel)", nil, advice: "another listener is about to leave it"))
+      }
+    } else {
+      offer.channel = free(for: number, below: post.tried ?? Self.lastChannel + 1)
+      post.tried = offer.channel
+      if offer.channel == nil {
+        return wait(post, OpenFailure("listen on a channel", nil, advice: "no channel is free"))
+      }
+    }
+    let channel = sockets.channel
     post.making = queue.open("channel", most: Self.mostAttempts, on: poller) {
+      [offer] in
       channel(offer, adapter)
     } undo: {
       _ = $0.0.take()
@@ -181,16 +232,30 @@ public final class BluetoothHost {
       guard let self, let post, posts[number] === post else { return }
       post.making = nil
       switch result {
+      // Another program has that one.
+      case .failure(let failure) where post.tried != nil && failure.cause?.errno == EADDRINUSE: listen(post, number)
       case .failure(let failure): wait(post, failure)
       case .success(let (socket, channel)): opened(socket, channel, adapter, post, number)
       }
     }
   }
 
+  /// The last that none of the other offers has, or names. Not the kernel's choice: it compares addresses, and would give a channel of all
+  /// adapters to one of them again.
+  private func free(for number: UInt64, below limit: UInt8) -> UInt8? {
+    var taken: Set<UInt8> = []
+    for (other, post) in posts where other != number {
+      for channel in [post.offer.channel, post.tried] { if let channel { taken.insert(channel) } }
+      if let socket = post.socket { taken.insert(UInt8(clamping: socket.channel)) }
+    }
+    return (1..<max(1, limit)).last { !taken.contains($0) }
+  }
+
   private func opened(
     _ socket: DescriptorParcel, _ channel: Int, _ adapter: BluetoothAddress?, _ post: Post, _ number: UInt64
   ) {
     post.socket = (channel, adapter)
+    post.tried = nil
     post.waits = nil
     post.tell(.listens(socket, channel: channel))
     services.remove(number)
@@ -200,12 +265,17 @@ public final class BluetoothHost {
       post.isListed = true
       tellLimits(post)
     }
+    // The adapter may have become another meanwhile.
+    listen(post, number)
   }
 
   /// What keeps others away, once it is known.
   private func tellLimits(_ post: Post) {
     var limits: [OpenFailure] = []
     if let remark = post.reached?.remark { limits.append(OpenFailure("use the adapter", nil, advice: remark.advice)) }
+    if post.offer.asksToPair, post.reached?.isBondable == false {
+      limits.append(OpenFailure("pair with clients", nil, advice: Self.nobodyPairs))
+    }
     if let unlisted = post.unlisted { limits.append(unlisted) }
     guard limits != post.limits, post.isListed else { return }
     post.limits = limits

@@ -7,14 +7,17 @@ import StreamBroker
 
 /// A listener's URL, read.
 public struct RFCOMMOffer: Hashable, Sendable {
-  /// Nil for the first that is free.
-  public let channel: UInt8?
+  /// Nil for one that is free, which the host chooses.
+  public internal(set) var channel: UInt8?
   let uuid: BluetoothUUID
   let name: String
   /// By name or address; nil for all.
   let adapter: String?
   let security: BluetoothTarget.Security?
   let isDiscoverable: Bool
+
+  /// The kernel lets in only those who are paired, or pair now.
+  var asksToPair: Bool { security == .medium || security == .high }
 
   // Clients that may wait for accept(2).
   private static let queue: Int32 = 16
@@ -47,7 +50,6 @@ public struct RFCOMMOffer: Hashable, Sendable {
       let advice: String? =
         switch error.errno {
         case EADDRINUSE: "another program listens on that channel"
-        case EINVAL where channel == nil: "no channel is free"
         case EAFNOSUPPORT, EPROTONOSUPPORT: BluetoothHost.noKernel
         default: nil
         }

@@ -15,6 +15,8 @@ struct ReachFlow: Sendable {
     let name: String
     let address: BluetoothAddress
     var remark: Remark?
+    /// Others may pair with it, which bluetoothd sees to.
+    var isBondable = false
   }
 
   typealias Fault = AdapterFlow.Fault
@@ -24,13 +26,15 @@ struct ReachFlow: Sendable {
     /// Those only that are paired: switching that takes CAP_NET_ADMIN.
     case notConnectable(String)
     case notDiscoverable(String)
+    /// The kernel refused to switch one of the two.
+    case refused(String, ManagementCommand.Code, status: UInt8)
   }
 
   private enum State: Hashable {
     case listing, asking, connectable, discoverable, powering, watching
   }
 
-  /// "hci0" or an address; nil takes the first that is on, else the first.
+  /// "hci0" or an address; nil takes the first that is on, else the first that can be switched on.
   let wanted: String?
   /// Others shall find it when they look around.
   let isDiscoverable: Bool
@@ -38,6 +42,9 @@ struct ReachFlow: Sendable {
   private var left: [UInt16] = []
   private var adapters: [ManagedAdapter] = []
   private var chosen: ManagedAdapter?
+  /// To be tried when the chosen one can't be switched on, and why those before it could not.
+  private var others: [ManagedAdapter] = []
+  private var fault: Fault?
   private var remark: Remark?
   /// Something has changed while it was being looked at.
   private var isStale = false
@@ -50,6 +57,7 @@ struct ReachFlow: Sendable {
   /// Looks at everything anew; at any time.
   mutating func begin() -> ManagementCommand {
     (state, left, adapters, chosen, remark, isStale) = (.listing, [], [], nil, nil, false)
+    (others, fault) = ([], nil)
     return .list
   }
 
@@ -103,6 +111,7 @@ struct ReachFlow: Sendable {
     } else {
       let fit = adapters.filter(\.speaksClassic)
       chosen = fit.first(where: \.isOn) ?? fit.first ?? adapters.first
+      others = fit.filter { $0 != chosen }
     }
     guard let chosen else { return rest(.waits(.none)) }
     guard chosen.speaksClassic else { return rest(.waits(.noClassic(chosen.name))) }
@@ -121,28 +130,45 @@ struct ReachFlow: Sendable {
       if isDiscoverable, !chosen.does.contains(.discoverable), remark == nil { return .send(.showAlways(chosen.index)) }
       return goOn(from: .powering, chosen)
     case .powering where !chosen.isOn: return .send(.turnOn(.setPowered, of: chosen.index))
-    default: return rest(.reachable(Reached(name: chosen.name, address: chosen.address, remark: remark)))
+    default:
+      return rest(
+        .reachable(
+          Reached(
+            name: chosen.name, address: chosen.address, remark: remark, isBondable: chosen.does.contains(.bondable))))
     }
   }
 
   private mutating func isSet(_ status: UInt8) -> Step {
     guard let chosen else { return .wait }
     if status == ManagementStatus.busy { return .retryLater }
+    let name = chosen.name
     switch (state, status) {
+    case (.connectable, ManagementStatus.success): return goOn(from: .discoverable, chosen)
+    case (.discoverable, ManagementStatus.success): return goOn(from: .powering, chosen)
+    case (_, ManagementStatus.success): return goOn(from: .watching, chosen)
+    case (_, ManagementStatus.invalidIndex): return giveUp(.isGone(name))
     case (.connectable, _):
-      if status != ManagementStatus.success { remark = .notConnectable(chosen.name) }
+      let mayNot = status == ManagementStatus.permissionDenied
+      remark = mayNot ? .notConnectable(name) : .refused(name, .setConnectable, status: status)
       return goOn(from: .discoverable, chosen)
     case (.discoverable, _):
-      if status != ManagementStatus.success { remark = .notDiscoverable(chosen.name) }
+      let mayNot = status == ManagementStatus.permissionDenied
+      remark = mayNot ? .notDiscoverable(name) : .refused(name, .setDiscoverable, status: status)
       return goOn(from: .powering, chosen)
-    case (_, ManagementStatus.success): return goOn(from: .watching, chosen)
-    case (_, ManagementStatus.permissionDenied): return rest(.waits(.mayNot(chosen.name, isOff: true)))
+    case (_, ManagementStatus.permissionDenied): return giveUp(.mayNot(name, isOff: true))
     // Kernels say the second of one that rfkill blocks.
-    case (_, ManagementStatus.blocked), (_, ManagementStatus.failed):
-      return rest(.waits(.isBlocked(chosen.name)))
-    case (_, ManagementStatus.invalidIndex): return rest(.waits(.isGone(chosen.name)))
-    default: return rest(.waits(.refused(chosen.name, status: status)))
+    case (_, ManagementStatus.blocked), (_, ManagementStatus.failed): return giveUp(.isBlocked(name))
+    default: return giveUp(.refused(name, status: status))
     }
+  }
+
+  /// The chosen one is no use: the next, if there is one, else what was wrong with the first.
+  private mutating func giveUp(_ fault: Fault) -> Step {
+    self.fault = self.fault ?? fault
+    guard !others.isEmpty else { return rest(.waits(self.fault ?? fault)) }
+    let next = others.removeFirst()
+    (chosen, remark) = (next, nil)
+    return goOn(from: .connectable, next)
   }
 
   private mutating func rest(_ step: Step) -> Step {
@@ -160,6 +186,8 @@ extension ReachFlow.Remark {
         + "discoverable on'"
     case .notDiscoverable(let name):
       "the adapter \(name) can't be found by others; showing it takes CAP_NET_ADMIN, or 'bluetoothctl discoverable on'"
+    case .refused(let name, let code, let status):
+      "the kernel refused to make the adapter \(name) \(code == .setConnectable ? "connectable" : "discoverable") (status \(status))"
     }
   }
 }

@@ -24,6 +24,8 @@ final class SDPServer {
     var registration: SDPRegistration?
     /// What was told last; nil when nothing was yet.
     var told: OpenFailure??
+    /// How often bluetoothd did not take it.
+    var failures = 0
 
     init(_ uuid: BluetoothUUID, _ channel: UInt8, _ name: String, _ tell: @escaping (OpenFailure?) -> Void) {
       (self.uuid, self.channel, self.name, self.tell) = (uuid, channel, name, tell)
@@ -51,6 +53,8 @@ final class SDPServer {
   /// bluetoothd that is started again wants its place back: ours would keep it from that.
   private let deference: Duration
   private var notBefore: UInt64 = 0
+  /// Somebody else had the place when we tried last.
+  private var wasTaken = false
 
   /// `find` may block. It is told whether it may take the place for ourselves.
   init(
@@ -110,9 +114,16 @@ final class SDPServer {
 
   private func found(_ result: Result<Place, OpenFailure>) {
     switch result {
-    case .failure(let failure): wait(failure)
+    case .failure(let failure):
+      if failure.cause?.errno == EADDRINUSE { wasTaken = true }
+      wait(failure)
     case .success(.own(let socket, let hold)):
       guard let descriptor = socket.take() else { return }
+      if wasTaken {
+        wasTaken = false
+        notBefore = poller.timers.now &+ deference.nanoseconds
+        return setRetry()
+      }
       do throws(SystemError) {
         responder = try SDPResponder(descriptor, on: poller, keeping: hold)
         look()
@@ -120,7 +131,12 @@ final class SDPServer {
         wait(OpenFailure("keep the service list", error))
       }
     case .success(.daemon(let socket)):
-      guard let (number, entry) = entries.first(where: { !$0.value.isListed }) else { return }
+      wasTaken = false
+      // Who was refused goes behind the others.
+      let unlisted = entries.filter { !$0.value.isListed }
+      guard let (number, entry) = unlisted.min(by: { ($0.value.failures, $0.key) < ($1.value.failures, $1.key) }) else {
+        return
+      }
       let record = ServiceRecord(entry.uuid, channel: entry.channel, name: entry.name)
       let registration = SDPRegistration(socket, record, on: poller) { [weak self, weak entry] news in
         guard let self, let entry, entries[number] === entry else { return }
@@ -138,7 +154,8 @@ final class SDPServer {
       look()
     case .failed(let failure):
       entry.registration = nil
-      entry.say(failure)
+      entry.failures += 1
+      for entry in entries.values where !entry.isListed { entry.say(failure) }
       setRetry()
     case .lost:
       entry.registration = nil

@@ -108,7 +108,7 @@ final class RFCOMMListener: Listener {
 extension Config.Listen {
   var isRFCOMM: Bool { scheme == "rfcomm" }
 
-  /// Nil for the first that is free.
+  /// Nil for one that is free.
   var channel: Int? { isRFCOMM ? url.integer("channel") : nil }
 
   /// Whether both want one channel of one adapter.

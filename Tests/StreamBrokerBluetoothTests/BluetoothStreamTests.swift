@@ -1,0 +1,74 @@
+// The end of a stream over Bluetooth, played by stream sockets of this machine, which tell of a hang-up in the same way.
+
+import ByteStreams
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamBrokerBluetooth
+
+@Suite("A Bluetooth stream", .timeLimit(.minutes(1)))
+struct BluetoothStreamTests {
+  private static func pair() throws -> (near: DescriptorParcel, far: DescriptorParcel) {
+    var ends: [Int32] = [-1, -1]
+    let type = Int32(SOCK_STREAM.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
+    guard socketpair(AF_UNIX, type, 0, &ends) == 0 else { throw SystemError("socketpair") }
+    return (DescriptorParcel(Descriptor(owning: ends[0])), DescriptorParcel(Descriptor(owning: ends[1])))
+  }
+
+  private static func stream(
+    _ parcel: DescriptorParcel, hangsUpInOrder: Bool, on lane: isolated Lane
+  ) throws -> BluetoothStream {
+    guard let descriptor = parcel.take() else { throw SystemError("socketpair", EBADF) }
+    return BluetoothStream(descriptor, hangsUpInOrder: hangsUpInOrder, on: lane.poller)
+  }
+
+  @Test(
+    "whose other side hangs up while it is written to is no loss where that is how one leaves",
+    arguments: [true, false])
+  func leaves(inOrder: Bool) async throws {
+    let (near, far) = try Self.pair()
+    try await onLane { lane in
+      let stream = try Self.stream(near, hangsUpInOrder: inOrder, on: lane)
+      defer { stream.close() }
+      // Unread, it makes a reset of the close.
+      #expect(try [1].withUnsafeBytes { try stream.write($0) } == .moved(8))
+      _ = far.take()
+      var thrown: SystemError?
+      // A program that is just being forked holds a copy for a moment.
+      for _ in 0..<10_000 where thrown == nil {
+        do {
+          _ = try [UInt8(2)].withUnsafeBytes { try stream.write($0) }
+          usleep(1000)
+        } catch {
+          thrown = error as? SystemError
+        }
+      }
+      #expect(thrown?.errno == (inOrder ? EPIPE : ECONNRESET))
+      #expect(throws: SystemError.self) { try [UInt8(2)].withUnsafeBytes { try stream.write($0) } }
+      var buffer = [UInt8](repeating: 0, count: 8)
+      #expect(try buffer.withUnsafeMutableBytes { try stream.read(into: $0) } == .ended)
+    }
+  }
+
+  @Test("tells once that the other side has left while nobody reads")
+  func unread() async throws {
+    let (near, far) = try Self.pair()
+    try await onLane { lane in
+      let stream = try Self.stream(near, hangsUpInOrder: true, on: lane)
+      defer { stream.close() }
+      let told = Gate()
+      let recorder = EventRecorder { if $0 == .lastByteIsIn { told.open() } }
+      stream.delegate = recorder
+      // As one who waits in a line does.
+      stream.readerWaits = .readable
+      stream.readerWaits = []
+      _ = far.take()
+      await told.wait(on: lane)
+      let later = Gate()
+      lane.poller.timers.after(.milliseconds(20)) { later.open() }
+      await later.wait(on: lane)
+      #expect(recorder.events == [.lastByteIsIn])
+    }
+  }
+}
