@@ -282,7 +282,8 @@ struct BluetoothHostTests {
       }
       machine.gate.signal()
       machine.gate.signal()
-      await story.wait(2, on: lane)
+      // Twice that it listens, and once what it lacks, which may come between.
+      await story.wait(3, on: lane)
       #expect(machine.channels.withLock { $0 } == ["00:00:00:00:00:00", "00:00:00:00:00:05"])
       host.close(1)
     }
