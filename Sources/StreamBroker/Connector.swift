@@ -21,8 +21,9 @@ public protocol Connector: Sendable {
   var node: String? { get }
 
   /// Calls `changed` on the lane of `poller` each time opening may have become possible, until it is cancelled. Nil where nothing
-  /// tells. By itself it watches `node`.
-  func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)?
+  /// tells. By itself it watches `node`. `cause` is of the failure that it is waited after, where it has one: what became possible
+  /// since then, before the watch saw anything, may be told, too.
+  func watch(on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void) -> (any DeviceWatch)?
 
   /// Starts to open a stream on the lane of `poller`. `done` is called there once, later or at once, unless the opening is
   /// cancelled before. With `discardingInput` what the device said before is thrown away. The stream belongs to
@@ -36,7 +37,9 @@ extension Connector {
   public var node: String? { nil }
   public var realDevice: String? { nil }
 
-  public func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+  public func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
+  ) -> (any DeviceWatch)? {
     node.map { NodeWatch(path: $0, on: poller, changed: changed) }
   }
 }
@@ -58,6 +61,9 @@ public protocol RemarkingConnector: Connector {
 public protocol SteppedConnector: Connector {
   /// The same connector, each of whose connections takes `time` at most to come about.
   func connecting(within time: Duration) -> any Connector
+
+  /// What the steps beside connecting take at most, all together, while nobody has to pair.
+  var otherSteps: Duration { get }
 }
 
 /// An attempt under way.

@@ -13,9 +13,9 @@ line and answers a line.
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
-  heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · forget NAME: its
-  bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for · echo NAME 0|1 · await NAME BYTES: heard, ever ·
-  flood NAME BYTES
+  heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · asks NAME: to be paired,
+  by itself · forget NAME: its bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for · echo NAME 0|1 ·
+  await NAME BYTES: heard, ever · flood NAME BYTES
 """
 import asyncio
 import logging
@@ -274,6 +274,10 @@ class Devices(phone.Orders):
 
     async def do_paired(self, name):
         return str(self.peers[name].paired)
+
+    async def do_asks(self, name):
+        """To be paired, by itself."""
+        list(self.peers[name].device.connections.values())[0].request_pairing()
 
     async def do_forget(self, name):
         await self.peers[name].device.keystore.delete_all()

@@ -1,6 +1,6 @@
 """Bonds without bluetoothd: kept in a file, given back to the kernel, and named when they are stale."""
 from kit import until
-from radio import LOCKED
+from radio import HM10, LOCKED
 from rig import GuestGateway
 from test_rfcomm import answers, config, said
 
@@ -58,6 +58,16 @@ def test_a_device_that_does_not_pair_is_told_of_and_is_taken_when_it_does(air, g
         until(lambda: "the device refused to pair" in said(gateway), 60, "whose fault it is")
         air.order("pairs locked 1")
         talks(gateway, client)
+
+
+def test_a_device_that_asks_to_be_paired_when_it_is_open_is_answered(air, guest):
+    air.pull()
+    air.plug(on=False)
+    with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public")) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        air.order("asks hm10")
+        assert gateway.event("bond kept", seconds=60)["device"] == HM10
+        answers(client, b"still there")
 
 
 def test_a_file_that_is_none_of_bonds_is_told_of_and_left_as_it_is(air, guest):

@@ -23,8 +23,10 @@ final class ScriptedConnector: Connector {
 
   /// What waits for the device to come, while somebody does.
   nonisolated(unsafe) weak var watch: ScriptedWatch?
+  nonisolated(unsafe) private(set) var watchedAfter: SystemError?
 
-  func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+  func watch(on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+    watchedAfter = cause
     if let node { return NodeWatch(path: node, on: poller, changed: changed) }
     let watch = ScriptedWatch(changed)
     self.watch = watch
@@ -55,6 +57,7 @@ struct SteppedScript: SteppedConnector {
   static let isLine = true
   let script: ScriptedConnector
   var time: Duration?
+  let otherSteps = Duration.seconds(40)
 
   init(_ script: ScriptedConnector) { self.script = script }
   init(_ url: EndpointURL) { self.init(ScriptedConnector()) }

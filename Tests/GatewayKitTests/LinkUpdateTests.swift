@@ -52,6 +52,23 @@ struct LinkUpdateTests {
     #expect(other.openings.count >= 4)
   }
 
+  @Test("holds them longer where an opening has more steps than connecting")
+  func otherEndpointHasSteps() throws {
+    let rig = try LinkRig { $0.absent = .close }
+    let session = rig.join(ScriptedStream())
+    rig.openings[0].succeed(ScriptedStream())
+    let other = ScriptedConnector()
+    rig.link.update(try rig.settings(of: "tty:///dev/y", connector: SteppedScript(other)) { $0.absent = .close })
+    rig.pass(.seconds(49))
+    other.openings.last?.fail()
+    #expect(rig.ending(of: session) == nil)
+    for _ in 0..<60 where rig.ending(of: session) == nil {
+      rig.pass(.seconds(1))
+      other.openings.last?.fail()
+    }
+    #expect(rig.ending(of: session) == .openFailed)
+  }
+
   @Test("leaves another endpoint alone as long as nobody needs it", arguments: ["closed", "lingering"])
   func unneeded(state: String) throws {
     let rig = try LinkRig { $0.linger = .seconds(5) }

@@ -16,6 +16,7 @@ struct LinkWatchTests {
     #expect(rig.connector.watch == nil)
     rig.openings[0].fail()
     let watch = try #require(rig.connector.watch)
+    #expect(rig.connector.watchedAfter?.errno == 2)
     watch.changed()
     #expect(rig.openings.count == 2)
     watch.changed()  // that try may have come too early

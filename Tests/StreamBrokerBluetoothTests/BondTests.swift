@@ -242,6 +242,20 @@ struct BondStoreTests {
     #expect(try store.read().bonds(with: Keys.adapter).count == 1)
   }
 
+  @Test("waits for another that writes it, and not for ever for one that was stopped")
+  func locked() throws {
+    let folder = try TemporaryFolder()
+    var store = BondStore(path: folder.path + "/bonds")
+    store.lockPatience = .milliseconds(50)
+    do {
+      let other = Descriptor(owning: open(folder.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+      #expect(flock(other.raw, LOCK_EX) == 0)
+      let fault = #expect(throws: BondStore.Fault.self) { try keep(store, 1) }
+      #expect(fault == .isInUse(path: store.path))
+    }
+    try keep(store, 1)
+  }
+
   private func write(_ text: String, to path: String, mode: mode_t) throws {
     let raw = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)
     guard raw >= 0 else { throw SystemError("open") }
@@ -256,6 +270,20 @@ struct BondStoreTests {
     let file = Descriptor(owning: raw)
     var bytes = [UInt8](repeating: 0, count: 4096)
     return String(decoding: bytes[..<max(0, read(file.raw, &bytes, bytes.count))], as: UTF8.self)
+  }
+}
+
+@Suite("Our own service list")
+struct ServiceListMarkTests {
+  @Test("is known to other processes of ours as long as it is there")
+  func mark() {
+    let mark = UnixAddress.abstract("baudway-test-\(getpid())")
+    #expect(!BluetoothDaemon.isSet(mark))
+    var held = BluetoothDaemon.setMark(mark)
+    #expect(held != nil && BluetoothDaemon.isSet(mark) && BluetoothDaemon.setMark(mark) == nil)
+    _ = held?.take()
+    held = nil
+    #expect(!BluetoothDaemon.isSet(mark))
   }
 }
 

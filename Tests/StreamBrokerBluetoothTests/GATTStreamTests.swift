@@ -247,10 +247,13 @@ struct GATTStreamTests {
       plan.asksForAnswers = true
       let (stream, device) = try Self.pair(plan, on: lane.poller)
       defer { stream.close() }
+      var refusals = 0
+      stream.refusesInClear = { refusals += 1 }
       _ = try write(stream, [1])
       try device.say([0x1B, 12, 0, 65])
       try device.say([0x01, 0x12, 14, 0, 0x0F])
       #expect(try read(stream).1 == [65])
+      #expect(refusals == 1)
       #expect(throws: SystemError("write", EACCES)) { try read(stream) }
       #expect(throws: SystemError("write", EACCES)) { try write(stream, [2]) }
     }

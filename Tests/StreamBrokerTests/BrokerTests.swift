@@ -125,6 +125,8 @@ private struct SlowSteps: SteppedConnector {
   init() {}
   init(_ url: EndpointURL) {}
 
+  var otherSteps: Duration { .zero }
+
   func connecting(within time: Duration) -> any Connector {
     var connector = self
     connector.time = time

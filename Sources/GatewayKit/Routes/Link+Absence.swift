@@ -14,6 +14,7 @@ struct EndpointEnded: Error, CustomStringConvertible {
 extension Link {
   func failed(_ failure: OpenFailure) {
     failedAt = poller.timers.now
+    lastCause = failure.cause
     let step = device.handle(.failed, jitter: .random(in: 0...1))
     let ending = Ending(.openFailed, failure)
     if step == .giveUp {
@@ -38,6 +39,7 @@ extension Link {
     hub.detach()?.close()
     stopLingering()
     failedAt = poller.timers.now
+    lastCause = cause as? SystemError
     let step = device.handle(.lost, jitter: .random(in: 0...1), heldFor: elapsed(since: openedAt))
     if step == .giveUp {
       say(.closed)

@@ -28,7 +28,8 @@ extension Link {
   /// Closes in order and opens what the settings name now. It is our doing, so whatever `device.absent` says, clients stay
   /// for as long as an opening may take.
   private func reopen(leavingWith words: [UInt8]) {
-    heldUntil = poller.timers.now &+ settings.connectTimeout.nanoseconds
+    let otherSteps = (settings.connector as? any SteppedConnector)?.otherSteps ?? .zero
+    heldUntil = poller.timers.now &+ (settings.connectTimeout + otherSteps).nanoseconds
     hub.setDropsInput(false)
     stopWatching()
     oldLastWords = words

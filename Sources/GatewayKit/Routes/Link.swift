@@ -36,6 +36,8 @@ final class Link: HubDelegate {
   /// When it was opened, and when it could not be, or was lost.
   var openedAt: UInt64 = 0
   var failedAt: UInt64 = 0
+  /// Why, where the system said so.
+  var lastCause: SystemError?
   /// Until then clients stay although it can't be opened: the configuration has just changed.
   var heldUntil: UInt64 = 0
   /// What the endpoint that is left hears last, where that is not what the settings say now.
@@ -181,7 +183,7 @@ final class Link: HubDelegate {
       follow(device.handle(.retryIsDue))
     }
     guard watch == nil else { return }
-    watch = settings.connector.watch(on: poller) { [weak self] in
+    watch = settings.connector.watch(on: poller, after: lastCause) { [weak self] in
       guard let self else { return }
       follow(device.handle(.nodeAppeared))
     }

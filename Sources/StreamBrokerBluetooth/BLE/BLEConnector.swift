@@ -3,6 +3,7 @@
 
 import ByteStreams
 import StreamBroker
+import Synchronization
 
 public struct BLEConnector: RemarkingConnector, SteppedConnector, BondingConnector {
   public static let scheme = "ble"
@@ -19,6 +20,13 @@ public struct BLEConnector: RemarkingConnector, SteppedConnector, BondingConnect
     var security: BluetoothTarget.Security?
     var connectPatience = ConnectFlow.standardPatience
     var bonds: BondKeeper?
+    let learned = Learned()
+  }
+
+  /// What one opening has found out, for the next ones.
+  final class Learned: Sendable {
+    /// The device takes what is written over an encrypted link only.
+    let needsEncryption = Mutex(false)
   }
   private(set) var plan: Plan
   private var hear: @Sendable (String) -> Void = { _ in }
@@ -55,14 +63,21 @@ public struct BLEConnector: RemarkingConnector, SteppedConnector, BondingConnect
     return connector
   }
 
+  public var otherSteps: Duration {
+    AdapterFlow.patience + (plan.device == nil ? ScanFlow.patience : .zero)
+      + (plan.psm == nil ? GATTConversation.wholePatience : .zero)
+  }
+
   public func keepingBonds(in keeper: BondKeeper) -> any Connector {
     var connector = self
     connector.plan.bonds = keeper
     return connector
   }
 
-  public func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
-    AdapterWatch(on: poller, changed: changed)
+  public func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
+  ) -> (any DeviceWatch)? {
+    AdapterWatch(on: poller, after: cause, changed: changed)
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.

@@ -5,11 +5,13 @@ internal import CBluetooth
 import ByteStreams
 import Glibc
 import StreamBroker
+import Synchronization
 
 final class BLEOpening: Opening {
   private let plan: BLEConnector.Plan
   private let poller: Poller
   private let hear: @Sendable (String) -> Void
+  private let security: BluetoothTarget.Security?
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var underWay: () -> Void = {}
   private var deadline: Timers.Token?
@@ -26,6 +28,8 @@ final class BLEOpening: Opening {
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.plan = plan
+    let needsEncryption = plan.learned.needsEncryption.withLock { $0 }
+    security = needsEncryption && (plan.security ?? .low) == .low ? .medium : plan.security
     self.poller = poller
     self.hear = hear
     self.done = done
@@ -51,8 +55,8 @@ final class BLEOpening: Opening {
   private func handle(_ event: ManagementEvent) {
     switch secureFlow?.handle(event) {
     case .send(let command): ground?.send(command)
-    case .giveUp(let fault): return fail(fault)
-    case .wait, nil: break
+    case .giveUp(let fault) where done != nil: return fail(fault)
+    case .giveUp, .wait, nil: break
     }
     connecting?.hear(event)
     guard var flow = scanFlow else { return }
@@ -83,7 +87,8 @@ final class BLEOpening: Opening {
     case .giveUp(.mayNot) where plan.scan.address != nil:
       // Who may not scan takes it for what most are.
       if let address = plan.scan.address { connect(to: LEAddress(address: address, isRandom: false)) }
-    case .giveUp(let fault): fail("find \(plan.scan)", nil, fault.advice)
+    case .giveUp(let fault):
+      fail("find \(plan.scan)", fault == .isGone ? SystemError("find", EHOSTUNREACH) : nil, fault.advice)
     case .found(let found, let ending):
       if let ending { ground?.send(ending) }
       facts = NearbyDevice(found).facts
@@ -101,10 +106,10 @@ final class BLEOpening: Opening {
     scanFlow = nil
     guard let ready else { return }
     let adapter = ready.adapter
-    let target = LETarget(device: device, psm: plan.psm, adapter: adapter.address, security: plan.security)
+    let target = LETarget(device: device, psm: plan.psm, adapter: adapter.address, security: security)
     let paired = PairedAddress(device)
     plan.bonds?.expect(paired)
-    secureFlow = SecureFlow(paired, on: adapter.index, ready.standing, wanting: plan.security)
+    secureFlow = SecureFlow(paired, on: adapter.index, ready.standing, wanting: security)
     let flow = ConnectFlow(paired, on: adapter.index, patience: plan.connectPatience)
     let connecting = ConnectStep(flow, on: poller)
     self.connecting = connecting
@@ -130,12 +135,21 @@ final class BLEOpening: Opening {
         let stream = GATTStream(descriptor, found.plan, on: poller, knowing: facts) { [hear] lost in
           hear("\(lost) notifications were lost: they come faster than they are taken")
         }
+        stream.refusesInClear = { [self] in refusedInClear() }
         stream.askIdentity()
-        finish(.success(stream))
+        finish(stream)
       }
     }
     underWay = { conversation.cancel() }
-    conversation.start(awaiting: plan.security)
+    conversation.start(awaiting: security)
+  }
+
+  private func refusedInClear() {
+    guard (security ?? .low) == .low else { return }
+    plan.learned.needsEncryption.withLock { $0 = true }
+    hear(
+      "the device takes what is written over an encrypted link only, and the first bytes are lost: from now on it is paired; add "
+        + "security=medium to the URL")
   }
 
   /// A channel that is to be encrypted carries nothing before it is.
@@ -147,11 +161,9 @@ final class BLEOpening: Opening {
       guard let descriptor = parcel.take() else { return }
       let longest = Int(bluetooth_send_mtu(raw))
       facts.mtu = longest > 0 ? longest : 23
-      finish(
-        .success(
-          BluetoothStream(descriptor, longestMessage: facts.mtu ?? 23, isLE: true, on: poller, knowing: facts)))
+      finish(BluetoothStream(descriptor, longestMessage: facts.mtu ?? 23, isLE: true, on: poller, knowing: facts))
     }
-    guard let security = plan.security, security != .low else { return open() }
+    guard let security, security != .low else { return open() }
     setDeadline(SecureFlow.patience) { [self] in failSilently() }
     let encryption = EncryptionWatch(of: raw, security, on: poller, then: open)
     underWay = {
@@ -191,11 +203,27 @@ final class BLEOpening: Opening {
 
   private func finish(_ result: Result<any ByteStream, OpenFailure>) {
     let done = done
-    cancel()
+    release()
     done?(result)
   }
 
-  func cancel() {
+  /// A device may ask to be paired as long as the link lasts: with the stream stays what answers.
+  private func finish(_ stream: any PolledStream) {
+    let (done, ground) = (done, ground)
+    if secureFlow?.leavesAnswersToOthers == true {
+      release()
+    } else {
+      self.ground = nil
+      release()
+      self.ground = ground
+      stream.socket.whenClosed = { [self] in release() }
+    }
+    done?(.success(stream))
+  }
+
+  func cancel() { if done != nil { release() } }
+
+  private func release() {
     done = nil
     poller.timers.cancel(deadline)
     // A scan of ours would end with the socket; the kernel is told all the same, so that the next one finds it over. All is

@@ -47,7 +47,7 @@ public final class BondKeeper: Sendable {
   // Those that openings named, the latest last: the kernel lets anybody pair who comes near. Held for no time, unlike the state.
   private let named = Mutex<[PairedAddress]>([])
   // All of it happens here, for files and waiting for the kernel's answers block.
-  private let queue = DeviceQueue.of("bluetooth bonds")
+  private let queue: DeviceQueue
   private static let mostOpenings = 1024
   /// For each answer.
   private static let patience = Duration.seconds(2)
@@ -57,7 +57,11 @@ public final class BondKeeper: Sendable {
     self.init(path: path, kernel: Kernel(), tell: tell)
   }
 
-  init(path: String, kernel: Kernel, tell: @escaping @Sendable (News) -> Void) {
+  init(
+    path: String, kernel: Kernel, via queue: DeviceQueue = .of("bluetooth bonds"),
+    tell: @escaping @Sendable (News) -> Void
+  ) {
+    self.queue = queue
     store = BondStore(path: path)
     self.kernel = kernel
     self.tell = tell

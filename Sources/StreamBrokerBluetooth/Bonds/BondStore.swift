@@ -11,6 +11,7 @@ struct BondStore: Sendable {
     case othersMayRead(path: String)
     case content(path: String, BondFile.Problem)
     case isFull(path: String)
+    case isInUse(path: String)
 
     var description: String {
       switch self {
@@ -21,11 +22,16 @@ struct BondStore: Sendable {
         "\(path):\(problem.line): \(problem.message); mend that line, or remove it and pair the device again"
       case .isFull(let path):
         "\(path): has \(BondFile.mostBonds) bonds, and takes no more; remove those that are no longer needed"
+      case .isInUse(let path):
+        "\(path): another process holds the lock of its folder, is one of them stopped? ('fuser -v' with the folder tells)"
       }
     }
   }
 
   let path: String
+  /// For another process of ours, which writes it in a moment, unless it was stopped meanwhile.
+  var lockPatience = Duration.seconds(5)
+  private static let betweenTries = Duration.milliseconds(20)
 
   /// Empty where there is no file yet.
   func read() throws(Fault) -> BondFile {
@@ -59,7 +65,12 @@ struct BondStore: Sendable {
   func keep(_ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress) throws(Fault) {
     let folder = try openFolder()
     // Both `serve` and `connect` hear of each key. The lock goes with the descriptor.
-    while flock(folder.raw, LOCK_EX) != 0 { guard errno == EINTR else { throw fault("flock") } }
+    let end = monotonicNanoseconds() &+ lockPatience.nanoseconds
+    while flock(folder.raw, LOCK_EX | LOCK_NB) != 0 {
+      guard errno == EINTR || errno == EWOULDBLOCK else { throw fault("flock") }
+      guard monotonicNanoseconds() < end else { throw .isInUse(path: path) }
+      usleep(UInt32(Self.betweenTries.nanoseconds / 1000))
+    }
     let old = try read()
     var new = old
     guard new.keep(key, of: device, with: adapter) else { throw .isFull(path: path) }

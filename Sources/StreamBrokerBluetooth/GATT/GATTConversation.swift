@@ -11,6 +11,7 @@ final class GATTConversation {
     case found(GATTLookUp.Fault)
     case broke(SystemError)
     case silent
+    case endless
     case notEncrypted
   }
   typealias Found = (socket: DescriptorParcel, plan: GATTPlan)
@@ -20,9 +21,12 @@ final class GATTConversation {
   private var lookUp: GATTLookUp
   private var done: ((Result<Found, Failure>) -> Void)?
   private var encryption: EncryptionWatch?
+  private var wholeDeadline: Timers.Token?
 
   /// For each answer. ATT gives a device 30 s (section 3.3.3), but none takes them.
   static let patience = Duration.seconds(10)
+  /// For all of it, but for pairing.
+  static let wholePatience = Duration.seconds(30)
   /// For pairing, in which people may have a part.
   static let pairingPatience = Duration.seconds(30)
 
@@ -45,8 +49,15 @@ final class GATTConversation {
       case .failure(.silent): finish(.failure(.silent))
       }
     }
+    setWholeDeadline()
     guard let security, security != .low else { return send(lookUp.firstRequest) }
     awaitEncryption(security) { [self] in send(lookUp.firstRequest) }
+  }
+
+  /// Whatever it says, and however often: it is asked to pair once, at most, so this is set anew once, at most.
+  private func setWholeDeadline() {
+    guard done != nil else { return }
+    wholeDeadline = poller.timers.after(Self.wholePatience) { [self] in finish(.failure(.endless)) }
   }
 
   private func send(_ message: [UInt8]) { socket.send(message, patience: Self.patience) }
@@ -74,8 +85,10 @@ final class GATTConversation {
     guard let raw = socket.raw else { return }
     socket.setDeadline(Self.pairingPatience) { [self] in finish(.failure(.notEncrypted)) }
     socket.isDeaf = true
+    poller.timers.cancel(wholeDeadline)
     encryption = EncryptionWatch(of: raw, security, on: poller) { [self] in
       socket.isDeaf = false
+      setWholeDeadline()
       then()
     }
   }
@@ -89,6 +102,7 @@ final class GATTConversation {
   func cancel() {
     done = nil
     encryption?.cancel()
+    poller.timers.cancel(wholeDeadline)
     socket.take()
   }
 }
@@ -101,6 +115,10 @@ extension GATTConversation.Failure {
       return OpenFailure(
         attempt, SystemError("read", ETIMEDOUT),
         advice: "the device did not answer within \(GATTConversation.patience)")
+    case .endless:
+      return OpenFailure(
+        attempt, SystemError("read", ETIMEDOUT),
+        advice: "the device answers, but it came to no end within \(GATTConversation.wholePatience)")
     case .broke(let error):
       return OpenFailure(attempt, error, advice: target.failure(error).advice)
     // Whoever opens knows better: SecureFlow.

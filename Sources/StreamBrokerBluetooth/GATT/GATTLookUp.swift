@@ -48,7 +48,7 @@ struct GATTLookUp: Sendable {
   static let mostMessages = 1024
   private static let switchType = BluetoothUUID(0x2902)  // Client Characteristic Configuration
   private static let notFound: UInt8 = 0x0A
-  private static let wantsEncryption: Set<UInt8> = [0x05, 0x0F]  // insufficient authentication, insufficient encryption
+  static let wantsEncryption: Set<UInt8> = [0x05, 0x0F]  // insufficient authentication, insufficient encryption
 
   init(_ wish: GATTWish) {
     self.wish = wish

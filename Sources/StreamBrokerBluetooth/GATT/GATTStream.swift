@@ -45,6 +45,8 @@ final class GATTStream: PolledStream {
   private var hasNews = false
   var poller: Poller { socket.poller }
   private let tellLoss: (Int) -> Void
+  /// Hears that a write was refused because the link is not encrypted, or too weakly.
+  var refusesInClear: () -> Void = {}
   private var losses: Int32 = 0
   private var mayHaveLost = false
 
@@ -142,7 +144,9 @@ final class GATTStream: PolledStream {
     case .refusal(of: ATTRequest.writeRequest, let code) where awaitsAnswer:
       answered()
       // It does not take our bytes: whether it is encryption, a right or a length, more of them will fare no better.
-      hangUp(SystemError("write", code == 0x05 || code == 0x0F ? EACCES : EIO))
+      let isInClear = GATTLookUp.wantsEncryption.contains(code)
+      if isInClear { refusesInClear() }
+      hangUp(SystemError("write", isInClear ? EACCES : EIO))
     default: hearIdentity(message)
     }
     return []

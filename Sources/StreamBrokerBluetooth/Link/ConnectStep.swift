@@ -20,11 +20,12 @@ final class ConnectStep {
   private var done: ((Result<DescriptorParcel, Failure>) -> Void)?
 
   // Where sockets are made. One for all: what can hang there is the loading of the kernel's module, and that hangs for all.
-  private let queue = DeviceQueue.of("bluetooth")
+  private let queue: DeviceQueue
   private static let mostAttempts = 1024
 
-  init(_ flow: ConnectFlow, on poller: Poller) {
+  init(_ flow: ConnectFlow, on poller: Poller, via queue: DeviceQueue = .of("bluetooth")) {
     self.flow = flow
+    self.queue = queue
     self.poller = poller
   }
 
@@ -35,6 +36,11 @@ final class ConnectStep {
     _ done: @escaping (Result<DescriptorParcel, Failure>) -> Void
   ) {
     self.done = done
+    deadline = poller.timers.after(AdapterStep.patience) { [self] in
+      let advice = "the kernel did not answer within \(AdapterStep.patience)"
+      finish(
+        .failure(.unmade(OpenFailure("make a socket for \(what)", SystemError("socket", ETIMEDOUT), advice: advice))))
+    }
     let making = queue.open(what, most: Self.mostAttempts, on: poller, prepare) {
       _ = $0.take()
     } _: { [self] result in

@@ -13,6 +13,8 @@ final class PolledSocket {
   /// It hung up; bytes may be queued still.
   private(set) var isHungUp = false
   private(set) var fault: SystemError?
+  /// Called once, when it is closed.
+  var whenClosed: (() -> Void)?
   /// The end was read.
   var readEnded = false
 
@@ -41,6 +43,9 @@ final class PolledSocket {
   fileprivate func close() {
     if isInPoller { poller.remove(raw, isClosing: true) }
     descriptor = nil
+    let told = whenClosed
+    whenClosed = nil
+    told?()
   }
 }
 

@@ -23,12 +23,18 @@ final class AdapterStep {
   private let hear: (ManagementEvent) -> Void
   private let broke: (OpenFailure) -> Void
   private let isWaitedFor: Bool
+  private let make: (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
 
+  /// For what is done off the lane, each: the loading of the kernel's module, a disk and another process of ours may hang.
+  static let patience = Duration.seconds(20)
   private static let betweenLooks = Duration.milliseconds(200)
 
   /// With `isWaitedFor` its advice says so of an adapter that is missing.
   init(
     _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller, isWaitedFor: Bool = true,
+    making make: @escaping (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening = {
+      ManagementSocket.make(on: $0, $1)
+    },
     hear: @escaping (ManagementEvent) -> Void,
     broke: @escaping (OpenFailure) -> Void
   ) {
@@ -36,6 +42,7 @@ final class AdapterStep {
     self.keeper = keeper
     self.poller = poller
     self.isWaitedFor = isWaitedFor
+    self.make = make
     self.hear = hear
     self.broke = broke
   }
@@ -43,7 +50,8 @@ final class AdapterStep {
   /// `done` is called once, later, unless it is cancelled before.
   func start(_ done: @escaping (Result<Ready, OpenFailure>) -> Void) {
     self.done = done
-    let making = ManagementSocket.make(on: poller) { [self] result in
+    setDeadline("open Bluetooth's management channel", "the kernel did not answer")
+    let making = make(poller) { [self] result in
       underWay = {}
       switch result {
       case .failure(let failure): finish(.failure(failure))
@@ -53,9 +61,20 @@ final class AdapterStep {
     underWay = { making.cancel() }
   }
 
+  private func setDeadline(_ attempt: String, _ advice: String) {
+    poller.timers.cancel(deadline)
+    deadline = poller.timers.after(Self.patience) { [self] in
+      underWay()
+      underWay = {}
+      finish(
+        .failure(OpenFailure(attempt, SystemError("open", ETIMEDOUT), advice: "\(advice) within \(Self.patience)")))
+    }
+  }
+
   private func begin(_ socket: DescriptorParcel) {
     let management = ManagementSocket(socket, on: poller) { [weak self] in self?.handle($0) }
     self.management = management
+    poller.timers.cancel(deadline)
     deadline = poller.timers.after(AdapterFlow.patience) { [self] in follow(flow.handleTimeout()) }
     management.start(flow.firstCommand)
   }
@@ -87,6 +106,7 @@ final class AdapterStep {
   private func prepare(_ adapter: ManagedAdapter) {
     poller.timers.cancel(deadline)
     guard let keeper else { return finish(.success(Ready(adapter: adapter, standing: BondKeeper.Standing()))) }
+    setDeadline("load the bonds", "the disk or the kernel did not answer")
     let preparing = keeper.prepare(adapter, on: poller) { [self] standing in
       underWay = {}
       finish(.success(Ready(adapter: adapter, standing: standing)))
@@ -119,12 +139,16 @@ final class AdapterStep {
   }
 }
 
+extension AdapterFlow {
+  static let mayNotSwitchOn = SystemError("power on", EPERM)
+}
+
 extension AdapterFlow.Fault {
   /// As the sockets say it.
   fileprivate var cause: SystemError? {
     switch self {
     case .none, .noSuch, .isGone: SystemError("connect", EHOSTUNREACH)
-    case .mayNot: SystemError("power on", EPERM)
+    case .mayNot: AdapterFlow.mayNotSwitchOn
     case .silent: SystemError("read", ETIMEDOUT)
     case .isBusy: SystemError("power on", EBUSY)
     case .noLE, .noClassic, .isBlocked, .refused: nil

@@ -1,6 +1,7 @@
 // Tells of adapters that come or are switched on, for those who wait for one: what inotify(7) does for the nodes of other devices.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 
 /// Which events are news. A value; sees no socket.
@@ -8,8 +9,19 @@ struct AdapterNews: Sendable {
   // What is known to be on needs no look when another of its settings changes.
   private var on: Set<UInt16> = []
 
+  // As the kernel says it of sockets without an adapter, of links whose adapter goes, and of one that may not be switched on.
+  private static let isMissing: Set<Int32> = [EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL, ECONNABORTED]
+
+  /// Asked first, for one that came before anybody watched: where none was there. What fails with one is no reason to look.
+  static func firstCommand(after cause: SystemError?) -> ManagementCommand? {
+    guard let cause else { return nil }
+    return isMissing.contains(cause.errno) || cause == AdapterFlow.mayNotSwitchOn ? .list : nil
+  }
+
   mutating func isNews(_ event: ManagementEvent) -> Bool {
     switch event.content {
+    case .answer(ManagementCommand.Code.indexList.rawValue, ManagementStatus.success, let content):
+      return AdapterFlow.indexes(content)?.isEmpty == false
     case .adapterAdded: return true
     case .adapterRemoved:
       on.remove(event.adapter)
@@ -29,15 +41,26 @@ struct AdapterNews: Sendable {
 public final class AdapterWatch: DeviceWatch {
   private let poller: Poller
   private let changed: () -> Void
+  private let cause: SystemError?
   private var news = AdapterNews()
   private var making: (any Opening)?
   private var management: ManagementSocket?
 
-  /// `changed` is called on the lane each time an adapter has come or was switched on, from a moment on.
-  public init(on poller: Poller, changed: @escaping () -> Void) {
+  /// `changed` is called on the lane each time an adapter has come or was switched on; when it is the lack of one that it is waited
+  /// `after`, also once where there is one at the first look.
+  public convenience init(on poller: Poller, after cause: SystemError?, changed: @escaping () -> Void) {
+    self.init(on: poller, after: cause, making: { ManagementSocket.make(on: $0, $1) }, changed: changed)
+  }
+
+  init(
+    on poller: Poller, after cause: SystemError?,
+    making make: (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening,
+    changed: @escaping () -> Void
+  ) {
     self.poller = poller
+    self.cause = cause
     self.changed = changed
-    making = ManagementSocket.make(on: poller) { [weak self] in self?.made($0) }
+    making = make(poller) { [weak self] in self?.made($0) }
   }
 
   private func made(_ result: Result<DescriptorParcel, OpenFailure>) {
@@ -51,7 +74,7 @@ public final class AdapterWatch: DeviceWatch {
       }
     }
     self.management = management
-    management.start()
+    management.start(AdapterNews.firstCommand(after: cause))
   }
 
   public func cancel() {

@@ -29,8 +29,9 @@ final class ManagementSocket: PollHandler {
   private static let mostAttempts = 1024
 
   /// The same off the lane of `poller`, and back on it.
-  static func make(on poller: Poller, _ done: @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
-  {
+  static func make(
+    on poller: Poller, _ done: @escaping (Result<DescriptorParcel, OpenFailure>) -> Void
+  ) -> any Opening {
     DeviceQueue.of("bluetooth").open(
       "management channel", most: mostAttempts, on: poller, open, undo: { _ = $0.take() }, done)
   }

@@ -48,6 +48,9 @@ struct SecureFlow: Sendable {
     self.standing = standing
   }
 
+  /// Nothing that it is asked is answered here.
+  var leavesAnswersToOthers: Bool { besideDaemon }
+
   private var besideDaemon: Bool { standing.side == .daemon }
 
   mutating func handle(_ event: ManagementEvent) -> Step {

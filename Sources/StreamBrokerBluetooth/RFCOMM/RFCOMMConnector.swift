@@ -36,14 +36,21 @@ public struct RFCOMMConnector: SteppedConnector, BondingConnector {
     return connector
   }
 
+  public var otherSteps: Duration {
+    let lookUp = plan.channel == nil ? plan.connectPatience + SDPConversation.wholePatience : .zero
+    return AdapterFlow.patience + lookUp
+  }
+
   public func keepingBonds(in keeper: BondKeeper) -> any Connector {
     var connector = self
     connector.plan.bonds = keeper
     return connector
   }
 
-  public func watch(on poller: Poller, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
-    AdapterWatch(on: poller, changed: changed)
+  public func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
+  ) -> (any DeviceWatch)? {
+    AdapterWatch(on: poller, after: cause, changed: changed)
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.

@@ -10,16 +10,21 @@ final class SDPConversation {
     case found(ChannelLookUp.Fault)
     case broke(SystemError)
     case silent
+    case endless
   }
 
+  private let poller: Poller
   private let socket: MessageSocket
   private var lookUp: ChannelLookUp
   private var done: ((Result<UInt8, Failure>) -> Void)?
+  private var wholeDeadline: Timers.Token?
 
   // L2CAP's default, which is what our socket offers; no message is longer.
   private static let longestMessage = 672
   /// For each answer.
   static let patience = Duration.seconds(5)
+  /// For all of it.
+  static let wholePatience = Duration.seconds(30)
 
   /// Takes the connected socket out of its parcel. `done` is called once, unless it is cancelled before.
   init(
@@ -28,6 +33,7 @@ final class SDPConversation {
   ) {
     self.socket = MessageSocket(socket, longest: Self.longestMessage, on: poller)
     self.lookUp = lookUp
+    self.poller = poller
     self.done = done
   }
 
@@ -39,6 +45,8 @@ final class SDPConversation {
       case .failure(.silent): finish(.failure(.silent))
       }
     }
+    guard done != nil else { return }
+    wholeDeadline = poller.timers.after(Self.wholePatience) { [self] in finish(.failure(.endless)) }
     send(lookUp.firstRequest)
   }
 
@@ -61,6 +69,7 @@ final class SDPConversation {
 
   func cancel() {
     done = nil
+    poller.timers.cancel(wholeDeadline)
     socket.take()
   }
 }
@@ -73,6 +82,12 @@ extension SDPConversation.Failure {
       return OpenFailure(
         attempt, SystemError("read", ETIMEDOUT),
         advice: "no answer to the question within \(SDPConversation.patience); a URL with a channel asks none")
+    case .endless:
+      return OpenFailure(
+        attempt, SystemError("read", ETIMEDOUT),
+        advice:
+          "the device answers, but it came to no end within \(SDPConversation.wholePatience); a URL with a channel asks for none"
+      )
     case .broke(let error): return OpenFailure(attempt, error, advice: "the device hung up before it answered")
     case .found(let fault): return OpenFailure(attempt, nil, advice: fault.advice)
     }
