@@ -22,7 +22,7 @@ class Air:
 
     programs = STATE / "bin"
 
-    def __init__(self, guest, life: int = 600):
+    def __init__(self, guest, life: int = 1100):
         self.guest, self._relay = guest, None
         self._process = subprocess.Popen(
             [STATE / "venv/bin/python", HERE / "devices.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -20,14 +20,15 @@ def channel(gateway: GuestGateway, count: int = 1) -> str:
     return bound.split("channel=")[1].split("&")[0]
 
 
-def finds(air, uuid: str = "1101") -> str:
-    return air.order(f"find phone {uuid}")
-
-
-def found(air) -> str | None:
-    """The same, where there may be no list at all for a moment."""
+def found(air, uuid: str = "1101") -> str | None:
+    """What a look-up says; nothing where there is no list for a moment."""
     with contextlib.suppress(AssertionError):
-        return finds(air)
+        return air.order(f"find phone {uuid}")
+
+
+def finds(air, uuid: str = "1101") -> str:
+    """The same, once there is one: the list comes behind the listener, and one whose place was taken waits for bluetoothd first."""
+    return until(lambda: found(air, uuid), 40, "a list of services", every=0.5)
 
 
 def limits(gateway: GuestGateway, word: str = "listener limited") -> str:
@@ -122,7 +123,7 @@ def test_a_reload_changes_what_is_found_and_nobody_is_sent_away(air, guest):
         echoes(air, 100)
         reload(gateway, served("rfcomm://?channel=4&name=new"))
         channel(gateway, 2)
-        until(lambda: found(air) == "4 new", 20, "the new name", every=0.2)
+        until(lambda: found(air) == "4 new", 40, "the new name", every=0.2)
         echoes(air, 200)
         reload(gateway, served("tcp://0.0.0.0:0"))
         gateway.event("listener closed", seconds=20, count=2)

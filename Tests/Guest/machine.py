@@ -42,7 +42,7 @@ class Machine:
     # Life.
 
     @classmethod
-    def boot(cls, life: int = 600, devices=()) -> "Machine":
+    def boot(cls, life: int = 1100, devices=()) -> "Machine":
         """Starts one and waits until it takes commands. It ends itself after `life` seconds, come what may. `devices`:
         further words for QEMU's command line."""
         machine = cls(tempfile.mkdtemp(prefix="bwm-"))
