@@ -65,23 +65,56 @@ struct GATTIdentityTests {
     #expect(identity.isAsking && identity.facts.isEmpty)
   }
 
-  @Test("keeps a name that is known as a whole, and passes over other texts that may go on")
+  /// A device whose every text is `text`: what it is asked is answered as its MTU allows.
+  private func told(_ text: String, mtu: Int, known: String? = nil, refusing: Set<UInt8> = []) throws -> (
+    facts: DeviceFacts, questions: [UInt8]
+  ) {
+    var identity = GATTIdentity(mtu: mtu, knownName: known)
+    var questions: [UInt8] = []
+    let value = Array(text.utf8)
+    while let question = identity.ask() {
+      questions.append(question[0])
+      let offset = question[0] == 0x0C ? Int(question[3]) | Int(question[4]) << 8 : 0
+      if question[0] != 0x08 { #expect(question[1...2] == [3, 0]) }
+      let answer: [UInt8] =
+        if refusing.contains(question[0]) { [0x01, question[0], 3, 0, 0x0B] } else if question[0] == 0x08 {
+          [0x09, UInt8(min(mtu - 4, value.count) + 2), 3, 0] + value.prefix(mtu - 4)
+        } else { [question[0] + 1] + value.dropFirst(offset).prefix(mtu - 1) }
+      let said = try message(answer)
+      #expect(takes(&identity, said))
+      try #require(questions.count < 1000)
+    }
+    return (identity.facts, questions)
+  }
+
+  @Test(
+    "reads on where a text may go on, to its end", arguments: [18, 19, 20, 21, 22, 23, 43, 44, 45, 66, 128])
+  func long(count: Int) throws {
+    let text = "The.serial.number.0123456789".cycled(to: count)
+    let (facts, questions) = try told(text, mtu: 23)
+    #expect(facts.serialNumber == text && facts.name == text && facts.firmware == text)
+    #expect(questions.count == 5 * (count < 19 ? 1 : 2 + count / 22))
+  }
+
+  @Test("takes a value whose device has no more for whole, and one that is not read for none but a name")
   func cut() throws {
-    let whole = "Büro: a thermometer of 2026"
-    let part = Array(whole.utf8.prefix(19))
-    let answer = try message([0x09, UInt8(part.count + 2), 3, 0] + part)
-    for (known, wanted) in [(whole, nil), (nil, "Büro: a thermomete"), ("another", "Büro: a thermomete")]
+    let text = "Büro: a thermometer no 4"
+    let refused = try told(String(text.prefix(21)), mtu: 23, refusing: [0x0C]).facts
+    #expect(refused.serialNumber == String(text.prefix(21)))
+    for (known, wanted) in [(text, nil), (nil, "Büro: a thermomete"), ("another", "Büro: a thermomete")]
       as [(String?, String?)]
     {
-      var identity = GATTIdentity(mtu: 23, knownName: known)
-      while identity.ask() != nil { #expect(takes(&identity, answer)) }
       var facts = DeviceFacts()
       facts.name = wanted
-      #expect(identity.facts == facts)
+      #expect(try told(text, mtu: 23, known: known, refusing: [0x0A]).facts == facts)
     }
-    var roomy = GATTIdentity(mtu: 24)
-    while roomy.ask() != nil { #expect(takes(&roomy, answer)) }
-    #expect(roomy.facts.serialNumber == "Büro: a thermomete")
+    #expect(try told(String(repeating: "x", count: 2000), mtu: 23).questions.count == 5 * (2 + 512 / 22))
+  }
+}
+
+extension String {
+  fileprivate func cycled(to count: Int) -> String {
+    String(decoding: (0..<count).map { Array(utf8)[$0 % utf8.count] }, as: UTF8.self)
   }
 }
 

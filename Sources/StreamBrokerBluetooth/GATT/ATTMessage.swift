@@ -13,6 +13,8 @@ enum ATTMessage: Hashable, Sendable {
   case groups([ClosedRange<UInt16>])
   /// ATT_READ_BY_TYPE_RSP: attributes and their values.
   case values([HandleAndValue])
+  /// ATT_READ_RSP or ATT_READ_BLOB_RSP: so much of a value.
+  case part(ArraySlice<UInt8>)
   case written
   case notification(UInt16, ArraySlice<UInt8>)
   case indication(UInt16, ArraySlice<UInt8>)
@@ -54,6 +56,7 @@ enum ATTMessage: Hashable, Sendable {
     case 0x05: self = .types(try Self.types(content))
     case 0x07: self = .groups(try Self.groups(content))
     case 0x09: self = .values(try Self.values(content))
+    case 0x0B, 0x0D: self = .part(content)
     case 0x13: self = .written
     case 0x1B, 0x1D:
       guard content.count >= 2 else { throw Fault(what: "a value without a handle") }
@@ -126,6 +129,9 @@ enum ATTRequest: Hashable, Sendable {
   case write(UInt16, [UInt8])
   /// ATT_READ_BY_TYPE_REQ for values of a type, wherever they are.
   case values(of: BluetoothUUID)
+  /// ATT_READ_REQ, and ATT_READ_BLOB_REQ for what lies behind so many bytes.
+  case read(UInt16)
+  case readOn(UInt16, from: Int)
 
   var opcode: UInt8 {
     switch self {
@@ -134,10 +140,14 @@ enum ATTRequest: Hashable, Sendable {
     case .service: 0x06
     case .characteristics, .values: Self.readByType
     case .write: 0x12
+    case .read: Self.readValue
+    case .readOn: Self.readBlob
     }
   }
 
   static let readByType: UInt8 = 0x08
+  static let readValue: UInt8 = 0x0A
+  static let readBlob: UInt8 = 0x0C
   static let writeRequest: UInt8 = 0x12
   static let writeCommand: UInt8 = 0x52
 
@@ -152,7 +162,8 @@ enum ATTRequest: Hashable, Sendable {
       case .service: [1, 0xFFFF, Self.primaryService]
       case .characteristics(let range): [range.lowerBound, range.upperBound, Self.characteristic]
       case .types(let range): [range.lowerBound, range.upperBound]
-      case .write(let handle, _): [handle]
+      case .write(let handle, _), .read(let handle): [handle]
+      case .readOn(let handle, let offset): [handle, UInt16(clamping: offset)]
       case .values: [1, 0xFFFF]
       }
     let tail: [UInt8] =

@@ -9,13 +9,14 @@ struct GATTIdentity: Sendable {
   /// An answer is awaited: no other request may be sent.
   private(set) var isAsking = false
   private(set) var facts = DeviceFacts()
-  // An answer holds so much of a value (Bluetooth Core, Vol 3, Part F, section 3.4.4.2): one of that length may go on.
-  private let longestPart: Int
+  // A value that did not fit in the first answer, and what has been read of it.
+  private var long: (handle: UInt16, beginning: [UInt8], read: [UInt8])?
+  private let mtu: Int
   private let knownName: String?
 
   /// `knownName` stays where the device's own is only its beginning.
   init(mtu: Int, knownName: String? = nil) {
-    longestPart = min(mtu - 4, 253)
+    self.mtu = mtu
     self.knownName = knownName
   }
 
@@ -23,30 +24,53 @@ struct GATTIdentity: Sendable {
   mutating func ask() -> [UInt8]? {
     guard !isAsking, let type = left.first else { return nil }
     isAsking = true
+    if let long {
+      return (long.read.isEmpty ? ATTRequest.read(long.handle) : .readOn(long.handle, from: long.read.count)).encoded
+    }
     return ATTRequest.values(of: BluetoothUUID(UInt32(type))).encoded
   }
 
   /// Whether `message` is the answer, whose text goes into `facts`.
   mutating func handle(_ message: ATTMessage) -> Bool {
     guard isAsking, let type = left.first else { return false }
-    switch message {
-    case .values(let values): if let value = values.first?.value { note(type, value) }
-    case .refusal(of: ATTRequest.readByType, _): break
+    switch (message, long) {
+    case (.values(let values), nil):
+      // An answer has room for so much of a value (Bluetooth Core, Vol 3, Part F, section 3.4.4.2): one of that length may go on.
+      if let first = values.first, first.value.count >= min(mtu - 4, 253) {
+        long = (first.handle, Array(first.value), [])
+        isAsking = false
+        return true
+      }
+      if let value = values.first?.value { note(type, value) }
+    case (.part(let part), .some(var value)):
+      value.read += part
+      long = value
+      if part.count >= mtu - 1, value.read.count < ATTMessage.longestValue {
+        isAsking = false
+        return true
+      }
+      note(type, value.read[...])
+    case (.refusal(of: ATTRequest.readByType, _), nil): break
+    // There is nothing behind what it has said, or it says nothing but the beginning.
+    case (.refusal(of: ATTRequest.readBlob, _), let value?): note(type, value.read[...])
+    case (.refusal(of: ATTRequest.readValue, _), let value?): noteBeginning(type, value.beginning[...])
     default: return false
     }
     isAsking = false
+    long = nil
     left.removeFirst()
     return true
   }
 
   var isOver: Bool { left.isEmpty }
 
+  /// The beginning of a name is better than none; half a serial number is wrong.
+  private mutating func noteBeginning(_ type: UInt16, _ value: ArraySlice<UInt8>) {
+    if type == 0x2A00, knownName?.utf8.starts(with: value) != true { note(type, value) }
+  }
+
   private mutating func note(_ type: UInt16, _ value: ArraySlice<UInt8>) {
     guard let text = DeviceFacts.text(value) else { return }
-    if value.count >= longestPart {
-      // The beginning of a name is better than none; half a serial number is wrong.
-      guard type == 0x2A00, knownName?.utf8.starts(with: value) != true else { return }
-    }
     switch type {
     case 0x2A00: facts.name = text
     case 0x2A29: facts.manufacturer = text
