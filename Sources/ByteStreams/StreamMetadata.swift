@@ -9,7 +9,7 @@ public struct DeviceFacts: Hashable, Sendable {
   public var model: String?
   public var serialNumber: String?
   public var firmware: String?
-  /// Of a radio link when it came up, in dBm.
+  /// Of a radio link, in dBm: when it came up, or when it was asked for last.
   public var signalStrength: Int?
   /// The most bytes of one message of the link, where there is such a thing.
   public var mtu: Int?
@@ -46,6 +46,9 @@ public final class StreamMetadata {
   public private(set) var facts: DeviceFacts
   /// Called when more is known, in a turn of the stream's. One listener: who opened the stream.
   public var changed: (() -> Void)?
+  /// Asks for what changes by itself, such as the strength of a signal, and calls back soon, once, whether there is an answer or not.
+  /// Nil where nothing does.
+  public var refresh: ((_ done: @escaping () -> Void) -> Void)?
 
   public init(_ facts: DeviceFacts = DeviceFacts()) { self.facts = facts }
 
@@ -54,4 +57,7 @@ public final class StreamMetadata {
     change(&facts)
     if facts != before { changed?() }
   }
+
+  /// The same for what changes all the time: nobody is told.
+  public func note(_ change: (inout DeviceFacts) -> Void) { change(&facts) }
 }

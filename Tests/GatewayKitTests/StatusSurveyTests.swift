@@ -15,9 +15,9 @@ struct StatusSurveyTests {
 
   /// Routes of `configs`, each on two lanes of its own or on `lanes`; `body` may block.
   private func withRoutes(
-    _ configs: [Config.Route], _ body: @escaping @Sendable (Rig) throws -> Void
+    _ configs: [Config.Route], connector: (any Connector)? = nil, _ body: @escaping @Sendable (Rig) throws -> Void
   ) async throws {
-    let rig = try Rig(configs)
+    let rig = try Rig(configs, connector)
     var result: Result<Void, any Error> = .success(())
     do { try await onOwnThread { try body(rig) } } catch { result = .failure(error) }
     await rig.stop()
@@ -31,14 +31,14 @@ struct StatusSurveyTests {
     let home: Lane
     let routes: [(config: Config.Route, route: Resident<Route>)]
 
-    init(_ configs: [Config.Route]) throws {
+    init(_ configs: [Config.Route], _ connector: (any Connector)? = nil) throws {
       let (story, board) = (story, board)
       let sink = StatusSink([board.observe] + story.sink.observers)
       let lanes = try (0..<2).map { try Lane("survey \($0)") }
       self.lanes = lanes
       home = try Lane("survey home")
       routes = try configs.enumerated().map { index, config in
-        let connector = try Gateway.broker.connector(config.endpoint)
+        let connector = try connector ?? Gateway.broker.connector(config.endpoint)
         let (own, other) = (lanes[index % 2], lanes[(index + 1) % 2])
         let route = Resident(on: own) { lane in
           Route(config, connector: connector, on: lane, others: [other], status: sink)
@@ -85,6 +85,44 @@ struct StatusSurveyTests {
     }
 
     func stopLanes() { for lane in lanes + [home] { lane.stop() } }
+  }
+
+  /// Opens a device whose signal is another each time it is asked for.
+  private struct Radio: Connector {
+    static let scheme = "sim"
+    static let isLine = false
+    init(_ url: EndpointURL) {}
+    init() {}
+
+    func open(
+      on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    ) -> any Opening {
+      let (stream, metadata) = (ScriptedStream(), StreamMetadata())
+      metadata.update { $0.name = "gps" }
+      metadata.refresh = { [weak metadata] answered in
+        poller.timers.after(.milliseconds(20)) {
+          metadata?.note { $0.signalStrength = ($0.signalStrength ?? -50) - 1 }
+          answered()
+        }
+      }
+      stream.metadata = metadata
+      done(.success(stream))
+      return DoneAtOnce()
+    }
+  }
+
+  @Test("shows a signal as it is now, and not as it was when somebody looked last")
+  func signal() async throws {
+    let config = try routeConfig("link: shared, device: { open: always }", endpoint: "sim://echo")
+    try await withRoutes([config], connector: Radio()) { rig in
+      var strengths: [Int] = []
+      for _ in 0..<10_000 where strengths.count < 3 {
+        guard let state = try rig.snapshot().routes.first?.state, state.word == "open" else { continue }
+        strengths.append(try #require(state.device?.signalStrength))
+        #expect(state.device?.name == "gps")
+      }
+      #expect(strengths == [-51, -52, -53])
+    }
   }
 
   @Test("shows what each client sent and got, while he is here and after")

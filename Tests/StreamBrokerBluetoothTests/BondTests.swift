@@ -41,6 +41,9 @@ struct PairingNewsTests {
     let link = Keys.link(4)
     #expect(news(0x09, [1, 9, 0, 0, 1, 0xAA, 0, 0] + link.bytes) == .key(Keys.phone, link, isToKeep: true))
     #expect(news(0x0B, place + [0, 0, 0, 0, 0, 0]) == .linked(Keys.lamp))
+    let name: [UInt8] = [4, 9, 0x67, 0x70, 0x73]
+    #expect(news(0x0B, place + [0, 0, 0, 0, 5, 0] + name) == .linked(Keys.lamp, name: "gps"))
+    #expect(news(0x0B, place + [0, 0, 0, 0, 6, 0] + name) == .linked(Keys.lamp))
     #expect(news(0x0C, place + [4]) == .unlinked(Keys.lamp, byAuthentication: true))
     #expect(news(0x0C, place + [3]) == .unlinked(Keys.lamp, byAuthentication: false))
     #expect(news(0x0D, place + [4]) == .linkFailed(Keys.lamp, status: 4))

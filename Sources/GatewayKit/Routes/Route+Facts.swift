@@ -8,6 +8,12 @@ extension Route {
 }
 
 extension SessionGroup {
+  /// Before the first facts the device behind the shared link is asked for what changes by itself.
+  func refreshed(after last: UInt64, _ done: @escaping () -> Void) {
+    guard last == 0, let refresh = sharedLink?.refresh else { return done() }
+    refresh(done)
+  }
+
   /// `limit` clients whose numbers come behind `last`; link and totals only at the first time, when that is 0.
   func facts(after last: UInt64, atMost limit: Int) -> GroupFacts {
     var facts = GroupFacts()
@@ -26,6 +32,10 @@ extension SessionGroup {
 }
 
 extension Link {
+  fileprivate var refresh: ((@escaping () -> Void) -> Void)? {
+    status == .open ? hub.endpoint?.metadata?.refresh : nil
+  }
+
   fileprivate var state: Snapshot.LinkState {
     let now = monotonicNanoseconds()
     var reason: String?

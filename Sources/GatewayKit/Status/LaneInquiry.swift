@@ -2,6 +2,7 @@
 // passed over from then on, so that one that hangs holds up a picture once, not once for each of its routes.
 
 import ByteStreams
+import Synchronization
 
 /// Lives on `home`.
 final class LaneInquiry {
@@ -30,6 +31,15 @@ final class LaneInquiry {
     _ resident: Resident<Asked>, _ question: @escaping @Sendable (isolated Lane, Asked) -> Value,
     then done: @escaping (Answer<Value>) -> Void
   ) {
+    ask(resident, later: { lane, asked, answer in answer(question(lane, asked)) }, then: done)
+  }
+
+  /// The same for a question whose answer may take a moment: `question` is given whom to tell it, which it must do well within the limit.
+  func ask<Asked, Value: Sendable>(
+    _ resident: Resident<Asked>,
+    later question: @escaping @Sendable (isolated Lane, Asked, @escaping (Value) -> Void) -> Void,
+    then done: @escaping (Answer<Value>) -> Void
+  ) {
     let lane = resident.lane
     guard !stuck.contains(ObjectIdentifier(lane)) else { return done(.stuck) }
     let number = expect(from: lane) { answer in
@@ -40,12 +50,20 @@ final class LaneInquiry {
       }
     }
     let me = Resident(self, on: home)
+    let isAsked = Flag()
     resident.post { lane, asked in
-      let value = question(lane, asked)
-      me.post { _, inquiry in inquiry.answered(number, .told(value)) }
+      isAsked.value.store(true, ordering: .relaxed)
+      question(lane, asked) { value in me.post { _, inquiry in inquiry.answered(number, .told(value)) } }
     }
     // Behind it, for the case that there was nobody to ask.
-    lane.post { _ in me.post { _, inquiry in inquiry.answered(number, .gone) } }
+    lane.post { _ in
+      if !isAsked.value.load(ordering: .relaxed) { me.post { _, inquiry in inquiry.answered(number, .gone) } }
+    }
+  }
+
+  // Written and read on the lane that is asked.
+  private final class Flag: Sendable {
+    let value = Atomic(false)
   }
 
   /// Finds out which of `lanes` hang: a second at most for all of them together.

@@ -103,8 +103,8 @@ final class StatusSurvey: ControlAnswer {
     var left = groups.count
     for (index, group) in groups.enumerated() {
       let after = last[index] ?? 0
-      inquiry.ask(group) { _, group in
-        group.facts(after: after, atMost: Self.page)
+      inquiry.ask(group) { _, group, told in
+        group.refreshed(after: after) { told(group.facts(after: after, atMost: Self.page)) }
       } then: { answer in
         switch answer {
         case .told(let facts): answers[index].facts = facts

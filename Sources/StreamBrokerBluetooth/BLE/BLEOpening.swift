@@ -209,6 +209,10 @@ final class BLEOpening: Opening {
 
   /// A device may ask to be paired as long as the link lasts: with the stream stays what answers.
   private func finish(_ stream: any PolledStream) {
+    if let flow = secureFlow {
+      stream.metadata?.refresh =
+        SignalInquiry(of: flow.device, on: flow.adapter, for: stream.metadata, on: poller).ask
+    }
     let (done, ground) = (done, ground)
     if secureFlow?.leavesAnswersToOthers == true {
       release()

@@ -24,6 +24,7 @@ struct ManagementCommand: Hashable, Sendable {
     case confirmName = 0x0025
     case setSecureConnections = 0x002D
     case loadIdentities = 0x0030
+    case connectionInformation = 0x0031
   }
   var code: Code
   var adapter: UInt16
@@ -50,6 +51,11 @@ struct ManagementCommand: Hashable, Sendable {
   static func askName(_ device: FoundDevice, _ adapter: UInt16) -> ManagementCommand {
     let place = device.address.bytes.reversed() + [device.kind.rawValue]
     return ManagementCommand(code: .confirmName, adapter: adapter, parameters: place + [0])
+  }
+
+  /// How strong the signal of a link is, besides.
+  static func askSignal(_ device: PairedAddress, _ adapter: UInt16) -> ManagementCommand {
+    ManagementCommand(code: .connectionInformation, adapter: adapter, parameters: device.encoded)
   }
 
   /// Yes to a pairing in which nobody has anything to compare.

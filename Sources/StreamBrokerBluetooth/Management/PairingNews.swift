@@ -97,7 +97,8 @@ struct BondKey: Hashable, Sendable, CustomStringConvertible {
 enum PairingNews: Hashable, Sendable {
   /// `isToKeep`: both sides want it again next time. `lately`: the passing address of a device that has told its lasting one.
   case key(PairedAddress, BondKey, isToKeep: Bool, lately: PairedAddress? = nil)
-  case linked(PairedAddress)
+  /// With the name, where the kernel has asked for it, as it does on a new link of Classic.
+  case linked(PairedAddress, name: String? = nil)
   case unlinked(PairedAddress, byAuthentication: Bool)
   case linkFailed(PairedAddress, status: UInt8)
   /// A number would have to be shown or typed in.
@@ -117,7 +118,10 @@ enum PairingNews: Hashable, Sendable {
       guard let key = BondKey(kind, rest), key.fits(device), let first = bytes.first else { return nil }
       let passing = PairedAddress(BluetoothAddress(bytes.dropFirst().prefix(6).reversed()), .leRandom)
       self = .key(device, key, isToKeep: first != 0, lately: kind == .identity ? passing : nil)
-    case 0x000B: self = .linked(device)
+    case 0x000B:
+      // Behind flags and a length: what an inquiry would have told.
+      let told = rest.count >= 6 && Int(ATTMessage.word(rest[4...])) == rest.count - 6 ? rest[6...] : []
+      self = .linked(device, name: Advertisement(told).name)
     // 4: the authentication failed.
     case 0x000C: self = .unlinked(device, byAuthentication: rest.first == 4)
     case 0x000D: self = .linkFailed(device, status: rest.first ?? 0)
@@ -130,7 +134,7 @@ enum PairingNews: Hashable, Sendable {
 
   var device: PairedAddress {
     switch self {
-    case .key(let device, _, _, _), .linked(let device), .unlinked(let device, _), .linkFailed(let device, _),
+    case .key(let device, _, _, _), .linked(let device, _), .unlinked(let device, _), .linkFailed(let device, _),
       .asksForNumber(let device), .asksForPIN(let device), .failed(let device, _):
       device
     }

@@ -14,6 +14,12 @@ final class RFCOMMOpening: Opening {
   private var ready: AdapterStep.Ready?
   private var connecting: ConnectStep?
   private var secureFlow: SecureFlow?
+  // The kernel asks a new link for its name beside the connecting, and may have it a little later.
+  private var isNamed = false
+  private var facts = DeviceFacts()
+  private weak var stream: BluetoothStream?
+  private var nameDeadline: Timers.Token?
+  private static let namePatience = Duration.seconds(10)
 
   init(
     _ plan: RFCOMMConnector.Plan, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
@@ -45,6 +51,17 @@ final class RFCOMMOpening: Opening {
   }
 
   private func handle(_ event: ManagementEvent) {
+    if case .pairing(.linked(let device, let name)) = event.content, let flow = secureFlow,
+      device == flow.device, event.adapter == flow.adapter
+    {
+      isNamed = true
+      facts.name = name.flatMap { DeviceFacts.text($0.utf8) }
+      if let stream {
+        stream.metadata?.update { $0.add(facts) }
+        return release()
+      }
+    }
+    guard done != nil else { return }
     switch secureFlow?.handle(event) {
     case .send(let command): ground?.send(command)
     case .giveUp(let fault): return fail(fault)
@@ -69,8 +86,9 @@ final class RFCOMMOpening: Opening {
   private func connect(to channel: UInt8) {
     giveUp = {}
     reach(.rfcomm(channel: channel)) { [self] socket in
-      guard let descriptor = socket.take() else { return }
-      finish(.success(BluetoothStream(descriptor, on: poller)))
+      ground?.readAll()
+      guard done != nil, let descriptor = socket.take() else { return }
+      finish(BluetoothStream(descriptor, on: poller, knowing: facts))
     }
   }
 
@@ -108,12 +126,34 @@ final class RFCOMMOpening: Opening {
 
   private func finish(_ result: Result<any ByteStream, OpenFailure>) {
     let done = done
-    cancel()
+    release()
     done?(result)
   }
 
-  func cancel() {
+  /// Listens on for the name, where it is to come still.
+  private func finish(_ stream: BluetoothStream) {
+    if let flow = secureFlow {
+      stream.metadata?.refresh =
+        SignalInquiry(of: flow.device, on: flow.adapter, for: stream.metadata, on: poller).ask
+    }
+    guard !isNamed, let ground else { return finish(.success(stream)) }
+    let done = done
+    self.ground = nil
+    release()
+    self.ground = ground
+    self.stream = stream
+    stream.socket.whenClosed = { [self] in release() }
+    nameDeadline = poller.timers.after(Self.namePatience) { [weak self] in self?.release() }
+    done?(.success(stream))
+  }
+
+  func cancel() { if done != nil { release() } }
+
+  private func release() {
     done = nil
+    poller.timers.cancel(nameDeadline)
+    stream?.socket.whenClosed = nil
+    stream = nil
     let (ground, connecting, giveUp) = (ground, connecting, giveUp)
     (self.ground, self.connecting, self.giveUp) = (nil, nil, {})
     ground?.close()
