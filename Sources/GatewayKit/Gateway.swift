@@ -47,16 +47,17 @@ public final class Gateway: Sendable {
     let rates = ConnectRates()
     let reception = Resident(on: greetings) { Reception(on: $0.poller, status: status, rates: rates) }
     self.reception = reception
-    let bluetooth = Resident(on: greetings) { BluetoothHost(on: $0.poller) }
-    self.bluetooth = bluetooth
     let keeper = bonds.map { path in
       BondKeeper(path: path) { news in
         switch news {
         case .kept(let device, let path): status.tell(.bondKept(device: device, path: path))
         case .trouble(let trouble): status.tell(.bondTrouble(trouble))
+        case .refused(let device, let reason): status.tell(.pairingRefused(device: device, reason: reason))
         }
       }
     }
+    let bluetooth = Resident(on: greetings) { BluetoothHost(on: $0.poller, bonds: keeper) }
+    self.bluetooth = bluetooth
     let surroundings = RouteSurroundings(
       inherited: inherited, reception: reception, bluetooth: bluetooth, rates: rates, bonds: keeper)
     core = Resident(on: home) { home in

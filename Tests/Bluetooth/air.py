@@ -2,8 +2,9 @@
 BR/EDR and LE, plus faults to order (a link that is lost, a device that is out of range).
 
 What Bumble 0.0.236 lacks or simplifies, and this adds: the commands that Linux sends at power-on, inquiry, remote version, clock
-offset, encryption, page time-out; a reset that ends the links; fragments towards the host. Of LE: scan responses, the filter for
-duplicates, the filter accept list, a connection attempt that is cancelled, links between public addresses.
+offset, encryption, page time-out, keys that are compared, signal strength; a reset that ends the links; fragments towards the
+host. Of LE: scan responses, the filter for duplicates, the filter accept list, a connection attempt that is cancelled, links between
+public addresses.
 """
 import asyncio
 import dataclasses
@@ -19,6 +20,7 @@ log = logging.getLogger("air")
 OK = hci.HCI_ErrorCode.SUCCESS
 PAGE_TIMEOUT = hci.HCI_ErrorCode.PAGE_TIMEOUT_ERROR
 LINK_LOST = hci.HCI_ErrorCode.CONNECTION_TIMEOUT_ERROR
+NO_KEY, OTHER_KEY = hci.HCI_ErrorCode.PIN_OR_KEY_MISSING_ERROR, hci.HCI_ErrorCode.AUTHENTICATION_FAILURE_ERROR
 # So long somebody is called who does not answer.
 PAGE_SECONDS = 5.12
 
@@ -90,6 +92,9 @@ class Radio(Controller):
         self.pace = self.next_packet = 0  # seconds that a packet of data takes to go out, and when the next one does
         self.paging = self.inquiry = None
         self.told = b""  # to inquiries
+        self.claims = {}  # the keys by which others say that they are paired with this one
+        self.authenticating = set()  # links of which its host has asked for that
+        self.strength = -50  # of its links, in dBm
         self.device_class = 0
         self.le_legacy_advertiser = Advertiser(self)
         self.accept_list = set()
@@ -118,6 +123,11 @@ class Radio(Controller):
         # Without secure connections the key of "just works" is of type 4; Linux checks.
         if isinstance(packet, hci.HCI_Link_Key_Notification_Event):
             packet = hci.HCI_Link_Key_Notification_Event(bd_addr=packet.bd_addr, link_key=packet.link_key, key_type=4)
+        # Bumble tells both sides; only who asked is told.
+        if isinstance(packet, hci.HCI_Authentication_Complete_Event):
+            if packet.connection_handle not in self.authenticating:
+                return
+            self.authenticating.discard(packet.connection_handle)
         super().send_hci_packet(packet)
 
     def on_hci_acl_data_packet(self, packet):
@@ -136,6 +146,8 @@ class Radio(Controller):
         self.pending_le_connection = None
         self.le_scan_enable = False
         self.accept_list.clear()
+        self.claims.clear()
+        self.authenticating.clear()
         return super().on_hci_reset_command(command)
 
     def on_hci_command(self, command):
@@ -232,7 +244,42 @@ class Radio(Controller):
         self._send_hci_command_status(
             OK if connection else hci.HCI_ErrorCode.UNKNOWN_CONNECTION_IDENTIFIER_ERROR, command.op_code)
         if connection:
+            self.authenticating.add(connection.handle)
             self.event(hci.HCI_Link_Key_Request_Event(bd_addr=connection.peer_address))
+
+    # Bumble believes whoever has a key. Here the other side is asked for its own.
+
+    def on_hci_link_key_request_reply_command(self, command):
+        self.later(0, self.take_key, command.bd_addr, bytes(command.link_key))
+        return hci.HCI_StatusAndAddressReturnParameters(status=OK, bd_addr=command.bd_addr)
+
+    def on_hci_link_key_request_negative_reply_command(self, command):
+        if command.bd_addr not in self.claims:
+            return super().on_hci_link_key_request_negative_reply_command(command)
+        self.later(0, self.take_key, command.bd_addr, None)
+        return hci.HCI_StatusAndAddressReturnParameters(status=OK, bd_addr=command.bd_addr)
+
+    def take_key(self, address, key):
+        other = self.link.find_classic_controller(address)
+        if address in self.claims:
+            claimed = self.claims.pop(address)
+            mine = other and other.classic_connections.get(self.public_address)
+            if mine:
+                status = NO_KEY if key is None else OK if key == claimed else OTHER_KEY
+                other.event(hci.HCI_Authentication_Complete_Event(status=status, connection_handle=mine.handle))
+        elif other and self.public_address in other.classic_connections:
+            other.claims[self.public_address] = key
+            other.event(hci.HCI_Link_Key_Request_Event(bd_addr=self.public_address))
+
+    def on_hci_read_rssi_command(self, command):
+        return hci.HCI_GenericReturnParameters(
+            data=b"\0" + command.handle.to_bytes(2, "little") + self.strength.to_bytes(1, "little", signed=True))
+
+    def on_hci_read_transmit_power_level_command(self, command):
+        # Bumble has no answer to commands that it does not know.
+        told = hci.HCI_GenericReturnParameters(data=b"\0" + command.parameters[:2] + b"\4")
+        self.event(hci.HCI_Command_Complete_Event(
+            num_hci_command_packets=1, command_opcode=command.op_code, return_parameters=told))
 
     def on_hci_set_connection_encryption_command(self, command):
         self._send_hci_command_status(OK, command.op_code)

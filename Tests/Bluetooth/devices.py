@@ -10,12 +10,14 @@ line and answers a line.
   hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
   locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with anybody; echoes
   phone   00:AA:01:00:00:07  calls the guest (phone.py); without simple pairing, so that nobody has to be paired
+  mobile  00:AA:01:00:00:08  the same, and pairs first, as phones do since Bluetooth 2.1
   shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
   heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · asks NAME: to be paired,
   by itself · forget NAME: its bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for · echo NAME 0|1 ·
-  await NAME BYTES: heard, ever · flood NAME BYTES
+  await NAME BYTES: heard, ever · flood NAME BYTES · locks NAME 0|1: it is written on an encrypted link only ·
+  strength DBM: of the guest's links
 """
 import asyncio
 import logging
@@ -52,6 +54,11 @@ class Pairing(PairingDelegate):
         return self.peer.pairs
 
 
+class ClassicPairing(Pairing):
+    async def confirm(self, auto=False):
+        return await self.accept()
+
+
 class Peer:
     def __init__(self, air, name, address, random="F0:F1:F2:F3:F4:F5", classic=True, simple_pairing=True):
         self.name = name
@@ -63,9 +70,12 @@ class Peer:
         self.device = Device(config=configuration, host=Host(self.controller, AsyncPipeSink(self.controller)))
         self.device.advertising_data = self.device.scan_response_data = b""
         self.device.on("connection", lambda connection: connection.on("disconnection", lambda reason: self.free(connection)))
+        delegate = ClassicPairing(self) if classic else Pairing(self)
+        self.device.pairing_config_factory = lambda connection: PairingConfig(
+            sc=True, mitm=False, bonding=True, delegate=delegate)
         self.own_type = hci.OwnAddressType.RANDOM
         self.channels = {}  # by number, those that are open
-        self.out = None  # the characteristic that tells
+        self.out = self.into = None  # the characteristics that tell and are written
         self.queue = asyncio.Queue()
         self.heard = 0
         self.pairs, self.paired = True, 0
@@ -99,15 +109,13 @@ class Peer:
             both = [Characteristic(written, P.READ | how | writing, READ_WRITE, value)]
         else:
             both = [Characteristic(told, how, READ_WRITE, b""), Characteristic(written, writing, READ_WRITE, value)]
-        self.out = both[0]
+        self.out, self.into = both[0], both[-1]
         self.device.add_service(Service(UUID(service), both))
         if locked:
             secret = Attribute.READ_REQUIRES_ENCRYPTION | Attribute.WRITE_REQUIRES_ENCRYPTION
             for attribute in self.device.gatt_server.attributes:
                 if attribute in both or attribute.type == SWITCH:
                     attribute.permissions |= secret
-            self.device.pairing_config_factory = lambda connection: PairingConfig(
-                sc=True, mitm=False, bonding=True, delegate=Pairing(self))
         asyncio.ensure_future(self.echo(how))
 
     async def echo(self, how):
@@ -207,8 +215,9 @@ async def build(air):
     mute = Peer(air, "mute", "00:AA:01:00:00:05")
     mute.device.inquiry_response = b""
     caller = Peer(air, "phone", "00:AA:01:00:00:07", simple_pairing=False)
-    caller.is_shown = False
-    peers = {peer.name: peer for peer in (serial, mute, nus, hm10, shy, locked, caller)}
+    mobile = Peer(air, "mobile", "00:AA:01:00:00:08")
+    caller.is_shown = mobile.is_shown = False
+    peers = {peer.name: peer for peer in (serial, mute, nus, hm10, shy, locked, caller, mobile)}
     for peer in peers.values():
         await peer.power_on()
     return peers
@@ -281,6 +290,14 @@ class Devices(phone.Orders):
 
     async def do_forget(self, name):
         await self.peers[name].device.keystore.delete_all()
+
+    async def do_locks(self, name, on):
+        lock = Attribute.WRITE_REQUIRES_ENCRYPTION
+        into = self.peers[name].into
+        into.permissions = into.permissions | lock if on == "1" else into.permissions & ~lock
+
+    async def do_strength(self, strength):
+        self.radio.strength = int(strength)
 
     async def do_heard(self, name):
         return str(self.peers[name].heard)

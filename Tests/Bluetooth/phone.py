@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import random
 
-from bumble import core, hci, rfcomm, sdp
+from bumble import core, hci, l2cap, rfcomm, sdp
 
 GUEST = hci.Address("00:AA:01:00:00:00", hci.Address.PUBLIC_DEVICE_ADDRESS)
 PROTOCOLS, TEXT = 0x0004, 0x0100
@@ -34,8 +34,13 @@ class Orders:
         device = self.peers[name].device
         for connection in device.connections.values():
             if connection.peer_address == GUEST:
-                return connection
-        return await asyncio.wait_for(device.connect(GUEST, transport=core.PhysicalTransport.BR_EDR), 20)
+                break
+        else:
+            connection = await asyncio.wait_for(device.connect(GUEST, transport=core.PhysicalTransport.BR_EDR), 20)
+        if device.classic_ssp_enabled and not connection.is_encrypted:
+            await asyncio.wait_for(connection.authenticate(), 20)
+            await asyncio.wait_for(connection.encrypt(), 20)
+        return connection
 
     async def do_find(self, name, uuid):
         link = await self.link(name)
@@ -51,7 +56,15 @@ class Orders:
     async def do_dial(self, name, channel):
         peer = self.peers[name]
         link = await self.link(name)
-        peer.multiplexer = await asyncio.wait_for(rfcomm.Client(link).start(), 20)
+        for left in range(99, -1, -1):
+            try:
+                peer.multiplexer = await asyncio.wait_for(rfcomm.Client(link).start(), 20)
+                break
+            except l2cap.L2capError as error:
+                # The kernel takes nobody before it has asked its controller how long the new link's key is.
+                if not left or "SECURITY_BLOCK" not in str(error):
+                    raise
+                await asyncio.sleep(0.1)
         peer.call = await asyncio.wait_for(peer.multiplexer.open_dlc(int(channel)), 20)
         heed(peer.call)
         peer.came = bytearray()

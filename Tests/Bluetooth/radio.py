@@ -10,9 +10,9 @@ STATE = HERE.parents[1] / ".build" / "bluetooth"
 # BR/EDR and what it calls for by name: the machine loads no module by itself.
 MODULES = "ctr sha512_generic hmac drbg ecb cmac ecdh_generic bluetooth rfcomm hci_vhci"
 
-PHONE = "00:AA:01:00:00:07"
+PHONE, MOBILE = "00:AA:01:00:00:07", "00:AA:01:00:00:08"
 SERIAL, MUTE, NOBODY = "00:AA:01:00:00:01", "00:AA:01:00:00:05", "00:AA:01:00:00:77"
-NUS, HM10, LOCKED = "C0:00:00:00:00:02", "00:AA:01:00:00:03", "C0:00:00:00:00:05"
+NUS, HM10, LOCKED, SHY = "C0:00:00:00:00:02", "00:AA:01:00:00:03", "C0:00:00:00:00:05", "C0:00:00:00:00:04"
 NUS_SERVICE = "6E400001-B5A3-F393-E0A9-E50E24DCCA9E"
 PRIVATE = "E1F9F7A0-1111-4222-8333-444455556666"
 
@@ -62,16 +62,18 @@ class Air:
 
     def reset(self):
         """As it was at the beginning."""
-        for name in ("serial", "mute", "nus", "hm10", "shy", "locked", "phone"):
+        for name in ("serial", "mute", "nus", "hm10", "shy", "locked", "phone", "mobile"):
             self.order(f"silent {name} 0")
             self.order(f"echo {name} 1")
-        self.order("pairs locked 1")
-        self.order("forget locked")
+            self.order(f"pairs {name} 1")
+            self.order(f"forget {name}")
+        self.order("locks shy 0")
         self.guest.ask("rm -rf /var/lib/baudway")  # where the gateway keeps the other half
         if self._relay is None:
             self.plug()
         elif self.adapter() != "on":
             self.adapter("up")
+        self.order("strength -50")
 
     def close(self):
         self._end.cancel()

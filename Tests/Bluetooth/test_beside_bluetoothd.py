@@ -3,10 +3,11 @@ import pytest
 
 from bluetoothd import bluetoothd
 from kit import until
-from radio import NUS, NUS_SERVICE
+from radio import HM10, NUS, NUS_SERVICE, SERIAL
 from rig import GuestGateway, route
 from test_rfcomm import answers, config, said
 from test_rfcomm_listener import channel, echoes, finds, limits, served
+from test_scan import json_when
 
 
 def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
@@ -38,6 +39,11 @@ def test_a_listener_stands_in_its_list(air, guest, compat):
         gateway.event("session ended", seconds=20)
         assert limits(gateway) == ""
     assert "gps" not in finds(air)
+
+
+def test_a_scan_hears_what_there_is(air, guest, compat):
+    addresses = {device["address"] for device in json_when(guest, {"test-nus", "HMSoft", "test-serial"})["devices"]}
+    assert {NUS, HM10, SERIAL} <= addresses
 
 
 def test_a_link_that_it_uses_too_is_busy_and_it_is_said_what_to_do(air, guest, compat):

@@ -1,6 +1,6 @@
 """Bonds without bluetoothd: kept in a file, given back to the kernel, and named when they are stale."""
 from kit import until
-from radio import HM10, LOCKED
+from radio import HM10, LOCKED, SERIAL, SHY
 from rig import GuestGateway
 from test_rfcomm import answers, config, said
 
@@ -33,6 +33,41 @@ def test_a_bond_survives_a_restart_and_replugs(air, guest):
         air.plug(on=False)
         talks(gateway, client, count=2)
     assert int(air.order("paired locked")) == before + 1
+
+
+def test_over_rfcomm_too_a_bond_survives_a_restart_and_a_replug_and_is_named_when_it_is_stale(air, guest):
+    url, before = f"rfcomm://{SERIAL}:3?security=medium", int(air.order("paired serial"))
+    air.pull()
+    air.plug(on=False)
+    with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        assert gateway.event("bond kept", seconds=30)["device"] == SERIAL
+    air.pull()
+    air.plug(on=False)
+    with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
+        talks(gateway, client)
+        assert int(air.order("paired serial")) == before + 1
+        air.order("forget serial")
+        air.order("hangup serial")
+        gateway.event("link lost", seconds=30)
+        until(lambda: f"is stale, one side has forgotten the other: remove line 3 of {BONDS}" in said(gateway), 60, "its place")
+        guest.ask(f"sed -i /{SERIAL}/d {BONDS}")
+        talks(gateway, client, count=2)
+        gateway.event("bond kept", seconds=30)
+    air.pull()  # the kernel's keys go with the adapter
+
+
+def test_a_write_that_is_refused_in_clear_is_told_of_and_the_next_ones_are_encrypted(air, guest):
+    air.pull()
+    air.plug(on=False)
+    air.order("locks shy 1")
+    with GuestGateway(guest, config(f"ble://FFF0/{SHY}?address-type=random")) as gateway, gateway.connect("radio") as client:
+        gateway.event("link open", seconds=60)
+        client.sendall(b"lost")
+        assert "add security=medium" in gateway.event("endpoint says", seconds=30)["text"]
+        gateway.event("link lost", seconds=30)
+        talks(gateway, client, count=2)
+        assert gateway.event("bond kept", seconds=30)["device"] == SHY
 
 
 def test_a_stale_bond_is_named_and_mended_without_a_restart(air, guest):

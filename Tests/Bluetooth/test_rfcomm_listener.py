@@ -41,9 +41,9 @@ def reload(gateway: GuestGateway, config: dict):
     gateway.signal(1)
 
 
-def echoes(air, size: int = SIZE):
-    poured = air.order(f"pour phone {size} {size}")
-    assert air.order(f"got phone {size}") == poured
+def echoes(air, size: int = SIZE, caller: str = "phone"):
+    poured = air.order(f"pour {caller} {size} {size}")
+    assert air.order(f"got {caller} {size}") == poured
 
 
 @pytest.mark.parametrize("listen, uuid, name", [

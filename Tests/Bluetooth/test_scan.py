@@ -6,9 +6,8 @@ import signal
 import pytest
 
 from kit import binary, until
-from radio import HERE, HM10, LOCKED, MUTE, NUS, NUS_SERVICE, PRIVATE, SERIAL
+from radio import HERE, HM10, LOCKED, MUTE, NUS, NUS_SERVICE, PRIVATE, SERIAL, SHY
 
-SHY = "C0:00:00:00:00:04"
 NUS_URL = f"ble://{NUS_SERVICE}/{NUS}?address-type=random"
 UNAVAILABLE, NOPERM = 69, 77
 

@@ -27,12 +27,67 @@ struct ReachFlowTests {
   ) -> [ReachFlow.Step] {
     var flow = ReachFlow(wanted, isDiscoverable: isDiscoverable)
     #expect(flow.begin() == .list)
-    return events.map { $0.map { flow.handle($0) } ?? .waits(.noClassic("an event that is none")) }
+    return events.map { $0.map { handle($0, &flow) } ?? .waits(.noClassic("an event that is none")) }
       .filter { $0 != .wait }
+  }
+
+  /// What comes after an adapter was prepared, where it has to be.
+  private func handle(_ event: ManagementEvent, _ flow: inout ReachFlow) -> ReachFlow.Step {
+    let step = flow.handle(event)
+    if case .prepare = step { return flow.handlePrepared(.ours) }
+    return step
   }
 
   private func reached(_ step: ReachFlow.Step?) -> (name: String, remark: ReachFlow.Remark?)? {
     if case .reachable(let reached) = step { (reached.name, reached.remark) } else { nil }
+  }
+
+  @Test("is prepared for those who pair before anybody can call; news meanwhile are not lost")
+  func prepared() throws {
+    var flow = ReachFlow(nil, isDiscoverable: false)
+    _ = flow.begin()
+    _ = flow.handle(try #require(Kernel.list(0)))
+    let dark = try #require(Kernel.classic(0, isOn: false, isConnectable: false))
+    guard case .prepare(let adapter) = flow.handle(dark), adapter.index == 0 else {
+      Issue.record("it was not prepared")
+      return
+    }
+    #expect(flow.handle(try #require(Kernel.removed(7))) == .send(.list))
+    #expect(flow.handlePrepared(.ours) == .wait)  // late
+    _ = flow.handle(try #require(Kernel.list(0)))
+    _ = flow.handle(dark)
+    #expect(flow.handle(try #require(Kernel.settings(0))) == .wait)
+    #expect(flow.handlePrepared(.ours) == .send(.turnOn(.setConnectable, of: 0)))
+    #expect(flow.handlePrepared(.ours) == .wait)
+    _ = flow.handle(try #require(Kernel.answer(.setConnectable, 0)))
+    // The adapter has changed meanwhile.
+    #expect(flow.handle(try #require(Kernel.answer(.setPowered, 0))) == .send(.list))
+    _ = flow.handle(try #require(Kernel.list(0)))
+    _ = flow.handle(try #require(Kernel.classic(0)))
+    guard case .reachable(let reached) = flow.handlePrepared(.daemon) else {
+      Issue.record("it can't be reached")
+      return
+    }
+    #expect(reached.pairing == .daemon)
+    #expect(flow.handle(try #require(Kernel.added(1))) == .send(.list))
+    _ = flow.handle(try #require(Kernel.list(0)))
+    _ = flow.handle(try #require(Kernel.classic(0)))
+    #expect(flow.handle(try #require(Kernel.removed(0))) == .send(.list))
+    #expect(flow.handlePrepared(.ours) == .wait)
+  }
+
+  @Test(
+    "has a limit where those must be paired whom nobody can",
+    arguments: [
+      ("low", false, .nobody, nil), ("medium", false, .ours, nil), ("high", true, .ours, "a number is compared"),
+      ("medium", false, .nobody, "CAP_NET_BIND_SERVICE"), ("medium", true, .nobody, nil),
+      ("high", false, .daemon, "bluetoothctl agent on"), ("high", true, .daemon, nil),
+    ] as [(String, Bool, BondKeeper.Standing.Side, String?)])
+  func limits(security: String, isBondable: Bool, pairing: BondKeeper.Standing.Side, words: String?) throws {
+    let reached = ReachFlow.Reached(
+      name: "hci0", address: Keys.adapter, isBondable: isBondable, pairing: pairing)
+    let limit = reached.pairingLimit(of: try BluetoothHostTests.offer("?security=\(security)"))
+    #expect(limit?.contains(words ?? "nothing") ?? false == (words != nil), "\(limit ?? "none")")
   }
 
   @Test("is taken as it is when it is ready; the first that is on")
@@ -146,7 +201,7 @@ struct ReachFlowTests {
   func late() throws {
     var flow = ReachFlow(nil, isDiscoverable: false)
     _ = flow.begin()
-    for event in [Kernel.list(0), Kernel.classic(0, isOn: false)] { _ = flow.handle(try #require(event)) }
+    for event in [Kernel.list(0), Kernel.classic(0, isOn: false)] { _ = handle(try #require(event), &flow) }
     #expect(flow.handle(try #require(Kernel.answer(.setPowered, 1))) == .wait)
     #expect(flow.handle(try #require(Kernel.answer(.setConnectable, 0))) == .wait)
     let busy = try #require(Kernel.answer(.setPowered, 0, status: ManagementStatus.busy))
@@ -154,7 +209,7 @@ struct ReachFlowTests {
     #expect(flow.handleRetry() == .send(.list))
     #expect(flow.handle(try #require(Kernel.classic(0))) == .wait)
     _ = flow.handle(try #require(Kernel.list(0)))
-    #expect(reached(flow.handle(try #require(Kernel.classic(0))))?.name == "hci0")
+    #expect(reached(handle(try #require(Kernel.classic(0)), &flow))?.name == "hci0")
     for event in [Kernel.classic(0), Kernel.list(0), Kernel.answer(.setPowered, 0)] {
       #expect(flow.handle(try #require(event)) == .wait)
     }

@@ -29,12 +29,12 @@ extension ConfigBuilder {
     for listener in listeners where listener.url.scheme == "rfcomm" {
       reader.warn(
         "'\(name)' is about networks, and whoever comes over Bluetooth is let in; who may pair decides, "
-          + "which is bluetoothd's",
+          + "which is bluetoothd's, and anybody where it does not run",
         at: listener.place, listener.path)
     }
   }
 
-  /// Nobody pairs here.
+  /// Nobody sits here who could compare a number.
   mutating func checkPairing(_ listeners: [ConfigURL]) {
     for listener in listeners where listener.url.scheme == "rfcomm" && listener.url.string("security") == "high" {
       reader.warn(

@@ -95,6 +95,8 @@ struct LogLine {
     case .bondKept(let device, let path):
       self.init(.info, "bond kept", [("device", .text(device)), ("path", .text(path))])
     case .bondTrouble(let trouble): self.init(.warning, "bonds not kept", [("error", .text(trouble))])
+    case .pairingRefused(let device, let reason):
+      self.init(.warning, "pairing refused", [("device", .text(device)), ("error", .text(reason))])
     case .certificatesRenewed(let files):
       self.init(.info, "certificates renewed", [("files", .text(files.joined(separator: " ")))])
     case .certificatesRefused(let fault):
@@ -171,7 +173,7 @@ struct LogLine {
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
     case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped, .certificateDoubtful,
-      .bondTrouble, .link(_, _, .waiting, _):
+      .bondTrouble, .pairingRefused, .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed, .certificatesRefused: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading,

@@ -44,6 +44,8 @@ public enum StatusEvent: Sendable {
   case bondKept(device: String, path: String)
   /// Bonds are neither used nor kept, and why.
   case bondTrouble(String)
+  /// A device that called an `rfcomm://` listener wanted to be paired and was not, and why.
+  case pairingRefused(device: String, reason: String)
   case routeStopped(String)
   /// What TLS shows was read anew, and connections from now on get it.
   case certificatesRenewed(files: [String])

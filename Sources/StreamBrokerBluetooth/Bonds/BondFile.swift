@@ -48,6 +48,8 @@ struct BondFile: Hashable, Sendable {
 
   /// Who comes near can have himself paired where an adapter lets him: it must not grow for ever.
   static let mostBonds = 256
+  /// When there are so many, devices that call us by themselves get no more lines: the rest is for those that endpoints name.
+  static let mostWithCallers = 192
   static let mostBytes = 256 << 10
 
   static let heading = """
@@ -168,15 +170,17 @@ struct BondFile: Hashable, Sendable {
     }.map { $0 + 1 }
   }
 
-  /// Takes a new key in. False when there is no room for another bond.
-  mutating func keep(_ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress) -> Bool {
+  /// Takes a new key in. False when it would be another bond than the first `most`.
+  mutating func keep(
+    _ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress, most: Int = mostBonds
+  ) -> Bool {
     if let line = line(of: device, with: adapter), case .bond(var bond) = lines[line - 1] {
       bond.take(key)
       lines[line - 1] = .bond(bond)
       return true
     }
     let count = lines.count { if case .bond = $0 { true } else { false } }
-    guard count < Self.mostBonds else { return false }
+    guard count < most else { return false }
     lines.append(.bond(Bond(adapter, device, [key])))
     return true
   }

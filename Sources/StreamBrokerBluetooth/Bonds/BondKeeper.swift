@@ -14,6 +14,8 @@ public final class BondKeeper: Sendable {
     case kept(device: String, path: String)
     /// Bonds are neither used nor kept, and why.
     case trouble(String)
+    /// A device that called us was not paired, and why.
+    case refused(device: String, reason: String)
   }
 
   /// How an adapter stands with its bonds, for one opening.
@@ -38,6 +40,7 @@ public final class BondKeeper: Sendable {
     var adapters: [UInt16: BluetoothAddress] = [:]
     var lastTrouble: String?
     var lastUnkept: BondStore.Fault?
+    var lastRefused: String?
   }
 
   private let store: BondStore
@@ -46,6 +49,8 @@ public final class BondKeeper: Sendable {
   private let state = Mutex(State())
   // Those that openings named, the latest last: the kernel lets anybody pair who comes near. Held for no time, unlike the state.
   private let named = Mutex<[PairedAddress]>([])
+  // Adapters at which listeners are, whose callers may pair.
+  private let receiving = Mutex<Set<BluetoothAddress>>([])
   // All of it happens here, for files and waiting for the kernel's answers block.
   private let queue: DeviceQueue
   private static let mostOpenings = 1024
@@ -98,6 +103,9 @@ public final class BondKeeper: Sendable {
       if $0.count > Self.mostOpenings { $0.removeFirst() }
     }
   }
+
+  /// At these adapters, and at no others, devices that call us are paired, and their keys kept: listeners are there.
+  func receive(at adapters: Set<BluetoothAddress>) { receiving.withLock { $0 = adapters } }
 
   // MARK: - On the queue
 
@@ -195,8 +203,15 @@ public final class BondKeeper: Sendable {
       case .answer(let answered, let answer, _) where answered == code?.rawValue: status = answer
       case .adapterRemoved: state.adapters[event.adapter] = nil
       case .pairing(.key(let device, let key, isToKeep: true, let passing)):
-        if isNamed(device, lately: passing) { keep(key, of: device, event.adapter, &state) }
-      default: break
+        if isNamed(device, lately: passing) {
+          keep(key, of: device, event.adapter, most: BondFile.mostBonds, &state)
+        } else if isCaller(device, event.adapter, state) {
+          keep(key, of: device, event.adapter, most: BondFile.mostWithCallers, &state)
+        }
+      default:
+        if let wish = CallerWish(event.content), isCaller(wish.device, event.adapter, state) {
+          answer(wish, event.adapter, &state)
+        }
       }
     }
   }
@@ -208,11 +223,34 @@ public final class BondKeeper: Sendable {
     return isNamed
   }
 
-  private func keep(_ key: BondKey, of device: PairedAddress, _ index: UInt16, _ state: inout State) {
+  /// Whether it may have called us by itself. Who is an endpoint's device is answered by whoever opens that.
+  private func isCaller(_ device: PairedAddress, _ index: UInt16, _ state: State) -> Bool {
+    guard device.kind == .classic, let adapter = state.adapters[index] else { return false }
+    return receiving.withLock { $0.contains(adapter) } && !named.withLock { $0.contains(device.withoutTransport) }
+  }
+
+  private func answer(_ wish: CallerWish, _ index: UInt16, _ state: inout State) {
+    guard let adapter = state.adapters[index], kernel.runsDaemon(adapter) == false else { return }
+    let line: Int?
+    do throws(BondStore.Fault) {
+      line = try store.read().line(of: wish.device, with: adapter)
+    } catch {
+      return complain("who wants to be paired is not answered: \(error)", &state)
+    }
+    let answer = wish.answer(at: index, knownBy: line.map { "line \($0) of \(store.path)" })
+    let bytes = answer.command.encoded
+    _ = write(state.management, bytes, bytes.count)
+    // Once, however often he tries.
+    guard let reason = answer.refusal, state.lastRefused != "\(wish.device) \(reason)" else { return }
+    state.lastRefused = "\(wish.device) \(reason)"
+    tell(.refused(device: "\(wish.device)", reason: reason))
+  }
+
+  private func keep(_ key: BondKey, of device: PairedAddress, _ index: UInt16, most: Int, _ state: inout State) {
     guard let adapter = state.adapters[index], kernel.runsDaemon(adapter) == false else { return }
     do throws(BondStore.Fault) {
-      try store.keep(key, of: device, with: adapter)
-      state.lastUnkept = nil
+      try store.keep(key, of: device, with: adapter, most: most)
+      (state.lastUnkept, state.lastRefused) = (nil, nil)
       tell(.kept(device: "\(device)", path: store.path))
     } catch {
       guard state.lastUnkept != error else { return }

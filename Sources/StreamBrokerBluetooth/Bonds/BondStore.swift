@@ -10,7 +10,7 @@ struct BondStore: Sendable {
     case isNoFile(path: String)
     case othersMayRead(path: String)
     case content(path: String, BondFile.Problem)
-    case isFull(path: String)
+    case isFull(path: String, most: Int)
     case isInUse(path: String)
 
     var description: String {
@@ -20,8 +20,9 @@ struct BondStore: Sendable {
       case .othersMayRead(let path): "\(path): others than its owner may use it, and there are keys in it; chmod 600 it"
       case .content(let path, let problem):
         "\(path):\(problem.line): \(problem.message); mend that line, or remove it and pair the device again"
-      case .isFull(let path):
-        "\(path): has \(BondFile.mostBonds) bonds, and takes no more; remove those that are no longer needed"
+      case .isFull(let path, let most):
+        "\(path): has \(most) bonds, and takes no more\(most < BondFile.mostBonds ? " of devices that call" : ""); "
+          + "remove those that are no longer needed"
       case .isInUse(let path):
         "\(path): another process holds the lock of its folder, is one of them stopped? ('fuser -v' with the folder tells)"
       }
@@ -61,8 +62,10 @@ struct BondStore: Sendable {
     do throws(BondFile.Problem) { return try BondFile(bytes) } catch { throw .content(path: path, error) }
   }
 
-  /// Reads it, takes a key in and writes it, while no other process of ours does.
-  func keep(_ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress) throws(Fault) {
+  /// Reads it, takes a key in and writes it, while no other process of ours does. A device that is new to it is one of `most`.
+  func keep(
+    _ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress, most: Int = BondFile.mostBonds
+  ) throws(Fault) {
     let folder = try openFolder()
     // Both `serve` and `connect` hear of each key. The lock goes with the descriptor.
     let end = monotonicNanoseconds() &+ lockPatience.nanoseconds
@@ -73,7 +76,7 @@ struct BondStore: Sendable {
     }
     let old = try read()
     var new = old
-    guard new.keep(key, of: device, with: adapter) else { throw .isFull(path: path) }
+    guard new.keep(key, of: device, with: adapter, most: most) else { throw .isFull(path: path, most: most) }
     if new != old { try write(new.encoded, in: folder.raw) }
   }
 

@@ -5,30 +5,7 @@ import ByteStreams
 import Glibc
 import StreamBroker
 
-/// What has become of an offer.
-public enum RFCOMMNews: Sendable {
-  /// Others can connect, on that channel. The socket, which listens, is whose it is told to; nil when it is the one he has.
-  case listens(DescriptorParcel?, channel: Int)
-  /// Nobody can connect for now. It is tried again by itself, and at once when an adapter comes.
-  case waits(OpenFailure)
-  /// What keeps some from finding or reaching it; empty when nothing does any more.
-  case limited([OpenFailure])
-}
-
-/// What the kernel gives a host. Both may block.
-struct HostSockets: Sendable {
-  var management: @Sendable () -> Result<DescriptorParcel, OpenFailure> = { ManagementSocket.open() }
-  /// For an offer, on the adapter of that address or on all: a socket that listens, and its channel.
-  var channel: @Sendable (RFCOMMOffer, BluetoothAddress?) -> Result<(DescriptorParcel, Int), OpenFailure> = {
-    $0.listen(on: $1)
-  }
-}
-
 public final class BluetoothHost {
-  static let nobodyPairs =
-    "'security' takes pairing, which is bluetoothd's, and it does not run here or lets nobody pair: run it with an agent, as by "
-    + "'bluetoothctl agent on' and 'pairable on', or nobody gets in who is not paired already"
-  static let noKernel = "this kernel has no Bluetooth, or keeps it from a container without the host's network"
   /// The pause between two tries.
   public static let retry = Duration.seconds(2)
   private static let moment = Duration.milliseconds(200)
@@ -42,6 +19,9 @@ public final class BluetoothHost {
     var flow: ReachFlow
     /// The adapter that it is reached by.
     var reached: ReachFlow.Reached?
+    /// One that others may call from now on, and pair with.
+    var open: BluetoothAddress?
+    var preparing: (any Opening)?
     /// The socket that was told of: its channel, and the adapter that it is bound to, if to one.
     var socket: (channel: Int, adapter: BluetoothAddress?)?
     var making: (any Opening)?
@@ -63,6 +43,7 @@ public final class BluetoothHost {
 
   private let poller: Poller
   private let services: SDPServer
+  private let keeper: BondKeeper?
   private let sockets: HostSockets
   private var posts: [UInt64: Post] = [:]
   private var management: ManagementSocket?
@@ -72,13 +53,17 @@ public final class BluetoothHost {
   /// For the answers of one look at the adapters.
   private let patience: Duration
 
-  public convenience init(on poller: Poller) { self.init(on: poller, services: SDPServer(on: poller)) }
+  /// With a keeper those who call are paired, where bluetoothd does not see to that, and known again.
+  public convenience init(on poller: Poller, bonds keeper: BondKeeper? = nil) {
+    self.init(on: poller, services: SDPServer(on: poller), bonds: keeper)
+  }
 
   init(
-    on poller: Poller, services: SDPServer, sockets: HostSockets = HostSockets(),
+    on poller: Poller, services: SDPServer, sockets: HostSockets = HostSockets(), bonds keeper: BondKeeper? = nil,
     patience: Duration = AdapterFlow.patience
   ) {
     self.patience = patience
+    self.keeper = keeper
     self.poller = poller
     self.sockets = sockets
     self.services = services
@@ -96,8 +81,10 @@ public final class BluetoothHost {
   public func close(_ number: UInt64) {
     guard let post = posts.removeValue(forKey: number) else { return }
     post.making?.cancel()
+    post.preparing?.cancel()
     poller.timers.cancel(post.silence)
     services.remove(number)
+    tellKeeper()
     guard posts.isEmpty else { return }
     poller.timers.cancel(retryTimer)
     retryTimer = nil
@@ -141,6 +128,7 @@ public final class BluetoothHost {
 
   private func ask(_ command: ManagementCommand, _ post: Post) {
     guard let management else { return }
+    if post.preparing != nil { isPrepared(post) }  // it is looked at anew
     if post.silence == nil {
       post.silence = poller.timers.after(patience) { [weak self, weak post] in
         guard let self, let post else { return }
@@ -166,6 +154,7 @@ public final class BluetoothHost {
         handle(post.flow.handleRetry(), post, number)
       }
     case .waits(let fault): wait(post, OpenFailure("choose an adapter", nil, advice: fault.advice))
+    case .prepare(let adapter): prepare(adapter, post, number)
     case .reachable(let reached):
       isAnswered(post)
       post.reached = reached
@@ -173,9 +162,35 @@ public final class BluetoothHost {
     }
   }
 
+  /// Loads the bonds before the adapter is opened to others: who is paired would else be taken for a stranger.
+  private func prepare(_ adapter: ManagedAdapter, _ post: Post, _ number: UInt64) {
+    isPrepared(post)
+    post.open = adapter.address
+    tellKeeper()
+    let done = { [weak self, weak post] (side: BondKeeper.Standing.Side) in
+      guard let self, let post, posts[number] === post else { return }
+      isPrepared(post)
+      handle(post.flow.handlePrepared(side), post, number)
+    }
+    guard let keeper else { return done(.nobody) }
+    // A disk may hang: then nobody is paired, but who need not be gets in.
+    post.silence = poller.timers.after(AdapterStep.patience) { done(.nobody) }
+    post.preparing = keeper.prepare(adapter, on: poller) { done($0.side) }
+  }
+
+  private func isPrepared(_ post: Post) {
+    isAnswered(post)
+    post.preparing?.cancel()
+    post.preparing = nil
+  }
+
+  private func tellKeeper() { keeper?.receive(at: Set(posts.values.compactMap(\.open))) }
+
   /// Nobody can connect, and why; said once per reason.
   private func wait(_ post: Post, _ failure: OpenFailure) {
-    isAnswered(post)
+    isPrepared(post)
+    post.open = nil
+    tellKeeper()
     post.reached = nil
     post.making?.cancel()
     post.making = nil
@@ -273,8 +288,8 @@ public final class BluetoothHost {
   private func tellLimits(_ post: Post) {
     var limits: [OpenFailure] = []
     if let remark = post.reached?.remark { limits.append(OpenFailure("use the adapter", nil, advice: remark.advice)) }
-    if post.offer.asksToPair, post.reached?.isBondable == false {
-      limits.append(OpenFailure("pair with clients", nil, advice: Self.nobodyPairs))
+    if let advice = post.reached?.pairingLimit(of: post.offer) {
+      limits.append(OpenFailure("pair with clients", nil, advice: advice))
     }
     if let unlisted = post.unlisted { limits.append(unlisted) }
     guard limits != post.limits, post.isListed else { return }

@@ -4,6 +4,8 @@
 struct ReachFlow: Sendable {
   enum Step: Hashable, Sendable {
     case send(ManagementCommand)
+    /// It is to be made ready for those who pair, before anybody can call: `handlePrepared()` when that is over, well or not.
+    case prepare(ManagedAdapter)
     case reachable(Reached)
     case waits(Fault)
     /// `handleRetry()` after a moment.
@@ -15,8 +17,10 @@ struct ReachFlow: Sendable {
     let name: String
     let address: BluetoothAddress
     var remark: Remark?
-    /// Others may pair with it, which bluetoothd sees to.
+    /// Others may pair with it.
     var isBondable = false
+    /// Who answers them.
+    var pairing = BondKeeper.Standing.Side.nobody
   }
 
   typealias Fault = AdapterFlow.Fault
@@ -31,7 +35,7 @@ struct ReachFlow: Sendable {
   }
 
   private enum State: Hashable {
-    case listing, asking, connectable, discoverable, powering, watching
+    case listing, asking, preparing, connectable, discoverable, powering, watching
   }
 
   /// "hci0" or an address; nil takes the first that is on, else the first that can be switched on.
@@ -46,6 +50,7 @@ struct ReachFlow: Sendable {
   private var others: [ManagedAdapter] = []
   private var fault: Fault?
   private var remark: Remark?
+  private var pairing = BondKeeper.Standing.Side.nobody
   /// Something has changed while it was being looked at.
   private var isStale = false
 
@@ -100,6 +105,13 @@ struct ReachFlow: Sendable {
   /// Somebody was about to switch the same.
   mutating func handleRetry() -> Step { state == .watching ? .wait : .send(begin()) }
 
+  /// `side` answers those who want to pair.
+  mutating func handlePrepared(_ side: BondKeeper.Standing.Side) -> Step {
+    guard state == .preparing, let chosen else { return .wait }
+    pairing = side
+    return goOn(from: .connectable, chosen)
+  }
+
   private mutating func askNext() -> Step {
     if let next = left.first { return .send(.ask(next)) }
     if let wanted {
@@ -115,13 +127,14 @@ struct ReachFlow: Sendable {
     }
     guard let chosen else { return rest(.waits(.none)) }
     guard chosen.speaksClassic else { return rest(.waits(.noClassic(chosen.name))) }
-    return goOn(from: .connectable, chosen)
+    return goOn(from: .preparing, chosen)
   }
 
   /// What is missing still, one after the other. Power comes last, so that it comes up as it is to be.
   private mutating func goOn(from step: State, _ chosen: ManagedAdapter) -> Step {
     state = step
     switch step {
+    case .preparing: return .prepare(chosen)
     case .connectable:
       if !chosen.does.contains(.connectable) { return .send(.turnOn(.setConnectable, of: chosen.index)) }
       return goOn(from: .discoverable, chosen)
@@ -134,7 +147,8 @@ struct ReachFlow: Sendable {
       return rest(
         .reachable(
           Reached(
-            name: chosen.name, address: chosen.address, remark: remark, isBondable: chosen.does.contains(.bondable))))
+            name: chosen.name, address: chosen.address, remark: remark, isBondable: chosen.does.contains(.bondable),
+            pairing: pairing)))
     }
   }
 
@@ -168,13 +182,31 @@ struct ReachFlow: Sendable {
     guard !others.isEmpty else { return rest(.waits(self.fault ?? fault)) }
     let next = others.removeFirst()
     (chosen, remark) = (next, nil)
-    return goOn(from: .connectable, next)
+    return goOn(from: .preparing, next)
   }
 
   private mutating func rest(_ step: Step) -> Step {
     if isStale { return .send(begin()) }
     state = .watching
     return step
+  }
+}
+
+extension ReachFlow.Reached {
+  /// What keeps those away who would have to be paired for an offer, if anything does.
+  func pairingLimit(of offer: RFCOMMOffer) -> String? {
+    guard offer.asksToPair else { return nil }
+    switch pairing {
+    case .ours where offer.security == .high:
+      return "'security=high' takes pairing in which a number is compared, which is bluetoothd's, and it does not run "
+        + "here: run it with an agent, as by 'bluetoothctl agent on' and 'pairable on', or let 'security=medium' do"
+    case .ours: return nil
+    case .daemon, .nobody:
+      if isBondable { return nil }
+      return "'security' takes pairing, and nobody can here: it takes CAP_NET_ADMIN, CAP_NET_BIND_SERVICE and a file "
+        + "for the bonds, or bluetoothd with an agent, as by 'bluetoothctl agent on' and 'pairable on'; else nobody gets "
+        + "in who is not paired already"
+    }
   }
 }
 

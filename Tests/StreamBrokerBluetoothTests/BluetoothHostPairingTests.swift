@@ -1,0 +1,50 @@
+// A host whose callers may pair: when their bonds are loaded, and what is said where nobody can pair.
+
+import ByteStreams
+import StreamBroker
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import StreamBrokerBluetooth
+
+extension BluetoothHostTests {
+  @Test("has the bonds loaded before anybody can call, and goes on without where they can't be")
+  func prepares() async throws {
+    let machine = try Machine()
+    machine.settings.withLock { $0 = 0x81 }  // on, not connectable
+    let order = Recorded()
+    let keeper = BondKeeper(
+      path: "/nowhere/bonds",
+      kernel: BondKeeper.Kernel {
+        order.words.withLock { $0.append("prepared") }
+        return .failure(OpenFailure("open", nil))
+      } runsDaemon: { _ in
+        nil
+      }, via: .of("BluetoothHostTests.prepares")
+    ) { _ in
+    }
+    try await onLane { lane in
+      let host = BluetoothHost(
+        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper,
+        patience: .seconds(60))
+      let story = Story()
+      let told = Resident(story, on: lane)
+      host.open(1, try Self.offer("?channel=3&security=medium")) { news in
+        told.post { _, story in story.hear(news) }
+      }
+      try await onOwnThread {
+        try machine.play(0, until: 7)
+        order.words.withLock { $0.append("connectable") }
+      }
+      await story.wait(2, on: lane)
+      #expect(order.words.withLock { $0 } == ["prepared", "connectable"])
+      #expect(story.words[0] == "listens on 3" && story.words[1].contains("nobody can here"))
+      host.close(1)
+    }
+  }
+
+  private final class Recorded: Sendable {
+    let words = Mutex<[String]>([])
+  }
+}
