@@ -42,7 +42,7 @@ def test_a_device_that_says_nothing_of_itself_is_as_good(air, guest, url):
         assert device(gateway) == {"name": "test-hm10", "rssi": -50, "mtu": 517}
 
 
-@pytest.mark.parametrize("url", [f"rfcomm://{SERIAL}:3", f"rfcomm://{SERIAL}", f"ble://FFE0/{HM10}?address-type=public"])
+@pytest.mark.parametrize("url", [f"rfcomm://{SERIAL}", f"ble://FFE0/{HM10}?address-type=public"])
 def test_the_strength_of_a_link_is_that_of_the_moment_and_its_name_is_known(air, guest, url):
     with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
         gateway.event("link open", seconds=40)
