@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <linux/filter.h>
 #include <linux/sock_diag.h>
 
 #include <bluetooth/bluetooth.h>
@@ -206,11 +207,28 @@ int bluetooth_management_socket(void) {
   if (fd < 0) return -1;
   struct sockaddr_hci place = {
       .hci_family = AF_BLUETOOTH, .hci_dev = HCI_DEV_NONE, .hci_channel = HCI_CHANNEL_CONTROL};
+  bluetooth_hear_scans(fd, 0);
   if (bind(fd, (struct sockaddr *)&place, sizeof place) == 0) return fd;
   int number = errno;
   close(fd);
   errno = number;
   return -1;
+}
+
+void bluetooth_hear_scans(int fd, int hears) {
+  // Messages begin with the event's code, little-endian, which BPF reads the other way round: Device Found is 0x12, Discovering 0x13.
+  static struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x1200, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x1300, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+      BPF_STMT(BPF_RET | BPF_K, 0),
+  };
+  struct sock_fprog program = {sizeof code / sizeof *code, code};
+  int unused = 0;  // the kernel wants an int, and never looks at it
+  // Where it can't be had, more is heard than is needed.
+  if (hears) setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
+  else setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
 static int ask_adapters(int fd, struct bluetooth_adapter *adapters, int most) {

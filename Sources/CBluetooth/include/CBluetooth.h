@@ -62,7 +62,10 @@ int bluetooth_receive(int fd, void *room, int most, size_t longest, uint32_t *si
 long bluetooth_send_values(int fd, const uint8_t *head, const void *bytes, size_t count, size_t longest);
 
 /// A socket on the kernel's management channel, non-blocking, close-on-exec. Takes no capability; some commands do.
+/// Without what scans tell, see below.
 int bluetooth_management_socket(void);
+/// Whether such a socket is told what scans hear, and when they begin and end: all are told of everybody's scans, several times a second.
+void bluetooth_hear_scans(int fd, int hears);
 
 /// BT_SECURITY before connect: 1 low, 2 medium (encrypted), 3 high (authenticated pairing).
 int bluetooth_set_security(int fd, uint8_t level);

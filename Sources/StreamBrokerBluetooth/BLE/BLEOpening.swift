@@ -73,6 +73,7 @@ final class BLEOpening: Opening {
     setDeadline(ScanFlow.patience) { [self] in
       if let step = scanFlow?.handleTimeout() { handle(step) }
     }
+    ground?.hearScans(true)
     ground?.send(flow.firstCommand)
   }
 
@@ -104,6 +105,7 @@ final class BLEOpening: Opening {
     underWay()
     underWay = {}
     scanFlow = nil
+    ground?.hearScans(false)
     guard let ready else { return }
     let adapter = ready.adapter
     let target = LETarget(device: device, psm: plan.psm, adapter: adapter.address, security: security)

@@ -123,6 +123,9 @@ final class AdapterStep {
 
   func send(_ command: ManagementCommand) { management?.send(command) }
 
+  /// Before a scan begins, and when it is over: see ManagementSocket.
+  func hearScans(_ isWanted: Bool) { management?.hearScans(isWanted) }
+
   /// Hears what has been told already: why a link broke is told before its socket says that it did.
   func readAll() { management?.readAll() }
 

@@ -62,6 +62,11 @@ final class ManagementSocket: PollHandler {
     guard Glibc.write(raw, bytes, bytes.count) >= 0 else { return hear(.failure(SystemError("write"))) }
   }
 
+  /// What scans tell comes only while that is asked for: anybody's would wake every open stream otherwise. A new socket is deaf to it.
+  func hearScans(_ isWanted: Bool) {
+    if let raw = descriptor?.raw { bluetooth_hear_scans(raw, isWanted ? 1 : 0) }
+  }
+
   func ready(_ events: PollEvents) { readAll(isHungUp: !events.isDisjoint(with: .hangUp)) }
 
   /// Hears what has been told already.

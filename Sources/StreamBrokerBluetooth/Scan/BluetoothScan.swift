@@ -76,6 +76,7 @@ public final class BluetoothScan {
   private func listen(on adapter: ManagedAdapter) {
     let discovery = DiscoveryFlow(kinds.kinds(of: adapter), on: adapter.index)
     self.discovery = discovery
+    ground?.hearScans(true)
     ground?.send(discovery.firstCommand)
     hear?(.listening(adapter: adapter.name))
   }

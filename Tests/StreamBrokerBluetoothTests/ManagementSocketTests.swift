@@ -1,0 +1,35 @@
+// The management channel's socket: what scans tell wakes only who asked for it. The kernel's end is a test.
+
+import Glibc
+import Testing
+
+@testable import ByteStreams
+@testable import StreamBrokerBluetooth
+
+@Suite("A socket of the management channel", .timeLimit(.minutes(1)))
+struct ManagementSocketTests {
+  private typealias Device = GATTStreamTests.Device
+
+  private static let found: [UInt8] = [0x12, 0, 0, 0, 14, 0] + [UInt8](repeating: 0, count: 14)
+  private static let discovering: [UInt8] = [0x13, 0, 0, 0, 2, 0, 6, 1]
+  private static let added: [UInt8] = [4, 0, 3, 0, 0, 0]
+
+  @Test("hears scans, anybody's, only while it is to")
+  func scans() throws {
+    let poller = try Poller { _ in }
+    let (parcel, kernel) = try Device.pair()
+    defer { kernel.hangUp() }
+    var heard: [ManagementEvent] = []
+    let socket = ManagementSocket(parcel, on: poller) { if case .success(let event) = $0 { heard.append(event) } }
+    defer { socket.close() }
+    for (isWanted, count) in [(false, 1), (true, 3), (false, 1), (true, 3)] {
+      socket.hearScans(isWanted)
+      // Each is with the socket, or has been dropped, when `say` returns.
+      for event in [Self.found, Self.discovering, Self.added] { try kernel.say(event) }
+      heard = []
+      socket.readAll()
+      #expect(heard.count == count)
+      #expect(heard.last == ManagementEvent(Self.added))
+    }
+  }
+}
