@@ -16,12 +16,14 @@ line and answers a line.
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
   heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · asks NAME: to be paired,
   by itself · forget NAME: its bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for · echo NAME 0|1 ·
-  await NAME BYTES: heard, ever · flood NAME BYTES · locks NAME 0|1: it is written on an encrypted link only ·
-  strength DBM: of the guest's links
+  await NAME BYTES: heard, ever · flood NAME BYTES: of `random.Random(BYTES)` · sum NAME: CRC-32 of what was heard since the last one ·
+  locks NAME 0|1: it is written on an encrypted link only · strength DBM: of the guest's links
 """
 import asyncio
 import logging
+import random
 import sys
+import zlib
 
 import phone
 from air import Air, Radio
@@ -77,7 +79,7 @@ class Peer:
         self.channels = {}  # by number, those that are open
         self.out = self.into = None  # the characteristics that tell and are written
         self.queue = asyncio.Queue()
-        self.heard = 0
+        self.heard = self.sum = 0
         self.pairs, self.paired = True, 0
         self.is_shown = True  # to those who look around
         self.echoes = True
@@ -91,8 +93,12 @@ class Peer:
 
         self.rfcomm.listen(accept, number)
 
-    def hear(self, channel, data, echo=True):
+    def note(self, data):
         self.heard += len(data)
+        self.sum = zlib.crc32(data, self.sum)
+
+    def hear(self, channel, data, echo=True):
+        self.note(data)
         if echo and self.echoes:
             channel.write(bytes(data))
 
@@ -101,7 +107,7 @@ class Peer:
     def serve(self, service, written, told, how=P.NOTIFY, writing=P.WRITE | P.WRITE_WITHOUT_RESPONSE, locked=False):
         """A serial service that echoes, in order."""
         def written_to(connection, data):
-            self.heard += len(data)
+            self.note(data)
             self.queue.put_nowait((connection, bytes(data)))
 
         value = CharacteristicValue(write=written_to)
@@ -302,6 +308,10 @@ class Devices(phone.Orders):
     async def do_heard(self, name):
         return str(self.peers[name].heard)
 
+    async def do_sum(self, name):
+        said, self.peers[name].sum = self.peers[name].sum, 0
+        return str(said)
+
     async def do_echo(self, name, on):
         self.peers[name].echoes = on == "1"
 
@@ -312,7 +322,7 @@ class Devices(phone.Orders):
 
     async def do_flood(self, name, size):
         """By whatever is open: one channel, or its characteristic."""
-        peer, data = self.peers[name], bytes(int(size))
+        peer, data = self.peers[name], random.Random(int(size)).randbytes(int(size))
         for channel in [channel for channels in peer.channels.values() for channel in channels][:1]:
             return channel.write(data)
         asyncio.ensure_future(peer.tell(list(peer.device.connections.values())[0], data))
