@@ -10,6 +10,7 @@ which Bumble and its controllers, in Python, are the slowest part; that is the h
 --output puts it below Tests/Bench/results as well.
 """
 import argparse
+import contextlib
 import pathlib
 import random
 import statistics
@@ -40,12 +41,12 @@ BY_INSTRUCTIONS = ("-icount", f"shift={SHIFT},sleep=on")
 
 
 class Bare:
-    """The relay, running in the machine. `pid` is its own."""
+    """The relay, running in the machine. `inside` is its process there."""
 
     def __init__(self, guest, words: str):
         self._call = guest.call(f"echo $$; exec {radio.STATE}/bin/bare {PORT} {words}")
         self._call.until(lambda text: "listening" in text)
-        self.pid, self._address, self._times = int(self._call.output.split()[0]), guest.door(PORT), 0
+        self.inside, self._address, self._times = int(self._call.output.split()[0]), guest.door(PORT), 0
 
     def connect(self):
         self._times += 1
@@ -66,7 +67,7 @@ class Bare:
 class Ours(GuestGateway):
     def __enter__(self):
         super().__enter__()
-        self.pid, self._times = int(self.guest.ask("busybox pidof baudway").split()[0]), 0
+        self.inside, self._times = int(self.guest.ask("busybox pidof baudway").split()[0]), 0
         return self
 
     def connect(self):
@@ -97,7 +98,7 @@ def measure(guest, air, name: str, subject, size: int) -> dict:
         for way in ("up", "down"):
             heard = int(air.order(f"heard {name}"))
             air.order(f"sum {name}")
-            before, start = usage(guest, subject.pid), time.monotonic()
+            before, start = usage(guest, subject.inside), time.monotonic()
             if way == "up":
                 client.sendall(data)
                 air.order(f"await {name} {heard + size}")
@@ -105,9 +106,9 @@ def measure(guest, air, name: str, subject, size: int) -> dict:
                 air.order(f"flood {name} {size}")
                 said = receive(client, size)
             took = time.monotonic() - start
-            cpu, switches = (now - then for now, then in zip(usage(guest, subject.pid), before))
+            cpu, changes = (now - then for now, then in zip(usage(guest, subject.inside), before))
             mebibytes = size / (1 << 20)
-            values[way] = (size / 1024 / took, cpu / (1 << SHIFT) / 1e6 / mebibytes, switches / mebibytes)
+            values[way] = (size / 1024 / took, cpu / (1 << SHIFT) / 1e6 / mebibytes, changes / mebibytes)
             assert int(air.order(f"sum {name}")) == zlib.crc32(data) if way == "up" else said == data, f"{name} {way}: other bytes"
     finally:
         reset(client)
@@ -151,43 +152,43 @@ def compare(guest, air, kind: str, rounds: int, share: float) -> list[str]:
     return rows
 
 
-def quiet(guest, pid: int, seconds: float) -> int:
-    """Context switches in so long, of one that has come to rest: Dispatch's workers go home some seconds after the last work."""
-    last = usage(guest, pid)[1]
-    for _ in range(6):
-        time.sleep(seconds)
-        before, last = last, usage(guest, pid)[1]
-        if last == before:
-            break
-    return last - before
+def switches(guest, pid: int, seconds: float) -> int:
+    """Context switches in so long; not less than 0, though those of threads that end are forgotten."""
+    before = usage(guest, pid)[1]
+    time.sleep(seconds)
+    return abs(usage(guest, pid)[1] - before)
+
+
+def rest(guest, pid: int):
+    """Dispatch's workers go home five seconds after the last work, one after the other."""
+    until(lambda: switches(guest, pid, 6) == 0, 60, "a gateway that has come to rest")
 
 
 def idle(guest, kind: str | None, seconds: float) -> int:
     """Context switches of a gateway whose link is open and says nothing; of one without a link where no kind is given."""
     with Ours(guest, {"routes": {"radio": route(KINDS[kind or "gatt"][0])}}) as gateway:
-        if kind is None:
-            return quiet(guest, gateway.pid, seconds)
-        with gateway.connect():
-            return quiet(guest, gateway.pid, seconds)
+        with gateway.connect() if kind else contextlib.nullcontext():
+            rest(guest, gateway.inside)
+            return switches(guest, gateway.inside, seconds)
 
 
-def idle_beside_a_scan(guest, seconds: float) -> int:
-    """The same of a link to a device that was scanned for, while somebody else scans."""
+def idle_beside_a_scan(guest, seconds: float) -> tuple[int, int]:
+    """The same of a link to a device that was scanned for; then while somebody else scans."""
     with Ours(guest, {"routes": {"radio": route(f"ble://{radio.NUS_SERVICE}?name=test-nus")}}) as gateway, gateway.connect():
-        quiet(guest, gateway.pid, seconds)
-        before = usage(guest, gateway.pid)[1]
+        rest(guest, gateway.inside)
+        alone, before = switches(guest, gateway.inside, seconds), usage(guest, gateway.inside)[1]
         with guest.call(f"exec {binary()} scan --seconds 600") as scan:
             scan.until(lambda text: all(name in text for name in ("HMSoft", "test-shy", "test-locked")), 60)
             time.sleep(seconds)
-            switches = usage(guest, gateway.pid)[1] - before
+            beside = abs(usage(guest, gateway.inside)[1] - before)
             scan.signal(15)
             scan.wait(20)
-        return switches
+        return alone, beside
 
 
 def idle_rows(guest, seconds: float) -> list[str]:
     measured = [("no link", idle(guest, None, seconds)), *((kind, idle(guest, kind, seconds)) for kind in KINDS)]
-    measured.append(("gatt, while somebody scans", idle_beside_a_scan(guest, seconds)))
+    measured.append(("gatt, while somebody scans", idle_beside_a_scan(guest, seconds)[1]))
     return [f"| idle, {what} | context switches in {seconds} s | {count} | | | 0 | {'**NO**' if count else 'yes'} |"
             for what, count in measured]
 
