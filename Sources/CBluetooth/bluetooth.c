@@ -179,25 +179,15 @@ int bluetooth_receive(int fd, void *room, int most, size_t longest, uint32_t *si
 }
 
 long bluetooth_send_values(int fd, const uint8_t *head, const void *bytes, size_t count, size_t longest) {
-  enum { BATCH = 32 };
-  struct mmsghdr messages[BATCH];
-  struct iovec parts[BATCH][2];
   size_t taken = 0;
   while (taken < count) {
-    size_t at = taken;
-    int number = 0;
-    for (; number < BATCH && at < count; number++) {
-      size_t size = count - at < longest ? count - at : longest;
-      parts[number][0] = (struct iovec){(void *)(uintptr_t)head, 3};
-      parts[number][1] = (struct iovec){(char *)(uintptr_t)bytes + at, size};
-      messages[number] = (struct mmsghdr){.msg_hdr = {.msg_iov = parts[number], .msg_iovlen = 2}};
-      at += size;
-    }
-    int sent = sendmmsg(fd, messages, (unsigned)number, MSG_NOSIGNAL);
+    size_t size = count - taken < longest ? count - taken : longest;
+    struct iovec parts[] = {{(void *)(uintptr_t)head, 3}, {(char *)(uintptr_t)bytes + taken, size}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) return taken ? (long)taken : -1;
-    if (sent < number) return (long)(taken + (size_t)sent * longest);  // only the last may be shorter
-    taken = at;
+    taken += size;
   }
   return (long)taken;
 }

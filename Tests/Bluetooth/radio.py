@@ -26,6 +26,7 @@ class Air:
         self.guest, self._relay = guest, None
         self._process = subprocess.Popen(
             [STATE / "venv/bin/python", HERE / "devices.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
         self._end = threading.Timer(life, self._process.kill)  # come what may
         self._end.start()
         self._port = int(self._process.stdout.readline())

@@ -57,7 +57,7 @@ int bluetooth_drops(int fd);
 /// recvmmsg(2): up to 16 messages that are there, `most` of them, each of `longest` bytes at most, at that distance in `room`. Answers how
 /// many, with their sizes in `sizes`; one of size 0 is the end.
 int bluetooth_receive(int fd, void *room, int most, size_t longest, uint32_t *sizes);
-/// sendmmsg(2): the bytes as messages of `longest` at most, each behind the three bytes of `head`. Answers how many of the bytes were
+/// The bytes as messages of `longest` at most, each behind the three bytes of `head`. Answers how many of the bytes were
 /// taken; each message is whole or not at all.
 long bluetooth_send_values(int fd, const uint8_t *head, const void *bytes, size_t count, size_t longest);
 
