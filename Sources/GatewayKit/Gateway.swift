@@ -20,8 +20,9 @@ public final class Gateway: Sendable {
   public static func keepingBonds(
     of connector: any Connector, at path: String, complain: @escaping @Sendable (String) -> Void
   ) -> any Connector {
-    guard let bonding = connector as? any BondingConnector else { return connector }
-    return bonding.keepingBonds(in: BondKeeper(path: path) { if case .trouble(let text) = $0 { complain(text) } })
+    guard var bonding = connector as? any BondingConnector else { return connector }
+    bonding.bonds = BondKeeper(path: path) { if case .trouble(let text) = $0 { complain(text) } }
+    return bonding
   }
 
   private let core: Resident<GatewayCore>

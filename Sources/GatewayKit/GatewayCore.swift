@@ -108,8 +108,9 @@ final class GatewayCore {
     guard var connector = try? broker.connector(route.endpoint) else {
       preconditionFailure("the configuration lets no URL through that its connector refuses")
     }
-    if let bonds = surroundings.bonds, let bonding = connector as? any BondingConnector {
-      connector = bonding.keepingBonds(in: bonds)
+    if let bonds = surroundings.bonds, var bonding = connector as? any BondingConnector {
+      bonding.bonds = bonds
+      connector = bonding
     }
     guard let remarking = connector as? any RemarkingConnector else { return connector }
     let (name, endpoint, status) = (route.name, route.endpoint.description, status)

@@ -82,7 +82,8 @@ private final class TimedOpening: Opening {
   }
 
   func start(_ connector: any Connector, named name: String, discardingInput: Bool, timeout: Duration) {
-    let stepped = (connector as? any SteppedConnector)?.connecting(within: timeout)
+    var stepped = connector as? any SteppedConnector
+    stepped?.connectPatience = timeout
     let attempt = (stepped ?? connector).open(on: poller, discardingInput: discardingInput) { [self] in finish($0) }
     guard done != nil else { return }  // it was done at once
     self.attempt = attempt

@@ -59,8 +59,8 @@ public protocol RemarkingConnector: Connector {
 /// A connector whose openings take several steps, each with a time and an error of its own (switching an adapter on, pairing, looking
 /// things up). Whoever opens does not cut them short: his time is for the step of connecting, and given here.
 public protocol SteppedConnector: Connector {
-  /// The same connector, each of whose connections takes `time` at most to come about.
-  func connecting(within time: Duration) -> any Connector
+  /// How long each of its connections takes at most to come about.
+  var connectPatience: Duration { get set }
 
   /// What the steps beside connecting take at most, all together, while nobody has to pair.
   var otherSteps: Duration { get }

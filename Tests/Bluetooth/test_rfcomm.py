@@ -96,17 +96,6 @@ def test_what_can_not_be_reached_is_told_with_advice(air, guest, url, words):
             until(lambda: all(word in said(gateway) for word in words), 40, f"{words}")
 
 
-def test_no_capability_is_needed(air, guest):
-    gateway = GuestGateway(guest, config(f"rfcomm://{SERIAL}?adapter=hci0"))
-    gateway.prefix += ["setpriv", "--bounding-set", "-all"]
-    with gateway:
-        pid = guest.ask("busybox pidof baudway").split()[0]
-        assert set(guest.ask(f"grep CapEff /proc/{pid}/status").split()[1]) == {"0"}
-        with gateway.connect("radio") as client:
-            gateway.event("link open", seconds=30)
-            answers(client, b"hello")
-
-
 def test_a_channel_that_somebody_has_is_busy(air, guest):
     both = config(f"rfcomm://{SERIAL}:3")
     both["routes"]["other"] = route(f"rfcomm://{SERIAL}", device={"retry": "100ms..500ms"})

@@ -8,6 +8,9 @@ build_mounts=()
 debian=docker.io/library/debian:bookworm-slim
 swift=docker.io/library/swift:6.3-bookworm
 
+# put NAME: a file of the cache, which another script may be reading.
+put() { cat >"$cache/.$1.$$" && mv -f "$cache/.$1.$$" "$cache/$1"; }
+
 # runc and cgroupfs, because crun and systemd's cgroup driver do not work everywhere (hybrid cgroups, no systemd);
 # limits no higher than this process's own, because raising them takes a capability that a container's root may lack.
 container_settings() {
@@ -15,7 +18,7 @@ container_settings() {
   files=$(ulimit -Hn)
   [ "$files" = unlimited ] && files=1048576
   mkdir -p "$cache/tmp" || return 1
-  cat >"$cache/containers.conf" <<CONF
+  put containers.conf <<CONF
 [containers]
 default_ulimits = ["nofile=$files:$files", "nproc=16384:16384"]
 [engine]
@@ -26,7 +29,7 @@ tmp_dir = "$cache/tmp"
 [network]
 network_backend = "netavark"
 CONF
-  cat >"$cache/storage.conf" <<CONF
+  put storage.conf <<CONF
 [storage]
 driver = "overlay"
 graphroot = "$cache/storage"
@@ -44,12 +47,14 @@ bases() {
   package_mounts
 }
 
-debian_base() {
-  podman image exists "$debian" && return
-  timeout 120 podman pull -q "$debian" >/dev/null 2>&1 && return
+# image.sh and bare.sh may run beside each other.
+debian_base() (
+  exec 8>"$cache/lock" && flock -w 600 8 || exit
+  podman image exists "$debian" && exit
+  timeout 120 podman pull -q "$debian" >/dev/null 2>&1 && exit
   echo "$debian cannot be pulled: making a stand-in"
   debian_stand_in
-}
+)
 swift_base() {
   podman image exists "$swift" && return
   timeout 900 podman pull -q "$swift" >/dev/null 2>&1 && return
@@ -125,7 +130,7 @@ toolchain_mounts() { build_mounts+=(-v "$(toolchain):$(toolchain):ro"); }
 # Where git is told to find packages in a local folder instead (url.FOLDER.insteadOf), the build is told so too.
 package_mounts() {
   local key prefix folder
-  local settings=$cache/gitconfig mounted=' '
+  local settings=$cache/.packages.$$ mounted=' '
   printf '[safe]\n\tdirectory = *\n' >"$settings"
   while read -r key prefix; do
     folder=${key#url.}
@@ -136,5 +141,6 @@ package_mounts() {
     [[ $mounted == *" $path "* ]] || build_mounts+=(-v "${path%/}:${path%/}:ro")
     mounted+="$path "
   done < <(git config --get-regexp '^url\..*\.insteadof$')
-  [ "$mounted" = ' ' ] || build_mounts+=(-v "$settings:/etc/gitconfig:ro")
+  put gitconfig <"$settings" && rm -f "$settings"
+  [ "$mounted" = ' ' ] || build_mounts+=(-v "$cache/gitconfig:/etc/gitconfig:ro")
 }

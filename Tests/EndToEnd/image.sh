@@ -184,6 +184,52 @@ time.sleep(60)' "${address%:*}" "${address#*:}" >"$work/stuck" &
   stuck_pid=''
 fi
 
+# Bluetooth: what each kind of route says where it is missing, outside the host's network and in it, by the operators' page's command. With
+# a kernel and an adapter it is tried in the emulated machine (Tests/Bluetooth/test_container.py).
+cat >"$work/radio.yaml" <<'YAML'
+version: 1
+routes:
+  classic: {listen: "tcp://127.0.0.1:0", endpoint: "rfcomm://00:AA:01:00:00:01:3", device: {open: always}}
+  le: {listen: "tcp://127.0.0.1:0", endpoint: "ble://FFE0/00:AA:01:00:00:03", device: {open: always}}
+  door: {listen: "rfcomm://?channel=4", endpoint: "sim://echo"}
+YAML
+chmod 644 "$work/radio.yaml"
+says() { podman logs "$name" 2>&1 | grep -E "$1"; }
+tells() { # tells WORDS: the log does, of each of the three
+  check "Bluetooth, $2: rfcomm says what is missing" soon 10 says "route=classic.*$1"
+  check "Bluetooth, $2: ble says it" soon 10 says "route=le.*$1"
+  check "Bluetooth, $2: the listener says it" soon 10 says "route=door.*$1"
+}
+if run -v "$work/radio.yaml:/etc/baudway/config.yaml:ro"; then
+  tells "EAFNOSUPPORT.*host's network" "in a network of its own"
+  stopped "SIGTERM" 2000
+fi
+# The command without its first words and the image's name, with a volume of our own.
+read -ra words < <(sed -n '/^    docker run.*NET_ADMIN/,/[^\\]$/p' Deploy/README.md | tr -d '\\\n' | sed "s/baudway-bonds/$name-bonds/")
+words=("${words[@]:5:${#words[@]}-6}")
+in_hosts_network() { [ "$(readlink "/proc/$(podman inspect -f '{{.State.Pid}}' "$name")/ns/net")" = "$(readlink /proc/self/ns/net)" ]; }
+if podman run -d --name "$name" --read-only-tmpfs=false "${words[@]}" -v "$work/radio.yaml:/etc/baudway/config.yaml:ro" "$image" \
+  >"$work/log" 2>&1; then
+  check "Bluetooth as the page says: two capabilities" soon 10 status '^CapEff:\s0+1400$' '^CapBnd:\s0+1400$' '^Uid:\s0\s0\s0\s0$'
+  check "Bluetooth as the page says: the host's network" in_hosts_network
+  check "Bluetooth as the page says: bonds can be written" podman exec "$name" sh -c 'umask 077; echo >/var/lib/baudway/.new'
+  if ! /usr/bin/python3 -c 'import socket; socket.socket(31, socket.SOCK_RAW, 1)' 2>/dev/null; then
+    tells "EAFNOSUPPORT" "on a kernel without it"
+  elif ! compgen -G '/sys/class/bluetooth/hci*' >"$work/log"; then
+    tells "no Bluetooth adapter" "without an adapter"
+  fi
+  stopped "SIGTERM" 2000
+else
+  fail "Bluetooth as the page says"
+  cat "$work/log"
+fi
+podman volume rm "$name-bonds" >/dev/null 2>&1
+# Whom the page tells to be root: the image's own user gets nothing of what is added.
+if run --user 900:20 --cap-add NET_ADMIN; then
+  check "the image's user has no capability that docker adds" soon 10 status '^CapEff:\s0+$'
+  stopped "SIGTERM" 2000
+fi
+
 # Serial ports, played by a pseudo-terminal with the owner and mode of a real one; it says everything back in capitals.
 /usr/bin/python3 -c '
 import os, pty, tty

@@ -56,17 +56,11 @@ struct SteppedScript: SteppedConnector {
   static let scheme = "stepped"
   static let isLine = true
   let script: ScriptedConnector
-  var time: Duration?
+  var connectPatience = Duration.zero
   let otherSteps = Duration.seconds(40)
 
   init(_ script: ScriptedConnector) { self.script = script }
   init(_ url: EndpointURL) { self.init(ScriptedConnector()) }
-
-  func connecting(within time: Duration) -> any Connector {
-    var connector = self
-    connector.time = time
-    return connector
-  }
 
   func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void

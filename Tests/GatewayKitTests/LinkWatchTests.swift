@@ -48,7 +48,7 @@ struct LinkWatchTests {
       device.open = .always
       device.connectTimeout = .seconds(3)
     }
-    #expect((settings.connector as? SteppedScript)?.time == .seconds(3))
+    #expect((settings.connector as? SteppedScript)?.connectPatience == .seconds(3))
     let link = Link(settings, on: rig.poller, lingering: rig.lingering, delegate: rig)
     link.start()
     rig.pass(.seconds(60))

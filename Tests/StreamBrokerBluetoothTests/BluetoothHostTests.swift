@@ -142,14 +142,22 @@ struct BluetoothHostTests {
     return RFCOMMOffer(try EndpointURL("rfcomm://\(text)", schemes: [grammar]), name: "route")
   }
 
+  /// What is told of an offer from now on.
+  private func open(
+    _ text: String, _ number: UInt64 = 1, of host: BluetoothHost, on lane: isolated Lane
+  ) throws -> Story {
+    let story = Story()
+    let told = Resident(story, on: lane)
+    host.open(number, try Self.offer(text)) { news in told.post { _, story in story.hear(news) } }
+    return story
+  }
+
   @Test("listens where an adapter is, keeps its socket while there is none, and says each once")
   func comesAndGoes() async throws {
     let machine = try Machine()
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?channel=3")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("?channel=3", of: host, on: lane)
       try await onOwnThread { try machine.play(nil, until: 3) }
       await story.wait(1, on: lane)
       try await onOwnThread {
@@ -183,9 +191,7 @@ struct BluetoothHostTests {
     let machine = try Machine()
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?adapter=hci0")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("?adapter=hci0", of: host, on: lane)
       try await onOwnThread { try machine.play(0, until: 4) }
       await story.wait(2, on: lane)
       try await onOwnThread {
@@ -205,18 +211,16 @@ struct BluetoothHostTests {
     machine.taken.withLock { $0 = [29] }
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let stories = (0..<4).map { _ in Story() }
+      var stories: [Story] = []
       for (number, text) in ["?channel=30", "", "?adapter=hci0"].enumerated() {
-        let told = Resident(stories[number], on: lane)
-        host.open(UInt64(number), try Self.offer(text)) { news in told.post { _, story in story.hear(news) } }
+        stories.append(try open(text, UInt64(number), of: host, on: lane))
       }
       // Each asks by itself.
       try await onOwnThread { try machine.play(0, until: 4, times: 3) }
-      for story in stories[..<3] { await story.wait(2, on: lane) }
+      for story in stories { await story.wait(2, on: lane) }
       #expect(stories[0].words[0] == "listens on 30")
       #expect(Set([stories[1].words[0], stories[2].words[0]]) == ["listens on 28", "listens on 27"])
-      let told = Resident(stories[3], on: lane)
-      host.open(3, try Self.offer("?channel=27")) { news in told.post { _, story in story.hear(news) } }
+      stories.append(try open("?channel=27", 3, of: host, on: lane))
       try await onOwnThread { try machine.play(0, until: 4) }
       await stories[3].wait(1, on: lane)
       #expect(stories[3].words[0].contains("another listener"))
@@ -236,9 +240,7 @@ struct BluetoothHostTests {
     machine.taken.withLock { $0 = Set(1...30) }
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("", of: host, on: lane)
       try await onOwnThread { try machine.play(0, until: 4) }
       await story.wait(1, on: lane)
       #expect(story.words[0].contains("no channel is free"))
@@ -253,9 +255,7 @@ struct BluetoothHostTests {
     try await onLane { lane in
       let host = BluetoothHost(
         on: lane.poller, services: services(lane.poller), sockets: machine.sockets, patience: .milliseconds(50))
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("", of: host, on: lane)
       await story.wait(1, on: lane)
       #expect(story.words[0].contains("did not answer"))
       // It is asked again.
@@ -270,9 +270,7 @@ struct BluetoothHostTests {
     machine.isSlow.withLock { $0 = true }
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?adapter=hci0")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("?adapter=hci0", of: host, on: lane)
       try await onOwnThread {
         try machine.play(0, until: 4)
         machine.say(Machine.event(5, 0, []))
@@ -298,9 +296,7 @@ struct BluetoothHostTests {
     machine.settings.withLock { $0 = settings }
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?security=\(security)")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("?security=\(security)", of: host, on: lane)
       try await onOwnThread { try machine.play(0, until: 4) }
       await story.wait(2, on: lane)
       #expect(story.words[1].contains("bluetoothctl agent on") == isSaid)
@@ -314,9 +310,7 @@ struct BluetoothHostTests {
     machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }
     try await onLane { lane in
       let host = self.host(machine, on: lane)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?channel=3&discoverable=yes")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("?channel=3&discoverable=yes", of: host, on: lane)
       try await onOwnThread { try machine.play(0, until: 6) }
       await story.wait(1, on: lane)
       #expect(story.words.first?.contains("EADDRINUSE") == true)
@@ -335,9 +329,7 @@ struct BluetoothHostTests {
       var sockets = HostSockets()
       sockets.management = { .failure(OpenFailure("open", SystemError("socket", EAFNOSUPPORT))) }
       let host = BluetoothHost(on: lane.poller, services: services(lane.poller), sockets: sockets)
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("")) { news in told.post { _, story in story.hear(news) } }
+      let story = try open("", of: host, on: lane)
       await story.wait(1, on: lane)
       #expect(story.words[0].contains("EAFNOSUPPORT"))
       host.open(2, try Self.offer("")) { _ in Issue.record("it was given up") }

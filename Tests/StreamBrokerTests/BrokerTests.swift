@@ -120,23 +120,19 @@ struct BrokerTests {
 private struct SlowSteps: SteppedConnector {
   static let scheme = "slow"
   static let isLine = false
-  var time = Duration.zero
+  var connectPatience = Duration.zero
 
   init() {}
   init(_ url: EndpointURL) {}
 
   var otherSteps: Duration { .zero }
 
-  func connecting(within time: Duration) -> any Connector {
-    var connector = self
-    connector.time = time
-    return connector
-  }
-
   func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    poller.timers.after(.milliseconds(20)) { done(.failure(OpenFailure("open", nil, advice: "given \(time)"))) }
+    poller.timers.after(.milliseconds(20)) {
+      done(.failure(OpenFailure("open", nil, advice: "given \(connectPatience)")))
+    }
     return DoneAtOnce()
   }
 }

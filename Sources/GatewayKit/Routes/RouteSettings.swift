@@ -37,7 +37,8 @@ final class RouteSettings: Sendable {
     let isShared = route.link == .shared
     let flushes = route.device.flush.atConnect
     name = route.name
-    let stepped = (connector as? any SteppedConnector)?.connecting(within: route.device.connectTimeout)
+    var stepped = connector as? any SteppedConnector
+    stepped?.connectPatience = route.device.connectTimeout
     self.connector = stepped ?? connector
     url = route.endpoint
     maxClients = route.clients.max

@@ -5,7 +5,7 @@ import ByteStreams
 import StreamBroker
 import Synchronization
 
-public struct BLEConnector: RemarkingConnector, SteppedConnector, BondingConnector {
+public struct BLEConnector: RemarkingConnector, BondingConnector {
   public static let scheme = "ble"
   public static let isLine = true
 
@@ -57,27 +57,18 @@ public struct BLEConnector: RemarkingConnector, SteppedConnector, BondingConnect
     return connector
   }
 
-  public func connecting(within time: Duration) -> any Connector {
-    var connector = self
-    connector.plan.connectPatience = time
-    return connector
+  public var connectPatience: Duration {
+    get { plan.connectPatience }
+    set { plan.connectPatience = newValue }
+  }
+  public var bonds: BondKeeper? {
+    get { plan.bonds }
+    set { plan.bonds = newValue }
   }
 
   public var otherSteps: Duration {
     AdapterFlow.patience + (plan.device == nil ? ScanFlow.patience : .zero)
       + (plan.psm == nil ? GATTConversation.wholePatience : .zero)
-  }
-
-  public func keepingBonds(in keeper: BondKeeper) -> any Connector {
-    var connector = self
-    connector.plan.bonds = keeper
-    return connector
-  }
-
-  public func watch(
-    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
-  ) -> (any DeviceWatch)? {
-    AdapterWatch(on: poller, after: cause, changed: changed)
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.

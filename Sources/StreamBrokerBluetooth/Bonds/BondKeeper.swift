@@ -274,8 +274,16 @@ public final class BondKeeper: Sendable {
   }
 }
 
-/// A connector whose devices may be paired.
-public protocol BondingConnector: Connector {
-  /// The same connector, whose bonds are kept by `keeper`.
-  func keepingBonds(in keeper: BondKeeper) -> any Connector
+/// A connector over Bluetooth, whose devices may be paired.
+public protocol BondingConnector: SteppedConnector {
+  /// Who keeps their bonds; nil where nobody does.
+  var bonds: BondKeeper? { get set }
+}
+
+extension BondingConnector {
+  public func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
+  ) -> (any DeviceWatch)? {
+    AdapterWatch(on: poller, after: cause, changed: changed)
+  }
 }

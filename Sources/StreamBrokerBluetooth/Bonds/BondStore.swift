@@ -106,9 +106,12 @@ struct BondStore: Sendable {
     guard raw >= 0 else { throw fault("open") }
     let file = Descriptor(owning: raw)
     do throws(Fault) {
-      // What root writes as `baudway connect` is to be read by the service, whose folder it is.
+      // What root writes as `baudway connect` is to be read by the service, whose folder it is. Root of a container may not, and
+      // has a folder of its own.
       var owner = stat()
-      if geteuid() == 0, fstat(folder, &owner) == 0, fchown(file.raw, owner.st_uid, owner.st_gid) != 0 {
+      if geteuid() == 0, fstat(folder, &owner) == 0, owner.st_uid != 0,
+        fchown(file.raw, owner.st_uid, owner.st_gid) != 0
+      {
         throw fault("fchown")
       }
       guard fchmod(file.raw, 0o600) == 0 else { throw fault("fchmod") }

@@ -19,7 +19,6 @@ public struct RFCOMMOffer: Hashable, Sendable {
   /// The kernel lets in only those who are paired, or pair now.
   var asksToPair: Bool { security == .medium || security == .high }
 
-  static let noKernel = "this kernel has no Bluetooth, or keeps it from a container without the host's network"
   // Clients that may wait for accept(2).
   private static let queue: Int32 = 16
 
@@ -51,7 +50,7 @@ public struct RFCOMMOffer: Hashable, Sendable {
       let advice: String? =
         switch error.errno {
         case EADDRINUSE: "another program listens on that channel"
-        case EAFNOSUPPORT, EPROTONOSUPPORT: Self.noKernel
+        case EAFNOSUPPORT, EPROTONOSUPPORT: BluetoothTarget.missing
         default: nil
         }
       let place = channel.map { "channel \($0)" } ?? "a channel"

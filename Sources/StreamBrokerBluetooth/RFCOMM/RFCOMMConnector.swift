@@ -5,7 +5,7 @@ import ByteStreams
 import Glibc
 import StreamBroker
 
-public struct RFCOMMConnector: SteppedConnector, BondingConnector {
+public struct RFCOMMConnector: BondingConnector {
   public static let scheme = "rfcomm"
   public static let isLine = true
 
@@ -30,27 +30,18 @@ public struct RFCOMMConnector: SteppedConnector, BondingConnector {
       adapter: url.string("adapter"), security: BluetoothTarget.Security(named: url.string("security")))
   }
 
-  public func connecting(within time: Duration) -> any Connector {
-    var connector = self
-    connector.plan.connectPatience = time
-    return connector
+  public var connectPatience: Duration {
+    get { plan.connectPatience }
+    set { plan.connectPatience = newValue }
+  }
+  public var bonds: BondKeeper? {
+    get { plan.bonds }
+    set { plan.bonds = newValue }
   }
 
   public var otherSteps: Duration {
     let lookUp = plan.channel == nil ? plan.connectPatience + SDPConversation.wholePatience : .zero
     return AdapterFlow.patience + lookUp
-  }
-
-  public func keepingBonds(in keeper: BondKeeper) -> any Connector {
-    var connector = self
-    connector.plan.bonds = keeper
-    return connector
-  }
-
-  public func watch(
-    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
-  ) -> (any DeviceWatch)? {
-    AdapterWatch(on: poller, after: cause, changed: changed)
   }
 
   /// There is nothing to discard: what the device says before it is connected, it says to nobody.
