@@ -224,12 +224,6 @@ else
   cat "$work/log"
 fi
 podman volume rm "$name-bonds" >/dev/null 2>&1
-# Whom the page tells to be root: the image's own user gets nothing of what is added.
-if run --user 900:20 --cap-add NET_ADMIN; then
-  check "the image's user has no capability that docker adds" soon 10 status '^CapEff:\s0+$'
-  stopped "SIGTERM" 2000
-fi
-
 # Serial ports, played by a pseudo-terminal with the owner and mode of a real one; it says everything back in capitals.
 /usr/bin/python3 -c '
 import os, pty, tty
