@@ -75,14 +75,14 @@ struct SignalInquiryTests {
     let inquiry = make { made.append($0) }
     var done = 0
     inquiry.ask { done += 1 }
-    clock.advance(by: .milliseconds(300))
+    clock.advance(by: .milliseconds(500))
     poller.timers.fireDue()
     #expect(done == 1 && making.isCancelled)
     let (parcel, device) = try Device.pair()
     defer { device.hangUp() }
     inquiry.ask { done += 1 }
     made[1](.success(parcel))
-    clock.advance(by: .milliseconds(300))
+    clock.advance(by: .milliseconds(500))
     poller.timers.fireDue()
     #expect(done == 2 && metadata.facts.isEmpty)
     #expect(throws: (any Error).self) { try device.say([0]) }

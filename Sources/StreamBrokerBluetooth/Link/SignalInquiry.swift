@@ -15,12 +15,12 @@ final class SignalInquiry {
   private var management: ManagementSocket?
   private var making: (any Opening)?
   private var deadline: Timers.Token?
-  // Whoever waits is a picture of the whole gateway.
+  // Whoever waits is a picture of the whole gateway, and takes a lane that says nothing for a second for one that hangs.
   private let patience: Duration
 
   init(
     of device: PairedAddress, on adapter: UInt16, for metadata: StreamMetadata?, on poller: Poller,
-    patience: Duration = .milliseconds(300),
+    patience: Duration = .milliseconds(500),
     making make: @escaping (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening = {
       ManagementSocket.make(on: $0, $1)
     }
