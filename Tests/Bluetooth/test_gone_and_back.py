@@ -17,6 +17,8 @@ def ready_for_ble(air, guest):
     """The adapter speaks Low Energy, which somebody without rights can't bring about."""
     with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public")) as gateway, gateway.connect("radio"):
         gateway.event("link open", seconds=40)
+    # The kernel ends it two seconds later, perhaps just when the next one uses it.
+    until(lambda: not guest.ask(f"{air.programs}/adapter links"), 30, "no link", every=0.1)
 
 
 @KINDS

@@ -92,6 +92,16 @@ struct DeviceTests {
     #expect(step == row.step && device.state == row.state)
   }
 
+  @Test("that has come while it was being opened is tried again soon, however long pauses are to be")
+  func came() {
+    var device = Device(Device.Policy(retry: .seconds(90) ... .seconds(90)))
+    #expect(device.handle(.wanted) == .open)
+    #expect(device.handle(.nodeAppeared) == .nothing)
+    #expect(device.handle(.failed, jitter: 0) == .wait(.seconds(1)))
+    #expect(device.handle(.retryIsDue) == .open)
+    #expect(device.handle(.failed, jitter: 0) == .wait(.seconds(90)))
+  }
+
   static let lingeringRows: [Row] = [
     Row(before: open, event: .unwanted, step: .linger(.seconds(7)), state: .lingering),
     Row(before: open, event: .dismissed, step: .drain, state: .draining),

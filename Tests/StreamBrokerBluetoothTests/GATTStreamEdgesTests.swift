@@ -1,9 +1,10 @@
 // What ends a stream over GATT at odd moments.
 
-import ByteStreams
+import Glibc
 import StreamTestKit
 import Testing
 
+@testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
 @Suite("A stream over GATT that ends at an odd moment", .timeLimit(.minutes(2)))
@@ -53,5 +54,64 @@ struct GATTStreamEdgesTests {
       #expect(!stream.socket.isOpen && stream.metadata?.facts.name == "HM")
       #expect(device.hear() == nil)
     }
+  }
+
+  /// A socket that drops what nobody takes, and counts that, as L2CAP's: UDP's, to itself.
+  private static func dropping() throws -> Descriptor {
+    let type = Int32(SOCK_DGRAM.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
+    let raw = socket(AF_INET, type, 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    let socket = Descriptor(owning: raw)
+    var address = sockaddr_in()
+    address.sin_family = sa_family_t(AF_INET)
+    address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+    var size = socklen_t(MemoryLayout<sockaddr_in>.size)
+    try withUnsafeMutablePointer(to: &address) {
+      try $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { place in
+        guard bind(raw, place, size) == 0, getsockname(raw, place, &size) == 0, connect(raw, place, size) == 0 else {
+          throw SystemError("bind")
+        }
+      }
+    }
+    try SocketOptions.set(raw, SOL_SOCKET, SO_RCVBUF, Int32(4096))
+    return socket
+  }
+
+  @Test("tells what was lost within a second, also while nobody reads, and has no timer once somebody does")
+  func losses() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    func pass(_ time: Duration) {
+      clock.advance(by: time)
+      poller.timers.fireDue()
+    }
+    let socket = try Self.dropping()
+    let raw = socket.raw
+    var told: [Int] = []
+    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { told.append($0) }
+    func flood() {
+      let message: [UInt8] = [0x1B, 12, 0] + [UInt8](repeating: 7, count: 500)
+      for _ in 0..<100 { _ = send(raw, message, message.count, 0) }
+    }
+    stream.readerWaits = .readable
+    flood()
+    stream.readerWaits = []
+    #expect(told.isEmpty)
+    pass(.seconds(1))
+    #expect(told.count == 1 && told[0] > 0 && told[0] < 100)
+    pass(.seconds(1))
+    #expect(told.count == 1)
+    flood()
+    pass(.seconds(1))
+    #expect(told.count == 2 && told[1] == 100)
+    flood()
+    stream.readerWaits = .readable
+    pass(.seconds(1))
+    #expect(told.count == 3 && told[2] == 100)
+    flood()
+    pass(.seconds(5))
+    #expect(told.count == 3)
+    stream.close()
+    #expect(told.count == 4)
   }
 }

@@ -44,6 +44,18 @@ struct ConnectFlowTests {
     #expect(steps(.connected, asked) == [.ready, .wait])
   }
 
+  @Test("knows that the device was reached")
+  func linked() {
+    for (event, isLinked) in [
+      (told(0x0B, place + [0, 0, 0, 0, 0, 0]), true), (told(0x0F, place + justWorks), true), (told(0x10, place), true),
+      (told(0x0B, otherPlace), false), (told(0x0B, place, adapter: 1), false), (told(0x0D, place + [4]), false),
+    ] {
+      var flow = flow()
+      _ = flow.handle(.management(event))
+      #expect(flow.isLinked == isLinked)
+    }
+  }
+
   @Test("ends with its adapter, and not with another's, or another device's pairing")
   func adapter() {
     #expect(steps(.management(told(5, []))) == [.giveUp(.adapterIsGone)])

@@ -1,5 +1,6 @@
 // Which adapter, what has to be switched on, and who is meant of those that are heard: the flows of the management channel.
 
+import StreamBroker
 import Testing
 
 @testable import StreamBrokerBluetooth
@@ -123,6 +124,14 @@ struct AdapterFlowTests {
         == .giveUp(.refused("hci0", status: 0x0B)))
     #expect(play(nil, Kernel.list(0), off, Kernel.event(5, 0, [])).last == .giveUp(.isGone("hci0")))
     #expect(play(nil, Kernel.list(0), off, Kernel.event(5, 1, [])).last == .send(.turnOn(.setPowered, of: 0)))
+  }
+
+  @Test("is not said to be waited for: whoever opens once does not")
+  func promisesNothing() {
+    #expect(AdapterFlow.Fault.none.advice == "this machine has no Bluetooth adapter")
+    #expect(AdapterFlow.Fault.isGone("hci0").advice == "the adapter hci0 has just gone")
+    #expect(ScanFlow.Fault.isGone.advice == "the adapter has just gone")
+    #expect(ConnectFlow.Fault.adapterIsGone.failure("x").advice == "the adapter has just gone")
   }
 
   @Test("is switched on for Bluetooth Classic just the same")

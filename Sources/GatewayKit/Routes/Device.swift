@@ -158,6 +158,7 @@ struct Device {
     var pause = retry.lowerBound
     if nodeHasAppeared {
       failures = 0
+      pause = min(pause, Self.longestRest)  // it is there: a long pause would be for one that is not
     } else {
       for _ in 0..<min(failures, 32) where pause < retry.upperBound { pause *= 2 }
     }

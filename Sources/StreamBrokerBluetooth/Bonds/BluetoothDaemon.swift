@@ -18,23 +18,30 @@ public enum BluetoothDaemon {
   // Our own sockets on SDP's PSM, and a lock by which nobody binds it while it is tried.
   private static let own = Mutex(Own())
   // By this name other processes of ours know that it is we who hold that PSM; both go with the process.
-  private static let mark = UnixAddress.abstract("baudway-sdp")
+  static let mark = UnixAddress.abstract("baudway-sdp")
+  // Who had the place before us lets go of the name a moment after it.
+  private static let mostTries = 50
+  private static let betweenTries: useconds_t = 10_000
 
   /// For our own SDP responder, around its bind(2): its PSM is no sign of bluetoothd, and free when it is free. Answers what `bind`
-  /// answers, and counts when that is true.
-  public static func takeSDP(_ bind: () -> Bool) -> Bool {
+  /// answers, and counts when that is true. May block.
+  static func takeSDP(_ mark: UnixAddress = mark, _ bind: () -> Bool) -> Bool {
     own.withLock { own in
-      let isTaken = bind()
-      if isTaken {
-        own.sockets += 1
-        own.mark = own.mark ?? setMark(mark)
+      guard bind() else { return false }
+      own.sockets += 1
+      for _ in 0..<mostTries where own.mark == nil {
+        own.mark = setMark(mark)
+        if own.mark == nil { usleep(betweenTries) }
       }
-      return isTaken
+      return true
     }
   }
 
+  /// Whether its PSM is held by this process, or by another of ours.
+  static func isSDPOurs(_ mark: UnixAddress = mark) -> Bool { own.withLock { $0.sockets > 0 || isSet(mark) } }
+
   /// When it has closed that socket.
-  public static func leaveSDP() {
+  static func leaveSDP() {
     own.withLock { own in
       own.sockets -= 1
       if own.sockets == 0 { own.mark = nil }

@@ -48,7 +48,9 @@ final class GATTStream: PolledStream {
   /// Hears that a write was refused because the link is not encrypted, or too weakly.
   var refusesInClear: () -> Void = {}
   private var losses: Int32 = 0
-  private var mayHaveLost = false
+  // While nobody reads, and once more behind that.
+  private var lossTimer: Timers.Token?
+  private static let betweenCounts = Duration.seconds(1)
 
   /// Takes over a connected, non-blocking socket of the message kind. `tellLoss` hears how many notifications the kernel has dropped
   /// because nobody took them; `facts` are known of the device already.
@@ -76,10 +78,7 @@ final class GATTStream: PolledStream {
       let most = min(ATTBatch.most, max(1, (run.count - filled) / largestUnit))
       guard let count = try receive(most: most, sparing: filled > 0) else { break }
       for place in 0..<count where socket.isOpen { take(place, into: run, &filled) }
-      if count < most, filled > 0 {  // all that was there: looking once more would cost a call
-        if mayHaveLost { countLosses() }
-        break
-      }
+      if count < most, filled > 0 { break }  // all that was there: looking once more would cost a call
     }
     if filled > 0 { return .moved(filled) }
     guard socket.isOpen else { return .ended }
@@ -122,10 +121,7 @@ final class GATTStream: PolledStream {
         hangUp(SystemError("read"))  // a message may lie behind the error
         continue
       }
-      if count < 0 && !socket.isHungUp {
-        if mayHaveLost { countLosses() }
-        return nil
-      }
+      if count < 0 && !socket.isHungUp { return nil }
       if sparing { return nil }
       if let fault = socket.fault { throw fault }
       socket.readEnded = true
@@ -169,8 +165,17 @@ final class GATTStream: PolledStream {
     }
   }
 
+  private func watchLosses() {
+    guard lossTimer == nil, socket.isOpen else { return }
+    lossTimer = poller.timers.after(Self.betweenCounts) { [weak self] in
+      guard let self else { return }
+      lossTimer = nil
+      countLosses()
+      if readerWaits.isEmpty { watchLosses() }
+    }
+  }
+
   private func countLosses() {
-    mayHaveLost = false
     guard socket.isOpen else { return }
     let now = bluetooth_drops(socket.raw)
     if now > losses { tellLoss(Int(now - losses)) }
@@ -226,7 +231,7 @@ final class GATTStream: PolledStream {
   }
 
   private func readerChanged() {
-    if readerWaits.isEmpty { mayHaveLost = true } else if !held.isEmpty || socket.readEnded { announce() }
+    if readerWaits.isEmpty { watchLosses() } else if !held.isEmpty || socket.readEnded { announce() }
     waitsChanged()
   }
 
@@ -283,6 +288,7 @@ final class GATTStream: PolledStream {
   func close() {
     guard socket.isOpen else { return }
     countLosses()
+    poller.timers.cancel(lossTimer)
     poller.timers.cancel(answerDeadline)
     poller.timers.cancel(identityDeadline)
     leave()

@@ -160,7 +160,9 @@ final class BluetoothConnect: PollHandler {
     done(.failure(error ?? SystemError("connect", EBADF)))
   }
 
-  func cancel() { _ = take() }
+  /// Answers the socket if it is still on its way.
+  @discardableResult
+  func cancel() -> DescriptorParcel? { take() }
 
   private func take() -> DescriptorParcel? {
     done = nil

@@ -29,13 +29,17 @@ final class ConnectStep {
     self.poller = poller
   }
 
-  /// `prepare` makes a socket and may block, `dial` is connect(2). `done` is called once, unless it is cancelled before.
+  /// `prepare` makes a socket and may block, `dial` is connect(2). `done` is called once, unless it is cancelled before. A `target`
+  /// that is given up goes on connecting for a while, and who opens it next goes on with that.
   func start(
     _ what: String, _ prepare: @escaping @Sendable () -> Result<DescriptorParcel, OpenFailure>,
-    dialling dial: @escaping (Int32) throws(SystemError) -> Bool,
+    dialling dial: @escaping (Int32) throws(SystemError) -> Bool, to target: LETarget? = nil,
     _ done: @escaping (Result<DescriptorParcel, Failure>) -> Void
   ) {
     self.done = done
+    if let late = target.flatMap({ LateSockets.take($0) }) {
+      return connect(late.socket, to: target, since: late.since) { _ in false }
+    }
     deadline = poller.timers.after(AdapterStep.patience) { [self] in
       let advice = "the kernel did not answer within \(AdapterStep.patience)"
       finish(
@@ -46,16 +50,23 @@ final class ConnectStep {
     } _: { [self] result in
       switch result {
       case .failure(let failure): finish(.failure(.unmade(failure)))
-      case .success(let socket): connect(socket, dial)
+      case .success(let socket): connect(socket, to: target, since: poller.timers.now, dial)
       }
     }
     // It may have been refused at once.
     if self.done != nil { underWay = { making.cancel() } }
   }
 
-  private func connect(_ parcel: DescriptorParcel, _ dial: @escaping (Int32) throws(SystemError) -> Bool) {
+  private func connect(
+    _ parcel: DescriptorParcel, to target: LETarget?, since: UInt64,
+    _ dial: @escaping (Int32) throws(SystemError) -> Bool
+  ) {
     let connecting = BluetoothConnect(parcel, on: poller, dialling: dial)
-    underWay = { connecting.cancel() }
+    underWay = { [self] in
+      // One that is linked is closed as every other.
+      guard let socket = connecting.cancel(), let target, !flow.isLinked else { return }
+      LateSockets.keep(socket, for: target, since: since, on: poller)
+    }
     wait(flow.patience)
     connecting.start { [self] result in
       switch result {

@@ -153,7 +153,7 @@ public final class BluetoothHost {
         guard let self, let post, posts[number] === post else { return }
         handle(post.flow.handleRetry(), post, number)
       }
-    case .waits(let fault): wait(post, OpenFailure("choose an adapter", nil, advice: fault.advice))
+    case .waits(let fault): wait(post, OpenFailure("choose an adapter", nil, advice: fault.adviceWhileWaiting))
     case .prepare(let adapter): prepare(adapter, post, number)
     case .reachable(let reached):
       isAnswered(post)

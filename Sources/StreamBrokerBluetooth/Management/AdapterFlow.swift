@@ -161,16 +161,16 @@ struct AdapterFlow: Sendable {
 }
 
 extension AdapterFlow.Fault {
-  /// For somebody who waits until it is better.
-  var advice: String {
+  /// For listeners, which wait until it is better.
+  var adviceWhileWaiting: String {
     switch self {
-    case .none, .isGone: "\(text); it is waited for"
-    default: text
+    case .none, .isGone: "\(advice); it is waited for"
+    default: advice
     }
   }
 
-  /// What is wrong, and what to do.
-  var text: String {
+  /// What is wrong, and what to do. Whether it is waited for whoever opens knows.
+  var advice: String {
     switch self {
     case .none: "this machine has no Bluetooth adapter"
     case .noSuch(let wanted, let others):

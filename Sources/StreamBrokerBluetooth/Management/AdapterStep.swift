@@ -22,16 +22,14 @@ final class AdapterStep {
   /// What is told once the adapter is ready.
   private let hear: (ManagementEvent) -> Void
   private let broke: (OpenFailure) -> Void
-  private let isWaitedFor: Bool
   private let make: (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
 
   /// For what is done off the lane, each: the loading of the kernel's module, a disk and another process of ours may hang.
   static let patience = Duration.seconds(20)
   private static let betweenLooks = Duration.milliseconds(200)
 
-  /// With `isWaitedFor` its advice says so of an adapter that is missing.
   init(
-    _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller, isWaitedFor: Bool = true,
+    _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller,
     making make: @escaping (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening = {
       ManagementSocket.make(on: $0, $1)
     },
@@ -41,7 +39,6 @@ final class AdapterStep {
     self.flow = flow
     self.keeper = keeper
     self.poller = poller
-    self.isWaitedFor = isWaitedFor
     self.make = make
     self.hear = hear
     self.broke = broke
@@ -93,8 +90,7 @@ final class AdapterStep {
     switch step {
     case .send(let command): send(command)
     case .giveUp(let fault):
-      let advice = isWaitedFor ? fault.advice : fault.text
-      finish(.failure(OpenFailure("choose an adapter", fault.cause, advice: advice)))
+      finish(.failure(OpenFailure("choose an adapter", fault.cause, advice: fault.advice)))
     case .retryLater:
       let retry = poller.timers.after(Self.betweenLooks) { [self] in follow(flow.handleRetry()) }
       underWay = { [poller] in poller.timers.cancel(retry) }

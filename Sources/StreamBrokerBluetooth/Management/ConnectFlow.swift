@@ -39,6 +39,8 @@ struct ConnectFlow: Sendable {
   let patience: Duration
   static let standardPatience = Duration.seconds(10)
   private var state = State.calling
+  /// It is known that the device was reached, whatever comes of it.
+  private(set) var isLinked = false
 
   init(_ device: PairedAddress, on adapter: UInt16, patience: Duration) {
     self.device = device
@@ -60,11 +62,15 @@ struct ConnectFlow: Sendable {
 
   private mutating func handle(_ content: ManagementEvent.Content) -> Step {
     switch content {
+    case .pairing(.linked(device, _)):
+      isLinked = true
+      return .wait
     case .adapterRemoved: return giveUp(.adapterIsGone)
     case .settings(let settings) where !settings.contains(.powered): return giveUp(.adapterIsOff)
     // The socket is not connected before the link is encrypted, where that was asked for.
     case .asksToPair(device, _), .pairing(.asksForNumber(device)), .pairing(.asksForPIN(device)):
       guard state == .calling else { return .wait }
+      isLinked = true
       state = .pairing
       return .nowPairs
     default: return .wait
@@ -85,7 +91,7 @@ extension ConnectFlow.Fault {
     case .silent(let time):
       OpenFailure(attempt, SystemError("connect", ETIMEDOUT), advice: "no answer within \(time)")
     case .adapterIsGone:
-      OpenFailure(attempt, SystemError("connect", EHOSTUNREACH), advice: "the adapter has just gone; it is waited for")
+      OpenFailure(attempt, SystemError("connect", EHOSTUNREACH), advice: "the adapter has just gone")
     case .adapterIsOff:
       OpenFailure(attempt, SystemError("connect", EHOSTUNREACH), advice: "the adapter was just switched off")
     case .neverSecured:

@@ -85,7 +85,7 @@ extension ScanFlow.Fault {
     case .mayNot:
       "scanning takes CAP_NET_ADMIN; name the device and its 'address-type' in the URL, as in ble://FFE0/00:0A:3A:22:68:73?address-type=public"
     case .refused(let status): "the kernel refused to scan (status \(status))"
-    case .isGone: "the adapter has just gone; it is waited for"
+    case .isGone: "the adapter has just gone"
     case .isOff: "the adapter was switched off, or Low Energy on it; the next attempt switches it on again"
     case .nothingHeard:
       "nothing of that kind was heard within \(ScanFlow.patience): it is off, out of range, or connected to another host"

@@ -13,6 +13,8 @@ final class SDPServer {
     case own(DescriptorParcel, ServicePlace.Hold?)
     /// bluetoothd's: a connection to it, for one record.
     case daemon(DescriptorParcel)
+    /// Another gateway's, such as the one whose place we take, which is about to close.
+    case gateway
   }
 
   private final class Entry {
@@ -49,12 +51,17 @@ final class SDPServer {
   private let queue = DeviceQueue.of("bluetooth.services")
   private static let mostAttempts = 16
   private static let retry = Duration.seconds(2)
+  // One that is restarted overlaps with itself by no more than it takes to drain.
+  private static let soon = Duration.milliseconds(250)
+  private static let overlap = Duration.seconds(10)
 
   /// bluetoothd that is started again wants its place back: ours would keep it from that.
   private let deference: Duration
   private var notBefore: UInt64 = 0
   /// Somebody else had the place when we tried last.
   private var wasTaken = false
+  /// Since when another gateway has it.
+  private var overlapBegan: UInt64?
 
   /// `find` may block. It is told whether it may take the place for ourselves.
   init(
@@ -104,6 +111,7 @@ final class SDPServer {
     } undo: { place in
       switch place {
       case .own(let socket, _), .daemon(let socket): _ = socket.take()
+      case .gateway: break
       }
     } _: { [weak self] result in
       guard let self else { return }
@@ -113,7 +121,10 @@ final class SDPServer {
   }
 
   private func found(_ result: Result<Place, OpenFailure>) {
+    let overlapBegan = overlapBegan
+    self.overlapBegan = nil
     switch result {
+    case .success(.gateway): waitForGateway(since: overlapBegan ?? poller.timers.now)
     case .failure(let failure):
       if failure.cause?.errno == EADDRINUSE { wasTaken = true }
       wait(failure)
@@ -171,85 +182,24 @@ final class SDPServer {
     setRetry()
   }
 
-  private func setRetry() {
+  /// Nobody who wants his place back, so it is taken as soon as it is free.
+  private func waitForGateway(since began: UInt64) {
+    wasTaken = false
+    overlapBegan = began
+    let waited = poller.timers.now &- began
+    // What passes with a restart is no news.
+    if waited >= Self.retry.nanoseconds {
+      let failure = OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: ServicePlace.another)
+      for entry in entries.values where !entry.isListed { entry.say(failure) }
+    }
+    setRetry(after: waited < Self.overlap.nanoseconds ? Self.soon : Self.retry)
+  }
+
+  private func setRetry(after pause: Duration = retry) {
     guard retryTimer == nil else { return }
-    retryTimer = poller.timers.after(Self.retry) { [weak self] in
+    retryTimer = poller.timers.after(pause) { [weak self] in
       self?.retryTimer = nil
       self?.look()
-    }
-  }
-}
-
-/// Finds out who keeps this machine's list of services.
-enum ServicePlace {
-  /// Where bluetoothd takes records when it was started with `--compat`.
-  static let daemonPath = "/run/sdp"
-  private static let psm: UInt16 = 1  // Bluetooth Core, SDP, section 2
-  private static let queue: Int32 = 8
-
-  /// A connection to bluetoothd's list, or a socket of our own. May block.
-  static func find(mayOpenOwn: Bool) -> Result<SDPServer.Place, OpenFailure> {
-    do throws(OpenFailure) {
-      if let socket = try connect(daemonPath) { return .success(.daemon(socket)) }
-      guard mayOpenOwn else { throw OpenFailure("register the service", SystemError("connect", ENOENT)) }
-      let (socket, hold) = try listen()
-      return .success(.own(socket, hold))
-    } catch {
-      return .failure(error)
-    }
-  }
-
-  /// Nil when nobody listens there.
-  static func connect(_ path: String) throws(OpenFailure) -> DescriptorParcel? {
-    do throws(SystemError) {
-      let raw = Glibc.socket(
-        AF_UNIX, Int32(SOCK_STREAM.rawValue) | Int32(SOCK_CLOEXEC.rawValue) | Int32(SOCK_NONBLOCK.rawValue), 0)
-      guard raw >= 0 else { throw SystemError("socket") }
-      let socket = DescriptorParcel(Descriptor(owning: raw))
-      guard try UnixAddress.path(path).withSockaddr({ Glibc.connect(raw, $0, $1) }) == 0 else {
-        throw SystemError("connect")
-      }
-      return socket
-    } catch {
-      if error.errno == ENOENT || error.errno == ECONNREFUSED { return nil }
-      throw OpenFailure(
-        "register the service with bluetoothd: connect \(path)", error,
-        advice: error.errno == EACCES ? "bluetoothd lets in root only: give the gateway's group that file" : nil)
-    }
-  }
-
-  /// As long as it is there, that the place is taken is no sign of bluetoothd.
-  final class Hold: Sendable {
-    fileprivate init() {}
-    deinit { BluetoothDaemon.leaveSDP() }
-  }
-
-  private static func listen() throws(OpenFailure) -> (DescriptorParcel, Hold) {
-    do throws(SystemError) {
-      let raw = bluetooth_l2cap_socket()
-      guard raw >= 0 else { throw SystemError("socket") }
-      let socket = DescriptorParcel(Descriptor(owning: raw))
-      var error: SystemError?
-      let isTaken = BluetoothDaemon.takeSDP {
-        if bluetooth_l2cap_listen(raw, psm, queue) != 0 { error = SystemError("bind") }
-        return error == nil
-      }
-      guard isTaken else { throw error ?? SystemError("bind", EADDRINUSE) }
-      return (socket, Hold())
-    } catch {
-      throw OpenFailure("list the service", error, advice: advice(error.errno))
-    }
-  }
-
-  static func advice(_ number: Int32) -> String? {
-    switch number {
-    case EADDRINUSE:
-      "bluetoothd keeps this machine's service list; start it with --compat, or stop it; until then the channel has to be given "
-        + "at the other end"
-    case EACCES, EPERM:
-      "keeping the service list (PSM 1) takes CAP_NET_BIND_SERVICE, or bluetoothd with --compat; until then the channel has to be "
-        + "given at the other end"
-    default: nil
     }
   }
 }

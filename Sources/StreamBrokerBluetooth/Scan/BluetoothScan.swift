@@ -59,7 +59,7 @@ public final class BluetoothScan {
   }
 
   public func start() {
-    let ground = AdapterStep(adapterFlow, bonds: nil, on: poller, isWaitedFor: false) { [weak self] event in
+    let ground = AdapterStep(adapterFlow, bonds: nil, on: poller) { [weak self] event in
       self?.follow { $0.handle(event) }
     } broke: { [weak self] in
       self?.fail($0)

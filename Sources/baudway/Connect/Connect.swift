@@ -82,9 +82,17 @@ private final class Visit: Sendable {
   private let isTerminal: Bool
   private let timeout: Duration
   private let silence: Duration
-  private let lane: Lane
+  private let attempt: Resident<Attempt>
+  private let isEnding = Atomic<Bool>(false)
   private static let mark: UInt8 = 0x1D  // Ctrl-]
   private static let closingTakes = Duration.seconds(5)
+  // What was given up while it was being opened.
+  private static let givingUpTakes = Duration.seconds(1)
+
+  /// What is being opened, on its lane.
+  private final class Attempt {
+    var opening: (any Opening)?
+  }
 
   init(
     _ url: String, _ connector: any Connector, _ broker: Broker, isTerminal: Bool, timeout: Duration, silence: Duration
@@ -95,16 +103,18 @@ private final class Visit: Sendable {
     self.isTerminal = isTerminal
     self.timeout = timeout
     self.silence = silence
-    do { lane = try Lane("connect") } catch {
+    do { attempt = Resident(on: try Lane("connect")) { _ in Attempt() } } catch {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)
     }
   }
 
-  func begin() { lane.post { [self] lane in open(on: lane.poller) } }
+  func begin() { attempt.post { [self] lane, attempt in open(attempt, on: lane.poller) } }
 
-  private func open(on poller: Poller) {
-    broker.open(connector, named: url, on: poller, timeout: timeout) { [self] result in opened(result, on: poller) }
+  private func open(_ attempt: Attempt, on poller: Poller) {
+    attempt.opening = broker.open(connector, named: url, on: poller, timeout: timeout) { [self] result in
+      opened(result, on: poller)
+    }
   }
 
   private func opened(_ result: Result<any ByteStream, OpenFailure>, on poller: Poller) {
@@ -113,7 +123,9 @@ private final class Visit: Sendable {
     case .failure(let failure):
       say("baudway: \(failure)")
       let isForbidden = failure.cause?.errno == EACCES || failure.cause?.errno == EPERM
-      leave(with: isForbidden ? EX_NOPERM : EX_UNAVAILABLE)
+      Closings.settle([poller.closings], within: Self.givingUpTakes, on: poller) { [self] in
+        leave(with: isForbidden ? EX_NOPERM : EX_UNAVAILABLE)
+      }
     }
   }
 
@@ -155,9 +167,21 @@ private final class Visit: Sendable {
 
   private func leave(with code: Int32) { exit(code) }
 
-  /// At a signal: the terminal is given back before anything else.
+  /// At a signal: the terminal is given back before anything else. What is being opened is given up in order; a second signal ends
+  /// at once.
   func end(by number: Int32) {
     RawTerminal.leave()
+    guard !isEnding.exchange(true, ordering: .relaxed) else { return fall(by: number) }
+    attempt.post { [self] lane, attempt in giveUp(attempt, on: lane.poller, by: number) }
+  }
+
+  private func giveUp(_ attempt: Attempt, on poller: Poller, by number: Int32) {
+    attempt.opening?.cancel()
+    Closings.settle([poller.closings], within: Self.givingUpTakes, on: poller) { [self] in fall(by: number) }
+  }
+
+  private func fall(by number: Int32) {
+    RawTerminal.leave()  // it may have been opened just then
     signal(number, SIG_DFL)
     var these = sigset_t()  // Dispatch's threads block them
     sigemptyset(&these)

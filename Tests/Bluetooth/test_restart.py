@@ -1,0 +1,16 @@
+"""A gateway that takes another's place: whose the list of services is."""
+from kit import until
+from rig import GuestGateway
+from test_rfcomm_listener import channel, finds, found, limits, served
+
+
+def test_the_list_is_the_next_gateways_when_the_first_has_ended(air, guest):
+    with GuestGateway(guest, served("rfcomm://?channel=4&name=first")) as first:
+        channel(first)
+        assert finds(air) == "4 first"
+        with GuestGateway(guest, served("rfcomm://?channel=5&name=second")) as second:
+            channel(second)
+            until(lambda: "another gateway" in limits(second), 20, "whose it is")
+            assert "bluetoothd" not in limits(second) and found(air) == "4 first"
+            first.stop()
+            until(lambda: found(air) == "5 second", 40, "the list", every=0.2)

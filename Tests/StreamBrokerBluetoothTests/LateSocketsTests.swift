@@ -1,0 +1,179 @@
+// Sockets that were given up while they connected. A full socket plays one that connects; it is connected when the device has taken
+// what fills it.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import StreamBrokerBluetooth
+
+@Suite("A socket of LE that was given up while it connected", .timeLimit(.minutes(1)))
+struct LateSocketsTests {
+  /// The far end of one that connects.
+  private final class Device: Sendable {
+    private let descriptor: DescriptorParcel
+    private let raw: Int32
+
+    init(_ descriptor: consuming Descriptor) {
+      raw = descriptor.raw
+      self.descriptor = DescriptorParcel(descriptor)
+    }
+
+    /// Takes all that there is; false when the other end has been closed.
+    @discardableResult
+    func accept() -> Bool {
+      var buffer = [UInt8](repeating: 0, count: 1 << 16)
+      while true {
+        let count = recv(raw, &buffer, buffer.count, Int32(MSG_DONTWAIT))
+        if count <= 0 { return count < 0 && errno == EAGAIN }
+      }
+    }
+    /// Programs that tests beside this one start hold copies of every socket for a moment.
+    var isClosed: Bool { get async { await eventually { !self.isKept } } }
+    /// Without taking anything.
+    var isKept: Bool {
+      var one = pollfd(fd: raw, events: 0, revents: 0)
+      return poll(&one, 1, 0) == 0
+    }
+    func hangUp() { _ = descriptor.take() }
+  }
+
+  private static func calling() throws -> (DescriptorParcel, Device) {
+    var ends: [Int32] = [-1, -1]
+    let type = Int32(SOCK_STREAM.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
+    guard socketpair(AF_UNIX, type, 0, &ends) == 0 else { throw SystemError("socketpair") }
+    let bytes = [UInt8](repeating: 0, count: 1 << 16)
+    while send(ends[0], bytes, bytes.count, Int32(MSG_NOSIGNAL)) > 0 {}
+    return (DescriptorParcel(Descriptor(owning: ends[0])), Device(Descriptor(owning: ends[1])))
+  }
+
+  /// One for each test: who is given up in one must not be taken over in another.
+  private static func target(_ psm: UInt16?, _ security: BluetoothTarget.Security? = nil) -> LETarget {
+    let device = LEAddress(address: Keys.lamp.address, isRandom: true)
+    return LETarget(device: device, psm: psm, adapter: Keys.lamp.address, security: security)
+  }
+
+  private static func step(on poller: Poller) -> ConnectStep {
+    ConnectStep(ConnectFlow(Keys.lamp, on: 0, patience: .seconds(30)), on: poller)
+  }
+
+  /// An opening under way.
+  private func dial(_ parcel: DescriptorParcel, _ target: LETarget?, on lane: isolated Lane) async -> ConnectStep {
+    let step = Self.step(on: lane.poller)
+    let dialled = Gate()
+    step.start(
+      "x", { .success(parcel) },
+      dialling: { _ in
+        dialled.open()
+        return false
+      }, to: target
+    ) { _ in Issue.record("it was given up") }
+    await dialled.wait(on: lane)
+    return step
+  }
+
+  @Test("stays until it is connected, and is closed then")
+  func stays() async throws {
+    let (parcel, device) = try Self.calling()
+    try await onLane { lane in
+      let step = await dial(parcel, Self.target(1), on: lane)
+      step.cancel()
+      #expect(device.isKept)
+      let settled = Gate()
+      Closings.settle([lane.poller.closings], within: .seconds(30), on: lane.poller) { settled.open() }
+      device.accept()
+      await settled.wait(on: lane)
+      #expect(await device.isClosed)
+    }
+  }
+
+  @Test("is what the next goes on with who opens the same")
+  func handedOn() async throws {
+    let (parcel, device) = try Self.calling()
+    try await onLane { lane in
+      let step = await dial(parcel, Self.target(2), on: lane)
+      step.cancel()
+      let connected = Gate()
+      Self.step(on: lane.poller).start(
+        "x", { .failure(OpenFailure("there is one already", nil)) }, dialling: { _ in true }, to: Self.target(2)
+      ) { result in
+        if case .failure(let failure) = result { Issue.record("\(failure)") }
+        _ = try? result.get().take()
+        connected.open()
+      }
+      #expect(device.isKept)
+      device.accept()
+      await connected.wait(on: lane)
+      #expect(await device.isClosed)
+      #expect(LateSockets.take(Self.target(2)) == nil)
+    }
+  }
+
+  @Test("is closed at once where it is known to be linked, where it is not LE's, and when it connected anyway")
+  func closed() async throws {
+    for isLinked in [true, false] {
+      let (parcel, device) = try Self.calling()
+      try await onLane { lane in
+        let step = await dial(parcel, isLinked ? Self.target(3) : nil, on: lane)
+        if isLinked {
+          step.hear(ManagementEvent(adapter: 0, content: .pairing(.linked(Keys.lamp, name: nil))))
+        }
+        step.cancel()
+        #expect(await device.isClosed)
+        #expect(LateSockets.take(Self.target(3)) == nil)
+      }
+    }
+  }
+
+  @Test("is closed after a while, or when the process can't wait any longer; one that is too old at once")
+  func patience() async throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    func pass(_ time: Duration) {
+      for _ in 0..<Int(time / .milliseconds(50)) {
+        clock.advance(by: .milliseconds(50))
+        poller.timers.fireDue()
+      }
+    }
+    let (parcel, device) = try Self.calling()
+    LateSockets.keep(parcel, for: Self.target(4), since: clock.now, on: poller)
+    pass(LateSockets.patience - .milliseconds(50))
+    #expect(device.isKept)
+    pass(.milliseconds(100))
+    #expect(await device.isClosed)
+
+    let (hurried, other) = try Self.calling()
+    LateSockets.keep(hurried, for: Self.target(4), since: clock.now, on: poller)
+    var isSettled = false
+    Closings.settle([poller.closings], within: .seconds(1), on: poller) { isSettled = true }
+    pass(.milliseconds(900))
+    #expect(other.isKept && !isSettled)
+    pass(.milliseconds(200))
+    #expect(isSettled)
+    #expect(await other.isClosed)
+
+    let (old, _) = try Self.calling()
+    let began = clock.now
+    pass(LateSockets.oldest)
+    LateSockets.keep(old, for: Self.target(4), since: began, on: poller)
+    #expect(LateSockets.take(Self.target(4)) == nil)
+    let isLeft = old.take() != nil
+    #expect(isLeft)
+  }
+
+  @Test("is not handed on when it broke, or was to be encrypted")
+  func notHandedOn() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    let (broken, device) = try Self.calling()
+    LateSockets.keep(broken, for: Self.target(5), since: clock.now, on: poller)
+    device.hangUp()
+    #expect(LateSockets.take(Self.target(5)) == nil)
+    let (secret, other) = try Self.calling()
+    LateSockets.keep(secret, for: Self.target(5, .medium), since: clock.now, on: poller)
+    #expect(LateSockets.take(Self.target(5, .medium)) == nil)
+    #expect(other.isKept)
+  }
+}
