@@ -15,6 +15,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "root: needs root (namespaces, mounts)")
+    config.addinivalue_line("markers", "waits: does little but wait, for some seconds; Tests/run has these beside the others")
 
 
 def pytest_collection_modifyitems(items):

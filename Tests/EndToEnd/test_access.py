@@ -151,6 +151,7 @@ def test_a_reload_ends_those_whom_it_forbids_and_nobody_else(hash):
         finish(raw)
 
 
+@pytest.mark.waits
 def test_guessing_is_slowed_down_however_many_connections_guess_and_elsewhere_nobody_waits(hash):
     with Gateway(config(hash)) as gateway:
         host, port = door(gateway, "ws")

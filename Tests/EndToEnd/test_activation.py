@@ -106,6 +106,7 @@ def test_listeners_use_what_was_bound_for_them_and_leave_it_as_it_was(tcp, unix)
     assert not gateway.events("inherited socket closed")
 
 
+@pytest.mark.waits
 def test_who_comes_while_it_stops_is_for_the_next_one(tcp):
     # A client who does not read keeps the gateway busy with its end, its listener closed already.
     flood = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood"}

@@ -32,6 +32,7 @@ def tcp_route(endpoint: str, **more) -> dict:
     return {"listen": "tcp://127.0.0.1:0", "endpoint": endpoint, **more}
 
 
+@pytest.mark.waits
 def test_a_slow_device_gets_everything_from_a_client_that_left_at_once():
     sent = random.Random(1).randbytes(SMALL)
     with Pty() as device, Gateway({"routes": {"port": tcp_route(device.url)}}) as gateway:
@@ -49,6 +50,7 @@ def test_a_slow_device_gets_everything_from_a_client_that_left_at_once():
         assert (ended["reason"], ended["up"], ended["dropped"]) == ("client-left", SMALL, 0)
 
 
+@pytest.mark.waits
 def test_a_slow_client_gets_everything_from_an_endpoint_that_left_at_once():
     sent = random.Random(2).randbytes(SMALL)
     with Server(lambda connection: connection.sendall(sent)) as server, \
@@ -61,6 +63,7 @@ def test_a_slow_client_gets_everything_from_an_endpoint_that_left_at_once():
         assert (ended["reason"], ended["down"]) == ("endpoint-left", SMALL)
 
 
+@pytest.mark.waits
 def test_a_slow_endpoint_gets_everything_from_a_client_that_left_at_once():
     sent, heard = random.Random(3).randbytes(SMALL), []
 
@@ -76,6 +79,7 @@ def test_a_slow_endpoint_gets_everything_from_a_client_that_left_at_once():
     assert heard == [sent]
 
 
+@pytest.mark.waits
 def test_a_slow_endpoint_that_answers_gets_everything_from_a_client_that_left_at_once():
     """Its answers find nobody any more; a reset for them would destroy what it has not read yet."""
     sent, heard = random.Random(3).randbytes(SMALL), []
@@ -119,6 +123,7 @@ def test_a_reply_after_the_clients_fin_arrives_whole_at_a_slow_reader():
         assert (ended["up"], ended["down"]) == (7, BIG)
 
 
+@pytest.mark.waits
 def test_a_stopped_client_under_block_loses_nothing_and_stays(long):
     pause = 60 if long else 12
     size = 16 << 20

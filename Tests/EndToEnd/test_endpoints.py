@@ -340,6 +340,7 @@ def test_a_program_in_a_terminal_can_be_interrupted():
         assert gateway.event("session ended")["error"] == "/bin/sh was killed by SIGINT"
 
 
+@pytest.mark.waits
 def test_programs_that_ignore_the_request_to_end_are_killed(folder):
     script = f"trap '' TERM HUP; echo $$ >{folder}/pid; echo up; while :; do sleep 0.2; done"
     with Gateway({"routes": {"stubborn": route(shell(script))}}) as gateway:
@@ -355,6 +356,7 @@ def test_programs_that_ignore_the_request_to_end_are_killed(folder):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.waits
 def test_a_stubborn_program_and_its_children_go_with_the_gateway(folder):
     # A child in a session of its own would be out of reach; this one is deaf only.
     script = (f"trap '' TERM HUP; (while :; do sleep 0.2; done) & echo $! $$ >{folder}/pids; echo up; "

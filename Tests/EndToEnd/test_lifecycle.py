@@ -47,6 +47,7 @@ def test_sigterm_delivers_what_was_sent():
             assert gateway.wait(8) == 0
 
 
+@pytest.mark.waits
 def test_sigterm_with_a_stuck_client_ends_within_the_drain_limit(figure):
     with Gateway({"routes": {"flood": FLOOD}}, stopping=False) as gateway:
         client = busy_and_stuck(gateway)
@@ -229,6 +230,7 @@ def test_no_descriptor_is_left_after_many_clients():
         until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
 
 
+@pytest.mark.waits
 def test_nothing_runs_while_nothing_happens(long):
     """No thread of an idle gateway wakes up: its context switches stand still."""
     with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:

@@ -79,6 +79,7 @@ def test_the_watchdog_is_fed_while_all_is_well_only():
         gateway.hears(WATCHDOG="1")
 
 
+@pytest.mark.waits
 def test_a_notified_gateway_sleeps_too(long):
     with Notified({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
         round_trip(client)

@@ -110,6 +110,7 @@ def good(authority, gateway, route, source=None):
     finish(client)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("route", ["tls", "ws"])
 def test_500_slow_ones_keep_nobody_out_and_are_gone_in_ten_seconds(authority, descriptors, route):
     with Gateway(config(authority)) as gateway:

@@ -95,6 +95,7 @@ def test_stays_while_its_device_is_lost_ten_times(folder, program, figure):
         assert len(gateway.events("session opened")) == len(gateway.events("session ended")) == 1
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("program", (MINICOM, TIO), ids=str)
 def test_is_hung_up_on_with_its_device_and_opens_the_port_again(folder, program):
     """Both do so by themselves, tio once a second and minicom at once: the gateway gives nobody more than one try a second."""

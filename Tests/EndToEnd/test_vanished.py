@@ -65,6 +65,7 @@ def hosts():
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
+@pytest.mark.waits
 @pytest.mark.root
 @pytest.mark.timeout(120)
 def test_place_and_descriptor_are_free(hosts, figure):
