@@ -111,18 +111,18 @@ struct LateSocketsTests {
     }
   }
 
-  @Test("is closed at once where it is known to be linked, where it is not LE's, and when it connected anyway")
+  @Test("is closed at once where it may be pairing, or is not LE's; not where a channel is on its way")
   func closed() async throws {
-    for isLinked in [true, false] {
+    for (target, isKept) in [
+      (nil, false), (Self.target(3, .medium), false), (Self.target(3, .low), true), (Self.target(3), true),
+    ] as [(LETarget?, Bool)] {
       let (parcel, device) = try Self.calling()
       try await onLane { lane in
-        let step = await dial(parcel, isLinked ? Self.target(3) : nil, on: lane)
-        if isLinked {
-          step.hear(ManagementEvent(adapter: 0, content: .pairing(.linked(Keys.lamp, name: nil))))
-        }
+        let step = await dial(parcel, target, on: lane)
+        step.hear(ManagementEvent(adapter: 0, content: .pairing(.linked(Keys.lamp, name: nil))))
         step.cancel()
-        #expect(await device.isClosed)
-        #expect(LateSockets.take(Self.target(3)) == nil)
+        if isKept { #expect(device.isKept) } else { #expect(await device.isClosed) }
+        if let target { #expect((LateSockets.take(target) != nil) == isKept) }
       }
     }
   }

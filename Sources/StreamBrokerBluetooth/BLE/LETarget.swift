@@ -12,6 +12,7 @@ struct LETarget: Hashable, Sendable, CustomStringConvertible {
   /// Of the adapter to use.
   let adapter: BluetoothAddress
   var security: BluetoothTarget.Security?
+  var isToBeSecured: Bool { (security ?? .low) != .low }
 
   // The longest message we take. The kernel puts it together before we see a byte.
   private static let receiveMTU: UInt16 = 2048

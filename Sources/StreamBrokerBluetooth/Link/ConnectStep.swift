@@ -63,8 +63,10 @@ final class ConnectStep {
   ) {
     let connecting = BluetoothConnect(parcel, on: poller, dialling: dial)
     underWay = { [self] in
-      // One that is linked is closed as every other.
-      guard let socket = connecting.cancel(), let target, !flow.isLinked else { return }
+      guard let socket = connecting.cancel(), let target else { return }
+      // What goes on behind a link may be pairing, which nobody answers now. Else it is a channel on its way, which the device
+      // would keep if we let go of it.
+      if flow.isLinked && target.isToBeSecured { return }
       LateSockets.keep(socket, for: target, since: since, on: poller)
     }
     wait(flow.patience)

@@ -46,7 +46,7 @@ enum LateSockets {
   /// For the next who opens the same, from any lane: a second socket would be refused (EBUSY). Pairing that began meanwhile nobody
   /// has answered, so none that asked for it is handed on.
   static func take(_ target: LETarget) -> (socket: DescriptorParcel, since: UInt64)? {
-    guard (target.security ?? .low) == .low else { return nil }
+    guard !target.isToBeSecured else { return nil }
     guard let late = all.withLock({ $0.removeValue(forKey: target)?.socket }) else { return nil }
     return late.take().map { ($0, late.since) }
   }
