@@ -30,14 +30,18 @@ public struct EndpointURL: Sendable {
     self = url
   }
 
+  /// The secret that a text stands for, or what is wrong with it.
+  public typealias Revealer = (_ text: String) -> Result<String, ValueFault>
+
   /// Finds all problems of `text` and of the parameters `beside` it, which may not be in its query too. With `built`,
-  /// a scheme that is not among these is a problem. There is a URL exactly when there are no problems.
+  /// a scheme that is not among these is a problem. Secrets are what `reveal` makes of their texts. There is a URL exactly when
+  /// there are no problems.
   public static func parse(
     _ text: String, beside: [(name: String, value: String)] = [], schemes: [SchemeGrammar] = EndpointSchemes.all,
-    built: Set<String>? = nil
+    built: Set<String>? = nil, reveal: @escaping Revealer = { .success($0) }
   ) -> (url: EndpointURL?, problems: [URLProblem]) {
-    var parser = URLParser(text, beside: beside)
-    let url = parser.parse(schemes: schemes, built: built)
+    var parser = URLParser(text, beside: beside, schemes: schemes, built: built, reveal: reveal)
+    let url = parser.parse()
     return (parser.problems.isEmpty ? url : nil, parser.problems.sorted { $0.offset < $1.offset })
   }
 

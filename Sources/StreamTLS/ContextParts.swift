@@ -38,7 +38,7 @@ enum ContextParts {
     // OpenSSL passes over names it does not know, so each is tried alone first.
     for name in ciphers where !isKnown(name) {
       throw TLSSettingsFault(
-        nil, "'\(name)' is no cipher of TLS 1.2 or 1.3 here",
+        nil, .ciphers, "'\(name)' is no cipher of TLS 1.2 or 1.3 here",
         advice: "openssl ciphers -s -tls1_2, and -tls1_3, list them")
     }
     let suites = ciphers.filter { $0.hasPrefix("TLS_") }
@@ -71,8 +71,8 @@ enum ContextParts {
 
   /// Loads a certificate, its chain and its key. Returns the certificate.
   static func load(_ identity: TLSIdentity, into context: OpaquePointer) throws(TLSSettingsFault) -> X509Certificate {
-    let chain = try PEMFile(identity.certificate).certificates()
-    let keyFile = try PEMFile(identity.key)
+    let chain = try PEMFile(identity.certificate, as: .certificate).certificates()
+    let keyFile = try PEMFile(identity.key, as: .key)
     let key = try keyFile.key()
     defer { EVP_PKEY_free(key) }
     ERR_clear_error()
@@ -81,14 +81,14 @@ enum ContextParts {
       let isMixedUp = chain.dropFirst().contains { X509_check_private_key($0.raw, key) == 1 }
       ERR_clear_error()
       throw TLSSettingsFault(
-        identity.key, "the key does not belong to the first certificate in \(identity.certificate)",
+        identity.key, .key, "the key does not belong to the first certificate in \(identity.certificate)",
         advice: isMixedUp
           ? "it belongs to a later one: the server's own has to stand first" : "are both of the same renewal?")
     }
     guard SSL_CTX_use_certificate(context, chain[0].raw) == 1, SSL_CTX_use_PrivateKey(context, key) == 1 else {
       let reason = OpenSSLErrors.take()?.text ?? "no reason given"
       throw TLSSettingsFault(
-        identity.certificate, "OpenSSL does not take it (\(reason))",
+        identity.certificate, .certificate, "OpenSSL does not take it (\(reason))",
         advice: "RSA keys need 2048 bits, and signatures SHA-256 or better")
     }
     for issuer in chain.dropFirst() where openssl_CTX_add1_chain_cert(context, issuer.raw) != 1 {
@@ -126,7 +126,9 @@ enum ContextParts {
   static func wireFormat(alpn: [String]) throws(TLSSettingsFault) -> [UInt8] {
     var bytes: [UInt8] = []
     for name in alpn {
-      guard (1...255).contains(name.utf8.count) else { throw TLSSettingsFault(nil, "an ALPN name has 1 to 255 bytes") }
+      guard (1...255).contains(name.utf8.count) else {
+        throw TLSSettingsFault(nil, nil, "an ALPN name has 1 to 255 bytes")
+      }
       bytes.append(UInt8(name.utf8.count))
       bytes += name.utf8
     }
@@ -134,6 +136,6 @@ enum ContextParts {
   }
 
   static func failed(_ call: String) -> TLSSettingsFault {
-    TLSSettingsFault(nil, "\(call): \(OpenSSLErrors.take()?.text ?? "out of memory")")
+    TLSSettingsFault(nil, nil, "\(call): \(OpenSSLErrors.take()?.text ?? "out of memory")")
   }
 }

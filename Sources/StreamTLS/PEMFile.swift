@@ -6,14 +6,17 @@ import Glibc
 
 struct PEMFile {
   let path: String
+  /// What it is to be.
+  let part: TLSSettingsFault.Part
   let bytes: [UInt8]
   // A bundle of every authority in the world has some 230 KB.
   private static let mostBytes = 8 << 20
 
-  init(_ path: String) throws(TLSSettingsFault) {
+  init(_ path: String, as part: TLSSettingsFault.Part) throws(TLSSettingsFault) {
     self.path = path
+    self.part = part
     do { bytes = try Self.contents(of: path) } catch {
-      throw TLSSettingsFault(path, "\(error.text) (\(error.name))", advice: Self.advice(error.errno))
+      throw TLSSettingsFault(path, part, "\(error.text) (\(error.name))", advice: Self.advice(error.errno))
     }
   }
 
@@ -76,12 +79,12 @@ struct PEMFile {
     let reason = OpenSSLErrors.take()
     if wantsPassphrase {
       throw TLSSettingsFault(
-        path, "the key has a passphrase, and nobody is there to type it",
+        path, part, "the key has a passphrase, and nobody is there to type it",
         advice: "make one without: openssl pkey -in \(path) -out plain.pem")
     }
     let text = String(decoding: bytes, as: UTF8.self)
     if text.firstRange(of: "PRIVATE KEY-----") == nil { throw nothing("private key") }
-    throw TLSSettingsFault(path, "the key can't be read (\(reason?.text ?? "no reason given"))")
+    throw TLSSettingsFault(path, part, "the key can't be read (\(reason?.text ?? "no reason given"))")
   }
 
   /// Each has an owner as soon as it is made: a later one may be damaged.
@@ -93,13 +96,13 @@ struct PEMFile {
     while let item = next(bio) { found.append(item) }
     // It ends where no more begins; anything else is damage.
     if let reason = OpenSSLErrors.take(), reason.reason != PEM_R_NO_START_LINE {
-      throw TLSSettingsFault(path, "it is damaged (\(reason.text))", advice: "make it anew, or copy it again")
+      throw TLSSettingsFault(path, part, "it is damaged (\(reason.text))", advice: "make it anew, or copy it again")
     }
     return found
   }
 
   private func reader() throws(TLSSettingsFault) -> OpaquePointer {
-    guard let bio = BIO_new(BIO_s_mem()) else { throw TLSSettingsFault(path, "no memory to read it") }
+    guard let bio = BIO_new(BIO_s_mem()) else { throw TLSSettingsFault(path, part, "no memory to read it") }
     if !bytes.isEmpty { BIO_write(bio, bytes, Int32(bytes.count)) }
     return bio
   }
@@ -108,7 +111,7 @@ struct PEMFile {
     // DER begins with a SEQUENCE.
     let isDER = bytes.first == 0x30
     return TLSSettingsFault(
-      path, "there is no \(what) in it",
+      path, part, "there is no \(what) in it",
       advice: isDER
         ? "it looks like DER; PEM is wanted: openssl \(what == "certificate" ? "x509" : what == "private key" ? "pkey" : "crl") -inform DER -in \(path)"
         : "a PEM file has a line that begins with -----BEGIN")

@@ -30,7 +30,7 @@ public final class TLSClientContext: Sendable {
       return
     }
     let store = SSL_CTX_get_cert_store(owner.raw)
-    for certificate in try PEMFile(ca).certificates() { X509_STORE_add_cert(store, certificate.raw) }
+    for certificate in try PEMFile(ca, as: .authority).certificates() { X509_STORE_add_cert(store, certificate.raw) }
     // One that was named is trusted, whether it has signed itself or not.
     X509_STORE_set_flags(store, UInt(X509_V_FLAG_PARTIAL_CHAIN))
   }

@@ -21,7 +21,7 @@ public final class TLSServerContext: Sendable {
   /// are honoured as far as what is asked of clients is the same.
   public init(_ settings: TLSServerSettings, replacing other: TLSServerContext? = nil) throws(TLSSettingsFault) {
     guard !settings.identities.isEmpty else {
-      throw TLSSettingsFault(nil, "a TLS server needs a certificate and its key")
+      throw TLSSettingsFault(nil, nil, "a TLS server needs a certificate and its key")
     }
     self.settings = settings
     files = settings.files
@@ -32,8 +32,8 @@ public final class TLSServerContext: Sendable {
     var contexts: [(owner: ContextOwner, names: Set<String>, kinds: Set<Int32>)] = []
     var warnings: [String] = []
     for identity in settings.identities {
-      let names = try PEMFile(identity.certificate).certificates()[0].serverNames
-      let kind = try PEMFile(identity.certificate).certificates()[0].keyKind
+      let names = try PEMFile(identity.certificate, as: .certificate).certificates()[0].serverNames
+      let kind = try PEMFile(identity.certificate, as: .certificate).certificates()[0].keyKind
       let place: Int
       if let same = contexts.firstIndex(where: { $0.names == names && !$0.kinds.contains(kind) }) {
         place = same
@@ -95,16 +95,16 @@ public final class TLSServerContext: Sendable {
     guard settings.clientAuth != .none else { return }
     guard let file = settings.clientCA else {
       throw TLSSettingsFault(
-        nil, "client certificates can't be checked", advice: "name those who may sign them: client-ca")
+        nil, .authority, "client certificates can't be checked", advice: "name those who may sign them: client-ca")
     }
-    let authorities = try PEMFile(file)
+    let authorities = try PEMFile(file, as: .authority)
     let certificates = try authorities.certificates()
     guard let store = X509_STORE_new() else { throw ContextParts.failed("X509_STORE_new") }
     defer { X509_STORE_free(store) }
     digest.add(authorities.bytes)
     for certificate in certificates { X509_STORE_add_cert(store, certificate.raw) }
     if let crl = settings.crl {
-      let lists = try PEMFile(crl)
+      let lists = try PEMFile(crl, as: .revocations)
       try lists.withRevocationLists { _ = X509_STORE_add_crl(store, $0) }
       X509_STORE_set_flags(store, UInt(X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL))
       digest.add(lists.bytes)

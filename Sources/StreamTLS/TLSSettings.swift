@@ -91,15 +91,21 @@ public struct TLSClientSettings: Hashable, Sendable {
 
 /// What is wrong with the settings or with a file they name.
 public struct TLSSettingsFault: Error, Hashable, Sendable, CustomStringConvertible {
+  /// What of the settings a fault is about.
+  public enum Part: Hashable, Sendable { case certificate, key, authority, revocations, ciphers }
+
   /// The file at fault; nil when it is a setting.
   public let file: String?
+  /// Nil when it is about none in particular.
+  public let part: Part?
   /// What is wrong: "the key does not belong to the certificate in cert.pem".
   public let text: String
   /// What to do about it.
   public let advice: String?
 
-  public init(_ file: String?, _ text: String, advice: String? = nil) {
+  public init(_ file: String?, _ part: Part?, _ text: String, advice: String? = nil) {
     self.file = file
+    self.part = part
     self.text = text
     self.advice = advice
   }

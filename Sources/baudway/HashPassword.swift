@@ -23,24 +23,43 @@ struct HashPassword: ParsableCommand {
       case .sha512: "$6$"
       }
     }
+
+    /// libcrypt would take a number beyond it for the nearest, or for none.
+    var costs: ClosedRange<UInt> {
+      switch self {
+      case .yescrypt: 1...11
+      case .bcrypt: 4...31
+      case .sha512: 1000...999_999_999
+      }
+    }
   }
 
   @Option(name: .shortAndLong, help: "yescrypt, bcrypt or sha-512.")
   var method = Method.yescrypt
   @Option(
-    name: .shortAndLong, help: "How hard it is to compute: 1 to 11, 4 to 31, or 1000 and more rounds. More is slower.")
-  var cost: UInt = 0
+    name: .shortAndLong,
+    help: """
+      How hard it is to compute; more is slower. yescrypt has 1 to 11, bcrypt 4 to 31, sha-512 1000 to 999999999 rounds. \
+      Without it the method's own.
+      """)
+  var cost: UInt?
 
   // bcrypt leaves out all behind it.
   private static let bcryptLimit = 72
+
+  func validate() throws {
+    guard let cost, !method.costs.contains(cost) else { return }
+    let (least, most) = (method.costs.lowerBound, method.costs.upperBound)
+    throw ValidationError("\(method.rawValue) has costs from \(least) to \(most), not \(cost)")
+  }
 
   func run() throws {
     let password = try isatty(STDIN_FILENO) == 1 ? asked() : piped()
     if method == .bcrypt, password.utf8.count > Self.bcryptLimit {
       throw failure("bcrypt takes \(Self.bcryptLimit) bytes at most", EX_DATAERR)
     }
-    guard let hash = CryptHash.make(password, prefix: method.prefix, cost: cost) else {
-      throw failure("no hash by \(method.rawValue)\(cost == 0 ? "" : " with a cost of \(cost)")", EX_USAGE)
+    guard let hash = CryptHash.make(password, prefix: method.prefix, cost: cost ?? 0) else {
+      throw failure("libcrypt makes no hash by \(method.rawValue)", EX_USAGE)
     }
     put((hash + "\n").utf8)
   }

@@ -40,7 +40,13 @@ def test_each_file_that_is_of_no_use_is_named_with_its_place(authority, tmp_path
         (f"certificate: {pair.certificate}\nkey: {other.key}", "7:7: routes.lab.tls.key: ", "does not belong"),
         (good + f"client-ca: {missing}", "8:7: routes.lab.tls.client-ca: ", "missing.pem"),
         (good + f"client-ca: {authority.certificate}\ncrl: {broken}", "9:7: routes.lab.tls.crl: ", "broken.pem"),
-        (good + "ciphers: NONSENSE", "", "NONSENSE"),
+        (good + "ciphers: NONSENSE", "8:7: routes.lab.tls.ciphers: ", "NONSENSE"),
+        # A file that is good for one thing and named for another, too.
+        (good + f"client-ca: {pair.key}", "8:7: routes.lab.tls.client-ca: ", "no certificate"),
+        (good + f"client-ca: {authority.certificate}\ncrl: {authority.certificate}", "9:7: routes.lab.tls.crl: ",
+         "no revocation list"),
+        (good + f"certificates: [{{ certificate: {other.certificate}, key: {pair.key} }}]",
+         f"8:{39 + len(str(other.certificate))}: routes.lab.tls.certificates.key: ", "does not belong"),
     ]:
         code, said, table = check(route(tls))
         assert (code, table) == (78, ""), tls
@@ -49,6 +55,36 @@ def test_each_file_that_is_of_no_use_is_named_with_its_place(authority, tmp_path
     code, said, _ = check(route(
         good + f"client-ca: {missing}\ncertificates: [{{ certificate: {broken}, key: {pair.key} }}]"))
     assert code == 78 and len(said.splitlines()) == 2 and "broken.pem" in said and "missing.pem" in said
+
+
+def test_each_file_of_an_endpoint_that_is_of_no_use_is_named(authority, tmp_path):
+    pair, missing = authority.issue("gw.test", "gw.test"), tmp_path / "missing.pem"
+
+    def said(*parameters):
+        lab = "routes:\n  lab:\n    listen: tcp://127.0.0.1:0\n    endpoint: "
+        return check(f"{lab}tls://127.0.0.1:1?{'&'.join(parameters)}\n")[:2]
+
+    ca, good = f"ca={authority.certificate}", [f"cert={pair.certificate}", f"key={pair.key}"]
+    assert said(ca, *good) == (0, "")
+    for parameters, words in [
+        ([f"ca={missing}", *good], ["missing.pem"]), ([ca, f"cert={missing}", good[1]], ["missing.pem"]),
+        ([ca, good[0], f"key={missing}"], ["missing.pem"]), ([ca, good[0], f"key={pair.certificate}"], ["private key"]),
+        ([f"ca={pair.key}", f"cert={missing}", f"key={missing}"], ["missing.pem", "no certificate"]),
+    ]:
+        code, text = said(*parameters)
+        lines = text.splitlines()
+        assert code == 78 and len(lines) == len(words), (parameters, text)
+        for line, word in zip(lines, words):
+            assert line.startswith("4:15: routes.lab.endpoint: ") and word in line, (parameters, line)
+
+
+def test_a_bit_rate_in_the_name_of_a_port_is_a_warning():
+    lab = "routes:\n  lab:\n    listen: tcp://127.0.0.1:0\n    endpoint: "
+    for name in ("/dev/ttyUSB0:9600", "/dev/ttyUSB0,9600", "/dev/ttyUSB0,9600,8N1"):
+        code, said, _ = check(f"{lab}tty://{name}\n")
+        assert code == 0 and said.startswith("4:15: routes.lab.endpoint: warning: "), said
+        assert "tty:///dev/ttyUSB0?baud=9600" in said
+    assert check(f"{lab}tty:///dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0\n")[:2] == (0, "")
 
 
 def test_an_expired_certificate_is_a_warning(authority):

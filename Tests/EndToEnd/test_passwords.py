@@ -40,10 +40,18 @@ def test_without_words_it_is_yescrypt_and_line_ends_are_no_part_of_it():
 @pytest.mark.parametrize("text,words,code", [
     (b"", [], 65), (b"\n", [], 65), (b"a\0b\n", [], 65), (b"\xff\n", [], 65), (b"x" * 600, [], 65),
     (b"x" * 73, ["--method", "bcrypt"], 65), (b"x", ["--method", "md5"], 64), (b"x", ["--cost", "9999999999"], 64),
+    (b"x", ["--cost", "0"], 64),
 ])
 def test_what_is_no_password_is_refused(text, words, code):
     done = hashed(text, *words)
     assert (done.returncode, done.stdout) == (code, b"") and done.stderr
+
+
+@pytest.mark.parametrize("method,cost,words", [
+    ("yescrypt", "99", b"from 1 to 11"), ("bcrypt", "3", b"from 4 to 31"), ("sha-512", "999", b"from 1000 to 999999999")])
+def test_a_cost_that_a_method_does_not_have_is_refused_with_those_it_has(method, cost, words):
+    done = hashed(b"x", "--method", method, "--cost", cost)
+    assert (done.returncode, done.stdout) == (64, b"") and words in done.stderr
 
 
 class Typed:

@@ -3,6 +3,7 @@
 import ByteStreams
 import Glibc
 import StreamBroker
+import StreamTestKit
 import Testing
 
 @testable import GatewayKit
@@ -125,7 +126,9 @@ struct ConfigFileTests {
     #expect(problems([0xFF, 0xFE, 0x61, 0x00]) == "config.yaml:1:1: bytes that are not UTF-8")
     #expect(problems(Array("a: \"x\\0y\"".utf8)) == "config.yaml:1:4: NUL in a text")
     #expect(problems([]).hasPrefix("config.yaml:1:1: no routes"))
-    #expect(problems(Array(("\u{FEFF}" + good).utf8)) == "")
+    for text in [good, "version: 1\n" + good] { #expect(problems(Array(("\u{FEFF}" + text).utf8)) == "") }
+    #expect(problems(Array("\u{FEFF}versoin: 1\n\(good)".utf8)).hasPrefix("config.yaml:1:1: unknown key 'versoin'"))
+    #expect(problems(Array("a: \u{FEFF}".utf8)) == "config.yaml:1:4: control character \\u{FEFF}")
     #expect(problems(Array(good.replacing("\n", with: "\r\n").utf8)) == "")
   }
 
@@ -183,6 +186,33 @@ struct ConfigFileTests {
         "users.b.password: the secret's file 'empty' is empty",
         "users.c.password: expected a secret, not a list; write for example 'password: text'",
       ])
+  }
+
+  @Test("reads secrets of endpoints from files beside it, in the URL and beside it")
+  func endpointSecrets() throws {
+    let folder = try TemporaryFolder()
+    try writeText("geheim\n", to: folder / "pw")
+    try writeText("two words\n", to: folder / "bad")
+    func endpoint(_ text: String) throws -> EndpointURL {
+      let text = "routes: { a: { listen: 'tcp://:1', endpoint: \(text) } }"
+      let config = try ConfigFile.read(Array(text.utf8), directory: folder.path)
+      return try #require(config.routes.first).endpoint
+    }
+    for text in [
+      "{ url: 'ws://h/x', user: ada, password: 'file:pw' }", "'ws://h/x?user=ada&password=file:pw'",
+    ] { #expect(try endpoint(text).secret("password")?.reveal() == "geheim") }
+    #expect(try endpoint("'ws://h/x?token=file:pw'").secret("token")?.reveal() == "geheim")
+    #expect(try endpoint("'ws://h/x?token=plain'").secret("token")?.reveal() == "plain")
+    for (text, words) in [
+      ("{ url: 'ws://h/x', token: 'file:none' }", "token: cannot read the secret's file 'none'"),
+      ("'ws://h/x?token=file:none'", "token: cannot read the secret's file 'none'"),
+      ("'ws://h/x?token=file:bad'", "token: a bearer token has no blanks"),
+    ] {
+      let problems = #expect(throws: ConfigProblems.self) { try endpoint(text) }
+      #expect(problems?.list.count == 1 && problems?.list.first?.message.hasPrefix(words) == true)
+    }
+    // Whoever types it means what he types.
+    #expect(try EndpointURL("ws://h/x?token=file:pw").secret("token")?.reveal() == "file:pw")
   }
 
   @Test("takes variables, but not without bound")

@@ -72,6 +72,28 @@ struct EndpointURLTests {
         "tty:/dev/x", 4,
         "expected '//' after 'tty:', as in tty:///dev/ttyUSB0?baud=115200; did you mean 'tty:///dev/x'?"
       ),
+      (
+        "/dev/ttyUSB0,115200,8N1", 0,
+        "no scheme; expected a URL such as tcp://host:4001; did you mean 'tty:///dev/ttyUSB0?baud=115200'?"
+      ),
+      ("ttyUSB0:9600", 0, "unknown scheme 'ttyusb0'; did you mean 'tty:///dev/ttyUSB0?baud=9600'?"),
+      (
+        "/dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0", 0,
+        "no scheme; expected a URL such as tcp://host:4001; did you mean "
+          + "'tty:///dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0'?"
+      ),
+      ("tcp:4001", 4, "expected '//' after 'tcp:', as in tcp://host:4001"),
+      ("tcp:h:4001", 4, "expected '//' after 'tcp:', as in tcp://host:4001; did you mean 'tcp://h:4001'?"),
+      ("tcp:://h:4001", 4, "expected '//' after 'tcp:', as in tcp://host:4001; did you mean 'tcp://h:4001'?"),
+      ("unix:./lab.sock", 5, "expected '//' after 'unix:', as in unix:///run/x.sock"),
+      ("unix://./lab.sock", 7, "unix takes no host, as in unix:///run/x.sock"),
+      ("pty:gps", 4, "expected '//' after 'pty:', as in pty:///run/baudway/modem0"),
+      ("pty://gps", 6, "pty takes no host, as in pty:///run/baudway/modem0"),
+      ("pty://~/x", 6, "pty takes no host, as in pty:///run/baudway/modem0"),
+      (
+        "pty://run/x?mode=0600", 6,
+        "pty takes no host, as in pty:///run/baudway/modem0; did you mean 'pty:///run/x?mode=0600'?"
+      ),
       ("tty://dev/ttyS0", 6, "'dev' after two slashes is a host, not a directory; did you mean 'tty:///dev/ttyS0'?"),
       ("tty://any:19200", 15, "needs the absolute path of a file, as in tty:///dev/ttyUSB0?baud=115200"),
       ("tty:///dev/x?buad=9600", 13, "unknown parameter 'buad'; did you mean 'baud'?"),

@@ -94,7 +94,7 @@ struct SettingsTests {
     try rig.folder.write("torn.pem", text + text.prefix(200) + "\n-----END CERTIFICATE-----\n")
     weak var first: X509Certificate?
     #expect(throws: TLSSettingsFault.self) {
-      try PEMFile(rig.folder / "torn.pem").items { bio -> X509Certificate? in
+      try PEMFile(rig.folder / "torn.pem", as: .certificate).items { bio -> X509Certificate? in
         guard let raw = PEM_read_bio_X509(bio, nil, nil, nil) else { return nil }
         let certificate = X509Certificate(owning: raw)
         first = certificate

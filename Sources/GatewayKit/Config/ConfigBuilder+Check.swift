@@ -21,7 +21,18 @@ extension ConfigBuilder {
     }
   }
 
-  /// Reads certificates, keys, authorities and lists as a listener would. Blocks.
+  /// A port's name with a bit rate behind it, which opening would look for as it stands.
+  mutating func checkName(_ endpoint: ConfigURL) {
+    let url = endpoint.url
+    guard url.grammar.path == .device, url.host != "usb", let meant = PortNotation.url(url.path) else { return }
+    reader.warn(
+      "a port whose name ends in a bit rate; if it is meant as one, write '\(Suggestion.plain(meant))'",
+      at: endpoint.place, endpoint.path)
+  }
+
+  // MARK: - Files
+
+  /// Reads certificates, keys, authorities and lists as listeners and endpoints would. Blocks.
   mutating func openFiles(of config: Config) {
     var seen: Set<Config.TLS> = []
     for route in config.routes {
@@ -32,32 +43,68 @@ extension ConfigBuilder {
         var alone = TLSServerSettings(identities: [identity])
         alone.ciphers = whole.ciphers
         alone.minVersion = whole.minVersion
-        return open(alone, saysWarnings: true, route.name)
+        return open(alone, tls, saysWarnings: true, route.name)
       }
       guard !whole.identities.isEmpty, whole.clientCA != nil else { continue }
       var withoutList = whole
       withoutList.crl = nil
-      if open(withoutList, saysWarnings: false, route.name), whole.crl != nil {
-        _ = open(whole, saysWarnings: false, route.name)
+      if open(withoutList, tls, saysWarnings: false, route.name), whole.crl != nil {
+        _ = open(whole, tls, saysWarnings: false, route.name)
+      }
+    }
+    for (_, section) in top.children["routes"] ?? [] {
+      for endpoint in section.urls["endpoint"] ?? [] { openFiles(of: endpoint) }
+    }
+  }
+
+  private mutating func openFiles(of endpoint: ConfigURL) {
+    guard let whole = TLSClientSettings(endpoint.url) else { return }
+    var (identity, trust) = (whole, whole)
+    identity.verification = .none
+    trust.identity = nil
+    // The system's authorities are not the file's.
+    for settings in whole.ca == nil ? [identity] : [identity, trust] {
+      do throws(TLSSettingsFault) { _ = try TLSClientContext(settings) } catch {
+        report(error, at: endpoint.place, endpoint.path)
       }
     }
   }
 
-  private mutating func open(_ settings: TLSServerSettings, saysWarnings: Bool, _ route: String) -> Bool {
+  private mutating func open(
+    _ settings: TLSServerSettings, _ tls: Config.TLS, saysWarnings: Bool, _ route: String
+  ) -> Bool {
+    let identity = settings.identities.first.map { [$0.certificate, $0.key] } ?? []
     do throws(TLSSettingsFault) {
       let warnings = try TLSServerContext(settings).warnings
-      guard saysWarnings, let file = settings.identities.first?.certificate, let use = filePlaces[file] else {
-        return true
-      }
-      for warning in warnings where !checkedFiles.contains(file) { reader.warn(warning, at: use.place, use.path) }
-      checkedFiles.insert(file)
+      guard saysWarnings, let use = tlsPlaces[TLSUse(part: .certificate, values: identity)] else { return true }
+      for warning in warnings where isNew(warning, at: use.place) { reader.warn(warning, at: use.place, use.path) }
       return true
     } catch {
-      let use = (error.file ?? settings.identities.first?.certificate).flatMap { filePlaces[$0] }
-      if checkedFiles.insert(error.description).inserted {
-        reader.report(error.description, at: use?.place ?? .start, use?.path ?? "routes.\(route).tls")
-      }
+      let values =
+        switch error.part {
+        case .authority: [tls.clientCA]
+        case .revocations: [tls.crl]
+        case .ciphers: [tls.ciphers]
+        case .certificate, .key, nil: identity
+        }
+      let use = tlsPlaces[TLSUse(part: error.part ?? .certificate, values: values.compactMap(\.self))]
+      report(error, at: use?.place ?? .start, use?.path ?? "routes.\(route).tls")
       return false
     }
   }
+
+  /// Once for each place: routes inherit.
+  private mutating func report(_ fault: TLSSettingsFault, at place: ConfigProblem.Place, _ path: String) {
+    if isNew(fault.description, at: place) { reader.report(fault.description, at: place, path) }
+  }
+
+  private mutating func isNew(_ text: String, at place: ConfigProblem.Place) -> Bool {
+    told.insert("\(place.line):\(place.column) \(text)").inserted
+  }
+}
+
+/// One use of what stands under `tls`: which part, with the values that make it: certificate and key are a pair.
+struct TLSUse: Hashable {
+  let part: TLSSettingsFault.Part
+  let values: [String]
 }

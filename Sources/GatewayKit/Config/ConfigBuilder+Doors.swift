@@ -1,6 +1,7 @@
 // Settings → who may come in, and through which doors.
 
 import StreamBroker
+import StreamTLS
 
 extension ConfigBuilder {
   /// Schemes whose clients can say who they are.
@@ -178,7 +179,7 @@ extension ConfigBuilder {
         reader.report(
           "'certificate' and 'key' stand together, here or where both are inherited from", at: chain.key, chain.path)
       }
-      certificates.append(.init(chain: file(chain), key: file(key)))
+      certificates.append(certificate(chain, key))
     } else if let half = settings.given("tls.certificate") ?? settings.given("tls.key") {
       if checked.insert(half.key).inserted {
         reader.report(
@@ -196,19 +197,20 @@ extension ConfigBuilder {
       own ?? top.children["defaults.\(name)"].map { ("defaults.", $0) } ?? ("", top.children[name] ?? [])
     for item in items {
       if let chain = item.section.settings["certificate"], let key = item.section.settings["key"] {
-        certificates.append(.init(chain: file(chain), key: file(key)))
+        certificates.append(certificate(chain, key))
       } else if checked.insert(item.section.place).inserted {
         reader.report("each needs 'certificate' and 'key'", at: item.section.place, level + name)
       }
     }
-    let authority = settings.given("tls.client-ca").map { file($0) }
+    let authority = settings.given("tls.client-ca").map { file($0, .authority) }
     for key in ["client-auth", "crl"] where authority == nil {
       guard let setting = settings.given("tls.\(key)"), checked.insert(setting.key).inserted else { continue }
       reader.report("means something with 'client-ca' only", at: setting.key, setting.path)
     }
+    if let ciphers = settings.given("tls.ciphers") { note([ciphers.value.description], .ciphers, ciphers) }
     return Config.TLS(
       certificates: certificates, clientCA: authority, clientAuth: settings.word("tls.client-auth"),
-      crl: settings.given("tls.crl").map { file($0) }, minVersion: settings.word("tls.min-version"),
+      crl: settings.given("tls.crl").map { file($0, .revocations) }, minVersion: settings.word("tls.min-version"),
       ciphers: settings.value("tls.ciphers")?.description)
   }
 
@@ -242,12 +244,27 @@ extension ConfigBuilder {
       "means something for \(listeners) listeners only", at: place, "routes.\(Suggestion.plain(route)).\(name)")
   }
 
+  private mutating func certificate(_ chain: ConfigSetting, _ key: ConfigSetting) -> Config.TLS.Certificate {
+    let pair = Config.TLS.Certificate(chain: whole(chain), key: whole(key))
+    note([pair.chain, pair.key], .certificate, chain)
+    note([pair.chain, pair.key], .key, key)
+    return pair
+  }
+
+  private mutating func file(_ setting: ConfigSetting, _ part: TLSSettingsFault.Part) -> String {
+    note([whole(setting)], part, setting)
+    return whole(setting)
+  }
+
+  private mutating func note(_ values: [String], _ part: TLSSettingsFault.Part, _ setting: ConfigSetting) {
+    let use = TLSUse(part: part, values: values)
+    if tlsPlaces[use] == nil { tlsPlaces[use] = (setting.key, setting.path) }
+  }
+
   /// A relative path begins where the config file is, wherever the gateway was started.
-  private mutating func file(_ setting: ConfigSetting) -> String {
+  private func whole(_ setting: ConfigSetting) -> String {
     let (path, folder) = (setting.value.description, reader.expansion.surroundings.directory)
-    let whole = path.hasPrefix("/") || folder == "." ? path : folder == "/" ? "/\(path)" : "\(folder)/\(path)"
-    if filePlaces[whole] == nil { filePlaces[whole] = (setting.key, setting.path) }
-    return whole
+    return path.hasPrefix("/") || folder == "." ? path : folder == "/" ? "/\(path)" : "\(folder)/\(path)"
   }
 }
 
@@ -270,29 +287,5 @@ extension Config.Listen {
   /// Whether no client could say which of the two he means.
   fileprivate func isTheSameWay(as other: Config.Listen) -> Bool {
     serverName == other.serverName && !(usesWebSocket && other.usesWebSocket && url.path != other.url.path)
-  }
-}
-
-/// What a browser sends as Origin (RFC 6454, section 6.1): `https://lab.example`, `http://127.0.0.1:8080`.
-enum WebOrigin {
-  static func isOrigin(_ text: String) -> Bool {
-    if text == "*" || text == "null" { return true }
-    guard let range = text.firstRange(of: "://") else { return false }
-    let (scheme, rest) = (text[..<range.lowerBound], text[range.upperBound...])
-    let isGood = { (letter: Character) in
-      letter.isASCII && (letter.isLetter || letter.isNumber || "+-.".contains(letter))
-    }
-    return !scheme.isEmpty && scheme.allSatisfy(isGood) && !rest.isEmpty
-      && rest.allSatisfy { isGood($0) || ":[]_".contains($0) }
-  }
-
-  /// A whole URL, or a host without a scheme, was meant.
-  static func repair(_ text: String) -> String? {
-    let candidates = [String(text.prefix { $0 != "/" }), "https://" + text.prefix { $0 != "/" }]
-    if let range = text.firstRange(of: "://") {
-      let origin = text[..<range.upperBound] + text[range.upperBound...].prefix { $0 != "/" && $0 != "?" && $0 != "#" }
-      return isOrigin(String(origin)) ? String(origin) : nil
-    }
-    return candidates.first { isOrigin($0) }
   }
 }

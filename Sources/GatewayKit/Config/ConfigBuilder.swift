@@ -8,17 +8,17 @@ struct ConfigBuilder {
   /// What stands under `defaults`, or for TLS at the top, by its name under a route.
   private let inherited: [String: ConfigSetting]
   /// First user of each address and device, for "already used by".
-  private var addresses: [Int: [String: String]] = [:]
-  private var devices: [String: String] = [:]
+  var addresses: [Int: [String: String]] = [:]
+  var devices: [String: String] = [:]
   /// Of Bluetooth listeners: by number and adapter, which is empty where all are meant; and all of them, by route and place.
   var channels: [Int: [String: String]] = [:]
   var services: Set<String> = []
   /// Ways through entrances that may be shared.
   var ways: [SharedWay] = []
-  /// Where files of TLS were named first, by their paths.
-  var filePlaces: [String: (place: ConfigProblem.Place, path: String)] = [:]
-  /// Those of them, and faults, that were told of.
-  var checkedFiles: Set<String> = []
+  /// Where settings of TLS were first used.
+  var tlsPlaces: [TLSUse: (place: ConfigProblem.Place, path: String)] = [:]
+  /// Faults of files that were told of, with their places.
+  var told: Set<String> = []
   /// Keys that were looked at: an inherited one is wrong once, not for every route.
   var checked: Set<ConfigProblem.Place> = []
 
@@ -68,8 +68,8 @@ struct ConfigBuilder {
     let socket = Self.controlSocket(settings)
     if case .path(let path) = socket { devices["unix://\(path)"] = "control.socket" }
     let routes = top.children["routes"] ?? []
-    // Without the key, another problem that was found, such as a mistyped one, says it better.
-    if routes.isEmpty, top.present["routes"] != nil || reader.fault == nil {
+    // Without routes to read, another problem that was found, such as a mistyped key, says it better.
+    if routes.isEmpty, top.children["routes"] != nil || reader.fault == nil {
       let place = top.present["routes"] ?? .start
       reader.report(
         "no routes; write at least one: 'NAME: { listen: URL, endpoint: URL }' under 'routes'", at: place, "")
@@ -110,7 +110,9 @@ struct ConfigBuilder {
     for listener in listeners {
       checkCompany(listener, tls)
       checkProxies(listener)
+      checkLoop(listener, endpoint)
     }
+    checkName(endpoint)
     checkNetworks(listeners, settings)
     checkPairing(listeners)
     let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
@@ -213,33 +215,6 @@ struct ConfigBuilder {
     }
   }
 
-  /// Two listeners on one port get in each other's way when their hosts are the same or one of them is all addresses.
-  private mutating func claimAddress(_ listener: ConfigURL) {
-    guard listener.url.grammar.authority.isNetwork, let port = listener.url.port, port != 0 else { return }
-    let host = listener.url.host
-    func taken(_ host: String) -> String? { addresses[port]?[host] }
-    let isAll = host.isEmpty || host == "0.0.0.0" || host == "::"
-    let other =
-      taken(host) ?? taken("") ?? taken(host.contains(":") ? "::" : "0.0.0.0")
-      ?? (isAll ? addresses[port]?.filter { host.isEmpty || $0.key.contains(":") == (host == "::") }.values.min() : nil)
-    if let other {
-      reader.report("port \(port) is taken by \(other)", at: listener.place, listener.path)
-    } else {
-      addresses[port, default: [:]][host] = "\(listener.path) (\(listener.url.place), line \(listener.place.line))"
-    }
-  }
-
-  /// Two listeners can't have one place in the file system, nor a listener the place that an endpoint makes.
-  private mutating func claimPath(_ listener: ConfigURL) {
-    guard listener.url.grammar.path == .file else { return }
-    let place = listener.url.place
-    if let other = devices[place] {
-      reader.report("\(place) is taken by \(other)", at: listener.place, listener.path)
-    } else {
-      devices[place] = "\(listener.path) (line \(listener.place.line))"
-    }
-  }
-
   /// Users and groups that this system does not know.
   private mutating func checkOwnership(_ url: ConfigURL) {
     guard url.url.grammar.parameter("owner") != nil else { return }
@@ -248,18 +223,6 @@ struct ConfigBuilder {
     }
     if let name = url.url.string("group"), reader.expansion.surroundings.lacksGroup(name) {
       reader.report("unknown group \(Suggestion.quote(name))", at: url.place, url.path)
-    }
-  }
-
-  private mutating func claimDevice(_ endpoint: ConfigURL) {
-    guard let written = endpoint.url.device else { return }
-    // Two symbolic links may lead to one port, today at least.
-    let real = (try? reader.broker.connector(endpoint.url))?.realDevice
-    let names = [written, real ?? written]
-    if let device = names.first(where: { devices[$0] != nil }), let other = devices[device] {
-      reader.report("\(device) is taken by \(other); one device can have one route", at: endpoint.place, endpoint.path)
-    } else {
-      for name in names { devices[name] = "\(endpoint.path) (line \(endpoint.place.line))" }
     }
   }
 }

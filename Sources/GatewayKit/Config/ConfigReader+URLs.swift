@@ -28,7 +28,13 @@ extension ConfigReader {
       report(advice, at: urlNode.place, spot.path)
       return nil
     }
-    let parsed = EndpointURL.parse(text, beside: beside.map { ($0.name, $0.value) }, schemes: schemes, built: built)
+    let parsed = EndpointURL.parse(
+      text, beside: beside.map { ($0.name, $0.value) }, schemes: schemes, built: built
+    ) { [expansion] text in
+      do throws(Expansion.Fault) { return .success(try expansion.secret(text)) } catch {
+        return .failure(ValueFault(error.message))
+      }
+    }
     let column = text == scalar.text ? scalar.firstColumn : nil
     for problem in parsed.problems {
       var place = urlNode.place

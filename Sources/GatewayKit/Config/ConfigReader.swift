@@ -133,6 +133,8 @@ struct ConfigReader {
       let items = list(node)
       let inner = items.isEmpty ? spot : later(key, at: spot)
       let values = items.compactMap { readValue($0, kind, ConfigKey(key.name, kind), at: inner) }
+      // Where all are broken, which was reported, nobody has written an empty list.
+      guard !values.isEmpty || items.isEmpty else { return }
       section.settings[spot.name] = ConfigSetting(value: .list(values), key: spot.key, path: spot.path)
     case .mapping(let keys): readMapping(node, keys, key, at: spot, into: &section)
     case .switched(let keys):
@@ -192,7 +194,9 @@ struct ConfigReader {
     if node.isNull { return }
     let inner = later(key, at: spot)
     var children: [(String, ConfigSection)] = []
-    for entry in entries(of: node, at: inner, sample: "name: …") {
+    let all = entries(of: node, at: inner, sample: "name: …")
+    guard case .mapping = node.content else { return }
+    for entry in all {
       if names == .routes { checkRouteName(entry.name, at: entry.place, spot.path) }
       var child = ConfigSection(place: entry.place)
       let below = inner.below(entry.name, key: entry.place, isNewSection: true)

@@ -21,8 +21,10 @@ struct YAMLParser {
   private var anchors: [String: YAMLNode] = [:]
   private var aliased = 0
 
-  /// The one document of `bytes`; nil when there is none.
-  static func parse(_ bytes: [UInt8]) throws(YAMLFault) -> YAMLNode? {
+  /// The one document of `file`; nil when there is none.
+  static func parse(_ file: [UInt8]) throws(YAMLFault) -> YAMLNode? {
+    // libyaml would take a byte order mark for a blank before the first key, where it is told the encoding.
+    let bytes = file.starts(with: "\u{FEFF}".utf8) ? Array(file.dropFirst(3)) : file
     let end = try end(of: bytes)
     let pointer = UnsafeMutablePointer<yaml_parser_t>.allocate(capacity: 1)
     defer { pointer.deallocate() }
@@ -207,8 +209,7 @@ struct YAMLParser {
       case .emptyInput: return place
       case .error: throw YAMLFault("bytes that are not UTF-8", at: place)
       case .scalarValue(let scalar):
-        // A byte order mark may stand before everything else.
-        guard YAMLText.isPrintable(scalar) || (scalar == "\u{FEFF}" && last == nil) else {
+        guard YAMLText.isPrintable(scalar) else {
           throw YAMLFault("control character \(scalar.escaped(asASCII: true))", at: place)
         }
         if scalar == "%", place.column == 1 { directives += 1 }

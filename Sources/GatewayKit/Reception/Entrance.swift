@@ -17,7 +17,7 @@ final class Entrance {
     let isProxied: Bool
 
     init(_ listen: Config.Listen) {
-      host = listen.host == "localhost" ? "127.0.0.1" : listen.host
+      host = listen.host
       port = listen.port
       layer =
         switch listen.scheme {

@@ -15,7 +15,9 @@ extension URLParser {
     switch grammar.authority {
     case .none, .opaque:
       if !range.isEmpty {
-        let meant = grammar.path == .none ? nil : "\(grammar.scheme):///\(string(start..<path.upperBound))"
+        // A name alone, or what begins here or at home, would be another file as the file of the root.
+        let isPath = !path.isEmpty && ![".", "~"].contains(scalars[start])
+        let meant = isPath ? firstGood(["\(grammar.scheme):///\(string(start..<scalars.count))"]) : nil
         report("\(grammar.scheme) takes no host, as in \(grammar.example)", at: start, suggestion: meant)
       }
       return ("", nil)
@@ -29,7 +31,7 @@ extension URLParser {
       let number = port.flatMap { readNumber($0, kind, name) }
       let text = decode(host)?.lowercased() ?? ""
       if text == "dev" {
-        let meant = "\(grammar.scheme):///dev\(string(path))"
+        let meant = firstGood(["\(grammar.scheme):///dev\(string(path.lowerBound..<scalars.count))"])
         report("'dev' after two slashes is a host, not a directory", at: start, suggestion: meant)
       }
       return (text == "usb" ? text : "", number)
@@ -80,53 +82,13 @@ extension URLParser {
       guard let decoded = decode(name) else { return ("", nil) }
       host = decoded.lowercased()
       if isListening, host == "*" { host = "" }
-      if !(isListening && host.isEmpty) { checkHost(host, at: start, grammar) }
+      // Nobody asks DNS where to listen.
+      if isListening, host == "localhost" { host = "127.0.0.1" }
+      if !(isListening && host.isEmpty) { checkHost(host, isListening, at: start, grammar) }
     }
     if let portRange { return (host, readNumber(portRange, .integer(ports), "port")) }
     if standard == nil { report("needs a port, as in \(grammar.example)", at: range.upperBound) }
     return (host, standard)
-  }
-
-  /// Without case, but for a zone: that is the name of a network interface, and enP2p1s0 is another than enp2p1s0.
-  private func address(_ text: String) -> String {
-    let text = text.replacing("%25", with: "%")
-    let zone = text.firstIndex(of: "%") ?? text.endIndex
-    return text[..<zone].lowercased() + text[zone...]
-  }
-
-  /// By scalars: there are characters that begin with a letter and hold a slash.
-  private func isName(_ text: some StringProtocol) -> Bool {
-    text.unicodeScalars.allSatisfy { scalar in
-      switch scalar {
-      case "a"..."z", "A"..."Z", "0"..."9", "-", ".", "_": return true
-      default: break
-      }
-      return switch scalar.properties.generalCategory {
-      case .uppercaseLetter, .lowercaseLetter, .titlecaseLetter, .modifierLetter, .otherLetter, .decimalNumber,
-        .nonspacingMark, .spacingMark:
-        true
-      default: false
-      }
-    }
-  }
-
-  private mutating func checkHost(_ host: String, at offset: Int, _ grammar: SchemeGrammar) {
-    let isName = host.utf8.count <= 253 && isName(host)
-    var address = in_addr()
-    if host.isEmpty {
-      report("needs a host, as in \(grammar.example)", at: offset)
-    } else if !isName || host.hasPrefix("-") || host.hasPrefix(".") || host.contains("..") {
-      report("\(Suggestion.quote(host)) is no host name or address", at: offset)
-    } else if host.allSatisfy({ $0.isASCII && ($0.isNumber || $0 == ".") }), inet_pton(AF_INET, host, &address) != 1 {
-      report("\(Suggestion.quote(host)) is no IPv4 address", at: offset)
-    }
-  }
-
-  private func isIPv6(_ host: String) -> Bool {
-    let parts = host.split(separator: "%", maxSplits: 1, omittingEmptySubsequences: false)
-    var address = in6_addr()
-    let zoneIsGood = parts.count < 2 || !parts[1].isEmpty && isName(parts[1])
-    return zoneIsGood && inet_pton(AF_INET6, String(parts[0]), &address) == 1
   }
 
   private mutating func readAddressAndChannel(_ range: Range<Int>) -> (String, Int?) {
@@ -275,7 +237,7 @@ extension URLParser {
       return
     }
     do {
-      let value = try parameter.kind.read(text)
+      let value = try parameter.kind.read(parameter.kind.isSecret ? reveal(text).get() : text)
       if !parameter.support.grants(value.description) {
         report("\(name): \(Suggestion.quote(value.description)) is not in this build", at: valueOrigin)
       }

@@ -9,6 +9,11 @@ struct URLParser {
 
   let text: String
   let beside: [(name: String, value: String)]
+  let schemes: [SchemeGrammar]
+  /// Those that can be used; nil for all.
+  let built: Set<String>?
+  /// What stands for a secret → the secret, or what is wrong with it.
+  let reveal: EndpointURL.Revealer
   /// Unicode scalars, so that a place in them is a column of the config file.
   let scalars: [Unicode.Scalar]
   private(set) var problems: [URLProblem] = []
@@ -21,9 +26,15 @@ struct URLParser {
     case beside(Int, isValue: Bool)
   }
 
-  init(_ text: String, beside: [(name: String, value: String)]) {
+  init(
+    _ text: String, beside: [(name: String, value: String)], schemes: [SchemeGrammar], built: Set<String>?,
+    reveal: @escaping EndpointURL.Revealer
+  ) {
     self.text = text
     self.beside = beside
+    self.schemes = schemes
+    self.built = built
+    self.reveal = reveal
     scalars = text.utf8.count > Self.limit ? [] : Array(text.unicodeScalars)
   }
 
@@ -45,8 +56,8 @@ struct URLParser {
   }
 
   /// Nil when the text can't be cut into parts; else a URL that is good if no problem was reported.
-  mutating func parse(schemes: [SchemeGrammar], built: Set<String>?) -> EndpointURL? {
-    guard isReadable(), let (grammar, start) = readScheme(schemes, built) else { return nil }
+  mutating func parse() -> EndpointURL? {
+    guard isReadable(), let (grammar, start) = readScheme() else { return nil }
     guard let parts = cut(from: start, grammar) else { return nil }
     let faultsBefore = problems.count
     let (host, port) = readAuthority(parts.authority, path: parts.path, grammar)
@@ -89,7 +100,7 @@ struct URLParser {
     return problems.isEmpty
   }
 
-  private mutating func readScheme(_ schemes: [SchemeGrammar], _ built: Set<String>?) -> (SchemeGrammar, Int)? {
+  private mutating func readScheme() -> (SchemeGrammar, Int)? {
     let names = schemes.map(\.scheme)
     let example = schemes.first { $0.scheme == "tcp" }?.example ?? schemes[0].example
     let colon = scalars.firstIndex(of: ":") ?? scalars.count
@@ -97,15 +108,11 @@ struct URLParser {
     let isName =
       name.first?.isLetter ?? false && name.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "+") }
     guard colon < scalars.count, isName else {
-      var suggestion: String?
-      if text.hasPrefix("/dev/"), names.contains("tty") { suggestion = "tty://\(text)" }
-      if colon < scalars.count, isDigits(colon + 1..<scalars.count) { suggestion = "tcp://\(text)" }
-      report("no scheme; expected a URL such as \(example)", at: 0, suggestion: suggestion)
+      report("no scheme; expected a URL such as \(example)", at: 0, suggestion: urlWithScheme())
       return nil
     }
     if let grammar = schemes.first(where: { $0.scheme == name }) { return (grammar, colon + 1) }
-    let isHost = isDigits(colon + 1..<scalars.count)
-    let suggestion = isHost ? "tcp://\(text)" : Suggestion.nearest(to: name, in: names)
+    let suggestion = urlWithScheme() ?? Suggestion.nearest(to: name, in: names)
     let choice = names.filter { built?.contains($0) ?? true }
     let known = suggestion == nil ? "; known are \(Suggestion.list(choice))" : ""
     report("unknown scheme \(Suggestion.quote(name))\(known)", at: 0, suggestion: suggestion)
@@ -122,10 +129,9 @@ struct URLParser {
       let first = start + 2
       authority = first..<(scalars[first..<max(first, query)].firstIndex(of: "/") ?? query)
     } else if grammar.authority != .opaque {
-      let rest = string(start..<end)
       report(
         "expected '//' after '\(grammar.scheme):', as in \(grammar.example)", at: start,
-        suggestion: "\(grammar.scheme)://\(rest)")
+        suggestion: urlWithSlashes(grammar, after: start))
       return nil
     }
     return (authority, authority.upperBound..<query, min(query + 1, end)..<end)

@@ -118,7 +118,7 @@ extension InheritedSockets.Place: CustomStringConvertible {
   /// A listener for all addresses takes whatever means all. One for 0.0.0.0 does not take [::], which lets in more than it says.
   private static func means(_ address: SocketAddress, _ host: String?) -> Bool {
     guard let host else { return address.isAny }
-    return SocketAddress(numeric: host == "localhost" ? "127.0.0.1" : host, port: address.port) == address
+    return SocketAddress(numeric: host, port: address.port) == address
   }
 }
 

@@ -71,7 +71,7 @@ struct TCPBinding {
         return try bind(.any(.ipv4, port: port))
       }
     }
-    guard let address = SocketAddress(numeric: host == "localhost" ? "127.0.0.1" : host, port: port) else {
+    guard let address = SocketAddress(numeric: host, port: port) else {
       throw SystemError("bind", EADDRNOTAVAIL)
     }
     return try bind(address)

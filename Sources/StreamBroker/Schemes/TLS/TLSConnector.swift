@@ -19,6 +19,19 @@ public struct TLSConnector: Connector {
   }
 }
 
+extension TLSClientSettings {
+  /// What a URL says of TLS; nil where its scheme has none.
+  public init?(_ url: EndpointURL) {
+    guard let word = url.string("verify") else { return nil }
+    self.init()
+    verification = .init(rawValue: word) ?? .full
+    ca = url.string("ca")
+    if let certificate = url.string("cert"), let key = url.string("key") {
+      identity = TLSIdentity(certificate: certificate, key: key)
+    }
+  }
+}
+
 /// Opens TLS connections to where a URL leads: `tls`, and what speaks through it.
 struct TLSDialer: Sendable {
   private let tcp: TCPConnector
@@ -32,12 +45,7 @@ struct TLSDialer: Sendable {
     tcp = TCPConnector(host: url.host, port: port)
     place = url.host.contains(":") ? "[\(url.host)]:\(port)" : "\(url.host):\(port)"
     serverName = url.string("server-name") ?? url.host
-    var settings = TLSClientSettings()
-    settings.verification = url.string("verify").flatMap { .init(rawValue: $0) } ?? .full
-    settings.ca = url.string("ca")
-    if let certificate = url.string("cert"), let key = url.string("key") {
-      settings.identity = TLSIdentity(certificate: certificate, key: key)
-    }
+    var settings = TLSClientSettings(url) ?? TLSClientSettings()
     settings.alpn = alpn
     contexts = TLSContexts(settings)
   }

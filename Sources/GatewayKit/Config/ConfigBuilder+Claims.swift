@@ -1,0 +1,71 @@
+// What only one can have, or one route can't have twice: addresses, places in the file system, devices.
+
+import StreamBroker
+
+extension ConfigBuilder {
+  /// Two listeners on one port get in each other's way when their hosts are the same or one of them is all addresses.
+  mutating func claimAddress(_ listener: ConfigURL) {
+    guard listener.url.grammar.authority.isNetwork, let port = listener.url.port, port != 0 else { return }
+    let host = listener.url.host
+    func taken(_ host: String) -> String? { addresses[port]?[host] }
+    let isAll = host.isEmpty || host == "0.0.0.0" || host == "::"
+    let other =
+      taken(host) ?? taken("") ?? taken(host.contains(":") ? "::" : "0.0.0.0")
+      ?? (isAll ? addresses[port]?.filter { host.isEmpty || $0.key.contains(":") == (host == "::") }.values.min() : nil)
+    if let other {
+      reader.report("port \(port) is taken by \(other)", at: listener.place, listener.path)
+    } else {
+      addresses[port, default: [:]][host] = "\(listener.path) (\(listener.url.place), line \(listener.place.line))"
+    }
+  }
+
+  /// Two listeners can't have one place in the file system, nor a listener the place that an endpoint makes.
+  mutating func claimPath(_ listener: ConfigURL) {
+    guard listener.url.grammar.path == .file else { return }
+    let place = listener.url.place
+    if let other = devices[place] {
+      reader.report("\(place) is taken by \(other)", at: listener.place, listener.path)
+    } else {
+      devices[place] = "\(listener.path) (line \(listener.place.line))"
+    }
+  }
+
+  mutating func claimDevice(_ endpoint: ConfigURL) {
+    guard let written = endpoint.url.device else { return }
+    // Two symbolic links may lead to one port, today at least.
+    let real = (try? reader.broker.connector(endpoint.url))?.realDevice
+    let names = [written, real ?? written]
+    if let device = names.first(where: { devices[$0] != nil }), let other = devices[device] {
+      reader.report("\(device) is taken by \(other); one device can have one route", at: endpoint.place, endpoint.path)
+    } else {
+      for name in names { devices[name] = "\(endpoint.path) (line \(endpoint.place.line))" }
+    }
+  }
+
+  /// A route that calls itself: each client makes another, until none is let in.
+  mutating func checkLoop(_ listener: ConfigURL, _ endpoint: ConfigURL) {
+    let (from, to) = (listener.url, endpoint.url)
+    let isSame =
+      if from.grammar.authority.isNetwork, to.grammar.authority.isNetwork {
+        from.port == to.port && Self.isReached(from.host, by: to.host)
+      } else {
+        from.scheme == "unix" && from.place == to.place
+      }
+    guard isSame else { return }
+    reader.report(
+      "leads back to the route's own listener (\(from.place), line \(listener.place.line))", at: endpoint.place,
+      endpoint.path)
+  }
+
+  /// Whether who calls `host` from this machine certainly comes to a listener there.
+  private static func isReached(_ listener: String, by host: String) -> Bool {
+    let isHere = host == "localhost" || host == "::1" || host.hasPrefix("127.")
+    switch listener {
+    case "": return isHere
+    case "0.0.0.0": return isHere && host != "::1"
+    case "::": return host == "::1"
+    case "127.0.0.1": return host == listener || host == "localhost"
+    default: return host == listener
+    }
+  }
+}

@@ -1,0 +1,51 @@
+// Hosts of the network, as a URL names them. Part of URLParser; looks up nothing.
+
+import Glibc
+
+extension URLParser {
+  /// Without case, but for a zone: that is the name of a network interface, and enP2p1s0 is another than enp2p1s0.
+  func address(_ text: String) -> String {
+    let text = text.replacing("%25", with: "%")
+    let zone = text.firstIndex(of: "%") ?? text.endIndex
+    return text[..<zone].lowercased() + text[zone...]
+  }
+
+  /// By scalars: there are characters that begin with a letter and hold a slash.
+  private func isName(_ text: some StringProtocol) -> Bool {
+    text.unicodeScalars.allSatisfy { scalar in
+      switch scalar {
+      case "a"..."z", "A"..."Z", "0"..."9", "-", ".", "_": return true
+      default: break
+      }
+      return switch scalar.properties.generalCategory {
+      case .uppercaseLetter, .lowercaseLetter, .titlecaseLetter, .modifierLetter, .otherLetter, .decimalNumber,
+        .nonspacingMark, .spacingMark:
+        true
+      default: false
+      }
+    }
+  }
+
+  mutating func checkHost(_ host: String, _ isListening: Bool, at offset: Int, _ grammar: SchemeGrammar) {
+    let isName = host.utf8.count <= 253 && isName(host)
+    var address = in_addr()
+    if host.isEmpty {
+      report("needs a host, as in \(grammar.example)", at: offset)
+    } else if !isName || host.hasPrefix("-") || host.hasPrefix(".") || host.contains("..") {
+      report("\(Suggestion.quote(host)) is no host name or address", at: offset)
+    } else if host.allSatisfy({ $0.isASCII && ($0.isNumber || $0 == ".") }), inet_pton(AF_INET, host, &address) != 1 {
+      report("\(Suggestion.quote(host)) is no IPv4 address", at: offset)
+    } else if isListening, inet_pton(AF_INET, host, &address) != 1 {
+      report(
+        "\(Suggestion.quote(host)) is no address; a listener takes one such as 127.0.0.1 or [::1], localhost, or none",
+        at: offset)
+    }
+  }
+
+  func isIPv6(_ host: String) -> Bool {
+    let parts = host.split(separator: "%", maxSplits: 1, omittingEmptySubsequences: false)
+    var address = in6_addr()
+    let zoneIsGood = parts.count < 2 || !parts[1].isEmpty && isName(parts[1])
+    return zoneIsGood && inet_pton(AF_INET6, String(parts[0]), &address) == 1
+  }
+}
