@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub with a tiny ring", .timeLimit(.minutes(1)))
+@Suite("A hub with a tiny ring", .timeLimit(.minutes(5)))
 struct TinyRingTests {
   @Test("loses, doubles and swaps nothing of what goes both ways", arguments: [1, 2, 3, 7], [1, 3])
   func bytes(buffer: Int, clients count: Int) async throws {

@@ -11,7 +11,7 @@ import Testing
 
 @testable import StreamBroker
 
-@Suite("Every scheme", .timeLimit(.minutes(1)))
+@Suite("Every scheme", .timeLimit(.minutes(5)))
 struct ConformanceTests {
   @Test("tcp: keeps what a stream promises", arguments: ["127.0.0.1", "::1"])
   func tcp(host: String) async throws { try await StreamConformance(TCPRig(host: host)).run() }
