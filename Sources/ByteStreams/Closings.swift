@@ -84,6 +84,7 @@ public final class Closings: Sendable {
     if isEmpty { call() }
   }
 
+  /// Ends at once all that goes on.
   // Under the lock: nothing is given up that was ended, and whose name may be another's by now.
-  private func giveUp() { state.withLock { for end in $0.underWay.values { end() } } }
+  public func giveUp() { state.withLock { for end in $0.underWay.values { end() } } }
 }

@@ -109,6 +109,12 @@ public final class Gateway: Sendable {
   }
 }
 
+extension Gateway {
+  /// Kills the programs of `exec:` and what they have started, for who ends the process before `stop` has ended them in order. Does
+  /// not wait for any lane.
+  public func killPrograms() { for lane in lanes { lane.programs.giveUp() } }
+}
+
 /// What came of a wish to reload.
 public enum ReloadOutcome: Sendable {
   case carriedOut(ReloadReport)

@@ -89,6 +89,15 @@ extension TLSFailure {
 }
 
 extension TLSFailure: CustomStringConvertible {
+  private static func name(of alert: UInt8) -> String {
+    switch Int32(alert) {
+    // OpenSSL 3.0 has no words for these.
+    case SSL_AD_MISSING_EXTENSION: "missing extension"
+    case SSL_AD_CERTIFICATE_REQUIRED: "certificate required"
+    default: String(cString: SSL_alert_desc_string_long(Int32(alert)))
+    }
+  }
+
   /// A sentence without its full stop: "plain HTTP came to a TLS port".
   public var description: String {
     switch self {
@@ -103,7 +112,7 @@ extension TLSFailure: CustomStringConvertible {
       "the \(fault.whose)'s certificate\(fault.subject.map { " (\($0))" } ?? "") \(fault.text)"
     case .noCertificate: "the client shows no certificate, and it needs one here"
     case .alert(let side, let number):
-      "the \(side.rawValue) refuses: \(String(cString: SSL_alert_desc_string_long(Int32(number)))) (TLS alert \(number))"
+      "the \(side.rawValue) refuses: \(Self.name(of: number)) (TLS alert \(number))"
     case .leftInHandshake(let side): "the \(side.rawValue) left in the middle of the TLS handshake"
     case .truncated(let side): "the \(side.rawValue) ended without TLS's close_notify: what it said last may be missing"
     case .tooManyKeyUpdates(let side): "the \(side.rawValue) sends TLS key updates without end"

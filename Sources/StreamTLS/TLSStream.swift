@@ -12,6 +12,9 @@ public final class TLSStream: ByteStream {
   public var readerWaits: Readiness = [] { didSet { if readerWaits != oldValue { waitsChanged() } } }
   public var writerWaits: Readiness = [] { didSet { if writerWaits != oldValue { waitsChanged() } } }
 
+  /// What is thrown for a failure of the protocol, for who can say more of it.
+  public var explain: (TLSFailure) -> any Error = { $0 }
+
   /// What the handshake found out.
   public let facts: TLSFacts
 
@@ -114,7 +117,7 @@ public final class TLSStream: ByteStream {
       if wire.hasLostHeld, let failure = wire.writeFailure { return .failure(failure) }
       return wire.sendsTooMany ? .failure(floods()) : nil
     case SSL_ERROR_ZERO_RETURN: return .success(.ended)
-    default: return .failure(broke())
+    default: return .failure(explain(broke()))
     }
   }
 
@@ -186,7 +189,7 @@ public final class TLSStream: ByteStream {
     }
     if let failure { throw failure }
     guard result == 1 else {
-      guard SSL_get_error(ssl, result) == SSL_ERROR_WANT_READ else { throw broke() }
+      guard SSL_get_error(ssl, result) == SSL_ERROR_WANT_READ else { throw explain(broke()) }
       if wire.sawEnd { throw TLSFailure.truncated(other) }
       // Nothing of his is read any more, so nobody would ever go on.
       if wire.sendsTooMany { throw floods() }

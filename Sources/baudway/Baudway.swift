@@ -14,6 +14,17 @@ struct Baudway: ParsableCommand {
       Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, Devices.self, Scan.self,
       Connect.self, HashPassword.self, Schema.self,
     ])
+
+  static func main() {
+    do {
+      var command = try parseAsRoot()
+      try command.run()
+    } catch {
+      guard exitCode(for: error) == .success else { exit(withError: error) }
+      // --help, --version
+      do { try put((fullMessage(for: error) + "\n").utf8) } catch { exit(withError: error) }
+    }
+  }
 }
 
 /// The configuration file, for the commands that need one.

@@ -16,6 +16,6 @@ struct Check: ParsableCommand {
   func run() throws {
     let (config, warnings) = try file.examine()
     for warning in warnings { say("\(warning)") }
-    print(config.table, terminator: "")
+    try put(config.table.utf8)
   }
 }

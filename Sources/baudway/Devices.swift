@@ -14,6 +14,6 @@ struct Devices: ParsableCommand {
   func run() throws {
     let list = DeviceList.survey()
     let text = json ? list.json : list.lines(hasColours: hasColours()).joined(separator: "\n")
-    put((text + "\n").utf8)
+    try put((text + "\n").utf8)
   }
 }

@@ -61,7 +61,7 @@ struct HashPassword: ParsableCommand {
     guard let hash = CryptHash.make(password, prefix: method.prefix, cost: cost ?? 0) else {
       throw failure("libcrypt makes no hash by \(method.rawValue)", EX_USAGE)
     }
-    put((hash + "\n").utf8)
+    try put((hash + "\n").utf8)
   }
 
   private func failure(_ text: String, _ code: Int32) -> ExitCode {

@@ -52,10 +52,10 @@ struct Kick: ParsableCommand {
 
   private func report(_ ended: [UInt64]) throws {
     if json {
-      put((#"{"kicked":["# + ended.map(String.init).joined(separator: ",") + "]}\n").utf8)
+      try put((#"{"kicked":["# + ended.map(String.init).joined(separator: ",") + "]}\n").utf8)
     } else {
-      for number in ended { put("session \(number) of \(route) ended\n".utf8) }
-      if all && ended.isEmpty { put("\(route) has no clients\n".utf8) }
+      for number in ended { try put("session \(number) of \(route) ended\n".utf8) }
+      if all && ended.isEmpty { try put("\(route) has no clients\n".utf8) }
     }
     let missing = Set(sessions).subtracting(ended).sorted()
     if !missing.isEmpty {

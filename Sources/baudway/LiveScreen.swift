@@ -3,9 +3,10 @@
 
 import Glibc
 
+// Of a terminal that has gone its signal tells, so no call here does.
 struct LiveScreen {
-  func enter() { put("\u{1b}[?1049h\u{1b}[?25l".utf8) }
-  func leave() { put("\u{1b}[?25h\u{1b}[?1049l".utf8) }
+  func enter() { try? put("\u{1b}[?1049h\u{1b}[?25l".utf8) }
+  func leave() { try? put("\u{1b}[?25h\u{1b}[?1049l".utf8) }
 
   /// Draws `lines` from the top, cut to what the terminal has room for.
   func draw(_ lines: [String]) {
@@ -15,7 +16,7 @@ struct LiveScreen {
     var shown = lines.prefix(rows).map { LiveScreen.cut($0, to: columns) }
     if lines.count > rows { shown[rows - 1] = "… \(lines.count - rows + 1) more lines" }
     let text = shown.map { $0 + "\u{1b}[K" }.joined(separator: "\r\n")
-    put("\u{1b}[?2026h\u{1b}[H\(text)\u{1b}[J\u{1b}[?2026l".utf8)
+    try? put("\u{1b}[?2026h\u{1b}[H\(text)\u{1b}[J\u{1b}[?2026l".utf8)
   }
 
   /// The first `columns` characters of a line; its colours take no room, and end with it.

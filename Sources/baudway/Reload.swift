@@ -26,12 +26,12 @@ struct Reload: ParsableCommand {
     } catch is ExitCode where gateway.problems?.list.contains(where: { $0.place != nil }) ?? false {
       throw ExitCode(EX_CONFIG)  // they were printed; no gateway would take this file
     }
-    if json { put(answer + [UInt8(ascii: "\n")]) }
+    if json { try put(answer + [UInt8(ascii: "\n")]) }
     switch ReloadAnswer(answer) {
-    case .carriedOut(let lines): if !json { put((lines.joined(separator: "\n") + "\n").utf8) }
+    case .carriedOut(let lines): if !json { try put((lines.joined(separator: "\n") + "\n").utf8) }
     case .incomplete(let lines, let faults):
       if !json {
-        put((lines.joined(separator: "\n") + "\n").utf8)
+        try put((lines.joined(separator: "\n") + "\n").utf8)
         for fault in faults { say("baudway: not taken, what was shown before is shown still: \(fault)") }
       }
       throw ExitCode(EX_CONFIG)

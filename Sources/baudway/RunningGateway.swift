@@ -59,30 +59,13 @@ struct RunningGateway {
     }
   }
 
-  func refusal(_ error: SystemError) -> String { "baudway: no gateway answers at \(address): \(error)" }
-}
-
-/// Everything to standard output. False when nobody reads there any more.
-@discardableResult
-func put(_ bytes: some Sequence<UInt8>) -> Bool {
-  let bytes = Array(bytes)
-  var rest = bytes[...]
-  while !rest.isEmpty {
-    let count = rest.withUnsafeBytes { write(STDOUT_FILENO, $0.baseAddress!, $0.count) }
-    if count > 0 {
-      rest = rest.dropFirst(count)
-    } else if errno == EAGAIN {
-      var wait = pollfd(fd: STDOUT_FILENO, events: Int16(POLLOUT), revents: 0)
-      poll(&wait, 1, 1000)
-    } else if errno != EINTR {
-      return false
+  func refusal(_ error: SystemError) -> String {
+    switch error.errno {
+    case EACCES:
+      let group = if case .path = address { ", as one of its group" } else { "" }
+      return "baudway: you may not ask the gateway at \(address): \(error); ask as its user\(group) or as root"
+    case EADDRINUSE: return "baudway: no gateway answers at \(address): another user has taken that name"
+    default: return "baudway: no gateway answers at \(address): \(error)"
     }
   }
-  return true
-}
-
-/// Whether what goes to standard output may be coloured: a terminal whose user has not said no (no-color.org).
-func hasColours() -> Bool {
-  let environment = environment()
-  return isatty(STDOUT_FILENO) == 1 && (environment["NO_COLOR"] ?? "").isEmpty && environment["TERM"] != "dumb"
 }

@@ -68,6 +68,7 @@ struct Scan: ParsableCommand {
       throw ExitCode(EX_UNAVAILABLE)
     }
     show.finish(signals, table: screen == nil ? nil : scan.table(hasColours: hasColours()))
+    if let failure = show.failure { throw unwritten(failure) }
     if let lack = scan.lack { say(lack) }
   }
 
@@ -88,6 +89,8 @@ private struct ScanShow {
   private let length: UInt64
   private var output = SteppedOutput()
   private var isEnded = false
+  /// Why not everything could be printed.
+  private(set) var failure: SystemError?
   private static let period: UInt64 = 250_000_000
   /// For what nobody has read yet when a signal ends it.
   private static let patience: UInt64 = 1_000_000_000
@@ -122,10 +125,20 @@ private struct ScanShow {
     }
   }
 
-  /// As many as are taken now; false when nobody reads.
+  /// As many as are taken now; false when no more can be printed.
   private mutating func putLines() -> Bool {
     if output.isIdle { output.add(scan.takeLines().map { $0 + "\n" }.joined()) }
-    return output.flush()
+    return flush()
+  }
+
+  private mutating func flush() -> Bool {
+    guard failure == nil else { return false }
+    do throws(SystemError) {
+      try output.flush()
+    } catch {
+      failure = error
+    }
+    return failure == nil
   }
 
   /// What is told at the end, `table` on a terminal. A signal ends that, too; where one has come before, it must go quickly.
@@ -134,7 +147,7 @@ private struct ScanShow {
       table.map { $0.joined(separator: "\n") + "\n" }
         ?? (asJSON ? scan.json + "\n" : scan.takeLines().map { $0 + "\n" }.joined()))
     let end = isEnded && !asJSON && table == nil ? monotonicNanoseconds() + Self.patience : .max
-    while output.flush(), !output.isIdle, monotonicNanoseconds() < end {
+    while flush(), !output.isIdle, monotonicNanoseconds() < end {
       switch signals.wait(until: monotonicNanoseconds() + 20_000_000) {
       case nil, SIGWINCH: break
       case SIGTSTP: signals.suspend()

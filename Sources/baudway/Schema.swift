@@ -8,5 +8,5 @@ struct Schema: ParsableCommand {
   static let configuration = CommandConfiguration(
     abstract: "Prints the JSON Schema of the configuration, for editors.", shouldDisplay: false)
 
-  func run() throws { print(ConfigSchema.text(), terminator: "") }
+  func run() throws { try put(ConfigSchema.text().utf8) }
 }

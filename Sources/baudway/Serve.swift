@@ -11,7 +11,8 @@ struct Serve: ParsableCommand {
     abstract: "Runs the gateway in the foreground.",
     discussion: """
       Logs to standard error. SIGHUP reads the configuration again, as `baudway reload` does, and as --watch does by itself; \
-      SIGTERM or SIGINT ends in order, at most five seconds later (programs of exec: have five more), and a second one at once.
+      SIGTERM or SIGINT ends in order, at most five seconds later (programs of exec: have five more), and a second one at once, \
+      programs too.
       """)
 
   @OptionGroup var file: ConfigArgument
@@ -80,7 +81,10 @@ private final class Signals {
     let stops = Stops()
     for number in [SIGTERM, SIGINT] {
       on(number) {
-        guard stops.count.add(1, ordering: .relaxed).newValue == 1 else { _exit(0) }
+        guard stops.count.add(1, ordering: .relaxed).newValue == 1 else {
+          gateway.killPrograms()
+          _exit(0)
+        }
         gateway.stop {
           log.flush()
           exit(0)

@@ -26,13 +26,13 @@ struct Status: ParsableCommand {
     if watch { return try StatusWatch(gateway, asJSON: json).run() }
     let answer = try gateway.ask(.status, within: .seconds(10))
     if json {
-      put(answer + [UInt8(ascii: "\n")])
+      try put(answer + [UInt8(ascii: "\n")])
       return
     }
     guard let snapshot = Snapshot.read(answer) else {
       say("baudway: the gateway answers in a way this version does not understand")
       throw ExitCode(EX_PROTOCOL)
     }
-    put((StatusTable(snapshot, hasColours: hasColours()).lines.joined(separator: "\n") + "\n").utf8)
+    try put((StatusTable(snapshot, hasColours: hasColours()).lines.joined(separator: "\n") + "\n").utf8)
   }
 }

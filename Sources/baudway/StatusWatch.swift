@@ -33,7 +33,7 @@ final class StatusWatch {
       switch signals.wait(until: next) {
       case nil:
         next = max(next + Self.period, monotonicNanoseconds())
-        refresh()
+        try refresh()
       case SIGWINCH: break
       case SIGTSTP:
         screen?.leave()
@@ -45,19 +45,22 @@ final class StatusWatch {
     }
   }
 
-  private func refresh() {
+  private func refresh() throws {
+    let answer: [UInt8]
     do throws(SystemError) {
-      show(try ControlClient.ask(ControlRequest.status.line, at: gateway.address, within: .seconds(2)))
+      answer = try ControlClient.ask(ControlRequest.status.line, at: gateway.address, within: .seconds(2))
     } catch {
       last = nil
       lines = [gateway.refusal(error) + "; asking again"]
       if screen == nil { say(lines[0]) }
+      return
     }
+    try show(answer)
   }
 
-  private func show(_ answer: [UInt8]) {
+  private func show(_ answer: [UInt8]) throws {
     if asJSON {
-      put(answer + [UInt8(ascii: "\n")])
+      try put(answer + [UInt8(ascii: "\n")])
       return
     }
     guard let snapshot = Snapshot.read(answer) else {
@@ -66,7 +69,7 @@ final class StatusWatch {
     }
     lines = StatusTable(snapshot, since: last, hasColours: hasColours()).lines
     last = snapshot
-    if screen == nil { put((lines.joined(separator: "\n") + "\n\n").utf8) }
+    if screen == nil { try put((lines.joined(separator: "\n") + "\n\n").utf8) }
   }
 
   private func draw() { screen?.draw(lines) }

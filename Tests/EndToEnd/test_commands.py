@@ -1,9 +1,10 @@
 """The command line apart from serving: help, version, usage errors, check's table."""
 import json
 import re
+import subprocess
 
 import pytest
-from kit import Gateway
+from kit import Gateway, binary
 
 ECHO = {"listen": "tcp://127.0.0.1:4001", "endpoint": "sim://echo"}
 
@@ -54,3 +55,43 @@ def test_devices_say_what_this_machine_has():
         assert port["url"] in table.stdout
     assert told["serial"] or "No serial ports." in table.stdout
     assert told["bluetooth"] or "No Bluetooth" in table.stdout
+
+
+def printed_to(output, *words, gateway=None, **more):
+    """A command whose standard output is `output`."""
+    gateway = gateway or Gateway({"routes": {"echo": ECHO}})
+    words = [str(gateway.path) if word == "FILE" else word for word in words]
+    return subprocess.run(
+        [binary(), *words], env=gateway.environment, stdout=output, stderr=subprocess.PIPE, input="secret\n", text=True,
+        timeout=30, **more)
+
+
+NOT_RUNNING = [["hash-password"], ["schema"], ["check", "FILE"], ["devices"], ["devices", "--json"], ["--version"], ["--help"]]
+RUNNING = [["status", "FILE"], ["status", "--json", "FILE"], ["status", "--watch", "FILE"], ["reload", "FILE"],
+           ["kick", "echo", "--all", "--config", "FILE"]]
+
+
+@pytest.mark.parametrize("words", NOT_RUNNING, ids=" ".join)
+def test_a_full_disk_is_no_success(words):
+    with open("/dev/full", "w") as full:
+        done = printed_to(full, *words)
+    assert done.returncode == 74, done  # EX_IOERR
+    assert "No space left on device" in done.stderr
+
+
+def test_a_full_disk_is_no_success_of_those_who_ask_a_gateway():
+    with Gateway({"routes": {"echo": {**ECHO, "listen": "tcp://127.0.0.1:0"}}}) as gateway, open("/dev/full", "w") as full:
+        for words in RUNNING:
+            done = printed_to(full, *words, gateway=gateway)
+            assert done.returncode == 74, done
+            assert "No space left on device" in done.stderr
+        done = printed_to(full, "health", "FILE", gateway=gateway)
+        assert done.returncode == 1 and "No space left on device" in done.stderr, done
+
+
+def test_who_reads_no_more_is_nothing_to_complain_about():
+    for restore in (True, False):  # SIGPIPE as it is for programs, and ignored, as some starters leave it
+        with subprocess.Popen(["/bin/true"], stdin=subprocess.PIPE) as reader:
+            reader.wait(10)
+            done = printed_to(reader.stdin, "schema", restore_signals=restore)
+        assert done.returncode in (-13, 74) and done.stderr == "", done

@@ -96,6 +96,59 @@ def test_nobody_answers():
         assert "no gateway answers at" in done.stderr and not done.stdout
 
 
+class Alone(Gateway):
+    """With an abstract control socket, as where there is no folder for one."""
+
+    @property
+    def environment(self) -> dict:
+        return {k: v for k, v in os.environ.items() if k != "RUNTIME_DIRECTORY"}
+
+    def __enter__(self):
+        if os.path.exists("/run/baudway"):
+            pytest.skip("auto means /run/baudway here")
+        os.chmod(self.folder, 0o755)
+        return super().__enter__()
+
+    def asked(self, *words, user: int | None = None) -> subprocess.CompletedProcess:
+        """A command in the configuration's folder."""
+        other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        return subprocess.run(
+            [binary(), *words], env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=10, **other)
+
+
+NOBODY = 65534
+
+
+def test_status_finds_the_gateway_though_its_file_has_gone():
+    with Alone({"routes": {"echo": ECHO}}) as gateway:
+        gateway.path.unlink()
+        done = gateway.asked("status", "config.yaml")
+        assert (done.returncode, done.stderr) == (0, ""), done
+
+
+@pytest.mark.root
+def test_root_asks_another_users_gateway_by_its_name():
+    as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+    with Alone({"routes": {"echo": ECHO}}, prefix=as_nobody) as gateway:
+        done = gateway.asked("health", "--control", f"@baudway/{NOBODY}/{gateway.path}")
+        assert (done.returncode, done.stderr) == (0, ""), done
+
+
+@pytest.mark.root
+def test_who_may_not_ask_is_told_so():
+    with Alone({"routes": {"echo": ECHO}}) as abstract, Gateway({"routes": {"echo": ECHO}}) as other:
+        for address in (f"@baudway/0/{abstract.path}", f"{other.folder}/control.sock"):
+            for words, code in (["status"], 77), (["kick", "echo", "--all"], 77), (["health"], 1):  # EX_NOPERM
+                done = abstract.asked(*words, "--control", address, user=NOBODY)
+                assert done.returncode == code, done
+                assert "you may not ask the gateway at" in done.stderr and "no gateway" not in done.stderr
+
+
+def test_a_control_socket_without_its_folder_says_what_is_missing(folder):
+    with Gateway({"control": {"socket": f"{folder}/none/c.sock"}, "routes": {"echo": ECHO}}) as gateway:
+        assert "its folder has to be there" in gateway.event("control socket failed")["error"]
+
+
 def test_status_finds_the_gateway_though_its_file_is_broken_since():
     with Gateway({"control": {"socket": "/tmp/bw-control-%d.sock" % os.getpid()}, "routes": {"echo": ECHO}}) as gateway:
         gateway.path.write_text(gateway.path.read_text().replace('"endpoint"', '"endpiont"'))

@@ -1,5 +1,6 @@
 """Start, stop, reload: what signals do to a running gateway and to those it serves."""
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -86,6 +87,27 @@ def test_a_second_sigterm_exits_at_once():
         gateway.wait(3)
         assert time.monotonic() - start < 1
         client.close()
+
+
+def test_a_second_sigterm_kills_the_programs_that_do_not_mind_the_first():
+    stubborn = "exec:/bin/sh?arg=-c&arg=trap%20''%20TERM%3Becho%20$$%3Bwhile%20%3A%3Bdo%20sleep%201%3Bdone"
+    routes = {"sh": {"listen": "tcp://127.0.0.1:0", "endpoint": stubborn}}
+    with Gateway({"routes": routes}, stopping=False) as gateway, gateway.connect("sh") as client:
+        program = int(client.makefile().readline())
+        gateway.signal(signal.SIGTERM)
+        gateway.event("stopping")
+        gateway.signal(signal.SIGTERM)
+        assert gateway.wait(3) == 0
+
+        def is_gone():
+            try:
+                os.kill(program, 0)
+            except ProcessLookupError:
+                return True
+            # Whoever inherits it may not reap it.
+            return pathlib.Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+        until(is_gone, 3, "the program is killed")
 
 
 def test_sighup_adds_and_removes_routes_and_leaves_the_others_alone():
@@ -179,7 +201,7 @@ c.recv(1000)
         assert squatter.stdout.readline() == b"bound\n"
         health = subprocess.run([binary(), "health", path], env=environment, capture_output=True, text=True, timeout=10)
         assert (health.returncode, health.stdout) == (1, ""), health
-        assert "EACCES" in health.stderr
+        assert "another user has taken that name" in health.stderr
     finally:
         squatter.kill()
         squatter.wait()

@@ -105,12 +105,12 @@ struct AccessTests {
         == .denied(
           Identity(name: "cyd", proof: .certificate(cyd))))
     let stranger = ClientCertificate(subject: "CN=z,O=lab", names: ["z"])
-    let known = Identity(name: "CN=z,O=lab", proof: .certificate(stranger))
+    let known = Identity(name: "CN=z,O=lab", proof: .certificate(stranger), isUser: false)
     #expect(access().decide(.none, certificate: stranger, role: .writer) == .denied(known))
     #expect(access([]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
     // The name of a user is his, whatever an authority signs.
     let namesake = ClientCertificate(subject: "CN=ada", names: ["ada"])
-    let other = Identity(name: "CN=ada", proof: .certificate(namesake))
+    let other = Identity(name: "CN=ada", proof: .certificate(namesake), isUser: false)
     #expect(access(only: ["ada"]).decide(.none, certificate: namesake, role: .writer) == .denied(other))
     #expect(access(only: ["ada"]).decide(.none, certificate: stranger, role: .writer) == .denied(known))
     #expect(access(only: ["z"]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))

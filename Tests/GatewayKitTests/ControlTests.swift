@@ -3,6 +3,7 @@
 import CLinux
 import Dispatch
 import Glibc
+import StreamBroker
 import StreamTestKit
 import Synchronization
 import Testing
@@ -42,7 +43,7 @@ struct ControlTests {
     try await onLane { lane in
       let server = ControlServer(address, on: lane.poller, answerLimit: answerLimit, answer: answer)
       let bound = Gate()
-      let failure = Kept<SystemError>()
+      let failure = Kept<OpenFailure>()
       server.start {
         bound.open()
       } failed: { error in
@@ -51,7 +52,7 @@ struct ControlTests {
       }
       await bound.wait(on: lane)
       var result: Result<Void, any Error> = .success(())
-      if let error = failure.value {
+      if let error = failure.value?.cause {
         result = .failure(error)
       } else {
         do { try await onOwnThread(body) } catch { result = .failure(error) }
@@ -213,7 +214,7 @@ struct ControlTests {
     let address = ControlAddress.path(Self.path("live"))
     try await serve(address) { () throws in
       let over = DispatchSemaphore(value: 0)
-      let failure = Mutex<SystemError?>(nil)
+      let failure = Mutex<OpenFailure?>(nil)
       let lane = try Lane("second gateway")
       let server = Resident(on: lane) { lane in ControlServer(address, on: lane.poller) { _ in OneLine(.null) } }
       server.post { _, server in
@@ -223,7 +224,7 @@ struct ControlTests {
         })
       }
       #expect(over.wait(timeout: .now() + .seconds(10)) == .success)
-      #expect(failure.withLock(\.self) == SystemError("bind", EADDRINUSE))
+      #expect(failure.withLock(\.self)?.cause == SystemError("bind", EADDRINUSE))
       server.evict()
       lane.stop()
       #expect(try Self.ask("health", address) == Self.healthy)
@@ -293,6 +294,22 @@ struct ControlTests {
       #expect(try Self.exitCode(of: script) == 0)
       #expect(try Self.ask("health", address) == Self.healthy)
     }
+  }
+
+  @Test("says at an abstract address whose it is, however long the path, and where a file was that has gone")
+  func addresses() throws {
+    let long = "/nowhere/" + String(repeating: "long/", count: 40) + "config.yaml"
+    for path in [long, "gone.yaml"] {
+      // Nil where the machine has a folder for it.
+      guard case .abstract(let name)? = ControlAddress(.automatic, configPath: path, environment: [:]) else { continue }
+      #expect(ControlAddress.abstract(name).owner == geteuid() && name.utf8.count <= 100)
+      #expect(path == long ? name.hasSuffix("/long/config.yaml") : name.hasSuffix("/gone.yaml"))
+      #expect(path == long || name.hasPrefix("baudway/\(geteuid())//") || name.utf8.count == 100)
+    }
+    for name in ["baudway", "baudway/0", "baudway/x/y", "other/0/y", "baudway/-1/y", ""] {
+      #expect(ControlAddress.abstract(name).owner == nil)
+    }
+    #expect(ControlAddress.path("baudway/0/y").owner == nil)
   }
 
   @Test("says that a path is too long for one")

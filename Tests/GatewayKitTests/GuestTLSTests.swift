@@ -102,13 +102,15 @@ struct GuestTLSTests {
       Self.listen, tls: client("required"), route: "clients: { notices: \(speaks ? "on" : "off") }",
       top: GuestRig.users)
     try await withRoute(config) { story, _ in
-      let client = try rig.connectTLS(story.address(), rig.manner("bob"))
-      // close_notify, and not a connection that breaks off.
-      let said = String(decoding: try client.receiveToEnd(), as: UTF8.self)
-      #expect(said == (speaks ? "baudway: x is not open to this user\r\n" : ""))
-      let ending = try story.reports(atLeast: 1)[0].ending
-      #expect(ending.word == .denied && ending.cause as? GreetingFault == .notLetIn)
-      client.close()
+      for (index, name) in ["bob", "nobody"].enumerated() {
+        let client = try rig.connectTLS(story.address(), rig.manner(name))
+        // close_notify, and not a connection that breaks off.
+        let said = String(decoding: try client.receiveToEnd(), as: UTF8.self)
+        #expect(said == (speaks ? "baudway: x is not open to this user\r\n" : ""))
+        let ending = try story.reports(atLeast: index + 1)[index].ending
+        #expect(ending.word == .denied && ending.cause as? GreetingFault == .notLetIn(isUser: name == "bob"))
+        client.close()
+      }
     }
   }
 

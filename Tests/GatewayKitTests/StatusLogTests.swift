@@ -160,8 +160,12 @@ struct StatusLogTests {
 
   @Test("says of a control socket that is taken who has it")
   func controlTaken() {
-    let line = { (error: Int32) in "\(LogLine(.controlFailed(SystemError("bind", error), path: "/x")))" }
+    let line = { (error: Int32) in
+      let failure = OpenFailure("bind /x", SystemError("bind", error), advice: "its folder")
+      return "\(LogLine(.controlFailed(failure, path: "/x")))"
+    }
     #expect(line(EADDRINUSE).contains("another gateway has it") && !line(EACCES).contains("another gateway"))
+    #expect(line(ENOENT).contains("No such file or directory (ENOENT); its folder"))
   }
 
   @Test("knows an event's level before it makes its line")
@@ -171,7 +175,7 @@ struct StatusLogTests {
       .outOfDescriptors(route: "x", listener: "y", SystemError("accept", EMFILE)), .routeStopped("x"),
       .reloaded(ReloadReport()), .reloading, .routeConfigured(route: "x", listeners: []),
       .reloadFailed(problems: ["x"]),
-      .controlFailed(SystemError("bind", EACCES), path: "/x"), .certificateFaults(["x"]),
+      .controlFailed(OpenFailure("bind /x", SystemError("bind", EACCES)), path: "/x"), .certificateFaults(["x"]),
       .listenerClosed(route: "x", listener: "y", bound: nil), .writerChanged(route: "x", from: 1, to: nil),
       .dropped(route: "x", number: 1, bytes: 2, total: 3),
       .watchFailed(SystemError("inotify_init1", EMFILE), path: "/x"),

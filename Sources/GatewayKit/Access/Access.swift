@@ -79,6 +79,8 @@ public struct Identity: Hashable, Sendable {
     case certificate(ClientCertificate)
   }
   let proof: Proof
+  /// False for a certificate that is no user's.
+  var isUser = true
 
   /// Of a listener that can't ask.
   public static let notAsked = Identity(name: nil, proof: .notAsked)
@@ -140,7 +142,8 @@ extension Access {
 
   private func decide(_ certificate: ClientCertificate, _ role: Config.Listen.Role) -> Decision {
     let user = members.first { $0.certificates.contains(where: certificate.isCalled) }
-    let identity = Identity(name: user?.name ?? certificate.subject, proof: .certificate(certificate))
+    let identity = Identity(
+      name: user?.name ?? certificate.subject, proof: .certificate(certificate), isUser: user != nil)
     if let only, !only.contains(where: { $0 == user?.name || isCalled($0, certificate) }) { return .denied(identity) }
     // Who is no user of ours has the word of the authority that signed; where users have roles, that is not enough, or who has
     // none could do more than they.

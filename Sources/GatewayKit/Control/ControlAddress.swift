@@ -20,14 +20,34 @@ extension UnixAddress {
       } else if access("/run/baudway", W_OK) == 0 || (isAsking && access(Self.service, F_OK) == 0) {
         self = .path(Self.service)
       } else {
-        let real = realpath(configPath, nil)
-        defer { free(real) }
-        let name = "baudway/\(geteuid())/\(real.map { String(cString: $0) } ?? configPath)"
+        let owner = "\(Self.prefix)/\(geteuid())/"
         // The end of a long path says more than its beginning.
-        self = .abstract(String(decoding: name.utf8.suffix(100), as: UTF8.self))
+        let end = Self.real(configPath).utf8.suffix(100 - owner.utf8.count)
+        self = .abstract(owner + String(decoding: end, as: UTF8.self))
       }
     }
   }
 
+  /// Whose gateway an abstract address is made for. Nil when it does not say.
+  var owner: uid_t? {
+    guard case .abstract(let name) = self else { return nil }
+    let parts = name.split(separator: "/", maxSplits: 2, omittingEmptySubsequences: false)
+    return parts.count == 3 && parts[0] == Self.prefix ? uid_t(parts[1]) : nil
+  }
+
+  /// The path without links, also of a file that has gone since: the gateway that read it is asked all the same.
+  private static func real(_ path: String) -> String {
+    if let real = realpath(path, nil) {
+      defer { free(real) }
+      return String(cString: real)
+    }
+    guard path != ".", path != "/", !path.isEmpty else { return path }
+    let slash = path.lastIndex(of: "/")
+    let folder = slash.map { path[..<$0].isEmpty ? "/" : String(path[..<$0]) } ?? "."
+    let name = slash.map { path[path.index(after: $0)...] } ?? path[...]
+    return "\(real(folder))/\(name)"
+  }
+
+  private static let prefix = "baudway"
   private static let service = "/run/baudway/control.sock"
 }

@@ -8,8 +8,8 @@ public enum ControlClient {
   /// An answer is never longer: some 200,000 clients.
   private static let most = 64 << 20
 
-  /// The gateway's answer to a request line, without its line end. ETIMEDOUT when it is not complete in time; EACCES when
-  /// somebody else has taken an abstract address, which any user can; ECONNRESET when it was cut off.
+  /// The gateway's answer to a request line, without its line end. ETIMEDOUT when it is not complete in time; EACCES when one may
+  /// not ask it; EADDRINUSE when somebody else has taken an abstract address; ECONNRESET when it was cut off.
   public static func ask(
     _ request: String, at address: ControlAddress, within limit: Duration = .seconds(2)
   ) throws(SystemError) -> [UInt8] {
@@ -18,12 +18,7 @@ public enum ControlClient {
     guard raw >= 0 else { throw SystemError("socket") }
     let socket = Descriptor(owning: raw)
     try connect(socket.raw, to: address, deadline)
-    if case .abstract = address {
-      var user = uid_t()
-      guard linux_peer_user(socket.raw, &user) == 0, user == 0 || user == geteuid() else {
-        throw SystemError("connect", EACCES)
-      }
-    }
+    if case .abstract = address { try check(socket.raw, address) }
     try send(Array((request + "\n").utf8), to: socket.raw, deadline)
     return try receive(from: socket.raw, deadline)
   }
@@ -35,6 +30,16 @@ public enum ControlClient {
       guard monotonicNanoseconds() < deadline else { throw SystemError("connect", ETIMEDOUT) }
       usleep(10_000)
     }
+  }
+
+  /// Any user can take any abstract name, and would be believed. So the name says whose gateway it is, and the kernel who has the
+  /// name: it must be that user or root, also where root asks.
+  private static func check(_ socket: Int32, _ address: ControlAddress) throws(SystemError) {
+    var user = uid_t()
+    guard linux_peer_user(socket, &user) == 0 else { throw SystemError("connect") }
+    guard user == 0 || user == address.owner ?? geteuid() else { throw SystemError("connect", EADDRINUSE) }
+    // It would not answer (ControlSocket.admits), and its silence would say less.
+    guard geteuid() == 0 || geteuid() == user else { throw SystemError("connect", EACCES) }
   }
 
   private static func send(_ line: [UInt8], to socket: Int32, _ deadline: UInt64) throws(SystemError) {

@@ -18,7 +18,7 @@ final class ControlServer {
   private var loop: AcceptLoop?
   private var conversations: [ObjectIdentifier: Conversation] = [:]
   private var retryTimer: Timers.Token?
-  private var lastError: SystemError?
+  private var lastError: OpenFailure?
   private var isBinding = false
   private var isStopped = false
   private var whenFree: () -> Void = {}
@@ -37,18 +37,18 @@ final class ControlServer {
   }
 
   /// Binds, and keeps trying; `failed` is told of each reason once, `bound` when it is there.
-  func start(bound: @escaping () -> Void = {}, failed: @escaping (SystemError) -> Void = { _ in }) {
+  func start(bound: @escaping () -> Void = {}, failed: @escaping (OpenFailure) -> Void = { _ in }) {
     let address = address
     isBinding = true
     poller.offload(to: queue) {
       ControlSocket.open(address)
     } then: { [self] result in
       isBinding = false
-      do throws(SystemError) {
+      do throws(OpenFailure) {
         let socket = try result.get()
         self.socket = socket
         if isStopped { return giveUp() }
-        try accept(socket.parcel)
+        do throws(SystemError) { try accept(socket.parcel) } catch { throw OpenFailure(error.call, error) }
         bound()
       } catch {
         giveUp()
@@ -110,24 +110,21 @@ struct ControlSocket: Sendable {
   /// Nil for an abstract address.
   private let door: UnixDoor?
 
-  static func open(_ address: ControlAddress) -> Result<ControlSocket, SystemError> {
-    do throws(SystemError) {
+  static func open(_ address: ControlAddress) -> Result<ControlSocket, OpenFailure> {
+    do throws(OpenFailure) {
       switch address {
       case .path(let path):
-        let door = try openDoor(path)
+        let door = try UnixDoor.open(path, NodeOwnership(mode: 0o660), queue: queue)
         return .success(ControlSocket(parcel: door.socket, door: door))
-      case .abstract: return .success(ControlSocket(parcel: try bind(address), door: nil))
+      case .abstract:
+        do throws(SystemError) {
+          return .success(ControlSocket(parcel: try bind(address), door: nil))
+        } catch {
+          throw OpenFailure(error.call, error)
+        }
       }
     } catch {
       return .failure(error)
-    }
-  }
-
-  private static func openDoor(_ path: String) throws(SystemError) -> UnixDoor {
-    do throws(OpenFailure) {
-      return try UnixDoor.open(path, NodeOwnership(mode: 0o660), queue: queue)
-    } catch {
-      throw error.cause ?? SystemError("bind", EINVAL)
     }
   }
 

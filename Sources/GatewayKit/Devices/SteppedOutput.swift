@@ -1,6 +1,7 @@
 // What is written beside the wait for signals: as much as there is room for now, so that nobody who has stopped reading (`| less`)
 // keeps a command from ending. The descriptor stays as it is, for others write through it as well.
 
+import ByteStreams
 import Glibc
 
 public struct SteppedOutput {
@@ -16,24 +17,23 @@ public struct SteppedOutput {
 
   public mutating func add(_ text: String) { owed += text.utf8 }
 
-  /// False when nobody reads any more.
-  public mutating func flush() -> Bool {
+  /// Throws when no more can be written: nobody reads, or there is no space.
+  public mutating func flush() throws(SystemError) {
     var room = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
     while !owed.isEmpty {
       room.revents = 0
       let count = poll(&room, 1, 0)
       if count < 0 && errno == EINTR { continue }
-      guard count > 0 else { return true }
+      guard count > 0 else { return }
       let written = owed.prefix(Self.step).withUnsafeBytes { Glibc.write(descriptor, $0.baseAddress, $0.count) }
       if written > 0 {
         owed = owed.dropFirst(written)
       } else if errno == EAGAIN {
-        return true
+        return
       } else if errno != EINTR {
-        return false
+        throw SystemError("write")
       }
     }
     owed = []
-    return true
   }
 }

@@ -104,7 +104,8 @@ extension Guest {
     case .busy(let fault): refuse(HTTPRefusal(.tooManyRequests, "Try again later."), Ending(.loginFailed, fault))
     case .denied(let identity):
       self.identity = identity
-      refuse(HTTPRefusal(.forbidden, "\(way.route) is not for this user."), Ending(.denied, GreetingFault.notLetIn))
+      let fault = GreetingFault.notLetIn(isUser: identity.isUser)
+      refuse(HTTPRefusal(.forbidden, "\(way.route) is not for this user."), Ending(.denied, fault))
     }
   }
 

@@ -62,7 +62,7 @@ extension Guest {
       handOver()
     case .denied(let identity):
       self.identity = identity
-      refuse(.denied, .notLetIn, way, "is not open to this user")
+      refuse(.denied, .notLetIn(isUser: identity.isUser), way, "is not open to this user")
     case .asks, .failed, .check: refuse(.loginFailed, .noCertificate, way, "asks for a certificate")
     }
   }

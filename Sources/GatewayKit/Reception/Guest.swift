@@ -16,7 +16,7 @@ enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
   case tooMany(of: String)
   case tooFast(from: String)
   case crowded(String)
-  case notLetIn
+  case notLetIn(isUser: Bool)
   case noCertificate
   case unnamed
   case noSuchPath(String)
@@ -31,7 +31,7 @@ enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
     case .tooMany(let address): "too many clients of \(address) are being greeted"
     case .crowded(let step): "no \(step) so far, and others of its address wait"
     case .tooFast(let address): "too many clients of \(address) in a second"
-    case .notLetIn: "this user is not let in here"
+    case .notLetIn(let isUser): isUser ? "this user is not let in here" : "no user has this certificate"
     case .noCertificate: "no certificate that says who it is"
     case .unnamed: "nothing that says who it is"
     case .noSuchPath(let path): "no route has the path \(Suggestion.quote(path))"

@@ -123,11 +123,11 @@ struct LogLine {
       self.init(
         .warning, "configuration not watched", [("path", .text(path)), ("error", .text(error.description))])
     case .controlFailed(let error, let path):
-      let advice =
-        error.errno == EADDRINUSE
-        ? "; another gateway has it, and answers there: name another under control.socket" : ""
+      let taken = "another gateway has it, and answers there: name another under control.socket"
+      let failure =
+        error.cause?.errno == EADDRINUSE ? OpenFailure(error.attempt, error.cause, advice: taken) : error
       self.init(
-        .warning, "control socket failed", [("path", .text(path)), ("error", .text(error.description + advice))])
+        .warning, "control socket failed", [("path", .text(path)), ("error", .text(failure.description))])
     case .stopping: self.init(.info, "stopping")
     case .stopped: self.init(.info, "stopped")
     }

@@ -61,7 +61,7 @@ public enum StatusEvent: Sendable {
   case reloadFailed(problems: [String])
   /// Changes of the file are not seen; a signal or a command still reloads it.
   case watchFailed(SystemError, path: String)
-  case controlFailed(SystemError, path: String)
+  case controlFailed(OpenFailure, path: String)
   case stopping
   case stopped
 }

@@ -101,7 +101,7 @@ public struct ExecConnector: RemarkingConnector {
     guard error.call == "posix_spawn" else { return nil }
     return switch error.errno {
     case ENOENT: "no such program here, or none that its first line (#!) names"
-    case EACCES: "it is no file that the gateway's user may execute"
+    case EACCES: "it is no file that we may execute"
     case ENOEXEC: "it is no program; a script needs a first line such as #!/bin/sh"
     default: nil
     }

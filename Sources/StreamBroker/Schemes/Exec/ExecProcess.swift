@@ -36,7 +36,7 @@ final class ExecProcess: PollHandler {
   private var isTerminated = false
   // Others of its group may live on.
   private var leavesOthers = false
-  // From the wish that it end, or its end, until nobody of its group is left.
+  // From its start until nobody of its group is left: whoever ends the process can end it as well, whatever it is doing.
   private var closing: Closings.Token?
 
   // Who was asked to end has so long to do it.
@@ -57,6 +57,7 @@ final class ExecProcess: PollHandler {
     self.poller = poller
     pidfd = Descriptor(owning: raw)
     try poller.add(raw, handler: self, for: .readable)
+    closing = poller.programs.begin { kill(-pid, SIGKILL) }
   }
 
   // The lane has stopped, or would not take it.
@@ -87,7 +88,6 @@ final class ExecProcess: PollHandler {
   func terminate() {
     guard !isTerminated, end == nil else { return }
     isTerminated = true
-    closes()
     Self.signal(pid, SIGTERM)
     Self.signal(pid, SIGCONT)  // one that is stopped hears nothing else
     killing = poller.timers.after(Self.patience) { [self] in Self.signal(pid, SIGKILL) }
@@ -112,17 +112,12 @@ final class ExecProcess: PollHandler {
   private func endOthers(looksLeft: Int) {
     leavesOthers = kill(-pid, 0) == 0 || errno == EPERM
     guard leavesOthers else { return closed() }
-    closes()
     guard looksLeft > 0 else {
       kill(-pid, SIGKILL)
       leavesOthers = false
       return closed()
     }
     poller.timers.after(Self.look) { [self] in endOthers(looksLeft: looksLeft - 1) }
-  }
-
-  private func closes() {
-    if closing == nil { closing = poller.programs.begin { [pid] in kill(-pid, SIGKILL) } }
   }
 
   private func closed() {

@@ -133,8 +133,10 @@ private final class TLSOpening: Opening, PollHandler {
     guard let done, let descriptor = take() else { return }
     self.done = nil
     self.handshake = nil
-    done(
-      .success(TLSStream(handshake.takeSession(), over: descriptor, kind: .tcp(wasDialled: true), on: poller)))
+    let stream = TLSStream(handshake.takeSession(), over: descriptor, kind: .tcp(wasDialled: true), on: poller)
+    // With TLS 1.3 a server looks at our certificate when for us the handshake is over (RFC 8446 section 4.4.2.4).
+    stream.explain = { [serverName] in TLSRefusal(failure: $0, serverName: serverName) }
+    done(.success(stream))
   }
 
   func cancel() {
@@ -161,18 +163,29 @@ private final class TLSOpening: Opening, PollHandler {
 
   private func failure(_ error: TLSFailure) -> OpenFailure {
     let attempt = "TLS to \(place)"
-    if case .system(let cause) = error { return OpenFailure(attempt, cause, advice: advice(error)) }
-    return OpenFailure(attempt, nil, advice: "\(error)" + (advice(error).map { "; \($0)" } ?? ""))
+    let refusal = TLSRefusal(failure: error, serverName: serverName)
+    if case .system(let cause) = error { return OpenFailure(attempt, cause, advice: refusal.advice) }
+    return OpenFailure(attempt, nil, advice: "\(refusal)")
   }
+}
 
-  private func advice(_ error: TLSFailure) -> String? {
-    switch error {
+/// A failure with what the endpoint's URL can do about it.
+struct TLSRefusal: Error, CustomStringConvertible {
+  let failure: TLSFailure
+  /// Whom we asked for.
+  let serverName: String
+
+  var description: String { "\(failure)" + (advice.map { "; \($0)" } ?? "") }
+
+  var advice: String? {
+    switch failure {
     case .certificate(let fault) where fault.isUntrusted:
       "name who signed it with ca=…, if it is right; verify=none believes anybody"
     case .certificate(let fault) where fault.isForAnotherName:
       "asked for '\(serverName)': say server-name=… as the certificate has it, or verify=ca if any of that authority will do"
     case .alert(_, let number) where TLSFailure.asksForCertificate(number):
       "it may want a certificate of ours: cert=… and key=…"
+    case .alert(_, 112): "asked for '\(serverName)': say server-name=… as the server calls itself"
     case .notTLS, .plainHTTP, .leftInHandshake, .system: "is it TLS that listens there?"
     case .noCommonVersion, .alert(_, 70): "it may speak older versions than TLS 1.2 only"
     default: nil

@@ -94,7 +94,7 @@ private final class UnixOpening: Opening {
     switch error.errno {
     case ENOENT: "nobody listens there yet"
     case ECONNREFUSED: "its server has gone and left the socket behind"
-    case EACCES: "the gateway's user may not write to it"
+    case EACCES: "we may not write to it"
     case EPROTOTYPE: "this is no stream socket"
     default: nil
     }
