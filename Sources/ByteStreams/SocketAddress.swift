@@ -35,6 +35,7 @@ public struct SocketAddress: Hashable, Sendable {
   /// Reads an address in digits, IPv6 without brackets: "127.0.0.1", "::1", "fe80::1%eth0". Nil when it is not one, and so
   /// perhaps a name.
   public init?(numeric host: String, port: UInt16) {
+    guard !host.utf8.contains(0) else { return nil }  // C would not see what stands behind it
     var v4 = in_addr()
     if inet_pton(AF_INET, host, &v4) == 1 {
       self.init(

@@ -109,6 +109,9 @@ public final class TLSHandshake {
     return session
   }
 
+  /// What a client has asked for, as far as it came to that.
+  public var serverName: String? { wire.serverName }
+
   private var other: TLSSide { side == .server ? .client : .server }
 
   // MARK: - What went wrong

@@ -46,7 +46,7 @@ public struct HTTPFields: Equatable, Sendable {
 
   /// Whether one of the field's elements is `token`, whatever its case.
   public func lists(_ token: String, in name: String) -> Bool {
-    list(name).contains { $0.lowercased() == token }
+    list(name).contains { lowercased($0) == token }
   }
 
   mutating func add(_ name: String, _ value: String) { all.append((name, value)) }
@@ -147,6 +147,12 @@ func isToken(_ byte: UInt8) -> Bool {
 func lowercased(_ byte: UInt8) -> UInt8 {
   byte >= UInt8(ascii: "A") && byte <= UInt8(ascii: "Z") ? byte | 0x20 : byte
 }
+
+/// ASCII letters only: others that Unicode takes for the same are not the same here.
+func lowercased(_ text: String) -> String { String(decoding: text.utf8.map(lowercased), as: UTF8.self) }
+
+/// What may stand in uri-host and port (RFC 3986 section 3.2.2).
+func isHost(_ byte: UInt8) -> Bool { isToken(byte) ? !"#^`|".utf8.contains(byte) : ":[](),;=".utf8.contains(byte) }
 
 /// Without the blanks at both ends.
 func trimmed(_ bytes: ArraySlice<UInt8>) -> ArraySlice<UInt8> {

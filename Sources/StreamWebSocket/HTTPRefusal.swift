@@ -35,6 +35,8 @@ public struct HTTPRefusal: Error, Equatable, Sendable {
   public var fields: [(name: String, value: String)]
   /// For people: what was wrong, and what to do.
   public let text: String
+  /// The answer to HEAD has no content (RFC 9110 section 9.3.2).
+  public var answersHead = false
 
   public init(_ status: Status, _ text: String, fields: [(name: String, value: String)] = []) {
     self.status = status
@@ -58,7 +60,7 @@ public struct HTTPRefusal: Error, Equatable, Sendable {
     var head = "HTTP/1.1 \(status.rawValue) \(status.phrase)\r\n"
     for field in fields { head += "\(field.name): \(field.value)\r\n" }
     head += "Content-Type: text/plain; charset=utf-8\r\nContent-Length: \(body.utf8.count)\r\nConnection: close\r\n\r\n"
-    return Array((head + body).utf8)
+    return Array((answersHead ? head : head + body).utf8)
   }
 
   public static func == (one: HTTPRefusal, other: HTTPRefusal) -> Bool { one.bytes == other.bytes }

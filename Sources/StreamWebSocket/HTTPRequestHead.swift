@@ -72,7 +72,7 @@ public struct HTTPRequestParser: Sendable {
   /// Path and query. A server must take the absolute form as well (RFC 9112 section 3.2.2).
   private func localPart(of target: [UInt8]) throws(HTTPFault) -> ArraySlice<UInt8> {
     if target.first == UInt8(ascii: "/") { return target[...] }
-    let text = String(decoding: target, as: UTF8.self).lowercased()
+    let text = lowercased(String(decoding: target, as: UTF8.self))
     guard let scheme = ["http://", "https://", "ws://", "wss://"].first(where: text.hasPrefix) else {
       throw .malformed("its target is no path")
     }

@@ -95,9 +95,13 @@ extension WebSocketStream {
       if case .moved = transfer { return .moved(0) }
       return transfer
     }
+    return try ended(end)
+  }
+
+  /// Nobody takes anything any more, for there is no half of a WebSocket; and who only waits to write would not learn it.
+  private func ended(_ end: Result<Void, any Error>) throws -> Transfer {
     input.endIsTold = true
     try end.get()
-    // Nobody takes anything any more, and who only waits to write would not learn it.
     poller.timers.after(.zero) { [weak self] in
       if let self, !self.isClosed { self.delegate?.stream(self, handle: .endEncountered) }
     }
@@ -171,9 +175,8 @@ extension WebSocketStream {
         .failure(WebSocketFault(.truncated, "the connection ended within a message"))
       }
     input.end = end
-    input.endIsTold = true
-    try end.get()
-    return .ended
+    if case .failure = end { output.silence() }
+    return try ended(end)
   }
 
   /// The other side broke the rules: it is told, and nothing of it is read any more.
@@ -208,14 +211,15 @@ extension WebSocketStream {
 
   // MARK: - Control texts
 
-  /// The oldest control text that was not taken yet. Reading goes on by itself when it had waited for that.
+  /// The oldest control text that was not taken yet. Reading goes on by itself when it had waited for that. Nil also while the
+  /// other side does not read what it was told: `.hasBytesAvailable` comes when it does.
   public func takeControlText() -> ControlText? {
-    guard !input.texts.isEmpty else { return nil }
+    guard !input.texts.isEmpty, !output.isFullOfTexts else { return nil }
     if waitsForTexts && !isClosed { poller.again(self) }
     return input.texts.removeFirst()
   }
 
-  private var waitsForTexts: Bool { input.texts.count >= settings.mostControlTexts }
+  var waitsForTexts: Bool { input.texts.count >= settings.mostControlTexts }
 
   /// Once this side has said its close nobody answers them, and the other side's close may stand behind them.
   private var dropsControlTexts: Bool { settings.dropsControlTexts || output.closeIsSaid }

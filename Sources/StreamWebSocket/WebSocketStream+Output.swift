@@ -24,7 +24,15 @@ extension WebSocketStream {
     /// A message of several parts is begun.
     var isInMessage = false
 
+    /// There is nobody to say a word to, not even that it ends.
+    mutating func silence() {
+      self = Output()
+      closeIsSaid = true
+    }
+
     var isEmpty: Bool { held.isEmpty && ping == nil && texts.isEmpty && close == nil }
+    /// Half of the room is for answers to what was taken before, and for events.
+    var isFullOfTexts: Bool { texts.count > WebSocketStream.mostEventBytes / 2 }
     var count: Int { held.count - heldStart + (ping?.count ?? 0) + texts.count + (close?.count ?? 0) }
   }
 
@@ -191,6 +199,7 @@ extension WebSocketStream {
       if let ping = output.ping.take() {
         output.held = control(.pong, ping)
       } else if !output.texts.isEmpty {
+        if output.isFullOfTexts && !input.texts.isEmpty { poller.again(self) }
         output.held = output.texts
         output.texts = []
       } else if let close = output.close.take() {

@@ -136,6 +136,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     }
     guard !pongIsAwaited else {
       input.belowHasEnded = true
+      output.silence()
       delegate?.stream(self, handle: .errorOccurred(SystemError("ping", ETIMEDOUT)))
       return
     }

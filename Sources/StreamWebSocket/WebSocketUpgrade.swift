@@ -82,7 +82,7 @@ public struct WebSocketUpgrade: Equatable, Sendable {
         "This is a WebSocket port. Connect with a WebSocket client, such as new WebSocket(\"ws://…\") in a page, or websocat.",
         fields: upgrade)
     }
-    guard head["host"].map({ !$0.isEmpty }) == true else {
+    guard let host = head["host"], !host.isEmpty, host.utf8.allSatisfy(isHost) else {
       throw HTTPRefusal(.badRequest, "The request names no host.")
     }
     let length = head["content-length"]
@@ -100,11 +100,11 @@ public struct WebSocketUpgrade: Equatable, Sendable {
   /// Only browsers say where a page came from; others are as good as any client.
   private static func allows(originOf head: HTTPRequestHead, _ settings: Settings) -> Bool {
     guard head.fields.count(of: "origin") > 0 else { return true }
-    guard head.fields.count(of: "origin") == 1, let origin = head["origin"]?.lowercased() else { return false }
-    if settings.origins.contains(where: { $0 == "*" || $0.lowercased() == origin }) { return true }
+    guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else { return false }
+    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return true }
     let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
     // On a port without TLS a page by https may be of the same origin: somebody else does TLS in front of us.
-    guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"]?.lowercased()
+    guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"].map(lowercased)
     else {
       return false
     }

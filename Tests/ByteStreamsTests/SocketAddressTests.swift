@@ -22,7 +22,7 @@ struct SocketAddressTests {
 
   @Test(
     "is not read from a name",
-    arguments: ["localhost", "", "1.2.3", "1.2.3.4.5", "::1%", "::1%nosuch0", "[::1]", "1.2.3.4 "])
+    arguments: ["localhost", "", "1.2.3", "1.2.3.4.5", "::1%", "::1%nosuch0", "[::1]", "1.2.3.4 ", "1.2.3.4\0.5"])
   func names(host: String) { #expect(SocketAddress(numeric: host, port: 1) == nil) }
 
   @Test("knows an IPv4 peer in its IPv6 clothes, and the loopback")

@@ -3,6 +3,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import termios
 
 import desk
@@ -47,8 +48,9 @@ def test_line_settings_reach_the_port_between_the_bytes_and_are_told_to_the_othe
         assert not (refusal := other.reply("x"))["ok"] and "holds the line" in refusal["error"]
         device.write(b"down")
         assert one.read(4) == other.read(4) == b"down"
-        finish(one.client)
-        gateway.event("session ended")
+        # Until he leaves, also without a word: there is no half of a WebSocket.
+        one.client.shutdown(socket.SHUT_WR)
+        assert gateway.event("session ended")["reason"] == "client-left"
         other.ask({"request": "line", "id": 2, "baud": 115200})
         assert other.reply(2)["ok"] and rate(device) == RATES[115200]
         finish(other.client)

@@ -119,6 +119,8 @@ def test_names_lead_to_routes_that_share_a_port(authority, server, tmp_path):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 with shortcut.wrap_socket(connect(address), server_hostname="b.test", session=None) as client:
                     client.recv(1)
+            # Whose failure it was is known by the name that was asked for.
+            assert gateway.event("session ended", reason="login-failed")["route"] == "b"
         for name in ("b.test", "any.c.test"):
             with connect_tls(address, trusting(other, ada), name) as b:
                 round_trip(b)

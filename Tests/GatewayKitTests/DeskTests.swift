@@ -297,6 +297,11 @@ struct DeskTests {
     client.isDeaf = false
     rig.hub.linkIs(.open)
     #expect(client.news() == [#"{"event":"lost","count":3}"#, #"{"event":"link","state":"open"}"#])
+    client.isDeaf = true
+    rig.hub.linkIs(.opening)
+    client.isDeaf = false
+    // A reply tells it as well.
+    #expect(rig.ask(client, #"{"request":"pen","wish":"leave"}"#).first == #"{"event":"lost","count":1}"#)
   }
 
   @Test("is read of monitors too, whose bytes are dropped")

@@ -56,6 +56,7 @@ struct GuestHTTPTests {
     (Array("nonsense\r\n\r\n".utf8), 400, .protocolError, ""),
     (Array("GET /lab HTTP/1.1\r\nHost: x\r\n\r\n".utf8), 426, .protocolError, "answered 426"),
     (upgradeRequest("/other"), 404, .denied, "no route has the path '/other'"),
+    (Array("HEAD /lab HTTP/1.1\r\nHost: x\r\n\r\n".utf8), 405, .protocolError, "answered 405"),
     (upgradeRequest("/lab", ["Origin: http://evil.test"]), 403, .denied, "answered 403"),
     (upgradeRequest(), 401, .loginFailed, "nothing that says who it is"),
     (upgradeRequest(["Authorization: Bearer wrong-wrong-wrong"]), 401, .loginFailed, "unknown user or token"),
@@ -68,7 +69,9 @@ struct GuestHTTPTests {
     try await withRoute(rig.config(Self.listen, top: GuestRig.users)) { story, _ in
       let client = try connectTCP(story.address())
       try client.send(request)
-      #expect(String(decoding: try client.receiveToEnd(), as: UTF8.self).hasPrefix("HTTP/1.1 \(status) "))
+      let answer = String(decoding: try client.receiveToEnd(), as: UTF8.self)
+      #expect(answer.hasPrefix("HTTP/1.1 \(status) "))
+      #expect(answer.hasSuffix("\r\n\r\n") == request.starts(with: Array("HEAD".utf8)))  // RFC 9110 section 9.3.2
       let ending = try story.reports(atLeast: 1)[0].ending
       #expect(ending.word == word && "\(ending.cause.map { "\($0)" } ?? "")".contains(said), "\(ending)")
       client.close()

@@ -190,11 +190,17 @@ struct StreamTests {
       if !bytes.isEmpty { _ = try rig.hear(bytes) }
       rig.below.willRead(.ended)
       if bytes.isEmpty {
+        let gate = Gate()
+        let recorder = EventRecorder { if $0 == .endEncountered { gate.open() } }
+        rig.stream.delegate = recorder
         #expect(try rig.stream.read() == .ended)
+        await gate.wait(on: lane)  // there is no half of a WebSocket that could still be of use
+        #expect(recorder.events == [.endEncountered])
       } else {
         #expect { try rig.stream.read() } throws: { ($0 as? WebSocketFault)?.code == .truncated }
       }
       rig.stream.close()
+      #expect(rig.below.written.isEmpty == !bytes.isEmpty)  // who is lost is told nothing
     }
   }
 
@@ -257,6 +263,16 @@ struct StreamTests {
       var accepted = 0
       while accepted < 10_000, blocked.stream.send(event: [UInt8](repeating: 65, count: 1000)) { accepted += 1 }
       #expect(accepted >= 60 && blocked.stream.unacknowledged <= 70_000)
+
+      // Who does not read what he is told is asked for no more, and goes on when he does.
+      blocked.below.willRead(.bytes(wire(1, [67])))
+      #expect(try blocked.stream.read() == .moved(0) && blocked.stream.takeControlText() == nil)
+      let gate = Gate()
+      blocked.stream.delegate = EventRecorder { if $0 == .hasBytesAvailable { gate.open() } }
+      blocked.below.willWrite(.moved(100_000), .moved(100_000))
+      blocked.tellSpace()
+      await gate.wait(on: lane)
+      #expect(blocked.stream.takeControlText()?.bytes == [67])
       rig.stream.close()
       blocked.stream.close()
     }

@@ -47,6 +47,7 @@ struct UpgradeTests {
       (try head(["Upgrade": none]), .upgradeRequired), (try head(["Connection": "close"]), .upgradeRequired),
       (try head(first: "GET / HTTP/1.0"), .upgradeRequired), (try head(first: "POST / HTTP/1.1"), .methodNotAllowed),
       (try head(["Sec-WebSocket-Version": "8"]), .upgradeRequired), (try head(["Host": none]), .badRequest),
+      (try head(["Host": "a b/c"]), .badRequest), (try head(["Upgrade": "websoc\u{212A}et"]), .upgradeRequired),
       (try head(["Sec-WebSocket-Key": none]), .badRequest), (try head(["Sec-WebSocket-Key": "abc"]), .badRequest),
       (try head(["Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZR=="]), .badRequest),
       (try head(["Content-Length": "3"]), .badRequest), (try head(["Transfer-Encoding": "chunked"]), .badRequest),

@@ -40,22 +40,22 @@ final class Desk {
 
   init(_ channel: any DeskChannel) { self.channel = channel }
 
-  /// Nil while he has asked for so much that he has to wait.
+  /// Nil while he has asked for so much that he has to wait, or does not read the answers.
   func takeText() -> [UInt8]? { marks.count + atOnce < Self.mostMarks ? channel.takeText() : nil }
 
-  func tell(_ event: DeskEvent) {
+  func tell(_ event: DeskEvent) { send(event.json) }
+  func reply(_ reply: DeskReply) { send(reply.json) }
+
+  /// What finds no room is counted, and told before the next that does.
+  private func send(_ text: JSONValue) {
     if lost > 0, channel.send(event: Array(DeskEvent.lost(lost).json.description.utf8)) { lost = 0 }
-    if !channel.send(event: Array(event.json.description.utf8)) { lost += 1 }
+    if lost > 0 || !channel.send(event: Array(text.description.utf8)) { lost += 1 }
   }
 
   /// The last, to one who is there to hear it. Why an endpoint failed he may know; what broke on our side is for the log.
   func tell(_ ending: Ending) {
     guard ending.word != .clientLeft, ending.word.fault != .client || ending.word == .denied else { return }
     tell(.end(ending.word, reason: ending.word.fault == .endpoint ? ending.cause.map { "\($0)" } : nil))
-  }
-
-  func reply(_ reply: DeskReply) {
-    if !channel.send(event: Array(reply.json.description.utf8)) { lost += 1 }
   }
 
   func add(_ mark: Mark) { marks.append(mark) }

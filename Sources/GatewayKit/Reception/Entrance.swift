@@ -172,6 +172,10 @@ final class Entrance {
 
   /// The way that everybody takes who comes; nil where there is a choice.
   var onlyWay: Way? { ways.count == 1 ? ways[0] : nil }
+  func onlyWay(for name: String?) -> Way? {
+    let ways = ways(for: name)
+    return ways.count == 1 ? ways[0] : nil
+  }
 
   /// Where somebody may go who has asked for `name`, in lower case: ways of that name, else those of any.
   func ways(for name: String?) -> [Way] {

@@ -62,7 +62,7 @@ extension Guest {
   private func decide(_ head: HTTPRequestHead, _ early: [UInt8]) {
     let ways = entrance.ways(for: facts?.serverName).filter(\.listen.usesWebSocket)
     guard let way = ways.first(where: { $0.listen.url.path == head.path }) else {
-      return refuse(.notFound, Ending(.denied, GreetingFault.noSuchPath(head.path)))
+      return refuse(.notFound, of: head, Ending(.denied, GreetingFault.noSuchPath(head.path)))
     }
     self.way = way
     guard wasAskedEnough(for: way) else { return end(Ending(.loginFailed, GreetingFault.noCertificate), saying: []) }
@@ -72,7 +72,7 @@ extension Guest {
         response: upgrade.response, settings: way.streamSettings(upgrade.terms), early: early, route: way.route)
     } catch {
       let word = error.status == .forbidden ? Ending.Word.denied : .protocolError
-      return refuse(error, Ending(word, GreetingFault.refused(error)))
+      return refuse(error, of: head, Ending(word, GreetingFault.refused(error)))
     }
     if let client, !isCheck, !way.clients.admits(client) {
       return refuse(HTTPRefusal(.forbidden, "\(way.route) is not open to \(client.host)."), Ending(.denied))
@@ -113,7 +113,11 @@ extension Guest {
   static let tooLate = HTTPRefusal.unavailable("The log-in took too long. Try again later.", retryAfter: .seconds(5))
     .bytes
 
-  private func refuse(_ refusal: HTTPRefusal, _ ending: Ending) { end(ending, saying: refusal.bytes) }
+  private func refuse(_ refusal: HTTPRefusal, of head: HTTPRequestHead? = nil, _ ending: Ending) {
+    var refusal = refusal
+    refusal.answersHead = head?.method == "HEAD"
+    end(ending, saying: refusal.bytes)
+  }
 }
 
 extension Way {
@@ -151,8 +155,8 @@ extension WebSocketClose {
   init(_ ending: Ending) {
     let code: UInt16 =
       switch ending.word {
-      case .clientLeft, .endpointLeft, .clientLost: 1000
-      case .openFailed, .deviceLost, .internal: 1011
+      case .clientLeft, .endpointLeft: 1000
+      case .openFailed, .deviceLost, .clientLost, .internal: 1011
       case .full, .queueLeft: 1013
       case .denied, .loginFailed, .replaced, .kicked, .idle, .tooSlow: 1008
       case .protocolError: 1002

@@ -29,7 +29,7 @@ extension Guest {
       }
     } catch {
       // What it asked for decides whose failure it was, as far as it came to that.
-      if way == nil { way = entrance.onlyWay }
+      if way == nil { way = entrance.onlyWay ?? entrance.onlyWay(for: handshake.serverName) }
       end(Ending(error.word, error), saying: [])
     }
   }
