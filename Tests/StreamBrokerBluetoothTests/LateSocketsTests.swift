@@ -55,6 +55,12 @@ struct LateSocketsTests {
     return LETarget(device: device, psm: psm, adapter: Keys.lamp.address, security: security)
   }
 
+  private static func take(
+    _ target: LETarget, now: UInt64, patience: Duration = .seconds(10)
+  ) -> (socket: DescriptorParcel, since: UInt64)? {
+    LateSockets.take(target, now: now, patience: patience)
+  }
+
   private static func step(on poller: Poller) -> ConnectStep {
     ConnectStep(ConnectFlow(Keys.lamp, on: 0, patience: .seconds(30)), on: poller)
   }
@@ -107,7 +113,7 @@ struct LateSocketsTests {
       device.accept()
       await connected.wait(on: lane)
       #expect(await device.isClosed)
-      #expect(LateSockets.take(Self.target(2)) == nil)
+      #expect(Self.take(Self.target(2), now: lane.poller.timers.now) == nil)
     }
   }
 
@@ -122,12 +128,12 @@ struct LateSocketsTests {
         step.hear(ManagementEvent(adapter: 0, content: .pairing(.linked(Keys.lamp, name: nil))))
         step.cancel()
         if isKept { #expect(device.isKept) } else { #expect(await device.isClosed) }
-        if let target { #expect((LateSockets.take(target) != nil) == isKept) }
+        if let target { #expect((Self.take(target, now: lane.poller.timers.now) != nil) == isKept) }
       }
     }
   }
 
-  @Test("is closed after a while, or when the process can't wait any longer; one that is too old at once")
+  @Test("is closed after a while, or when the process can't wait any longer")
   func patience() async throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -153,27 +159,37 @@ struct LateSocketsTests {
     pass(.milliseconds(200))
     #expect(isSettled)
     #expect(await other.isClosed)
-
-    let (old, _) = try Self.calling()
-    let began = clock.now
-    pass(LateSockets.oldest)
-    LateSockets.keep(old, for: Self.target(4), since: began, on: poller)
-    #expect(LateSockets.take(Self.target(4)) == nil)
-    let isLeft = old.take() != nil
-    #expect(isLeft)
   }
 
-  @Test("is not handed on when it broke, or was to be encrypted")
-  func notHandedOn() throws {
+  @Test("is gone on with as long as the kernel calls for the device, and closed where that is too short for the next")
+  func age() async throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    let (parcel, device) = try Self.calling()
+    let began = clock.now
+    clock.advance(by: .seconds(29))
+    LateSockets.keep(parcel, for: Self.target(6), since: began, on: poller)
+    let taken = Self.take(Self.target(6), now: clock.now, patience: .seconds(10))
+    #expect(taken?.since == began && device.isKept)
+    guard let taken else { return }
+    clock.advance(by: .seconds(1))
+    LateSockets.keep(taken.socket, for: Self.target(6), since: began, on: poller)
+    #expect(Self.take(Self.target(6), now: clock.now, patience: .seconds(10)) == nil)
+    #expect(await device.isClosed)
+  }
+
+  @Test("is not handed on when it broke; one that was to be encrypted is closed then, and not in the way")
+  func notHandedOn() async throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let (broken, device) = try Self.calling()
     LateSockets.keep(broken, for: Self.target(5), since: clock.now, on: poller)
     device.hangUp()
-    #expect(LateSockets.take(Self.target(5)) == nil)
+    #expect(Self.take(Self.target(5), now: clock.now) == nil)
     let (secret, other) = try Self.calling()
     LateSockets.keep(secret, for: Self.target(5, .medium), since: clock.now, on: poller)
-    #expect(LateSockets.take(Self.target(5, .medium)) == nil)
     #expect(other.isKept)
+    #expect(Self.take(Self.target(5, .medium), now: clock.now) == nil)
+    #expect(await other.isClosed)
   }
 }

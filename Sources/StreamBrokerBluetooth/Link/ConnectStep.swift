@@ -30,14 +30,14 @@ final class ConnectStep {
   }
 
   /// `prepare` makes a socket and may block, `dial` is connect(2). `done` is called once, unless it is cancelled before. A `target`
-  /// that is given up goes on connecting for a while, and who opens it next goes on with that.
+  /// that is given up goes on connecting for a while, and who opens it next goes on with that, or ends it.
   func start(
     _ what: String, _ prepare: @escaping @Sendable () -> Result<DescriptorParcel, OpenFailure>,
     dialling dial: @escaping (Int32) throws(SystemError) -> Bool, to target: LETarget? = nil,
     _ done: @escaping (Result<DescriptorParcel, Failure>) -> Void
   ) {
     self.done = done
-    if let late = target.flatMap({ LateSockets.take($0) }) {
+    if let late = target.flatMap({ LateSockets.take($0, now: poller.timers.now, patience: flow.patience) }) {
       return connect(late.socket, to: target, since: late.since) { _ in false }
     }
     deadline = poller.timers.after(AdapterStep.patience) { [self] in

@@ -1,7 +1,7 @@
 // Sockets of LE whose opening was given up while they connected. They are not closed at once: Linux calls for a device when it has
 // heard it, and one that lets go just then leaves a link behind, and an adapter that calls nobody any more (6.1 withdraws a call that
 // it has not made yet, and makes it all the same). So each stays until it is connected, a moment where the device is there, and
-// ends as every other then.
+// ends as every other then; or until the next comes who opens the same: he goes on with it, or ends it where he can't.
 
 import ByteStreams
 import Glibc
@@ -10,8 +10,8 @@ import Synchronization
 enum LateSockets {
   /// A device that was not heard by then is not there; calling for one takes part of a second.
   static let patience = Duration.seconds(5)
-  /// The kernel gives up after 40 s: who takes one over has time left.
-  static let oldest = Duration.seconds(20)
+  /// How long the kernel calls for a device (40.7 s): who goes on with a call has all of his time within that.
+  static let kernelPatience = Duration.seconds(40)
   private static let betweenLooks = Duration.milliseconds(50)
 
   private struct Entry {
@@ -20,10 +20,9 @@ enum LateSockets {
   }
   private static let all = Mutex<[LETarget: Entry]>([:])
 
-  /// Takes a socket over that has been connecting `since` then, on the clock of lanes; one that is too old it leaves alone.
+  /// Takes a socket over that has been connecting `since` then, on the clock of lanes.
   static func keep(_ parcel: DescriptorParcel, for target: LETarget, since: UInt64, on poller: Poller) {
     let now = poller.timers.now
-    guard now &- since < oldest.nanoseconds else { return }
     let socket = LateSocket(parcel, since: since)
     all.withLock { $0[target] = Entry(socket: socket) }
     let closing = poller.closings.begin { socket.close() }
@@ -43,11 +42,15 @@ enum LateSockets {
     }
   }
 
-  /// For the next who opens the same, from any lane: a second socket would be refused (EBUSY). Pairing that began meanwhile nobody
-  /// has answered, so none that asked for it is handed on.
-  static func take(_ target: LETarget) -> (socket: DescriptorParcel, since: UInt64)? {
-    guard !target.isToBeSecured else { return nil }
+  /// For the next who opens the same, from any lane: a second socket beside it would be refused (EBUSY). It is closed where there is
+  /// less than his `patience` left to it, and where it is to be secured: pairing that began meanwhile nobody has answered.
+  static func take(_ target: LETarget, now: UInt64, patience: Duration) -> (socket: DescriptorParcel, since: UInt64)? {
     guard let late = all.withLock({ $0.removeValue(forKey: target)?.socket }) else { return nil }
+    let age = Duration.nanoseconds(Int64(now) - Int64(late.since))
+    guard !target.isToBeSecured, age + patience < kernelPatience else {
+      late.close()
+      return nil
+    }
     return late.take().map { ($0, late.since) }
   }
 }
