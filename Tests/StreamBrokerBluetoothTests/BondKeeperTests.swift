@@ -13,7 +13,7 @@ import Testing
 @Suite("The keeper of bonds", .timeLimit(.minutes(1)))
 struct BondKeeperTests {
   /// The management channel's other end: hears commands and answers them.
-  private final class Machine: Sendable {
+  final class Machine: Sendable {
     private let end = Mutex<Int32>(-1)
     /// The codes of what was heard.
     let commands = Mutex<[UInt16]>([])
@@ -79,10 +79,10 @@ struct BondKeeperTests {
     var loads: [UInt16] { commands.withLock { $0.filter { [0x12, 0x13, 0x30].contains($0) } } }
   }
 
-  private let folder: TemporaryFolder
-  private let adapter: ManagedAdapter
-  private let machine = Machine()
-  private var store: BondStore { BondStore(path: folder.path + "/bonds") }
+  let folder: TemporaryFolder
+  let adapter: ManagedAdapter
+  let machine = Machine()
+  var store: BondStore { BondStore(path: folder.path + "/bonds") }
 
   init() throws {
     folder = try TemporaryFolder()
@@ -90,7 +90,7 @@ struct BondKeeperTests {
     adapter = try #require(ManagedAdapter(1, ([0, 0, 0, 1, 0xAA, 0, 9, 0xFF, 0xFF] + settings)[...]))
   }
 
-  private func write(_ file: BondFile) throws {
+  func write(_ file: BondFile) throws {
     let raw = open(store.path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o600)
     guard raw >= 0 else { throw SystemError("open") }
     let descriptor = Descriptor(owning: raw)
@@ -98,7 +98,7 @@ struct BondKeeperTests {
     #expect(Glibc.write(descriptor.raw, bytes, bytes.count) == bytes.count)
   }
 
-  private func kept() throws -> [PairedAddress] { try store.read().bonds(with: Keys.adapter).map(\.device) }
+  func kept() throws -> [PairedAddress] { try store.read().bonds(with: Keys.adapter).map(\.device) }
 
   @Test("gives the kernel every list, and keeps the keys of devices that openings named, and no stranger's")
   func named() throws {
@@ -118,91 +118,6 @@ struct BondKeeperTests {
     machine.say(0x0A, [1] + phone.encoded + Keys.longTerm(1).bytes)
     _ = keeper.prepared(adapter)
     #expect(try kept() == [Keys.lamp, phone])
-  }
-
-  @Test("keeps the keys of those who call where listeners are, until the file has as many as they may have")
-  func callers() throws {
-    let keeper = machine.keeper(store.path)
-    _ = keeper.prepared(adapter)
-    machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(1).bytes)
-    _ = keeper.prepared(adapter)
-    #expect(try kept() == [])
-    keeper.receive(at: [BluetoothAddress([9, 9, 9, 9, 9, 9])])
-    machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(2).bytes)
-    _ = keeper.prepared(adapter)
-    #expect(try kept() == [])
-    keeper.receive(at: [Keys.adapter])
-    // One that is not to last, one of Low Energy, and one that is meant.
-    machine.say(0x09, [0] + Keys.phone.encoded + Keys.link(3).bytes)
-    machine.say(0x0A, [1] + Keys.lamp.encoded + Keys.longTerm(1).bytes)
-    _ = keeper.prepared(adapter)
-    #expect(try kept() == [])
-    machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(4).bytes)
-    _ = keeper.prepared(adapter)
-    #expect(try store.read().bonds(with: Keys.adapter) == [Bond(Keys.adapter, Keys.phone, [Keys.link(4)])])
-    var file = try store.read()
-    for number in 1..<192 as Range<UInt8> {
-      let other = PairedAddress(BluetoothAddress([0, 0, 0, 0, 1, number]), .classic)
-      _ = file.keep(Keys.link(0), of: other, with: Keys.adapter)
-    }
-    try write(file)
-    let late = PairedAddress(BluetoothAddress([0, 0, 0, 0, 2, 0]), .classic)
-    machine.say(0x09, [1] + late.encoded + Keys.link(5).bytes)
-    _ = keeper.prepared(adapter)
-    #expect(try kept().count == 192)
-    let told = machine.news.withLock { $0.last }
-    #expect(told?.contains("has 192 bonds, and takes no more of devices that call") == true)
-    // Those that are known may change theirs, and an endpoint's device has room.
-    machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(6).bytes)
-    keeper.expect(late)
-    machine.say(0x09, [1] + late.encoded + Keys.link(7).bytes)
-    _ = keeper.prepared(adapter)
-    let bonds = try store.read().bonds(with: Keys.adapter)
-    #expect(bonds.first?.keys == [Keys.link(6)] && bonds.last == Bond(Keys.adapter, late, [Keys.link(7)]))
-  }
-
-  @Test("lets a stranger who calls be paired, and nobody in the name of one who is known; once is enough to say so")
-  func consent() throws {
-    let keeper = machine.keeper(store.path)
-    _ = keeper.prepared(adapter)
-    let wish = Keys.phone.encoded + [1, 0, 0, 0, 0]
-    machine.say(0x0F, wish)
-    _ = keeper.prepared(adapter)
-    #expect(machine.answers == [])  // nobody listens
-    keeper.receive(at: [Keys.adapter])
-    machine.say(0x0F, wish)
-    _ = keeper.prepared(adapter)
-    #expect(machine.answers == [[0x1C, 0, 1, 0, 7, 0] + Keys.phone.encoded])
-    try store.keep(Keys.link(1), of: Keys.phone, with: Keys.adapter)
-    for _ in 1...3 { machine.say(0x0F, wish) }
-    _ = keeper.prepared(adapter)
-    let refusal = [0x1D, 0, 1, 0, 7, 0] + Keys.phone.encoded
-    #expect(Array(machine.answers.dropFirst()) == [refusal, refusal, refusal])
-    let told = machine.news.withLock { $0 }
-    #expect(told.count == 1 && told[0].contains("remove line 3 of \(store.path)"))
-    // Beside bluetoothd nothing is answered, nor to a device that an endpoint names.
-    machine.daemon.withLock { $0 = [true] }
-    machine.say(0x0F, wish)
-    _ = keeper.prepared(adapter)
-    machine.daemon.withLock { $0 = [false] }
-    keeper.expect(Keys.phone)
-    _ = keeper.prepared(adapter)
-    machine.say(0x0F, wish)
-    _ = keeper.prepared(adapter)
-    #expect(machine.answers.count == 4)
-  }
-
-  @Test("refuses a PIN and numbers, and says what they take", arguments: [0x0E, 0x0F, 0x10] as [UInt16])
-  func numbers(question: UInt16) throws {
-    let keeper = machine.keeper(store.path)
-    _ = keeper.prepared(adapter)
-    keeper.receive(at: [Keys.adapter])
-    let rest: [UInt8] = question == 0x0F ? [0, 1, 0, 0, 0] : question == 0x0E ? [0] : []
-    machine.say(question, Keys.phone.encoded + rest)
-    _ = keeper.prepared(adapter)
-    let codes: [UInt16: UInt8] = [0x0E: 0x17, 0x0F: 0x1D, 0x10: 0x1F]
-    #expect(machine.answers == [[codes[question] ?? 0, 0, 1, 0, 7, 0] + Keys.phone.encoded])
-    #expect(machine.news.withLock { $0.first }?.contains("an agent of bluetoothd's") == true)
   }
 
   @Test("knows a device by its lasting address that was found by a passing one")

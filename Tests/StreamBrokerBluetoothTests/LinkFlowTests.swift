@@ -106,6 +106,28 @@ struct SecureFlowTests {
     #expect(play(&beside, told(0x0F, place + justWorks)) == [])
   }
 
+  @Test("says no over Classic to who pairs in the name of one that has a key, and names its line")
+  func impostor() {
+    func flow(_ side: BondKeeper.Standing.Side, line: Int?) -> SecureFlow {
+      SecureFlow(Keys.phone, on: 0, .init(side: side, lines: line.map { [Keys.phone: $0] } ?? [:], path: "/b"))
+    }
+    let asked = told(0x0F, Keys.phone.encoded + justWorks)
+    var known = flow(.ours, line: 7)
+    #expect(play(&known, asked, asked) == Array(repeating: .send(.refuse(.refuse, Keys.phone, 0)), count: 2))
+    #expect(known.fault(of: ECONNRESET) == .stale(place: "line 7 of /b"))
+    #expect(play(&known, told(0x11, Keys.phone.encoded + [5])) == [.giveUp(.stale(place: "line 7 of /b"))])
+    // What is told of the next link is another matter.
+    #expect(play(&known, told(0x0B, Keys.phone.encoded + [0, 0, 0, 0, 0, 0])) == [])
+    #expect(known.fault(of: ECONNRESET) == nil)
+    var new = flow(.ours, line: nil)
+    #expect(play(&new, asked) == [.send(.confirm(Keys.phone, 0))])
+    var beside = flow(.daemon, line: 7)
+    #expect(play(&beside, asked) == [])
+    // Nobody calls us over Low Energy.
+    var lamp = self.flow(line: 7)
+    #expect(play(&lamp, told(0x0F, place + justWorks)) == [.send(.confirm(Keys.lamp, 0))])
+  }
+
   @Test("says no where people would be needed, unless others may answer")
   func people() {
     for (event, code) in [

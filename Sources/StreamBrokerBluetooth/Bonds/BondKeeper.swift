@@ -40,20 +40,22 @@ public final class BondKeeper: Sendable {
     var adapters: [UInt16: BluetoothAddress] = [:]
     var lastTrouble: String?
     var lastUnkept: BondStore.Fault?
-    var lastRefused: String?
+    // Whom it was told of, the latest last.
+    var refused: [String] = []
   }
 
   private let store: BondStore
   private let tell: @Sendable (News) -> Void
   private let kernel: Kernel
   private let state = Mutex(State())
-  // Those that openings named, the latest last: the kernel lets anybody pair who comes near. Held for no time, unlike the state.
-  private let named = Mutex<[PairedAddress]>([])
+  // The kernel lets anybody pair who comes near. Held for no time, unlike the state.
+  private let named = Mutex(NamedDevices())
   // Adapters at which listeners are, whose callers may pair.
   private let receiving = Mutex<Set<BluetoothAddress>>([])
   // All of it happens here, for files and waiting for the kernel's answers block.
   private let queue: DeviceQueue
   private static let mostOpenings = 1024
+  private static let mostRefused = 16
   /// For each answer.
   private static let patience = Duration.seconds(2)
 
@@ -96,13 +98,12 @@ public final class BondKeeper: Sendable {
   }
 
   /// The keys of this device are to be kept: somebody connects to it. Others' never are.
-  func expect(_ device: PairedAddress) {
-    named.withLock {
-      $0.removeAll { $0 == device.withoutTransport }
-      $0.append(device.withoutTransport)
-      if $0.count > Self.mostOpenings { $0.removeFirst() }
-    }
-  }
+  func expect(_ device: PairedAddress) { named.withLock { $0.name(device) } }
+
+  /// The same, and whoever connects answers what it asks there, until he leaves.
+  func enter(_ device: PairedAddress, at adapter: UInt16) { named.withLock { $0.enter(device, at: adapter) } }
+
+  func leave(_ device: PairedAddress, at adapter: UInt16) { named.withLock { $0.leave(device, at: adapter) } }
 
   /// At these adapters, and at no others, devices that call us are paired, and their keys kept: listeners are there.
   func receive(at adapters: Set<BluetoothAddress>) { receiving.withLock { $0 = adapters } }
@@ -218,15 +219,15 @@ public final class BondKeeper: Sendable {
 
   /// A device that was found by a passing address goes by its lasting one from now on.
   private func isNamed(_ device: PairedAddress, lately passing: PairedAddress?) -> Bool {
-    let isNamed = named.withLock { $0.contains(device.withoutTransport) || passing.map($0.contains) == true }
+    let isNamed = named.withLock { $0.contains(device) || passing.map($0.contains) == true }
     if isNamed { expect(device) }
     return isNamed
   }
 
-  /// Whether it may have called us by itself. Who is an endpoint's device is answered by whoever opens that.
+  /// Whether it may have called us by itself. Who is just being connected to is answered by whoever does that.
   private func isCaller(_ device: PairedAddress, _ index: UInt16, _ state: State) -> Bool {
     guard device.kind == .classic, let adapter = state.adapters[index] else { return false }
-    return receiving.withLock { $0.contains(adapter) } && !named.withLock { $0.contains(device.withoutTransport) }
+    return receiving.withLock { $0.contains(adapter) } && !named.withLock { $0.isBeingOpened(device, at: index) }
   }
 
   private func answer(_ wish: CallerWish, _ index: UInt16, _ state: inout State) {
@@ -241,8 +242,8 @@ public final class BondKeeper: Sendable {
     let bytes = answer.command.encoded
     _ = write(state.management, bytes, bytes.count)
     // Once, however often he tries.
-    guard let reason = answer.refusal, state.lastRefused != "\(wish.device) \(reason)" else { return }
-    state.lastRefused = "\(wish.device) \(reason)"
+    guard let reason = answer.refusal, !state.refused.contains("\(wish.device) \(reason)") else { return }
+    state.refused = state.refused.suffix(Self.mostRefused - 1) + ["\(wish.device) \(reason)"]
     tell(.refused(device: "\(wish.device)", reason: reason))
   }
 
@@ -250,7 +251,7 @@ public final class BondKeeper: Sendable {
     guard let adapter = state.adapters[index], kernel.runsDaemon(adapter) == false else { return }
     do throws(BondStore.Fault) {
       try store.keep(key, of: device, with: adapter, most: most)
-      (state.lastUnkept, state.lastRefused) = (nil, nil)
+      (state.lastUnkept, state.refused) = (nil, [])
       tell(.kept(device: "\(device)", path: store.path))
     } catch {
       guard state.lastUnkept != error else { return }

@@ -53,10 +53,19 @@ struct SecureFlow: Sendable {
 
   private var besideDaemon: Bool { standing.side == .daemon }
 
+  /// Who pairs in its name all the same may be anybody that calls us while it is away. Over Low Energy nobody does: we call.
+  private var isKnownByKey: Bool {
+    standing.side == .ours && device.kind == .classic && standing.lines[device] != nil
+  }
+
   mutating func handle(_ event: ManagementEvent) -> Step {
     guard event.adapter == adapter else { return .wait }
     switch event.content {
     case .asksToPair(device, justWorks: true):
+      if isKnownByKey {
+        isRefused = true
+        return .send(.refuse(.refuse, device, adapter))
+      }
       hasAsked = true
       // The URL asks for it. Where bluetoothd runs, its agents answer, and whoever answers first is believed.
       return besideDaemon ? .wait : .send(.confirm(device, adapter))

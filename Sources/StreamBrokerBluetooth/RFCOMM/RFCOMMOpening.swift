@@ -10,6 +10,8 @@ final class RFCOMMOpening: Opening {
   private let poller: Poller
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var giveUp: () -> Void = {}
+  /// Tells the keeper of bonds that we answer the device no more.
+  private var leave: () -> Void = {}
   private var ground: AdapterStep?
   private var ready: AdapterStep.Ready?
   private var connecting: ConnectStep?
@@ -43,8 +45,10 @@ final class RFCOMMOpening: Opening {
       case .success(let ready):
         self.ready = ready
         let device = PairedAddress(plan.device, .classic)
-        plan.bonds?.expect(device)
-        secureFlow = SecureFlow(device, on: ready.adapter.index, ready.standing, wanting: plan.security)
+        let adapter = ready.adapter.index
+        plan.bonds?.enter(device, at: adapter)
+        leave = { [plan] in plan.bonds?.leave(device, at: adapter) }
+        secureFlow = SecureFlow(device, on: adapter, ready.standing, wanting: plan.security)
         if let channel = plan.channel { connect(to: channel) } else { lookUp(plan.uuid) }
       }
     }
@@ -154,8 +158,9 @@ final class RFCOMMOpening: Opening {
     poller.timers.cancel(nameDeadline)
     stream?.socket.whenClosed = nil
     stream = nil
-    let (ground, connecting, giveUp) = (ground, connecting, giveUp)
-    (self.ground, self.connecting, self.giveUp) = (nil, nil, {})
+    let (ground, connecting, giveUp, leave) = (ground, connecting, giveUp, leave)
+    (self.ground, self.connecting, self.giveUp, self.leave) = (nil, nil, {}, {})
+    leave()
     ground?.close()
     connecting?.cancel()
     giveUp()
