@@ -1,6 +1,7 @@
 // A host whose callers may pair: when their bonds are loaded, and what is said where nobody can pair.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 import StreamTestKit
 import Synchronization
@@ -40,6 +41,33 @@ extension BluetoothHostTests {
       await story.wait(2, on: lane)
       #expect(order.words.withLock { $0 } == ["prepared", "connectable"])
       #expect(story.words[0] == "listens on 3" && story.words[1].contains("nobody can here"))
+      host.close(1)
+    }
+  }
+
+  @Test("has the bonds loaded once, however often it tries to listen")
+  func preparesOnce() async throws {
+    let machine = try Machine()
+    machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }
+    let folder = try TemporaryFolder()
+    let kernel = BondKeeperTests.Machine()
+    let keeper = kernel.keeper(folder / "bonds")
+    try await onLane { lane in
+      let host = BluetoothHost(
+        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper,
+        patience: .seconds(60))
+      let story = Story()
+      let told = Resident(story, on: lane)
+      host.open(1, try Self.offer("?channel=3")) { news in
+        told.post { _, story in story.hear(news) }
+      }
+      for tries in 1...2 {
+        try await onOwnThread { try machine.play(0, until: 4) }
+        await story.wait(tries, on: lane)
+      }
+      #expect(story.words[0].contains("EADDRINUSE") && story.words[1] == "listens on 3")
+      let loads = kernel.commands.withLock { $0.filter { $0 == ManagementCommand.Code.loadLinkKeys.rawValue } }
+      #expect(loads.count == 1)
       host.close(1)
     }
   }

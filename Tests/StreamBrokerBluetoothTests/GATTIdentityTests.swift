@@ -66,9 +66,9 @@ struct GATTIdentityTests {
   }
 
   /// A device whose every text is `text`: what it is asked is answered as its MTU allows.
-  private func told(_ text: String, mtu: Int, known: String? = nil, refusing: Set<UInt8> = []) throws -> (
-    facts: DeviceFacts, questions: [UInt8]
-  ) {
+  private func told(
+    _ text: String, mtu: Int, known: String? = nil, refusing: Set<UInt8> = [], because code: UInt8 = 0x0B
+  ) throws -> (facts: DeviceFacts, questions: [UInt8]) {
     var identity = GATTIdentity(mtu: mtu, knownName: known)
     var questions: [UInt8] = []
     let value = Array(text.utf8)
@@ -77,7 +77,7 @@ struct GATTIdentityTests {
       let offset = question[0] == 0x0C ? Int(question[3]) | Int(question[4]) << 8 : 0
       if question[0] != 0x08 { #expect(question[1...2] == [3, 0]) }
       let answer: [UInt8] =
-        if refusing.contains(question[0]) { [0x01, question[0], 3, 0, 0x0B] } else if question[0] == 0x08 {
+        if refusing.contains(question[0]) { [0x01, question[0], 3, 0, code] } else if question[0] == 0x08 {
           [0x09, UInt8(min(mtu - 4, value.count) + 2), 3, 0] + value.prefix(mtu - 4)
         } else { [question[0] + 1] + value.dropFirst(offset).prefix(mtu - 1) }
       let said = try message(answer)
@@ -108,7 +108,36 @@ struct GATTIdentityTests {
       facts.name = wanted
       #expect(try told(text, mtu: 23, known: known, refusing: [0x0A]).facts == facts)
     }
-    #expect(try told(String(repeating: "x", count: 2000), mtu: 23).questions.count == 5 * (2 + 512 / 22))
+  }
+
+  @Test(
+    "tells no half of a number where a device does not let the rest be read", arguments: [0x02, 0x06, 0x08] as [UInt8])
+  func half(code: UInt8) throws {
+    let text = "0123456789".cycled(to: 40)
+    var name = DeviceFacts()
+    name.name = String(text.prefix(22))
+    #expect(try told(text, mtu: 23, refusing: [0x0C], because: code).facts == name)
+    #expect(try told(String(text.prefix(22)), mtu: 23, refusing: [0x0C], because: 0x07).facts.serialNumber?.count == 22)
+  }
+
+  @Test("is not read on for what would not be kept")
+  func endless() throws {
+    #expect(try told(String(repeating: "x", count: 2000), mtu: 23).questions.count == 5 * 7)
+    #expect(try told("42" + String(repeating: "\0", count: 500), mtu: 23).questions.count == 5 * 2)
+    let long = String(repeating: "ü", count: 200)
+    #expect(try told(long, mtu: 23).facts.serialNumber == String(long.prefix(128)))
+    let blank = String(repeating: " ", count: 30) + long
+    #expect(try told(blank, mtu: 23).facts.serialNumber == String(long.prefix(128)))
+    // What is no text has an end as well.
+    var identity = GATTIdentity(mtu: 23)
+    var questions = 0
+    while let question = identity.ask() {
+      questions += 1
+      let rest = [UInt8](repeating: 0x80, count: question[0] == 0x08 ? 19 : 22)
+      let said = try message((question[0] == 0x08 ? [0x09, 21, 3, 0] : [question[0] + 1]) + rest)
+      #expect(takes(&identity, said))
+    }
+    #expect(questions == 5 * 25)
   }
 }
 

@@ -114,4 +114,87 @@ struct GATTStreamEdgesTests {
     stream.close()
     #expect(told.count == 4)
   }
+
+  @Test("tells what is lost less and less often while nobody reads, and within a second of who reads again")
+  func unread() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    let socket = try Self.dropping()
+    let raw = socket.raw
+    var (told, second) = ([Int](), 0)
+    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { _ in told.append(second) }
+    let message: [UInt8] = [0x1B, 12, 0] + [UInt8](repeating: 7, count: 500)
+    func pass(_ seconds: Int) {
+      for _ in 0..<seconds {
+        second += 1
+        for _ in 0..<20 { _ = send(raw, message, message.count, 0) }
+        clock.advance(by: .seconds(1))
+        poller.timers.fireDue()
+      }
+    }
+    stream.readerWaits = .readable
+    stream.readerWaits = []
+    pass(200)
+    #expect(told == [1, 3, 7, 15, 31, 63, 123, 183])
+    stream.readerWaits = .readable
+    pass(5)
+    #expect(told.dropFirst(8) == [201])
+    stream.readerWaits = []
+    pass(3)
+    #expect(told.dropFirst(9) == [206, 208])
+    stream.close()
+    stream.readerWaits = .readable
+    stream.readerWaits = []
+    pass(100)
+    #expect(told.count == 11)
+  }
+
+  /// One whose device is asked who it is and wants to confirm writes, and what passes time.
+  private func asking() throws -> (GATTStream, GATTStreamTests.Device, (Duration) -> Void) {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    var plan = GATTStreamTests.plan
+    plan.asksForAnswers = true
+    let (stream, device) = try GATTStreamTests.pair(plan, on: poller)
+    stream.askIdentity()
+    return (
+      stream, device,
+      {
+        clock.advance(by: $0)
+        poller.timers.fireDue()
+      }
+    )
+  }
+
+  @Test("holds confirmed writes no longer than 15 seconds for a device that takes its time to say who it is")
+  func slow() throws {
+    let (stream, device, pass) = try asking()
+    defer { stream.close() }
+    stream.readerWaits = .readable
+    var questions = 0
+    while stream.identity != nil, questions < 100 {
+      stream.askOn()
+      guard let question = device.hear() else { break }
+      questions += 1
+      #expect(stream.holdsWrites)
+      pass(.seconds(4))
+      let begin: [UInt8] = question[0] == 0x08 ? [0x09, 21, 3, 0] : [question[0] + 1]
+      try device.say(begin + [UInt8](repeating: 0x58, count: question[0] == 0x08 ? 19 : 22))
+      #expect(try read(stream) == .blocked(until: .readable))
+    }
+    #expect(questions == 4 && stream.identity == nil && !stream.holdsWrites)
+  }
+
+  @Test("holds confirmed writes no longer than 5 seconds for one that does not say it, whether anybody reads or not")
+  func mute() throws {
+    for readerWaits in [[], .readable] as [Readiness] {
+      let (stream, device, pass) = try asking()
+      defer { stream.close() }
+      stream.readerWaits = readerWaits
+      stream.askOn()
+      #expect(device.hear()?.first == 0x08 && stream.holdsWrites)
+      pass(.seconds(5))
+      #expect(!stream.holdsWrites && stream.identity == nil)
+    }
+  }
 }

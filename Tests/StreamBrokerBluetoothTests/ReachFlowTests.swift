@@ -76,6 +76,35 @@ struct ReachFlowTests {
     #expect(flow.handlePrepared(.ours) == .wait)
   }
 
+  @Test("is prepared once, and again when adapters have come, gone or changed, or when that may not have been seen")
+  func once() throws {
+    var flow = ReachFlow(nil, isDiscoverable: false)
+    let (list, on) = (try #require(Kernel.list(0)), try #require(Kernel.classic(0)))
+    /// Up to its preparation.
+    func look(hasMissed: Bool = false) -> Bool {
+      _ = flow.begin(hasMissed: hasMissed)
+      _ = flow.handle(list)
+      guard case .prepare = flow.handle(on) else { return false }
+      return true
+    }
+    for side in [.nobody, .daemon, .ours] as [BondKeeper.Standing.Side] {
+      #expect(look() && flow.prepared.isEmpty)
+      _ = flow.handlePrepared(side)
+    }
+    #expect(look() && flow.prepared == [0])
+    for event in [Kernel.added(1), Kernel.removed(1), Kernel.settings(0)] {
+      _ = flow.handle(try #require(event))
+      #expect(look() && flow.prepared.isEmpty)
+      _ = flow.handlePrepared(.ours)
+      #expect(flow.prepared == [0])
+    }
+    #expect(look(hasMissed: true) && flow.prepared.isEmpty)
+    // What is told meanwhile counts.
+    _ = flow.handle(try #require(Kernel.settings(0)))
+    _ = flow.handlePrepared(.ours)
+    #expect(flow.prepared.isEmpty)
+  }
+
   @Test(
     "has a limit where those must be paired whom nobody can",
     arguments: [

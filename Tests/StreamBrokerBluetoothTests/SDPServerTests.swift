@@ -2,7 +2,6 @@
 
 import ByteStreams
 import CLinux
-import Dispatch
 import Glibc
 import StreamBroker
 import StreamTestKit
@@ -295,50 +294,6 @@ struct SDPServerTests {
       #expect(told.all.count == 2 && told.all.last == .some(nil))
       server.remove(1)
     }
-  }
-
-  @Test("is another gateway's where that has left its mark, before or after the place was tried")
-  func mark() throws {
-    let mark = UnixAddress.abstract("baudway-place-\(getpid())")
-    func place(_ bind: () -> Bool) -> String {
-      do throws(SystemError) {
-        guard let socket = try? MessagePort.socket(SOCK_SEQPACKET) else { return "no socket" }
-        switch try ServicePlace.place(for: DescriptorParcel(socket), marking: mark, bind) {
-        case .own(_, let hold):
-          return withExtendedLifetime(hold) { BluetoothDaemon.isSet(mark) ? "own" : "own, unmarked" }
-        case .daemon: return "bluetoothd's"
-        case .gateway: return "another gateway's"
-        }
-      } catch {
-        return error.name
-      }
-    }
-    func fail(_ number: Int32) -> Bool {
-      errno = number
-      return false
-    }
-    #expect(place { fail(EADDRINUSE) } == "EADDRINUSE")
-    var held = BluetoothDaemon.setMark(mark)
-    #expect(place { fail(EADDRINUSE) } == "another gateway's")
-    #expect(place { fail(EACCES) } == "EACCES")
-    // It goes between the two.
-    let left = place {
-      _ = held?.take()
-      held = nil
-      return fail(EADDRINUSE)
-    }
-    #expect(left == "another gateway's")
-    let came = place {
-      held = BluetoothDaemon.setMark(mark)
-      return fail(EADDRINUSE)
-    }
-    #expect(came == "another gateway's")
-    // Its place is let go of before its name.
-    let leaving = held
-    DispatchQueue(label: "leaves").asyncAfter(deadline: .now() + .milliseconds(50)) { _ = leaving?.take() }
-    held = nil
-    #expect(place { true } == "own")
-    #expect(!BluetoothDaemon.isSet(mark))
   }
 
   @Test("is left alone by one who goes before it was found")

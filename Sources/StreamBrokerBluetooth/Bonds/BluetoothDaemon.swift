@@ -20,21 +20,28 @@ public enum BluetoothDaemon {
   // By this name other processes of ours know that it is we who hold that PSM; both go with the process.
   static let mark = UnixAddress.abstract("baudway-sdp")
   // Who had the place before us lets go of the name a moment after it.
-  private static let mostTries = 50
+  static let mostTries = 50
   private static let betweenTries: useconds_t = 10_000
 
   /// For our own SDP responder, around its bind(2): its PSM is no sign of bluetoothd, and free when it is free. Answers what `bind`
   /// answers, and counts when that is true. May block.
-  static func takeSDP(_ mark: UnixAddress = mark, _ bind: () -> Bool) -> Bool {
-    own.withLock { own in
+  static func takeSDP(_ mark: UnixAddress = mark, tries: Int = mostTries, _ bind: () -> Bool) -> Bool {
+    let isTaken = own.withLock { own in
       guard bind() else { return false }
       own.sockets += 1
-      for _ in 0..<mostTries where own.mark == nil {
-        own.mark = setMark(mark)
-        if own.mark == nil { usleep(betweenTries) }
-      }
       return true
     }
+    guard isTaken else { return false }
+    // Between two tries others may have the lock: some of them are lanes.
+    for number in 0..<tries {
+      if number > 0 { usleep(betweenTries) }
+      let isMarked = own.withLock { own in
+        if own.mark == nil { own.mark = setMark(mark) }
+        return own.mark != nil
+      }
+      if isMarked { break }
+    }
+    return true
   }
 
   /// Whether its PSM is held by this process, or by another of ours.

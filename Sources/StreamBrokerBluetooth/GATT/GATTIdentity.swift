@@ -11,6 +11,8 @@ struct GATTIdentity: Sendable {
   private(set) var facts = DeviceFacts()
   // A value that did not fit in the first answer, and what has been read of it.
   private var long: (handle: UInt16, beginning: [UInt8], read: [UInt8])?
+  // Errors "invalid offset" and "attribute not long" (section 3.4.1.1).
+  private static let nothingBehind: Set<UInt8> = [0x07, 0x0B]
   private let mtu: Int
   private let knownName: String?
 
@@ -45,14 +47,16 @@ struct GATTIdentity: Sendable {
     case (.part(let part), .some(var value)):
       value.read += part
       long = value
-      if part.count >= mtu - 1, value.read.count < ATTMessage.longestValue {
+      if part.count >= mtu - 1, value.read.count < ATTMessage.longestValue, !isEnough(value.read) {
         isAsking = false
         return true
       }
       note(type, value.read[...])
     case (.refusal(of: ATTRequest.readByType, _), nil): break
     // There is nothing behind what it has said, or it says nothing but the beginning.
-    case (.refusal(of: ATTRequest.readBlob, _), let value?): note(type, value.read[...])
+    case (.refusal(of: ATTRequest.readBlob, let code), let value?) where Self.nothingBehind.contains(code):
+      note(type, value.read[...])
+    case (.refusal(of: ATTRequest.readBlob, _), let value?): noteBeginning(type, value.read[...])
     case (.refusal(of: ATTRequest.readValue, _), let value?): noteBeginning(type, value.beginning[...])
     default: return false
     }
@@ -67,6 +71,13 @@ struct GATTIdentity: Sendable {
   /// The beginning of a name is better than none; half a serial number is wrong.
   private mutating func noteBeginning(_ type: UInt16, _ value: ArraySlice<UInt8>) {
     if type == 0x2A00, knownName?.utf8.starts(with: value) != true { note(type, value) }
+  }
+
+  /// Whether what lies behind can't change what is kept of a text.
+  private func isEnough(_ beginning: [UInt8]) -> Bool {
+    let text = beginning.drop { $0 == 0x20 }
+    // In UTF-8 all but a character's first byte have these two bits.
+    return text.contains(0) || text.count { $0 & 0xC0 != 0x80 } > DeviceFacts.mostText
   }
 
   private mutating func note(_ type: UInt16, _ value: ArraySlice<UInt8>) {

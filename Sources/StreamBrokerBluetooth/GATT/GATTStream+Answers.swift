@@ -8,8 +8,8 @@ import Glibc
 extension GATTStream {
   /// A device that does not confirm a request for so long is gone (section 3.3.3).
   static let answerPatience = Duration.seconds(30)
-  /// One that does not say who it is in so long is not asked again.
-  static let identityPatience = Duration.seconds(5)
+  /// One that does not answer one question of who it is in so long, or all of them, is not asked again.
+  static let identityPatience = (one: Duration.seconds(5), all: Duration.seconds(15))
 
   /// A request is under way that a write would have to wait for.
   var holdsWrites: Bool { awaitsAnswer || (plan.asksForAnswers && identity?.isAsking == true) }
@@ -45,21 +45,27 @@ extension GATTStream {
   /// Asks once whoever opened the stream waits for it, so that the first bytes need not wait; `metadata` hears all of it at the end.
   func askIdentity() {
     identity = GATTIdentity(mtu: plan.mtu, knownName: metadata?.facts.name)
+    identityEnd = poller.timers.now &+ Self.identityPatience.all.nanoseconds
     announce()
   }
 
   /// The next question, if it may be asked now.
   func askOn() {
-    guard !awaitsAnswer, socket.isOpen, let question = identity?.ask() else { return }
+    guard !awaitsAnswer, socket.isOpen, identity?.isAsking == false else { return }
+    guard poller.timers.now < identityEnd, let question = identity?.ask() else { return endIdentity() }
     setIdentityDeadline()
     say(question)
   }
 
   private func setIdentityDeadline() {
-    identityDeadline = poller.timers.after(Self.identityPatience) { [weak self] in
+    let left = Duration.nanoseconds(Int64(clamping: identityEnd &- poller.timers.now))
+    identityDeadline = poller.timers.after(min(left, Self.identityPatience.one)) { [weak self] in
       guard let self else { return }
       // The answer may lie behind what nobody takes.
-      if readerWaits.isEmpty || !held.isEmpty { return setIdentityDeadline() }
+      if !held.isEmpty || (readerWaits.isEmpty && !holdsWrites) {
+        identityEnd = poller.timers.now &+ Self.identityPatience.all.nanoseconds
+        return setIdentityDeadline()
+      }
       endIdentity()
       waitsChanged()
       announce()

@@ -38,19 +38,16 @@ final class GATTStream: PolledStream {
   var lossesAtRequest: Int32 = 0
   var identity: GATTIdentity?
   var identityDeadline: Timers.Token?
+  var identityEnd: UInt64 = 0
   // What stands before each value that is written.
   private let head: [UInt8]
   // The last write was short, so the queue is full: the next try need not ask the kernel. Until it says otherwise.
   private var isFull = false
   private var hasNews = false
   var poller: Poller { socket.poller }
-  private let tellLoss: (Int) -> Void
+  private let losses: LossWatch
   /// Hears that a write was refused because the link is not encrypted, or too weakly.
   var refusesInClear: () -> Void = {}
-  private var losses: Int32 = 0
-  // While nobody reads, and once more behind that.
-  private var lossTimer: Timers.Token?
-  private static let betweenCounts = Duration.seconds(1)
 
   /// Takes over a connected, non-blocking socket of the message kind. `tellLoss` hears how many notifications the kernel has dropped
   /// because nobody took them; `facts` are known of the device already.
@@ -61,7 +58,7 @@ final class GATTStream: PolledStream {
     socket = PolledSocket(descriptor, on: poller)
     metadata = StreamMetadata(facts)
     self.plan = plan
-    self.tellLoss = tellLoss
+    losses = LossWatch(of: socket.raw, on: poller.timers, tellLoss)
     held = plan.early[...]
     head = [plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand] + ATTMessage.bytes(plan.tx)
     self.plan.early = []
@@ -165,23 +162,6 @@ final class GATTStream: PolledStream {
     }
   }
 
-  private func watchLosses() {
-    guard lossTimer == nil, socket.isOpen else { return }
-    lossTimer = poller.timers.after(Self.betweenCounts) { [weak self] in
-      guard let self else { return }
-      lossTimer = nil
-      countLosses()
-      if readerWaits.isEmpty { watchLosses() }
-    }
-  }
-
-  private func countLosses() {
-    guard socket.isOpen else { return }
-    let now = bluetooth_drops(socket.raw)
-    if now > losses { tellLoss(Int(now - losses)) }
-    losses = now
-  }
-
   // MARK: - Writing
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
@@ -231,7 +211,8 @@ final class GATTStream: PolledStream {
   }
 
   private func readerChanged() {
-    if readerWaits.isEmpty { watchLosses() } else if !held.isEmpty || socket.readEnded { announce() }
+    losses.readerChanged(isReading: !readerWaits.isEmpty)
+    if !readerWaits.isEmpty, !held.isEmpty || socket.readEnded { announce() }
     waitsChanged()
   }
 
@@ -287,8 +268,7 @@ final class GATTStream: PolledStream {
   // What the kernel still holds is lost with it: whoever cares waits until nothing is `unread`.
   func close() {
     guard socket.isOpen else { return }
-    countLosses()
-    poller.timers.cancel(lossTimer)
+    losses.end()
     poller.timers.cancel(answerDeadline)
     poller.timers.cancel(identityDeadline)
     leave()

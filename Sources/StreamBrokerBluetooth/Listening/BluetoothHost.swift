@@ -110,7 +110,7 @@ public final class BluetoothHost {
         self.management = management
         management.start()
         // Each flow asks by itself; the answers are for all.
-        for post in posts.values { ask(post.flow.begin(), post) }
+        for post in posts.values { ask(post.flow.begin(hasMissed: true), post) }
       }
     }
   }
@@ -162,7 +162,7 @@ public final class BluetoothHost {
     }
   }
 
-  /// Loads the bonds before the adapter is opened to others: who is paired would else be taken for a stranger.
+  /// Loads the bonds, once, before the adapter is opened to others: who is paired would else be taken for a stranger.
   private func prepare(_ adapter: ManagedAdapter, _ post: Post, _ number: UInt64) {
     isPrepared(post)
     post.open = adapter.address
@@ -172,7 +172,8 @@ public final class BluetoothHost {
       isPrepared(post)
       handle(post.flow.handlePrepared(side), post, number)
     }
-    guard let keeper else { return done(.nobody) }
+    let isDone = post.flow.prepared.contains(adapter.index)
+    guard let keeper, !isDone else { return done(isDone ? .ours : .nobody) }
     // A disk may hang: then nobody is paired, but who need not be gets in.
     post.silence = poller.timers.after(AdapterStep.patience) { done(.nobody) }
     post.preparing = keeper.prepare(adapter, on: poller) { done($0.side) }
@@ -238,8 +239,7 @@ public final class BluetoothHost {
       }
     }
     let channel = sockets.channel
-    post.making = queue.open("channel", most: Self.mostAttempts, on: poller) {
-      [offer] in
+    post.making = queue.open("channel", most: Self.mostAttempts, on: poller) { [offer] in
       channel(offer, adapter)
     } undo: {
       _ = $0.0.take()

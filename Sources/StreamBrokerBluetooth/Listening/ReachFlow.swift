@@ -51,6 +51,8 @@ struct ReachFlow: Sendable {
   private var fault: Fault?
   private var remark: Remark?
   private var pairing = BondKeeper.Standing.Side.nobody
+  /// Adapters that we had prepared, by index, since none came, went or changed: what the kernel was given for them it has.
+  private(set) var prepared: Set<UInt16> = []
   /// Something has changed while it was being looked at.
   private var isStale = false
 
@@ -59,8 +61,9 @@ struct ReachFlow: Sendable {
     self.isDiscoverable = isDiscoverable
   }
 
-  /// Looks at everything anew; at any time.
-  mutating func begin() -> ManagementCommand {
+  /// Looks at everything anew; at any time. With `hasMissed` there may have been events that it was not told.
+  mutating func begin(hasMissed: Bool = false) -> ManagementCommand {
+    if hasMissed { prepared = [] }
     (state, left, adapters, chosen, remark, isStale) = (.listing, [], [], nil, nil, false)
     (others, fault) = ([], nil)
     return .list
@@ -68,8 +71,9 @@ struct ReachFlow: Sendable {
 
   mutating func handle(_ event: ManagementEvent) -> Step {
     switch event.content {
-    case .adapterAdded, .adapterRemoved: return .send(begin())
+    case .adapterAdded, .adapterRemoved: return .send(begin(hasMissed: true))
     case .settings:
+      prepared = []
       if state == .watching { return .send(begin()) }
       isStale = true
       return .wait
@@ -109,6 +113,7 @@ struct ReachFlow: Sendable {
   mutating func handlePrepared(_ side: BondKeeper.Standing.Side) -> Step {
     guard state == .preparing, let chosen else { return .wait }
     pairing = side
+    if side == .ours, !isStale { prepared.insert(chosen.index) }
     return goOn(from: .connectable, chosen)
   }
 

@@ -60,11 +60,12 @@ enum ServicePlace {
 
   /// `bind` is for that socket, and sets errno. Whose the place is that is taken the mark tells, also when it went with the place meanwhile.
   static func place(
-    for socket: DescriptorParcel, marking mark: UnixAddress = BluetoothDaemon.mark, _ bind: () -> Bool
+    for socket: DescriptorParcel, marking mark: UnixAddress = BluetoothDaemon.mark,
+    tries: Int = BluetoothDaemon.mostTries, _ bind: () -> Bool
   ) throws(SystemError) -> SDPServer.Place {
     let wasOurs = BluetoothDaemon.isSDPOurs(mark)
     var error = SystemError("bind", EADDRINUSE)
-    let isTaken = BluetoothDaemon.takeSDP(mark) {
+    let isTaken = BluetoothDaemon.takeSDP(mark, tries: tries) {
       if bind() { return true }
       error = SystemError("bind")
       return false
