@@ -94,13 +94,7 @@ extension BondKeeperTests {
   func opening() throws {
     let keeper = machine.keeper(store.path)
     keeper.receive(at: [Keys.adapter])
-    func isAnswered() -> Bool {
-      _ = keeper.prepared(adapter)
-      let count = machine.answers.count
-      machine.say(0x0F, Keys.phone.encoded + [1, 0, 0, 0, 0])
-      _ = keeper.prepared(adapter)
-      return machine.answers.count > count
-    }
+    func isAnswered() -> Bool { machine.hearsAnswer(of: keeper, at: adapter) }
     keeper.expect(Keys.phone)
     #expect(isAnswered())
     keeper.enter(Keys.phone, at: 2)
@@ -140,5 +134,16 @@ extension BondKeeperTests {
     #expect(toldOf(callers[..<1]) == 1)
     machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(1).bytes)
     #expect(toldOf(callers[..<1]) == 1)
+  }
+}
+
+extension BondKeeperTests.Machine {
+  /// Whether the keeper says anything to a phone that wants to be paired.
+  func hearsAnswer(of keeper: BondKeeper, at adapter: ManagedAdapter) -> Bool {
+    _ = keeper.prepared(adapter)
+    let count = answers.count
+    say(0x0F, Keys.phone.encoded + [1, 0, 0, 0, 0])
+    _ = keeper.prepared(adapter)
+    return answers.count > count
   }
 }

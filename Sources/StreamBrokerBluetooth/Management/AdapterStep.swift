@@ -22,7 +22,8 @@ final class AdapterStep {
   /// What is told once the adapter is ready.
   private let hear: (ManagementEvent) -> Void
   private let broke: (OpenFailure) -> Void
-  private let make: (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
+  typealias Making = (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
+  private let make: Making
 
   /// For what is done off the lane, each: the loading of the kernel's module, a disk and another process of ours may hang.
   static let patience = Duration.seconds(20)
@@ -30,9 +31,7 @@ final class AdapterStep {
 
   init(
     _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller,
-    making make: @escaping (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening = {
-      ManagementSocket.make(on: $0, $1)
-    },
+    making make: @escaping Making = { ManagementSocket.make(on: $0, $1) },
     hear: @escaping (ManagementEvent) -> Void,
     broke: @escaping (OpenFailure) -> Void
   ) {

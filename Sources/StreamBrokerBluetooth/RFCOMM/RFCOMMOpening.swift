@@ -8,6 +8,8 @@ import StreamBroker
 final class RFCOMMOpening: Opening {
   private let plan: RFCOMMConnector.Plan
   private let poller: Poller
+  private let queue: DeviceQueue
+  private let make: AdapterStep.Making
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var giveUp: () -> Void = {}
   /// Tells the keeper of bonds that we answer the device no more.
@@ -24,16 +26,20 @@ final class RFCOMMOpening: Opening {
   private static let namePatience = Duration.seconds(10)
 
   init(
-    _ plan: RFCOMMConnector.Plan, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ plan: RFCOMMConnector.Plan, on poller: Poller, via queue: DeviceQueue = .of("bluetooth"),
+    making make: @escaping AdapterStep.Making = { ManagementSocket.make(on: $0, $1) },
+    _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.plan = plan
     self.poller = poller
+    self.queue = queue
+    self.make = make
     self.done = done
   }
 
   func start() {
     let flow = AdapterFlow(plan.adapter, need: .classic)
-    let ground = AdapterStep(flow, bonds: plan.bonds, on: poller) { [weak self] in
+    let ground = AdapterStep(flow, bonds: plan.bonds, on: poller, making: make) { [weak self] in
       self?.handle($0)
     } broke: { [weak self] in
       self?.finish(.failure($0))
@@ -102,7 +108,7 @@ final class RFCOMMOpening: Opening {
       device: plan.device, service: service, adapter: ready.adapter.address, security: plan.security)
     let flow = ConnectFlow(
       PairedAddress(plan.device, .classic), on: ready.adapter.index, patience: plan.connectPatience)
-    let connecting = ConnectStep(flow, on: poller)
+    let connecting = ConnectStep(flow, on: poller, via: queue)
     self.connecting = connecting
     connecting.start(target.description, target.prepare, dialling: target.connect) { [self] result in
       self.connecting = nil
