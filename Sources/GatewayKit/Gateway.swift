@@ -111,7 +111,7 @@ public final class Gateway: Sendable {
 
 extension Gateway {
   /// Kills the programs of `exec:` and what they have started, for who ends the process before `stop` has ended them in order. Does
-  /// not wait for any lane.
+  /// not wait for any lane, and so misses one that is just being started.
   public func killPrograms() { for lane in lanes { lane.programs.giveUp() } }
 }
 

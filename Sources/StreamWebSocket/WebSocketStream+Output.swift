@@ -178,6 +178,8 @@ extension WebSocketStream {
     do { return try flushAll() } catch {
       brokenBy = brokenBy ?? error
       forgetOutput()  // nothing of it will ever go, and waiting for that would never end
+      // Reading may have waited for the other side to read: nobody else would meet this error.
+      if !input.texts.isEmpty && !isClosed { poller.again(self) }
       throw error
     }
   }

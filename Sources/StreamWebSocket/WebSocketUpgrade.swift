@@ -82,9 +82,10 @@ public struct WebSocketUpgrade: Equatable, Sendable {
         "This is a WebSocket port. Connect with a WebSocket client, such as new WebSocket(\"ws://…\") in a page, or websocat.",
         fields: upgrade)
     }
-    guard let host = head["host"], !host.isEmpty, host.utf8.allSatisfy(isHost) else {
+    guard let host = head["host"], !host.isEmpty else {
       throw HTTPRefusal(.badRequest, "The request names no host.")
     }
+    guard host.utf8.allSatisfy(isHost) else { throw HTTPRefusal(.badRequest, "The request's Host is none.") }
     let length = head["content-length"]
     guard head["transfer-encoding"] == nil, length == nil || length == "0", head.fields.count(of: "content-length") <= 1
     else {

@@ -59,7 +59,7 @@ def test_a_channel_that_is_to_be_encrypted_waits_for_it(air, guest):
 def test_a_device_that_wants_encryption_is_paired(air, guest):
     air.pull()
     air.plug(on=False)  # the kernel pairs with adapters only that were switched on by its management channel
-    echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random", 16 << 10)
+    echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random", 256 << 10)
     air.order("hangup locked")
     echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random&security=medium", 4 << 10)
 

@@ -85,6 +85,7 @@ struct EndpointURLTests {
       ("tcp:4001", 4, "expected '//' after 'tcp:', as in tcp://host:4001"),
       ("tcp:h:4001", 4, "expected '//' after 'tcp:', as in tcp://host:4001; did you mean 'tcp://h:4001'?"),
       ("tcp:://h:4001", 4, "expected '//' after 'tcp:', as in tcp://host:4001; did you mean 'tcp://h:4001'?"),
+      ("ws:h/x?token=secret", 3, "expected '//' after 'ws:', as in ws://host:8080/gps"),
       ("unix:./lab.sock", 5, "expected '//' after 'unix:', as in unix:///run/x.sock"),
       ("unix://./lab.sock", 7, "unix takes no host, as in unix:///run/x.sock"),
       ("pty:gps", 4, "expected '//' after 'pty:', as in pty:///run/baudway/modem0"),

@@ -111,8 +111,20 @@ struct StreamTests {
       blocked.tellSpace()
       #expect(
         blocked.below.written.suffix(125).allSatisfy { $0 == UInt8(999 % 251) } && blocked.below.written.count < 300)
-      rig.stream.close()
-      blocked.stream.close()
+
+      // Also one who is reset meanwhile is asked, and met as lost.
+      let reset = StreamRig(ScriptedStream(), as: .server, .init(terms: .init(subprotocol: .baudwayV1)), on: lane)
+      while reset.stream.send(event: [UInt8](repeating: 65, count: 1000)) {}
+      reset.below.willRead(.bytes(wire(1, [68])))
+      #expect(try reset.stream.read() == .moved(0) && reset.stream.takeControlText() == nil)
+      let met = Gate()
+      reset.stream.delegate = EventRecorder { if $0 == .hasBytesAvailable { met.open() } }
+      reset.below.willWrite(.failed(SystemError("write", ECONNRESET)))
+      reset.tellSpace()
+      await met.wait(on: lane)
+      #expect(reset.stream.takeControlText()?.bytes == [68])
+      #expect(throws: SystemError.self) { try reset.stream.read() }
+      for stream in [rig.stream, blocked.stream, reset.stream] { stream.close() }
     }
   }
 

@@ -24,7 +24,9 @@ extension ConfigBuilder {
   /// A port's name with a bit rate behind it, which opening would look for as it stands.
   mutating func checkName(_ endpoint: ConfigURL) {
     let url = endpoint.url
-    guard url.grammar.path == .device, url.host != "usb", let meant = PortNotation.url(url.path) else { return }
+    guard url.grammar.path == .device, url.host != "usb", let meant = PortNotation.url(url.path),
+      (try? EndpointURL(meant))?.gives("baud") == true
+    else { return }
     reader.warn(
       "a port whose name ends in a bit rate; if it is meant as one, write '\(Suggestion.plain(meant))'",
       at: endpoint.place, endpoint.path)

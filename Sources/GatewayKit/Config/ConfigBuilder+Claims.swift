@@ -47,7 +47,7 @@ extension ConfigBuilder {
     let (from, to) = (listener.url, endpoint.url)
     let isSame =
       if from.grammar.authority.isNetwork, to.grammar.authority.isNetwork {
-        from.port == to.port && Self.isReached(from.host, by: to.host)
+        from.port == to.port && Self.isReached(from.host, by: to.host) && !Self.areApart(from, to)
       } else {
         from.scheme == "unix" && from.place == to.place
       }
@@ -57,15 +57,19 @@ extension ConfigBuilder {
       endpoint.path)
   }
 
-  /// Whether who calls `host` from this machine certainly comes to a listener there.
+  /// Whether the port leads them to different routes: by a path, or by a name in TLS.
+  private static func areApart(_ listener: EndpointURL, _ endpoint: EndpointURL) -> Bool {
+    let pathsDecide = [listener, endpoint].allSatisfy { ["ws", "wss"].contains($0.scheme) }
+    return listener.string("server-name") != nil || (pathsDecide && listener.path != endpoint.path)
+  }
+
+  /// Whether who calls `host` from this machine certainly comes to a listener there. `localhost` may be ::1, and somebody else's there.
   private static func isReached(_ listener: String, by host: String) -> Bool {
-    let isHere = host == "localhost" || host == "::1" || host.hasPrefix("127.")
     switch listener {
-    case "": return isHere
-    case "0.0.0.0": return isHere && host != "::1"
-    case "::": return host == "::1"
-    case "127.0.0.1": return host == listener || host == "localhost"
-    default: return host == listener
+    case "": host == "localhost" || host == "::1" || host.hasPrefix("127.")
+    case "0.0.0.0": host.hasPrefix("127.")
+    case "::": host == "::1"
+    default: host == listener
     }
   }
 }

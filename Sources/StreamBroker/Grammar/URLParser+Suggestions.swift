@@ -1,10 +1,11 @@
 // What may have been meant by a text that is no URL. Offered only if it is one, of a scheme that is wanted there.
 
 extension URLParser {
-  /// The first of these texts that is a URL.
+  /// The first of these texts that is a URL. None that has a secret: it may be what stood for a variable.
   func firstGood(_ texts: [String?]) -> String? {
     texts.lazy.compactMap { $0 }.first {
-      EndpointURL.parse($0, schemes: schemes, built: built, reveal: reveal).url != nil
+      guard let url = EndpointURL.parse($0, schemes: schemes, built: built, reveal: reveal).url else { return false }
+      return !url.settings.contains { if case .secret = $0.value { true } else { false } }
     }
   }
 

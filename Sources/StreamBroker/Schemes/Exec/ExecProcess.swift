@@ -57,7 +57,7 @@ final class ExecProcess: PollHandler {
     self.poller = poller
     pidfd = Descriptor(owning: raw)
     try poller.add(raw, handler: self, for: .readable)
-    closing = poller.programs.begin { kill(-pid, SIGKILL) }
+    closing = poller.programs.begin { Self.signal(pid, SIGKILL) }
   }
 
   // The lane has stopped, or would not take it.
