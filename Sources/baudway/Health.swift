@@ -5,7 +5,7 @@ import GatewayKit
 
 struct Health: ParsableCommand {
   static let configuration = CommandConfiguration(
-    abstract: "Asks the running gateway whether it serves on every address; exit code 0 or 1.",
+    abstract: "Asks the running gateway whether every address was bound; exit code 0 or 1.",
     discussion: "Takes the same configuration file as the gateway, which says where its control socket is.")
 
   @OptionGroup var file: ConfigArgument

@@ -1,5 +1,4 @@
-"""64 MiB each way at once between clients and a socat pty pair: nothing lost, doubled or out of order. For one client alone 16 MiB do, but
-with --long."""
+"""64 MiB each way at once between clients and a socat pty pair: nothing lost, doubled or out of order."""
 import hashlib
 import os
 import random
@@ -9,6 +8,7 @@ import tty
 import pytest
 from kit import Gateway, Socat, reset, run_all
 
+SIZE = 64 << 20
 PIECE = 1 << 16
 
 
@@ -28,12 +28,11 @@ def digest(data: bytes) -> str:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("count", [1, 4])
-def test_all_bytes_arrive_whole_and_in_order(folder, count, figure, long):
-    size = 64 << 20 if long or count > 1 else 16 << 20
+def test_all_bytes_arrive_whole_and_in_order(folder, count, figure):
     near, far = f"{folder}/near", f"{folder}/far"
     source = random.Random(count)
-    down = source.randbytes(size)
-    each = size // count
+    down = source.randbytes(SIZE)
+    each = SIZE // count
     # A lone client sends all 256 values; several mark theirs.
     up = [source.randbytes(each) if count == 1 else marked(source.randbytes(each), m) for m in range(count)]
     route = {
@@ -55,7 +54,7 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure, long):
 
         def device_hears():
             hashes, total = [hashlib.sha256() for _ in range(count)], 0
-            while total < size:
+            while total < SIZE:
                 piece = os.read(device, PIECE)
                 total += len(piece)
                 for mark, state in enumerate(hashes):
@@ -72,7 +71,7 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure, long):
             def body():
                 state, total, naps = hashlib.sha256(), 0, 0
                 clients[index].settimeout(120)
-                while total < size:
+                while total < SIZE:
                     piece = clients[index].recv(PIECE)
                     assert piece, f"client {index} was cut off after {total} bytes"
                     state.update(piece)
@@ -89,7 +88,7 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure, long):
             device_hears, device_says, *[client_hears(i) for i in range(count)], *[client_says(i) for i in range(count)],
             seconds=120)
         seconds = time.monotonic() - start
-        figure(f"{size >> 20} MiB each way through {count} client(s) and a socat pty pair", seconds, "s", aim=30)
+        figure(f"64 MiB each way through {count} client(s) and a socat pty pair", seconds, "s", aim=30)
         assert rest[:count] == [digest(down)] * count
         assert heard == [digest(data) for data in up]
         for client in clients:
@@ -97,6 +96,6 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure, long):
         os.close(device)
         gateway.event("session ended", count=count)
         ended = gateway.events("session ended")
-        assert [e["down"] for e in ended] == [size] * count
+        assert [e["down"] for e in ended] == [SIZE] * count
         assert [e["up"] for e in ended] == [each] * count
         assert [e["dropped"] for e in ended] == [0] * count
