@@ -46,18 +46,18 @@ public final class DescriptorStream: ByteStream, PollHandler {
   // Where close(2) runs if it may block: closing a tty drains it.
   private let closeQueue: DispatchQueue?
   private let beforeClose: (@Sendable (Int32) -> Void)?
-  private var kept: (any Sendable)?
+  private let afterClose: (@Sendable () -> Void)?
   private var needsKeepalive = false
   var watchPlace: Int?
 
   public private(set) var serialLine: (any SerialLine)?
   public var metadata: StreamMetadata?
 
-  /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, after `beforeClose`, which may
-  /// block; else on the lane. What is `kept` is let go of there, too, after that.
+  /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, between `beforeClose` and
+  /// `afterClose`, which may block; else on the lane, without them.
   public init(
     _ descriptor: consuming Descriptor, kind: Kind, on poller: Poller, closingOn closeQueue: DispatchQueue? = nil,
-    beforeClose: (@Sendable (Int32) -> Void)? = nil, keeping kept: (any Sendable)? = nil,
+    beforeClose: (@Sendable (Int32) -> Void)? = nil, afterClose: (@Sendable () -> Void)? = nil,
     serialLine: (any SerialLine)? = nil
   ) {
     raw = descriptor.raw
@@ -77,7 +77,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     self.poller = poller
     self.closeQueue = closeQueue
     self.beforeClose = beforeClose
-    self.kept = kept
+    self.afterClose = afterClose
     self.serialLine = serialLine
     self.descriptor = consume descriptor
     if case .tcp(wasDialled: true) = kind {
@@ -242,11 +242,11 @@ public final class DescriptorStream: ByteStream, PollHandler {
     dismissDelegate()
     if let closeQueue {
       let parcel = DescriptorParcel(descriptor)
-      poller.closings.run(on: closeQueue) { [beforeClose, kept = kept.take()] in
+      poller.closings.run(on: closeQueue) { [beforeClose, afterClose] in
         guard let descriptor = parcel.take() else { return }
         beforeClose?(descriptor.raw)
         _ = consume descriptor
-        withExtendedLifetime(kept) {}
+        afterClose?()
       }
     }
   }

@@ -4,6 +4,7 @@ import ArgumentParser
 import Dispatch
 import GatewayKit
 import Glibc
+import StreamBroker
 import Synchronization
 
 struct Serve: ParsableCommand {
@@ -83,10 +84,12 @@ private final class Signals {
       on(number) {
         guard stops.count.add(1, ordering: .relaxed).newValue == 1 else {
           gateway.killPrograms()
+          PortLocks.letGoOfAll()
           _exit(0)
         }
         gateway.stop {
           log.flush()
+          PortLocks.letGoOfAll()
           exit(0)
         }
       }

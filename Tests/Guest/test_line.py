@@ -1,10 +1,12 @@
 """What a URL says of a line is what the driver has in force; what the driver refuses is told with what it does instead."""
 import json
+import signal
+import time
 
 import pytest
 
 from kit import until
-from rig import PROGRAMS, UART, USB, BusRecord, GuestGateway, route
+from rig import PROGRAMS, UART, USB, BusRecord, FarEnd, GuestGateway, route
 
 pytestmark = pytest.mark.usefixtures("adapter")
 
@@ -14,6 +16,7 @@ DEFAULTS = {
     "clocal": True, "raw": True, "vmin": 1, "vtime": 0, "exclusive": True, "locked": True, "low-latency": True,
     "dtr": True, "rts": True,
 }
+UART_LOCK = "/var/lock/LCK..ttyS1"
 OPEN = {"device": {"open": "always", "retry": "250ms..1s"}}
 
 
@@ -126,12 +129,32 @@ def test_rs485_where_the_driver_knows_none_of_it(guest, device):
 
 def test_a_lock_file_is_honoured_and_written(guest):
     """As minicom, picocom and cu make it: /var/lock/LCK..ttyS1 with a process number."""
-    lock = "/var/lock/LCK..ttyS1"
-    guest.ask(f"printf '%10d\\n' 1 >{lock}")
+    guest.ask(f"printf '%10d\\n' 1 >{UART_LOCK}")
     with gateway(guest, uart="") as served:
         waiting = served.event("link waiting")
-        assert lock in waiting["error"], waiting
-        guest.ask(f"rm {lock}")
+        assert UART_LOCK in waiting["error"], waiting
+        guest.ask(f"rm {UART_LOCK}")
         served.event("link open")
-        assert guest.ask(f"cat {lock}").split() == guest.ask("busybox pidof baudway").split()
-    assert guest.run(f"ls {lock}").returncode != 0
+        assert guest.ask(f"cat {UART_LOCK}").split() == guest.ask("busybox pidof baudway").split()
+    assert guest.run(f"ls {UART_LOCK}").returncode != 0
+
+
+def test_a_lock_file_goes_with_the_gateway_also_when_its_port_does_not_close(guest):
+    """As long as the far end has stopped us (XOFF), close(2) waits to send: longer than the gateway's end may take."""
+    with FarEnd(guest, "uart") as far, gateway(guest, uart="flow=xonxoff") as served, served.connect("uart") as client:
+        served.event("link open")
+        assert guest.run(f"ls {UART_LOCK}").returncode == 0
+        far.write(b"\x13")
+
+        def is_stopped():
+            heard = len(far.data)
+            client.sendall(b"?")
+            time.sleep(0.5)
+            return len(far.data) == heard
+
+        until(is_stopped, 20, "the port stopped")
+        client.sendall(bytes(1000))
+        served.signal(signal.SIGTERM)
+        until(lambda: guest.run(f"ls {UART_LOCK}").returncode != 0, 20, "no lock file", every=0.2)
+        far.write(b"\x11")  # until then the kernel keeps the process
+        assert served.wait(60) == 0

@@ -1,6 +1,7 @@
 // Lock files, in a folder of the test's own.
 
 import ByteStreams
+import Dispatch
 import Glibc
 import StreamTestKit
 import Testing
@@ -143,5 +144,62 @@ struct UUCPLockTests {
     }
     let path = folder.path
     #expect(await eventually { FileSystem.names(in: path) == [] })
+  }
+
+  @Test("is gone when the port's close counts as over, whoever has the value still")
+  func goneWithTheClose() async throws {
+    let pair = try TTYPair()
+    try await onLane { lane in
+      let port = TTYPort(pair.path, TTYSettings(), locks: locks)
+      let opened = try port.open(discardingInput: false).get()
+      let stream = TTYLine.stream(over: opened, of: port, on: lane.poller, queue: DispatchQueue(label: "port"))
+      #expect(FileSystem.names(in: folder.path).count == 1)
+      stream.close()
+      let settled = Gate()
+      Closings.settle([lane.closings], within: .seconds(30), on: lane.poller) { settled.open() }
+      await settled.wait(on: lane)
+      #expect(FileSystem.names(in: folder.path) == [])
+      withExtendedLifetime(opened) {}
+    }
+  }
+
+  @Test("is gone when an opening is undone, whoever has the value still")
+  func goneWithTheOpening() throws {
+    let pair = try TTYPair()
+    let opened = try TTYPort(pair.path, TTYSettings(), locks: locks).open(discardingInput: false).get()
+    #expect(FileSystem.names(in: folder.path).count == 1)
+    opened.close()
+    #expect(FileSystem.names(in: folder.path) == [])
+    withExtendedLifetime(opened) {}
+  }
+
+  @Test("is not left behind by who ends the process while a port's driver hangs in the close")
+  func hangingClose() async throws {
+    let pair = try TTYPair()
+    let url = try EndpointURL("tty://\(pair.path)")
+    let connector = TTYConnector(url, usb: USBPorts(), locks: locks)
+    let driver = DispatchSemaphore(value: 0)
+    defer { driver.signal() }
+    try await onLane { lane in
+      let stream = try await connector.opened(on: lane).get()
+      DeviceQueue.of(url.place).queue.async { driver.wait() }
+      stream.value.close()
+      let settled = Gate()
+      Closings.settle([lane.closings], within: .milliseconds(20), on: lane.poller) { settled.open() }
+      await settled.wait(on: lane)
+    }
+    #expect(FileSystem.names(in: folder.path).count == 1)
+    PortLocks.letGoOfAll()
+    #expect(FileSystem.names(in: folder.path) == [])
+  }
+
+  @Test("that was let go of early leaves the next one's in peace")
+  func letGoEarly() throws {
+    let first = try take()
+    PortLocks.letGoOfAll()
+    let second = try take()
+    first?.letGo()
+    #expect(second != nil && FileSystem.names(in: folder.path) == ["LCK..ttyUSB0"])
+    withExtendedLifetime((first, second)) {}
   }
 }

@@ -165,7 +165,10 @@ private final class Visit: Sendable {
     }
   }
 
-  private func leave(with code: Int32) { exit(code) }
+  private func leave(with code: Int32) {
+    PortLocks.letGoOfAll()
+    exit(code)
+  }
 
   /// At a signal: the terminal is given back before anything else. What is being opened is given up in order; a second signal ends
   /// at once.
@@ -182,6 +185,7 @@ private final class Visit: Sendable {
 
   private func fall(by number: Int32) {
     RawTerminal.leave()  // it may have been opened just then
+    PortLocks.letGoOfAll()
     signal(number, SIG_DFL)
     var these = sigset_t()  // Dispatch's threads block them
     sigemptyset(&these)

@@ -90,7 +90,7 @@ public struct TTYConnector: Connector {
         return .failure(error)
       }
     } undo: {
-      _ = $0.content.descriptor.take()
+      $0.content.close()
     } _: { result in
       done(
         result.map { opened in

@@ -41,7 +41,7 @@ final class TTYLine: SerialLine {
         // Who waits in the driver keeps the port open.
         waits.end()
         port.prepareToClose($0)
-      }, keeping: opened.lock, serialLine: line)
+      }, afterClose: { [lock = opened.lock] in lock?.letGo() }, serialLine: line)
     line.stream = stream
     return stream
   }

@@ -28,10 +28,16 @@ struct TTYPort: Sendable {
   /// An open port on its way to the lane.
   struct Opened: Sendable {
     let descriptor: DescriptorParcel
-    /// To be kept until the descriptor is closed, and let go of on the port's queue.
+    /// To be let go of when the descriptor is closed, on the port's queue.
     let lock: UUCPLock?
     /// What is in force.
     let line: LineSettings
+
+    /// For who does not want it any more.
+    func close() {
+      _ = descriptor.take()
+      lock?.letGo()
+    }
   }
 
   /// When a step fails, the port is closed again before this returns.

@@ -7,29 +7,54 @@ import CLinux
 import Glibc
 import Synchronization
 
-/// A lock of ours. Gone with the value: let go of it when the port is closed, on the port's queue.
+/// The locks of all ports that this process has open.
+public enum PortLocks {
+  /// Removes the lock files, also of ports that are being closed still: a driver that hangs would leave them behind. Only for who
+  /// ends the process, right before that; until then other programs take these ports for free.
+  public static func letGoOfAll() { UUCPLock.letGoOfAll() }
+}
+
+/// A lock of ours: let go of it when the port is closed, on the port's queue; at the latest it is gone with the value.
 final class UUCPLock: Sendable {
   private let path: String
 
+  /// By path, whose each is.
+  fileprivate typealias Held = [String: ObjectIdentifier]
+
   // What this process holds: a file with our number that is not among them was left by one before us, as in a container,
   // where everybody is process 1.
-  private static let held = Mutex<Set<String>>([])
+  private static let held = Mutex<Held>([:])
 
   /// The file is there.
-  fileprivate init(_ path: String) { self.path = path }
+  fileprivate init(_ path: String, _ held: inout Held) {
+    self.path = path
+    held[path] = ObjectIdentifier(self)
+  }
 
-  deinit {
+  deinit { letGo() }
+
+  /// The file is gone then. A closing has to say so before it counts as over, whoever still has the value. Does nothing the second time.
+  func letGo() {
     Self.held.withLock { held in
-      // After a mistake of others it may be theirs.
-      if UUCPLocks.pid(in: path) == getpid() { unlink(path) }
-      held.remove(path)
+      guard held[path] == ObjectIdentifier(self) else { return }
+      Self.remove(path, &held)
     }
+  }
+
+  fileprivate static func letGoOfAll() {
+    held.withLock { held in for path in held.keys { remove(path, &held) } }
+  }
+
+  private static func remove(_ path: String, _ held: inout Held) {
+    // After a mistake of others it may be theirs.
+    if UUCPLocks.pid(in: path) == getpid() { unlink(path) }
+    held[path] = nil
   }
 
   /// For those who look at lock files or make some: one at a time in this process, so that its own never get in each other's
   /// way. Among processes only the file system decides.
   fileprivate static func alone<Answer: Sendable>(
-    _ body: (inout Set<String>) throws(OpenFailure) -> Answer
+    _ body: (inout Held) throws(OpenFailure) -> Answer
   ) throws(OpenFailure) -> Answer {
     try held.withLock { held throws(OpenFailure) in try body(&held) }
   }
@@ -60,9 +85,7 @@ struct UUCPLocks: Sendable {
         case .free: break
         }
         switch make(ours) {
-        case .made:
-          held.insert(ours)
-          return UUCPLock(ours)
+        case .made: return UUCPLock(ours, &held)
         case .isThere: continue
         case .impossible: return nil
         }
@@ -86,8 +109,8 @@ struct UUCPLocks: Sendable {
     case held(pid_t?)
   }
 
-  private func look(at path: String, _ held: Set<String>) -> State {
-    if held.contains(path) { return .held(getpid()) }  // whatever others wrote over it
+  private func look(at path: String, _ held: UUCPLock.Held) -> State {
+    if held[path] != nil { return .held(getpid()) }  // whatever others wrote over it
     var status = stat()
     guard lstat(path, &status) == 0 else { return .free }
     guard let pid = Self.pid(in: path) else {
@@ -109,7 +132,7 @@ struct UUCPLocks: Sendable {
   }
 
   /// Moves it away first: another process that found it stale may have put its own there by now, and that goes back.
-  private func removeStale(_ path: String, _ held: Set<String>) -> Bool {
+  private func removeStale(_ path: String, _ held: UUCPLock.Held) -> Bool {
     let aside = temporaryName()
     guard rename(path, aside) == 0 else { return errno == ENOENT }
     if case .held = look(at: aside, held) { _ = link(aside, path) }
