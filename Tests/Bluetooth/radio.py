@@ -3,6 +3,7 @@ import pathlib
 import subprocess
 import threading
 
+import machine
 from kit import until
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -23,6 +24,7 @@ class Air:
     programs = STATE / "bin"
 
     def __init__(self, guest, life: int = 1100):
+        machine.refuse_outdated(machine.programs(HERE / "programs", self.programs), by="Tests/Bluetooth/prepare")
         self.guest, self._relay = guest, None
         self._process = subprocess.Popen(
             [STATE / "venv/bin/python", HERE / "devices.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -42,15 +44,15 @@ class Air:
 
     def adapter(self, order: str = "state") -> str:
         """up, down or state; answers none, off or on."""
-        return self.guest.ask(f"{STATE}/bin/adapter {order}").strip()
+        return self.guest.ask(f"{self.programs}/adapter {order}").strip()
 
     def plug(self, on: bool = True):
         assert self._relay is None
-        self._relay = self.guest.call(f"exec {STATE}/bin/relay 10.0.2.2 {self._port}")
+        self._relay = self.guest.call(f"exec {self.programs}/relay 10.0.2.2 {self._port}")
         until(lambda: self.adapter() != "none", 20, "an adapter", every=0.1)
         if on:
             # A new one is being set up for a moment and busy so long.
-            until(lambda: self.guest.run(f"{STATE}/bin/adapter up").returncode == 0, 20, "an adapter that is on", every=0.1)
+            until(lambda: self.guest.run(f"{self.programs}/adapter up").returncode == 0, 20, "an adapter that is on", every=0.1)
 
     def pull(self):
         if self._relay is None:

@@ -45,7 +45,7 @@ class Bare:
     """The relay, running in the machine. `inside` is its process there."""
 
     def __init__(self, guest, words: str):
-        self._call = guest.call(f"echo $$; exec {radio.STATE}/bin/bare {PORT} {words}")
+        self._call = guest.call(f"echo $$; exec {radio.Air.programs}/bare {PORT} {words}")
         self._call.until(lambda text: "listening" in text)
         self.inside, self._address, self._times = int(self._call.output.split()[0]), guest.door(PORT), 0
 
@@ -83,7 +83,7 @@ class Ours(GuestGateway):
 
 def usage(guest, pid: int) -> tuple[int, int]:
     """Nanoseconds of CPU and context switches so far."""
-    words = guest.ask(f"{radio.STATE}/bin/usage {pid}").split()
+    words = guest.ask(f"{radio.Air.programs}/usage {pid}").split()
     return int(words[0]), int(words[1])
 
 

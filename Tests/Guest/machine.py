@@ -25,12 +25,27 @@ import tempfile
 import threading
 import time
 
-STATE = pathlib.Path(__file__).resolve().parents[2] / ".build" / "guest"
+HERE = pathlib.Path(__file__).resolve().parent
+STATE = HERE.parents[1] / ".build" / "guest"
 AGENT_PORT = 7
 # What the machine has cached of the host's files: those that changed since would go on being seen as they were.
 FORGET = "echo 2 >/proc/sys/vm/drop_caches\n"
 # FTDI adapters, by the name of their far end: what is said of each at the USB bus.
 ADAPTERS = {"usb": "BW000001", "usb2": "BW000002"}
+
+
+def refuse_outdated(made: list[tuple[pathlib.Path, pathlib.Path]], by: str):
+    """Ends in one line where one is missing, or older than its source: what is seen would not be what the source says."""
+    for product, source in made:
+        if not product.exists():
+            sys.exit(f"{product} is missing: run {by}")
+        if product.stat().st_mtime < source.stat().st_mtime:
+            sys.exit(f"{product} is older than its source: run {by}")
+
+
+def programs(sources: pathlib.Path, folder: pathlib.Path) -> list[tuple[pathlib.Path, pathlib.Path]]:
+    """What is made of the C files there, each with its source."""
+    return [(folder / source.stem, source) for source in sorted(sources.glob("*.c"))]
 
 
 class Machine:
@@ -45,6 +60,8 @@ class Machine:
     def boot(cls, life: int = 1100, devices=()) -> "Machine":
         """Starts one and waits until it takes commands. It ends itself after `life` seconds, come what may. `devices`:
         further words for QEMU's command line."""
+        inside = [(STATE / "initramfs.cpio", HERE / "machine" / source) for source in ("agent.c", "init")]
+        refuse_outdated(inside + programs(HERE / "programs", STATE / "bin"), by="Tests/Guest/image")
         machine = cls(tempfile.mkdtemp(prefix="bwm-"))
         machine.process = subprocess.Popen(
             ["timeout", "-k", "5", str(life), *machine.command_line(), *devices], stdin=subprocess.DEVNULL,
