@@ -108,7 +108,9 @@ public final class BlockingStream: ByteStream, PollHandler {
         switch errno {
         case EINTR: continue
         // Whoever shares it has made it non-blocking.
-        case EAGAIN: Self.wait(raw, POLLIN)
+        case EAGAIN:
+          var one = pollfd(fd: raw, events: Int16(POLLIN), revents: 0)
+          poll(&one, 1, 1000)
         case EIO:  // a terminal that hung up
           count = 0
         default: failure = SystemError("read")
@@ -118,11 +120,6 @@ public final class BlockingStream: ByteStream, PollHandler {
       filled = max(0, count)
     }
     return failure.map { .failed($0) } ?? .bytes(bytes)
-  }
-
-  private static func wait(_ raw: Int32, _ events: Int32) {
-    var one = pollfd(fd: raw, events: Int16(events), revents: 0)
-    _ = poll(&one, 1, 1000)
   }
 
   // MARK: - Writing
@@ -152,20 +149,12 @@ public final class BlockingStream: ByteStream, PollHandler {
   public var holdsUnit: Bool { isWriting }
 
   private static func blockingWrite(_ bytes: [UInt8], _ raw: Int32) -> SystemError? {
-    var done = 0
-    while done < bytes.count {
-      let count = bytes.withUnsafeBytes { Glibc.write(raw, $0.baseAddress! + done, $0.count - done) }
-      if count >= 0 {
-        done += count
-        continue
-      }
-      switch errno {
-      case EINTR: continue
-      case EAGAIN: wait(raw, POLLOUT)
-      default: return SystemError("write")
-      }
+    do throws(SystemError) {
+      try writeAll(bytes, to: raw)
+      return nil
+    } catch {
+      return error
     }
-    return nil
   }
 
   // MARK: - The end

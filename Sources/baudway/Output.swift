@@ -6,18 +6,10 @@ import Glibc
 
 /// Everything to standard output, or a line on standard error and the exit code that fits.
 func put(_ bytes: some Sequence<UInt8>) throws {
-  let bytes = Array(bytes)
-  var rest = bytes[...]
-  while !rest.isEmpty {
-    let count = rest.withUnsafeBytes { write(STDOUT_FILENO, $0.baseAddress!, $0.count) }
-    if count > 0 {
-      rest = rest.dropFirst(count)
-    } else if errno == EAGAIN {
-      var wait = pollfd(fd: STDOUT_FILENO, events: Int16(POLLOUT), revents: 0)
-      poll(&wait, 1, 1000)
-    } else if errno != EINTR {
-      throw unwritten(SystemError("write"))
-    }
+  do throws(SystemError) {
+    try writeAll(Array(bytes), to: STDOUT_FILENO)
+  } catch {
+    throw unwritten(error)
   }
 }
 

@@ -1,6 +1,7 @@
 // The swift-log backend: a line per entry, as text for people or as JSON for programs, to standard error. It blocks when
 // the pipe does; StatusLog calls it on a queue of its own.
 
+import ByteStreams
 import Glibc
 import Logging
 
@@ -79,21 +80,7 @@ public struct LineLogHandler: LogHandler {
   }
 
   private func write(_ line: String) {
-    var line = line
-    line.withUTF8 { bytes in
-      var rest = UnsafeRawBufferPointer(bytes)[...]
-      while !rest.isEmpty {
-        let count = Glibc.write(descriptor, UnsafeRawBufferPointer(rebasing: rest).baseAddress!, rest.count)
-        if count > 0 {
-          rest = rest.dropFirst(count)
-        } else if errno == EAGAIN {
-          // Somebody made the terminal non-blocking under us: wait for it here, where only the log waits.
-          var wait = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
-          poll(&wait, 1, 1000)
-        } else if errno != EINTR {
-          return  // nobody reads any more; there is nowhere left to say so
-        }
-      }
-    }
+    // Where nobody reads any more there is nowhere left to say so.
+    try? writeAll(Array(line.utf8), to: descriptor)
   }
 }

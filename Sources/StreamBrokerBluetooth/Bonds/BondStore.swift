@@ -115,12 +115,10 @@ struct BondStore: Sendable {
         throw fault("fchown")
       }
       guard fchmod(file.raw, 0o600) == 0 else { throw fault("fchmod") }
-      var rest = bytes[...]
-      while !rest.isEmpty {
-        let count = rest.withUnsafeBytes { Glibc.write(file.raw, $0.baseAddress!, $0.count) }
-        if count < 0, errno == EINTR { continue }
-        if count <= 0 { throw fault("write") }
-        rest = rest.dropFirst(count)
+      do throws(SystemError) {
+        try writeAll(bytes, to: file.raw)
+      } catch {
+        throw .file(path: path, error)
       }
       guard fsync(file.raw) == 0 else { throw fault("fsync") }
       guard renameat(folder, temporary, folder, name) == 0 else { throw fault("rename") }
