@@ -10,9 +10,9 @@ struct NearbyListTests {
   ) throws -> NearbyDevice {
     var data: [UInt8] = []
     if let name { data += [UInt8(name.utf8.count + 1), 9] + Array(name.utf8) }
-    if !services.isEmpty { data += [UInt8(2 * services.count + 1), 3] + services.flatMap(ATTMessage.bytes) }
+    if !services.isEmpty { data += [UInt8(2 * services.count + 1), 3] + services.flatMap(LittleEndian.bytes) }
     let head: [UInt8] = [last, 0, 0, 0, 0, 0xC0, kind, UInt8(bitPattern: strength), 0, 0, 0, 0]
-    return NearbyDevice(try #require(FoundDevice((head + ATTMessage.bytes(UInt16(data.count)) + data)[...])))
+    return NearbyDevice(try #require(FoundDevice((head + LittleEndian.bytes(UInt16(data.count)) + data)[...])))
   }
 
   private func list(_ devices: NearbyDevice..., service: String? = nil) -> NearbyList {

@@ -26,14 +26,8 @@ extension BluetoothHostTests {
     ) { _ in
     }
     try await onLane { lane in
-      let host = BluetoothHost(
-        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper,
-        patience: .seconds(60))
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?channel=3&security=medium")) { news in
-        told.post { _, story in story.hear(news) }
-      }
+      let host = host(machine, bonds: keeper, on: lane)
+      let story = try open("?channel=3&security=medium", of: host, on: lane)
       try await onOwnThread {
         try machine.play(0, until: 7)
         order.words.withLock { $0.append("connectable") }
@@ -53,14 +47,8 @@ extension BluetoothHostTests {
     let kernel = BondKeeperTests.Machine()
     let keeper = kernel.keeper(folder / "bonds")
     try await onLane { lane in
-      let host = BluetoothHost(
-        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper,
-        patience: .seconds(60))
-      let story = Story()
-      let told = Resident(story, on: lane)
-      host.open(1, try Self.offer("?channel=3")) { news in
-        told.post { _, story in story.hear(news) }
-      }
+      let host = host(machine, bonds: keeper, on: lane)
+      let story = try open("?channel=3", of: host, on: lane)
       for tries in 1...2 {
         try await onOwnThread { try machine.play(0, until: 4) }
         await story.wait(tries, on: lane)

@@ -92,7 +92,7 @@ struct BluetoothHostTests {
     }
 
     static func event(_ code: UInt16, _ adapter: UInt16, _ parameters: [UInt8]) -> [UInt8] {
-      [code, adapter, UInt16(parameters.count)].flatMap(ATTMessage.bytes) + parameters
+      [code, adapter, UInt16(parameters.count)].flatMap(LittleEndian.bytes) + parameters
     }
   }
 
@@ -126,9 +126,9 @@ struct BluetoothHostTests {
   }
 
   /// One that awaits the kernel's answers as long as a busy machine may take.
-  private func host(_ machine: Machine, on lane: isolated Lane) -> BluetoothHost {
+  func host(_ machine: Machine, bonds keeper: BondKeeper? = nil, on lane: isolated Lane) -> BluetoothHost {
     BluetoothHost(
-      on: lane.poller, services: services(lane.poller), sockets: machine.sockets, patience: .seconds(60))
+      on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper, patience: .seconds(60))
   }
 
   static func offer(_ text: String) throws -> RFCOMMOffer {
@@ -143,7 +143,7 @@ struct BluetoothHostTests {
   }
 
   /// What is told of an offer from now on.
-  private func open(
+  func open(
     _ text: String, _ number: UInt64 = 1, of host: BluetoothHost, on lane: isolated Lane
   ) throws -> Story {
     let story = Story()

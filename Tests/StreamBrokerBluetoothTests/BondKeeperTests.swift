@@ -60,7 +60,7 @@ struct BondKeeperTests {
         let status = statuses.withLock { $0[code] ?? 0 }
         let event = before.withLock { $0[code] } ?? []
         if !event.isEmpty { send(raw, event) }
-        if let status { send(raw, Self.event(1, ATTMessage.bytes(code) + [status])) }
+        if let status { send(raw, Self.event(1, LittleEndian.bytes(code) + [status])) }
       }
       end.withLock { $0 = -1 }
     }
@@ -70,7 +70,7 @@ struct BondKeeperTests {
     func say(_ code: UInt16, _ parameters: [UInt8]) { send(end.withLock { $0 }, Self.event(code, parameters)) }
 
     static func event(_ code: UInt16, _ parameters: [UInt8]) -> [UInt8] {
-      [code, 1, UInt16(parameters.count)].flatMap(ATTMessage.bytes) + parameters
+      [code, 1, UInt16(parameters.count)].flatMap(LittleEndian.bytes) + parameters
     }
 
     /// What was answered to those who want to be paired.

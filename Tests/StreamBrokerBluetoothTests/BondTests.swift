@@ -46,10 +46,9 @@ struct PairingNewsTests {
     #expect(news(0x0B, place + [0, 0, 0, 0, 6, 0] + name) == .linked(Keys.lamp))
     #expect(news(0x0C, place + [4]) == .unlinked(Keys.lamp, byAuthentication: true))
     #expect(news(0x0C, place + [3]) == .unlinked(Keys.lamp, byAuthentication: false))
-    #expect(news(0x0D, place + [4]) == .linkFailed(Keys.lamp, status: 4))
     #expect(news(0x0E, place + [0]) == .asksForPIN(Keys.lamp))
     #expect(news(0x10, place) == .asksForNumber(Keys.lamp))
-    #expect(news(0x11, place + [5]) == .failed(Keys.lamp, status: 5))
+    #expect(news(0x11, place + [5]) == .failed(Keys.lamp))
   }
 
   @Test("is not believed when it is cut off, of no kind, or a key that could not be loaded again")

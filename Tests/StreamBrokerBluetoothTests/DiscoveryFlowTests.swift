@@ -20,7 +20,7 @@ struct DiscoveryFlowTests {
   private static func classic(wantsName: Bool, _ advertised: [UInt8] = []) -> ManagementEvent? {
     Kernel.event(
       0x12, 0,
-      [1, 0, 0, 1, 0xAA, 0, 0, 0xC4, wantsName ? 1 : 0, 0, 0, 0] + ATTMessage.bytes(UInt16(advertised.count))
+      [1, 0, 0, 1, 0xAA, 0, 0, 0xC4, wantsName ? 1 : 0, 0, 0, 0] + LittleEndian.bytes(UInt16(advertised.count))
         + advertised)
   }
 

@@ -28,20 +28,21 @@ struct PaperDevice {
       return [1, opcode, 0, 0, refusal.code]
     }
     switch opcode {
-    case 0x02: return mtu.map { [3] + ATTMessage.bytes(UInt16($0)) } ?? [1, 2, 0, 0, 6]
+    case 0x02: return mtu.map { [3] + LittleEndian.bytes(UInt16($0)) } ?? [1, 2, 0, 0, 6]
     case 0x06:
       guard Array(request[7...]) == Self.uuid(service) else { return [1, 6, 1, 0, 0x0A] }
-      return [7] + ATTMessage.bytes(range.lowerBound) + ATTMessage.bytes(range.upperBound)
+      return [7] + LittleEndian.bytes(range.lowerBound) + LittleEndian.bytes(range.upperBound)
     case 0x08:
-      let from = ATTMessage.word(request[1...])
+      let from = LittleEndian.word(request[1...])
       guard let value = values.first(where: { $0.handle - 1 >= from }) else { return [1, 8, 1, 0, 0x0A] }
       let item =
-        ATTMessage.bytes(value.handle - 1) + [value.properties] + ATTMessage.bytes(value.handle) + Self.uuid(value.uuid)
+        LittleEndian.bytes(value.handle - 1) + [value.properties] + LittleEndian.bytes(value.handle)
+        + Self.uuid(value.uuid)
       return [9, UInt8(item.count)] + item
     case 0x04:
-      let range = ATTMessage.word(request[1...])...ATTMessage.word(request[3...])
+      let range = LittleEndian.word(request[1...])...LittleEndian.word(request[3...])
       guard let found = values.compactMap(\.switchAt).first(where: range.contains) else { return [1, 4, 1, 0, 0x0A] }
-      return [5, 1] + ATTMessage.bytes(found) + [0x02, 0x29]
+      return [5, 1] + LittleEndian.bytes(found) + [0x02, 0x29]
     case 0x12: return [0x13]
     default: return [1, opcode, 0, 0, 6]
     }

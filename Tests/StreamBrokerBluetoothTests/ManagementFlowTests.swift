@@ -8,15 +8,15 @@ import Testing
 /// What the kernel says, as it is written.
 enum Kernel {
   static func event(_ code: UInt16, _ adapter: UInt16, _ parameters: [UInt8]) -> ManagementEvent? {
-    ManagementEvent([code, adapter, UInt16(parameters.count)].flatMap(ATTMessage.bytes) + parameters)
+    ManagementEvent([code, adapter, UInt16(parameters.count)].flatMap(LittleEndian.bytes) + parameters)
   }
   static func answer(
     _ command: ManagementCommand.Code, _ adapter: UInt16, _ content: [UInt8] = [], status: UInt8 = 0
   ) -> ManagementEvent? {
-    event(status == 0 ? 1 : 2, adapter, ATTMessage.bytes(command.rawValue) + [status] + content)
+    event(status == 0 ? 1 : 2, adapter, LittleEndian.bytes(command.rawValue) + [status] + content)
   }
   static func list(_ indexes: UInt16...) -> ManagementEvent? {
-    answer(.indexList, 0xFFFF, ([UInt16(indexes.count)] + indexes).flatMap(ATTMessage.bytes))
+    answer(.indexList, 0xFFFF, ([UInt16(indexes.count)] + indexes).flatMap(LittleEndian.bytes))
   }
   /// hciN has the address 00:…:0N. Settings: bit 0 is power, bit 7 BR/EDR, bit 9 LE.
   static func information(
@@ -31,7 +31,7 @@ enum Kernel {
   ) -> ManagementEvent? {
     let data = advertised.flatMap { [UInt8($0.count)] + $0 }
     return event(
-      0x12, adapter, [last, 0, 0, 0, 0, 0xC0, kind, 0xC4, 0, 0, 0, 0] + ATTMessage.bytes(UInt16(data.count)) + data)
+      0x12, adapter, [last, 0, 0, 0, 0, 0xC0, kind, 0xC4, 0, 0, 0, 0] + LittleEndian.bytes(UInt16(data.count)) + data)
   }
 }
 

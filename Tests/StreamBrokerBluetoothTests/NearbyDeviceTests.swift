@@ -54,10 +54,10 @@ enum Heard {
   ) -> FoundDevice? {
     let data = parts.flatMap { [UInt8($0.count)] + $0 }
     let head = address.reversed() + [kind, UInt8(bitPattern: strength), 0, 0, 0, 0]
-    return FoundDevice((head + ATTMessage.bytes(UInt16(data.count)) + data)[...])
+    return FoundDevice((head + LittleEndian.bytes(UInt16(data.count)) + data)[...])
   }
   static func name(_ text: String) -> [UInt8] { [9] + Array(text.utf8) }
-  static func services(_ uuids: UInt16...) -> [UInt8] { [3] + uuids.flatMap(ATTMessage.bytes) }
+  static func services(_ uuids: UInt16...) -> [UInt8] { [3] + uuids.flatMap(LittleEndian.bytes) }
   static func service(_ uuid: String) -> [UInt8] { [7] + (BluetoothUUID(uuid)?.bytes.reversed() ?? []) }
 }
 

@@ -43,11 +43,12 @@ struct OpeningDeadlineTests {
   @Test("give up a management channel that is never made")
   func management() throws {
     let making = Hanging()
-    let step = AdapterStep(AdapterFlow(nil), bonds: nil, on: poller, making: { _, _ in making }) { _ in
-    } broke: { _ in
-    }
     var failure: OpenFailure?
-    step.start { if case .failure(let why) = $0 { failure = why } }
+    let step = AdapterStep(AdapterFlow(nil), bonds: nil, on: poller, making: { _, _ in making }) { _ in
+    } failed: {
+      failure = $0
+    }
+    step.start { _ in }
     pass(AdapterStep.patience - .seconds(1))
     #expect(failure == nil && !making.isCancelled)
     pass(.seconds(1))
@@ -64,6 +65,7 @@ struct OpeningDeadlineTests {
     defer { device.hangUp() }
     let keeper = BondKeeper(path: "/nowhere/bonds", kernel: BondKeeper.Kernel(), via: queue) { _ in }
     var made: ((Result<DescriptorParcel, OpenFailure>) -> Void)?
+    var failure: OpenFailure?
     let step = AdapterStep(
       AdapterFlow(nil), bonds: keeper, on: poller,
       making: { _, done in
@@ -71,10 +73,10 @@ struct OpeningDeadlineTests {
         return Hanging()
       }
     ) { _ in
-    } broke: { _ in
+    } failed: {
+      failure = $0
     }
-    var failure: OpenFailure?
-    step.start { if case .failure(let why) = $0 { failure = why } }
+    step.start { _ in }
     made?(.success(parcel))
     #expect(device.hear() == ManagementCommand.list.encoded)
     try device.say([1, 0, 0xFF, 0xFF, 7, 0, 3, 0, 0, 1, 0, 0, 0])

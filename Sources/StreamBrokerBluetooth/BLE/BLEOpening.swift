@@ -1,5 +1,5 @@
 // One opening, step by step: adapter, scan, connection, encryption, look-up. Each step is a flow that decides and has a time of its own,
-// and one of the calls below; what is under way is in `underWay` alone, so that it can be given up at any time.
+// and one of the calls below; what is under way is in `ground`, `connecting` or `underWay`, so that it can be given up at any time.
 
 internal import CBluetooth
 import ByteStreams
@@ -22,6 +22,8 @@ final class BLEOpening: Opening {
   private var facts = DeviceFacts()
   private var connecting: ConnectStep?
   private var secureFlow: SecureFlow?
+  // Of a channel, should the kernel not say (Bluetooth Core, L2CAP, section 4.22).
+  private static let leastMTU = 23
 
   init(
     _ plan: BLEConnector.Plan, on poller: Poller, hear: @escaping @Sendable (String) -> Void,
@@ -38,17 +40,13 @@ final class BLEOpening: Opening {
   func start() {
     let ground = AdapterStep(AdapterFlow(plan.adapter), bonds: plan.bonds, on: poller) { [weak self] in
       self?.handle($0)
-    } broke: { [weak self] in
+    } failed: { [weak self] in
       self?.finish(.failure($0))
     }
     self.ground = ground
-    ground.start { [self] result in
-      switch result {
-      case .failure(let failure): finish(.failure(failure))
-      case .success(let ready):
-        self.ready = ready
-        if let device = plan.device { connect(to: device) } else { scan(on: ready.adapter) }
-      }
+    ground.start { [self] ready in
+      self.ready = ready
+      if let device = plan.device { connect(to: device) } else { scan(on: ready.adapter) }
     }
   }
 
@@ -89,7 +87,8 @@ final class BLEOpening: Opening {
       // Who may not scan takes it for what most are.
       if let address = plan.scan.address { connect(to: LEAddress(address: address, isRandom: false)) }
     case .giveUp(let fault):
-      fail("find \(plan.scan)", fault == .isGone ? SystemError("find", EHOSTUNREACH) : nil, fault.advice)
+      let cause = fault == .isGone ? SystemError("find", EHOSTUNREACH) : nil
+      finish(.failure(OpenFailure("find \(plan.scan)", cause, advice: fault.advice)))
     case .found(let found, let ending):
       if let ending { ground?.send(ending) }
       facts = NearbyDevice(found).facts
@@ -120,17 +119,17 @@ final class BLEOpening: Opening {
       switch result {
       case .success(let socket): connected(socket, target)
       case .failure(.unmade(let failure)): finish(.failure(failure))
-      case .failure(.fault(let fault)): fail(target.failure(fault), at: target)
+      case .failure(.fault(let fault)): fail(target.failure(fault))
       }
     }
   }
 
   private func connected(_ socket: DescriptorParcel, _ target: LETarget) {
-    guard target.psm == nil else { return secure(socket, target) }
+    guard target.psm == nil else { return secure(socket) }
     let conversation = GATTConversation(socket, GATTLookUp(plan.gatt), on: poller) { [self] result in
       switch result {
       case .failure(.notEncrypted): failSilently()
-      case .failure(let failure): fail(failure.failure(plan.gatt, at: target), at: target)
+      case .failure(let failure): fail(failure.failure(plan.gatt, at: target))
       case .success(let found):
         guard let descriptor = found.socket.take() else { return }
         facts.mtu = found.plan.mtu
@@ -155,15 +154,15 @@ final class BLEOpening: Opening {
   }
 
   /// A channel that is to be encrypted carries nothing before it is.
-  private func secure(_ socket: DescriptorParcel, _ target: LETarget) {
+  private func secure(_ socket: DescriptorParcel) {
     guard let descriptor = socket.take() else { return }
     let raw = descriptor.raw
     let parcel = DescriptorParcel(descriptor)
     let open = { [self] in
       guard let descriptor = parcel.take() else { return }
-      let longest = Int(bluetooth_send_mtu(raw))
-      facts.mtu = longest > 0 ? longest : 23
-      finish(BluetoothStream(descriptor, longestMessage: facts.mtu ?? 23, isLE: true, on: poller, knowing: facts))
+      let longest = max(Self.leastMTU, Int(bluetooth_send_mtu(raw)))
+      facts.mtu = longest
+      finish(BluetoothStream(descriptor, longestMessage: longest, isLE: true, on: poller, knowing: facts))
     }
     guard let security, security != .low else { return open() }
     setDeadline(SecureFlow.patience) { [self] in failSilently() }
@@ -181,17 +180,10 @@ final class BLEOpening: Opening {
     deadline = poller.timers.after(time, over)
   }
 
-  private func fail(_ attempt: String, _ cause: SystemError?, _ advice: String?) {
-    finish(.failure(OpenFailure(attempt, cause, advice: advice)))
-  }
-
-  /// The link could not be made, or broke: pairing may know why.
-  private func fail(_ failure: OpenFailure, at target: LETarget) {
+  /// The link could not be made, or broke.
+  private func fail(_ failure: OpenFailure) {
     ground?.readAll()
-    guard let flow = secureFlow, let fault = flow.fault(of: failure.cause?.errno) else {
-      return finish(.failure(failure))
-    }
-    finish(.failure(fault.failure(failure.attempt, failure.cause, flow.device)))
+    finish(.failure(secureFlow?.explained(failure) ?? failure))
   }
 
   private func failSilently() {
@@ -199,8 +191,7 @@ final class BLEOpening: Opening {
   }
 
   private func fail(_ fault: SecureFlow.Fault) {
-    guard let device = secureFlow?.device else { return }
-    finish(.failure(fault.failure("secure the link with \(device)", nil, device)))
+    if let flow = secureFlow { finish(.failure(flow.failure(fault))) }
   }
 
   private func finish(_ result: Result<any ByteStream, OpenFailure>) {

@@ -7,7 +7,7 @@ import ByteStreams
 import Glibc
 import Synchronization
 
-public enum BluetoothDaemon {
+enum BluetoothDaemon {
   private static let sdp: UInt16 = 0x0001
   private static let att: UInt16 = 0x001F
 

@@ -107,7 +107,7 @@ struct BondFile: Hashable, Sendable {
     guard let address = BluetoothAddress(String(words[1])) else {
       throw Problem(line: line, message: "the second word is no device's address")
     }
-    guard let kind = AddressKind.all.first(where: { $0.word == words[2] }) else {
+    guard let kind = AddressKind.allCases.first(where: { $0.word == words[2] }) else {
       throw Problem(line: line, message: "the third word is none of classic, public, random")
     }
     var bond = Bond(adapter, PairedAddress(address, kind), [])

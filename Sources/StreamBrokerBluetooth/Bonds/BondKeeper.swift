@@ -59,7 +59,8 @@ public final class BondKeeper: Sendable {
   /// For each answer.
   private static let patience = Duration.seconds(2)
 
-  /// `tell` is called on a queue of its own kind, and must not block.
+  /// Keeps them in the file at `path`, which is made when there is something to keep. `tell` is called on the keeper's queue, and must
+  /// not block.
   public convenience init(path: String, tell: @escaping @Sendable (News) -> Void = { _ in }) {
     self.init(path: path, kernel: Kernel(), tell: tell)
   }

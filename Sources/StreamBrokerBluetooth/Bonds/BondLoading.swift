@@ -19,7 +19,7 @@ enum BondLoading {
       let keys = bonds.flatMap { bond in
         bond.keys.filter { $0.kind == kind }.map { bond.device.encoded + $0.bytes }
       }
-      let parameters = first + ATTMessage.bytes(UInt16(clamping: keys.count)) + keys.joined()
+      let parameters = first + LittleEndian.bytes(UInt16(clamping: keys.count)) + keys.joined()
       commands.append(ManagementCommand(code: code, adapter: index, parameters: parameters))
     }
     let noDebugKeys: [UInt8] = [0]

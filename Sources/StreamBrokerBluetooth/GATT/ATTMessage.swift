@@ -52,7 +52,7 @@ enum ATTMessage: Hashable, Sendable {
       self = .refusal(of: content[content.startIndex], code: content[content.startIndex + 3])
     case 0x02, 0x03:
       guard content.count == 2 else { throw Fault(what: "an MTU of another length") }
-      self = opcode == 0x02 ? .mtuRequest(Int(Self.word(content))) : .mtu(Int(Self.word(content)))
+      self = opcode == 0x02 ? .mtuRequest(Int(LittleEndian.word(content))) : .mtu(Int(LittleEndian.word(content)))
     case 0x05: self = .types(try Self.types(content))
     case 0x07: self = .groups(try Self.groups(content))
     case 0x09: self = .values(try Self.values(content))
@@ -60,7 +60,7 @@ enum ATTMessage: Hashable, Sendable {
     case 0x13: self = .written
     case 0x1B, 0x1D:
       guard content.count >= 2 else { throw Fault(what: "a value without a handle") }
-      let handle = Self.word(content)
+      let handle = LittleEndian.word(content)
       self =
         opcode == 0x1B ? .notification(handle, content.dropFirst(2)) : .indication(handle, content.dropFirst(2))
     // Even ones are a client's (section 3.3); those with bit 6 are commands, and are not answered.
@@ -72,7 +72,7 @@ enum ATTMessage: Hashable, Sendable {
   /// What has to be said to a request of the device, who may be a client as well; nil to all else. We have no attributes.
   func answer(mtu: Int) -> [UInt8]? {
     switch self {
-    case .mtuRequest: [0x03] + Self.bytes(UInt16(clamping: mtu))
+    case .mtuRequest: [0x03] + LittleEndian.bytes(UInt16(clamping: mtu))
     case .request(let opcode): [0x01, opcode, 0, 0, 0x06]  // request not supported
     case .indication: Self.confirmation
     default: nil
@@ -82,14 +82,14 @@ enum ATTMessage: Hashable, Sendable {
   private static func types(_ content: ArraySlice<UInt8>) throws(Fault) -> [TypedHandle] {
     guard let format = content.first, format == 1 || format == 2 else { throw Fault(what: "types of no known form") }
     return try items(content.dropFirst(), of: format == 1 ? 4 : 18).compactMap { item in
-      BluetoothUUID(reversed: item.dropFirst(2)).map { TypedHandle(handle: word(item), type: $0) }
+      BluetoothUUID(reversed: item.dropFirst(2)).map { TypedHandle(handle: LittleEndian.word(item), type: $0) }
     }
   }
 
   private static func groups(_ content: ArraySlice<UInt8>) throws(Fault) -> [ClosedRange<UInt16>] {
     var groups: [ClosedRange<UInt16>] = []
     for item in try items(content, of: 4) {
-      let (first, last) = (word(item), word(item.dropFirst(2)))
+      let (first, last) = (LittleEndian.word(item), LittleEndian.word(item.dropFirst(2)))
       guard 1 <= first, first <= last else { throw Fault(what: "a group from \(first) to \(last)") }
       groups.append(first...last)
     }
@@ -99,21 +99,13 @@ enum ATTMessage: Hashable, Sendable {
   private static func values(_ content: ArraySlice<UInt8>) throws(Fault) -> [HandleAndValue] {
     guard let length = content.first, length >= 2 else { throw Fault(what: "values without handles") }
     return try items(content.dropFirst(), of: Int(length)).map {
-      HandleAndValue(handle: word($0), value: $0.dropFirst(2))
+      HandleAndValue(handle: LittleEndian.word($0), value: $0.dropFirst(2))
     }
   }
 
   private static func items(_ content: ArraySlice<UInt8>, of size: Int) throws(Fault) -> [ArraySlice<UInt8>] {
     guard !content.isEmpty, content.count.isMultiple(of: size) else { throw Fault(what: "a list that is cut off") }
     return stride(from: content.startIndex, to: content.endIndex, by: size).map { content[$0..<$0 + size] }
-  }
-
-  static func word(_ bytes: ArraySlice<UInt8>) -> UInt16 {
-    UInt16(bytes[bytes.startIndex]) | UInt16(bytes[bytes.startIndex + 1]) << 8
-  }
-
-  static func bytes(_ word: UInt16) -> [UInt8] {
-    [UInt8(truncatingIfNeeded: word), UInt8(truncatingIfNeeded: word >> 8)]
   }
 }
 
@@ -172,7 +164,7 @@ enum ATTRequest: Hashable, Sendable {
       case .write(_, let value): value
       default: []
       }
-    return [opcode] + words.flatMap(ATTMessage.bytes) + tail
+    return [opcode] + words.flatMap(LittleEndian.bytes) + tail
   }
 }
 

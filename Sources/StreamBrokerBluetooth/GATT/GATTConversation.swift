@@ -27,8 +27,6 @@ final class GATTConversation {
   static let patience = Duration.seconds(10)
   /// For all of it, but for pairing.
   static let wholePatience = Duration.seconds(30)
-  /// For pairing, in which people may have a part.
-  static let pairingPatience = Duration.seconds(30)
 
   init(
     _ socket: DescriptorParcel, _ lookUp: GATTLookUp, on poller: Poller,
@@ -83,7 +81,7 @@ final class GATTConversation {
   // link takes nothing.
   private func awaitEncryption(_ security: BluetoothTarget.Security, _ then: @escaping () -> Void) {
     guard let raw = socket.raw else { return }
-    socket.setDeadline(Self.pairingPatience) { [self] in finish(.failure(.notEncrypted)) }
+    socket.setDeadline(SecureFlow.patience) { [self] in finish(.failure(.notEncrypted)) }
     socket.isDeaf = true
     poller.timers.cancel(wholeDeadline)
     encryption = EncryptionWatch(of: raw, security, on: poller) { [self] in

@@ -68,7 +68,7 @@ struct GATTCharacteristic: Hashable, Sendable {
     else { return nil }
     declaration = item.handle
     self.properties = properties
-    value = ATTMessage.word(content.dropFirst())
+    value = LittleEndian.word(content.dropFirst())
     self.uuid = uuid
   }
 

@@ -60,7 +60,7 @@ final class GATTStream: PolledStream {
     self.plan = plan
     losses = LossWatch(of: socket.raw, on: poller.timers, tellLoss)
     held = plan.early[...]
-    head = [plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand] + ATTMessage.bytes(plan.tx)
+    head = [plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand] + LittleEndian.bytes(plan.tx)
     self.plan.early = []
   }
 

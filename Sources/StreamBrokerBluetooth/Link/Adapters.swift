@@ -11,7 +11,7 @@ public struct Adapter: Hashable, Sendable {
   public let address: BluetoothAddress
   public let isOn: Bool
 
-  /// All there are. Throws EAFNOSUPPORT where the kernel has no Bluetooth, or keeps it from a container.
+  /// All there are; may block. Throws EAFNOSUPPORT where the kernel has no Bluetooth, or keeps it from a container.
   public static func all() throws(SystemError) -> [Adapter] {
     var found = [bluetooth_adapter](repeating: bluetooth_adapter(), count: 16)  // HCI_MAX_DEV of the kernel's interface
     let count = bluetooth_adapters(&found, Int32(found.count))

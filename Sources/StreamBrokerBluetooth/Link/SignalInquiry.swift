@@ -10,7 +10,7 @@ final class SignalInquiry {
   private let adapter: UInt16
   private let poller: Poller
   private weak var metadata: StreamMetadata?
-  private let make: (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
+  private let make: ManagementSocket.Making
   private var waiting: [() -> Void] = []
   private var management: ManagementSocket?
   private var making: (any Opening)?
@@ -21,9 +21,7 @@ final class SignalInquiry {
   init(
     of device: PairedAddress, on adapter: UInt16, for metadata: StreamMetadata?, on poller: Poller,
     patience: Duration = .milliseconds(500),
-    making make: @escaping (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening = {
-      ManagementSocket.make(on: $0, $1)
-    }
+    making make: @escaping ManagementSocket.Making = { ManagementSocket.make(on: $0, $1) }
   ) {
     (self.device, self.adapter, self.metadata, self.poller) = (device, adapter, metadata, poller)
     (self.patience, self.make) = (patience, make)

@@ -13,6 +13,7 @@ public final class BluetoothHost {
   // Bluetooth Core, RFCOMM, section 5.4: channels are 1 to 30.
   private static let lastChannel: UInt8 = 30
 
+  /// An offer, and how far it has come.
   private final class Post {
     let offer: RFCOMMOffer
     let tell: (RFCOMMNews) -> Void
@@ -62,11 +63,8 @@ public final class BluetoothHost {
     on poller: Poller, services: SDPServer, sockets: HostSockets = HostSockets(), bonds keeper: BondKeeper? = nil,
     patience: Duration = AdapterFlow.patience
   ) {
-    self.patience = patience
-    self.keeper = keeper
-    self.poller = poller
-    self.sockets = sockets
-    self.services = services
+    (self.poller, self.services, self.sockets) = (poller, services, sockets)
+    (self.keeper, self.patience) = (keeper, patience)
   }
 
   // MARK: - Offers
@@ -78,6 +76,7 @@ public final class BluetoothHost {
     if management != nil { ask(post.flow.begin(), post) } else { openManagement() }
   }
 
+  /// Takes the offer back, if there is one of that number. The socket that was told of stays whose it is.
   public func close(_ number: UInt64) {
     guard let post = posts.removeValue(forKey: number) else { return }
     post.making?.cancel()
@@ -128,7 +127,7 @@ public final class BluetoothHost {
 
   private func ask(_ command: ManagementCommand, _ post: Post) {
     guard let management else { return }
-    if post.preparing != nil { isPrepared(post) }  // it is looked at anew
+    if post.preparing != nil { endPreparing(post) }  // it is looked at anew
     if post.silence == nil {
       post.silence = poller.timers.after(patience) { [weak self, weak post] in
         guard let self, let post else { return }
@@ -139,7 +138,7 @@ public final class BluetoothHost {
     management.send(command)
   }
 
-  private func isAnswered(_ post: Post) {
+  private func endSilence(_ post: Post) {
     poller.timers.cancel(post.silence)
     post.silence = nil
   }
@@ -156,7 +155,7 @@ public final class BluetoothHost {
     case .waits(let fault): wait(post, OpenFailure("choose an adapter", nil, advice: fault.adviceWhileWaiting))
     case .prepare(let adapter): prepare(adapter, post, number)
     case .reachable(let reached):
-      isAnswered(post)
+      endSilence(post)
       post.reached = reached
       listen(post, number)
     }
@@ -164,12 +163,12 @@ public final class BluetoothHost {
 
   /// Loads the bonds, once, before the adapter is opened to others: who is paired would else be taken for a stranger.
   private func prepare(_ adapter: ManagedAdapter, _ post: Post, _ number: UInt64) {
-    isPrepared(post)
+    endPreparing(post)
     post.open = adapter.address
     tellKeeper()
     let done = { [weak self, weak post] (side: BondKeeper.Standing.Side) in
       guard let self, let post, posts[number] === post else { return }
-      isPrepared(post)
+      endPreparing(post)
       handle(post.flow.handlePrepared(side), post, number)
     }
     let isDone = post.flow.prepared.contains(adapter.index)
@@ -179,8 +178,8 @@ public final class BluetoothHost {
     post.preparing = keeper.prepare(adapter, on: poller) { done($0.side) }
   }
 
-  private func isPrepared(_ post: Post) {
-    isAnswered(post)
+  private func endPreparing(_ post: Post) {
+    endSilence(post)
     post.preparing?.cancel()
     post.preparing = nil
   }
@@ -189,7 +188,7 @@ public final class BluetoothHost {
 
   /// Nobody can connect, and why; said once per reason.
   private func wait(_ post: Post, _ failure: OpenFailure) {
-    isPrepared(post)
+    endPreparing(post)
     post.open = nil
     tellKeeper()
     post.reached = nil

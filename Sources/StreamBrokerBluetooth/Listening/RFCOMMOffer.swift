@@ -72,6 +72,7 @@ public struct RFCOMMClient: ~Copyable, Sendable {
     return bluetooth_rfcomm_peer(socket, &bytes) == 0 ? BluetoothAddress(bytes) : nil
   }
 
+  /// Takes over the socket; lives on the lane of `poller` until it is closed.
   public consuming func stream(on poller: Poller) -> any ByteStream {
     BluetoothStream(descriptor, hangsUpInOrder: true, on: poller)
   }

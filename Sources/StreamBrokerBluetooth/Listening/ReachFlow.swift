@@ -101,7 +101,7 @@ struct ReachFlow: Sendable {
     case (.connectable, .setConnectable) where adapter == chosen?.index,
       (.discoverable, .setDiscoverable) where adapter == chosen?.index,
       (.powering, .setPowered) where adapter == chosen?.index:
-      return isSet(status)
+      return handleSet(status)
     default: return .wait
     }
   }
@@ -157,7 +157,7 @@ struct ReachFlow: Sendable {
     }
   }
 
-  private mutating func isSet(_ status: UInt8) -> Step {
+  private mutating func handleSet(_ status: UInt8) -> Step {
     guard let chosen else { return .wait }
     if status == ManagementStatus.busy { return .retryLater }
     let name = chosen.name

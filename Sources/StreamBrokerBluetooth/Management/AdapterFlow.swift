@@ -102,8 +102,8 @@ struct AdapterFlow: Sendable {
   }
 
   static func indexes(_ content: ArraySlice<UInt8>) -> [UInt16]? {
-    guard content.count >= 2, content.count == 2 + 2 * Int(ATTMessage.word(content)) else { return nil }
-    return stride(from: content.startIndex + 2, to: content.endIndex, by: 2).map { ATTMessage.word(content[$0...]) }
+    guard content.count >= 2, content.count == 2 + 2 * Int(LittleEndian.word(content)) else { return nil }
+    return stride(from: content.startIndex + 2, to: content.endIndex, by: 2).map { LittleEndian.word(content[$0...]) }
       .sorted()
   }
 

@@ -18,39 +18,38 @@ final class AdapterStep {
   private var management: ManagementSocket?
   private var underWay: () -> Void = {}
   private var deadline: Timers.Token?
-  private var done: ((Result<Ready, OpenFailure>) -> Void)?
-  /// What is told once the adapter is ready.
+  private var whenReady: ((Ready) -> Void)?
   private let hear: (ManagementEvent) -> Void
-  private let broke: (OpenFailure) -> Void
-  typealias Making = (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
-  private let make: Making
+  private let failed: (OpenFailure) -> Void
+  private let make: ManagementSocket.Making
 
   /// For what is done off the lane, each: the loading of the kernel's module, a disk and another process of ours may hang.
   static let patience = Duration.seconds(20)
   private static let betweenLooks = Duration.milliseconds(200)
 
+  /// `hear` is told what the channel tells once the adapter is ready; `failed`, once, why it is not, or what broke the channel later.
   init(
     _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller,
-    making make: @escaping Making = { ManagementSocket.make(on: $0, $1) },
+    making make: @escaping ManagementSocket.Making = { ManagementSocket.make(on: $0, $1) },
     hear: @escaping (ManagementEvent) -> Void,
-    broke: @escaping (OpenFailure) -> Void
+    failed: @escaping (OpenFailure) -> Void
   ) {
     self.flow = flow
     self.keeper = keeper
     self.poller = poller
     self.make = make
     self.hear = hear
-    self.broke = broke
+    self.failed = failed
   }
 
-  /// `done` is called once, later, unless it is cancelled before.
-  func start(_ done: @escaping (Result<Ready, OpenFailure>) -> Void) {
-    self.done = done
+  /// `ready` is called once, later, unless it fails or is closed before; what it holds is kept until then.
+  func start(_ ready: @escaping (Ready) -> Void) {
+    whenReady = ready
     setDeadline("open Bluetooth's management channel", "the kernel did not answer")
     let making = make(poller) { [self] result in
       underWay = {}
       switch result {
-      case .failure(let failure): finish(.failure(failure))
+      case .failure(let failure): fail(failure)
       case .success(let socket): begin(socket)
       }
     }
@@ -62,8 +61,7 @@ final class AdapterStep {
     deadline = poller.timers.after(Self.patience) { [self] in
       underWay()
       underWay = {}
-      finish(
-        .failure(OpenFailure(attempt, SystemError("open", ETIMEDOUT), advice: "\(advice) within \(Self.patience)")))
+      fail(OpenFailure(attempt, SystemError("open", ETIMEDOUT), advice: "\(advice) within \(Self.patience)"))
     }
   }
 
@@ -77,19 +75,16 @@ final class AdapterStep {
 
   private func handle(_ event: Result<ManagementEvent, SystemError>) {
     switch event {
-    case .failure(let error):
-      let failure = OpenFailure("use Bluetooth's management channel", error)
-      if done != nil { finish(.failure(failure)) } else { broke(failure) }
+    case .failure(let error): fail(OpenFailure("use Bluetooth's management channel", error))
     case .success(let event):
-      if done != nil { follow(flow.handle(event)) } else { hear(event) }
+      if whenReady != nil { follow(flow.handle(event)) } else { hear(event) }
     }
   }
 
   private func follow(_ step: AdapterFlow.Step) {
     switch step {
     case .send(let command): send(command)
-    case .giveUp(let fault):
-      finish(.failure(OpenFailure("choose an adapter", fault.cause, advice: fault.advice)))
+    case .giveUp(let fault): fail(OpenFailure("choose an adapter", fault.cause, advice: fault.advice))
     case .retryLater:
       let retry = poller.timers.after(Self.betweenLooks) { [self] in follow(flow.handleRetry()) }
       underWay = { [poller] in poller.timers.cancel(retry) }
@@ -100,20 +95,25 @@ final class AdapterStep {
 
   private func prepare(_ adapter: ManagedAdapter) {
     poller.timers.cancel(deadline)
-    guard let keeper else { return finish(.success(Ready(adapter: adapter, standing: BondKeeper.Standing()))) }
+    guard let keeper else { return succeed(Ready(adapter: adapter, standing: BondKeeper.Standing())) }
     setDeadline("load the bonds", "the disk or the kernel did not answer")
     let preparing = keeper.prepare(adapter, on: poller) { [self] standing in
       underWay = {}
-      finish(.success(Ready(adapter: adapter, standing: standing)))
+      succeed(Ready(adapter: adapter, standing: standing))
     }
     underWay = { preparing.cancel() }
   }
 
-  private func finish(_ result: Result<Ready, OpenFailure>) {
+  private func succeed(_ ready: Ready) { takeWhenReady()?(ready) }
+
+  // What waits to be ready may be all that keeps the one who hears that it failed.
+  private func fail(_ failure: OpenFailure) { withExtendedLifetime(takeWhenReady()) { failed(failure) } }
+
+  private func takeWhenReady() -> ((Ready) -> Void)? {
     poller.timers.cancel(deadline)
-    let done = done
-    self.done = nil
-    done?(result)
+    let ready = whenReady
+    whenReady = nil
+    return ready
   }
 
   func send(_ command: ManagementCommand) { management?.send(command) }
@@ -126,7 +126,7 @@ final class AdapterStep {
 
   /// Nothing is told afterwards.
   func close() {
-    done = nil
+    whenReady = nil
     poller.timers.cancel(deadline)
     // Let go of first: a command that can't be sent comes back here.
     let (management, underWay) = (management, underWay)

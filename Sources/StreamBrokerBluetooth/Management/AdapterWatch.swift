@@ -38,7 +38,7 @@ struct AdapterNews: Sendable {
 }
 
 /// Lives on a lane, from its making to `cancel()`. Takes no capability. Where it can't listen, a retry timer has to do.
-public final class AdapterWatch: DeviceWatch {
+final class AdapterWatch: DeviceWatch {
   private let poller: Poller
   private let changed: () -> Void
   private let cause: SystemError?
@@ -48,14 +48,12 @@ public final class AdapterWatch: DeviceWatch {
 
   /// `changed` is called on the lane each time an adapter has come or was switched on; when it is the lack of one that it is waited
   /// `after`, also once where there is one at the first look.
-  public convenience init(on poller: Poller, after cause: SystemError?, changed: @escaping () -> Void) {
+  convenience init(on poller: Poller, after cause: SystemError?, changed: @escaping () -> Void) {
     self.init(on: poller, after: cause, making: { ManagementSocket.make(on: $0, $1) }, changed: changed)
   }
 
   init(
-    on poller: Poller, after cause: SystemError?,
-    making make: (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening,
-    changed: @escaping () -> Void
+    on poller: Poller, after cause: SystemError?, making make: ManagementSocket.Making, changed: @escaping () -> Void
   ) {
     self.poller = poller
     self.cause = cause
@@ -77,7 +75,7 @@ public final class AdapterWatch: DeviceWatch {
     management.start(AdapterNews.firstCommand(after: cause))
   }
 
-  public func cancel() {
+  func cancel() {
     making?.cancel()
     making = nil
     management?.close()

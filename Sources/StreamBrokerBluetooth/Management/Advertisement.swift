@@ -65,7 +65,7 @@ struct FoundDevice: Hashable, Sendable {
   /// From the event: address, its kind, RSSI, flags, then what was advertised.
   init?(_ bytes: ArraySlice<UInt8>) {
     let bytes = Array(bytes)
-    guard bytes.count >= 14, Int(ATTMessage.word(bytes[12...])) == bytes.count - 14,
+    guard bytes.count >= 14, Int(LittleEndian.word(bytes[12...])) == bytes.count - 14,
       let kind = AddressKind(rawValue: bytes[6])
     else { return nil }
     address = BluetoothAddress(bytes[..<6].reversed())
@@ -74,13 +74,6 @@ struct FoundDevice: Hashable, Sendable {
     wantsNameConfirmed = bytes[8] & 1 != 0
     advertisement = Advertisement(bytes[14...])
   }
-}
-
-/// Which of Bluetooth's worlds an address belongs to, as the kernel numbers them.
-public enum AddressKind: UInt8, Sendable {
-  case classic = 0
-  case lePublic = 1
-  case leRandom = 2
 }
 
 /// What is listened for: one bit for each kind of address (mgmt's address types).

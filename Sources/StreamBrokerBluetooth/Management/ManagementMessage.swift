@@ -68,7 +68,7 @@ struct ManagementCommand: Hashable, Sendable {
   }
 
   var encoded: [UInt8] {
-    [code.rawValue, adapter, UInt16(parameters.count)].flatMap(ATTMessage.bytes) + parameters
+    [code.rawValue, adapter, UInt16(parameters.count)].flatMap(LittleEndian.bytes) + parameters
   }
 }
 
@@ -112,14 +112,14 @@ struct ManagementEvent: Hashable, Sendable {
 
   /// Nil when it is cut off.
   init?(_ bytes: [UInt8]) {
-    guard bytes.count >= 6, Int(ATTMessage.word(bytes[4...])) == bytes.count - 6 else { return nil }
-    adapter = ATTMessage.word(bytes[2...])
+    guard bytes.count >= 6, Int(LittleEndian.word(bytes[4...])) == bytes.count - 6 else { return nil }
+    adapter = LittleEndian.word(bytes[2...])
     let parameters = bytes[6...]
-    let code = ATTMessage.word(bytes[...])
+    let code = LittleEndian.word(bytes[...])
     switch code {
     case 0x0001, 0x0002:
       guard parameters.count >= 3 else { return nil }
-      content = .answer(to: ATTMessage.word(parameters), status: parameters[8], parameters.dropFirst(3))
+      content = .answer(to: LittleEndian.word(parameters), status: parameters[8], parameters.dropFirst(3))
     case 0x0004: content = .adapterAdded
     case 0x0005: content = .adapterRemoved
     case 0x000F:
@@ -128,7 +128,7 @@ struct ManagementEvent: Hashable, Sendable {
     case 0x0006:
       guard let settings = AdapterSettings(parameters) else { return nil }
       content = .settings(settings)
-    case 0x0009...0x000E, 0x0010, 0x0011, 0x0018:
+    case 0x0009...0x000C, 0x000E, 0x0010, 0x0011, 0x0018:
       guard let news = PairingNews(code, parameters) else { return nil }
       content = .pairing(news)
     case 0x0012:
@@ -189,12 +189,4 @@ struct ManagedAdapter: Hashable, Sendable, CustomStringConvertible {
 
   var name: String { "hci\(index)" }
   var description: String { "\(name) (\(address))" }
-}
-
-/// Where an LE device is: public and random addresses are two worlds.
-struct LEAddress: Hashable, Sendable, CustomStringConvertible {
-  let address: BluetoothAddress
-  let isRandom: Bool
-
-  var description: String { "\(address)" }
 }

@@ -25,6 +25,9 @@ final class ManagementSocket: PollHandler {
         advice: isMissing ? BluetoothTarget.missing : nil))
   }
 
+  /// How one is made off the lane; `make` below, unless a test plays the kernel.
+  typealias Making = (Poller, @escaping (Result<DescriptorParcel, OpenFailure>) -> Void) -> any Opening
+
   // What can hang there is the loading of the kernel's module, and that hangs for all.
   private static let mostAttempts = 1024
 

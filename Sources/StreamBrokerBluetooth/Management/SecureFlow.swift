@@ -87,7 +87,7 @@ struct SecureFlow: Sendable {
       isRefused = true
       return fault(of: nil).map { .giveUp($0) } ?? .wait
     case .unlinked(_, byAuthentication: true): isRefused = true
-    case .unlinked, .linkFailed: break
+    case .unlinked: break
     }
     return .wait
   }
@@ -119,6 +119,14 @@ struct SecureFlow: Sendable {
   func faultOfSilence() -> Fault {
     needsPeople ? .needsPeople(besideDaemon: besideDaemon) : .silent(standing.side)
   }
+
+  /// What is said of a link that broke, or could not be made: pairing may know why.
+  func explained(_ failure: OpenFailure) -> OpenFailure {
+    fault(of: failure.cause?.errno)?.failure(failure.attempt, failure.cause, device) ?? failure
+  }
+
+  /// What is said of a link that may stay, but for this.
+  func failure(_ fault: Fault) -> OpenFailure { fault.failure("secure the link with \(device)", nil, device) }
 }
 
 extension SecureFlow.Fault {

@@ -1,5 +1,5 @@
 // One opening, step by step: the adapter, a look-up of the channel where none was given, the connection itself. Each step is one of
-// the calls below, and what is under way is in `giveUp` alone, so that it can be given up at any time.
+// the calls below; what is under way is in `ground`, `connecting` or `underWay`, so that it can be given up at any time.
 
 import ByteStreams
 import Glibc
@@ -9,9 +9,9 @@ final class RFCOMMOpening: Opening {
   private let plan: RFCOMMConnector.Plan
   private let poller: Poller
   private let queue: DeviceQueue
-  private let make: AdapterStep.Making
+  private let make: ManagementSocket.Making
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
-  private var giveUp: () -> Void = {}
+  private var underWay: () -> Void = {}
   /// Tells the keeper of bonds that we answer the device no more.
   private var leave: () -> Void = {}
   private var ground: AdapterStep?
@@ -27,7 +27,7 @@ final class RFCOMMOpening: Opening {
 
   init(
     _ plan: RFCOMMConnector.Plan, on poller: Poller, via queue: DeviceQueue = .of("bluetooth"),
-    making make: @escaping AdapterStep.Making = { ManagementSocket.make(on: $0, $1) },
+    making make: @escaping ManagementSocket.Making = { ManagementSocket.make(on: $0, $1) },
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.plan = plan
@@ -41,22 +41,18 @@ final class RFCOMMOpening: Opening {
     let flow = AdapterFlow(plan.adapter, need: .classic)
     let ground = AdapterStep(flow, bonds: plan.bonds, on: poller, making: make) { [weak self] in
       self?.handle($0)
-    } broke: { [weak self] in
+    } failed: { [weak self] in
       self?.finish(.failure($0))
     }
     self.ground = ground
-    ground.start { [self] result in
-      switch result {
-      case .failure(let failure): finish(.failure(failure))
-      case .success(let ready):
-        self.ready = ready
-        let device = PairedAddress(plan.device, .classic)
-        let adapter = ready.adapter.index
-        plan.bonds?.enter(device, at: adapter)
-        leave = { [plan] in plan.bonds?.leave(device, at: adapter) }
-        secureFlow = SecureFlow(device, on: adapter, ready.standing, wanting: plan.security)
-        if let channel = plan.channel { connect(to: channel) } else { lookUp(plan.uuid) }
-      }
+    ground.start { [self] ready in
+      self.ready = ready
+      let device = PairedAddress(plan.device, .classic)
+      let adapter = ready.adapter.index
+      plan.bonds?.enter(device, at: adapter)
+      leave = { [plan] in plan.bonds?.leave(device, at: adapter) }
+      secureFlow = SecureFlow(device, on: adapter, ready.standing, wanting: plan.security)
+      if let channel = plan.channel { connect(to: channel) } else { lookUp(plan.uuid) }
     }
   }
 
@@ -88,13 +84,13 @@ final class RFCOMMOpening: Opening {
         case .failure(let fault): fail(fault.failure(uuid, at: plan.device))
         }
       }
-      giveUp = { conversation.cancel() }
+      underWay = { conversation.cancel() }
       conversation.start()
     }
   }
 
   private func connect(to channel: UInt8) {
-    giveUp = {}
+    underWay = {}
     reach(.rfcomm(channel: channel)) { [self] socket in
       ground?.readAll()
       guard done != nil, let descriptor = socket.take() else { return }
@@ -120,18 +116,14 @@ final class RFCOMMOpening: Opening {
     }
   }
 
-  /// The link could not be made, or broke: pairing may know why.
+  /// The link could not be made, or broke.
   private func fail(_ failure: OpenFailure) {
     ground?.readAll()
-    guard let flow = secureFlow, let fault = flow.fault(of: failure.cause?.errno) else {
-      return finish(.failure(failure))
-    }
-    finish(.failure(fault.failure(failure.attempt, failure.cause, flow.device)))
+    finish(.failure(secureFlow?.explained(failure) ?? failure))
   }
 
   private func fail(_ fault: SecureFlow.Fault) {
-    guard let device = secureFlow?.device else { return }
-    finish(.failure(fault.failure("secure the link with \(device)", nil, device)))
+    if let flow = secureFlow { finish(.failure(flow.failure(fault))) }
   }
 
   private func finish(_ result: Result<any ByteStream, OpenFailure>) {
@@ -164,11 +156,11 @@ final class RFCOMMOpening: Opening {
     poller.timers.cancel(nameDeadline)
     stream?.socket.whenClosed = nil
     stream = nil
-    let (ground, connecting, giveUp, leave) = (ground, connecting, giveUp, leave)
-    (self.ground, self.connecting, self.giveUp, self.leave) = (nil, nil, {}, {})
+    let (ground, connecting, underWay, leave) = (ground, connecting, underWay, leave)
+    (self.ground, self.connecting, self.underWay, self.leave) = (nil, nil, {}, {})
     leave()
     ground?.close()
     connecting?.cancel()
-    giveUp()
+    underWay()
   }
 }

@@ -98,14 +98,14 @@ final class SDPResponder: PollHandler {
       poller.timers.cancel(deadline)
       poller.remove(raw, isClosing: true)
       descriptor = nil
-      responder.hasGone(self)
+      responder.forget(self)
     }
   }
 
   private func moveToEnd(_ visit: Visit) {
-    hasGone(visit)
+    forget(visit)
     visits.append(visit)
   }
 
-  private func hasGone(_ visit: Visit) { visits.removeAll { $0 === visit } }
+  private func forget(_ visit: Visit) { visits.removeAll { $0 === visit } }
 }

@@ -29,8 +29,6 @@ struct ServiceList: Sendable {
   /// The least MTU there is (Bluetooth Core, L2CAP, section 5.1), for channels that don't tell theirs.
   static let leastMTU = 48
 
-  var isEmpty: Bool { entries.isEmpty }
-
   // MARK: - What is in it
 
   /// Answers the handle by which it is removed.

@@ -58,19 +58,15 @@ public final class BluetoothScan {
     adapterFlow = AdapterFlow(adapter, need: need)
   }
 
+  /// Once: looks for the adapter, switches it on if need be, and listens.
   public func start() {
     let ground = AdapterStep(adapterFlow, bonds: nil, on: poller) { [weak self] event in
       self?.follow { $0.handle(event) }
-    } broke: { [weak self] in
+    } failed: { [weak self] in
       self?.fail($0)
     }
     self.ground = ground
-    ground.start { [self] result in
-      switch result {
-      case .failure(let failure): fail(failure)
-      case .success(let ready): listen(on: ready.adapter)
-      }
-    }
+    ground.start { [self] in listen(on: $0.adapter) }
   }
 
   private func listen(on adapter: ManagedAdapter) {

@@ -41,7 +41,7 @@ enum ATTProperty {
     try hold((1...23).contains(request.count), "a request of \(request.count) bytes, for the least MTU")
     switch request[0] {
     case 0x04, 0x08:
-      let (first, last) = (ATTMessage.word(request[1...]), ATTMessage.word(request[3...]))
+      let (first, last) = (LittleEndian.word(request[1...]), LittleEndian.word(request[3...]))
       try hold(first <= last, "a range from \(first) to \(last)")
     case 0x01, 0x02, 0x03, 0x06, 0x12, 0x1E: break
     default: throw Broken("a request of kind \(request[0])")

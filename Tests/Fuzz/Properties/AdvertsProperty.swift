@@ -17,7 +17,7 @@ enum AdvertsProperty {
       let kind = (told.first ?? 0) & 3
       let address = [UInt8](repeating: told.dropFirst().first ?? 0, count: 6)
       let data = told.dropFirst(2)
-      let event = address + [kind, 0xC4, 1, 0, 0, 0] + ATTMessage.bytes(UInt16(data.count)) + data
+      let event = address + [kind, 0xC4, 1, 0, 0, 0] + LittleEndian.bytes(UInt16(data.count)) + data
       guard let found = FoundDevice(event[...]) else {
         try hold(kind == 3, "a device that is none")
         continue

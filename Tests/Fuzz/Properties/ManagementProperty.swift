@@ -100,6 +100,6 @@ enum ManagementProperty {
   private static func checkCommand(_ command: ManagementCommand) throws(Broken) {
     let bytes = command.encoded
     try hold(bytes.count == 6 + command.parameters.count, "a command of \(bytes.count) bytes")
-    try hold(Int(ATTMessage.word(bytes[4...])) == command.parameters.count, "a command of another length")
+    try hold(Int(LittleEndian.word(bytes[4...])) == command.parameters.count, "a command of another length")
   }
 }
