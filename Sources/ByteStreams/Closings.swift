@@ -11,6 +11,7 @@ public final class Closings: Sendable {
     /// What ends each at once.
     var underWay: [Int: @Sendable () -> Void] = [:]
     var waiters: [@Sendable () -> Void] = []
+    var isGivenUp = false
   }
   private let state = Mutex(State())
 
@@ -30,12 +31,13 @@ public final class Closings: Sendable {
     }
   }
 
-  /// For what ends by itself, later: `end` it then. `giveUp` ends it at once where there is no time left; it must not block,
-  /// and is not called once it was ended.
+  /// For what ends by itself, later: `end` it then. `giveUp` ends it at once where there is no time left, or was none before; it must
+  /// not block for long, and is not called once it was ended.
   public func begin(givingUpBy giveUp: @escaping @Sendable () -> Void) -> Token {
     state.withLock { state in
       state.lastNumber += 1
       state.underWay[state.lastNumber] = giveUp
+      if state.isGivenUp { giveUp() }
       return Token(number: state.lastNumber)
     }
   }
@@ -84,7 +86,12 @@ public final class Closings: Sendable {
     if isEmpty { call() }
   }
 
-  /// Ends at once all that goes on.
+  /// Ends at once all that goes on, and what may begin behind that.
   // Under the lock: nothing is given up that was ended, and whose name may be another's by now.
-  public func giveUp() { state.withLock { for end in $0.underWay.values { end() } } }
+  public func giveUp() {
+    state.withLock { state in
+      state.isGivenUp = true
+      for end in state.underWay.values { end() }
+    }
+  }
 }

@@ -110,8 +110,8 @@ public final class Gateway: Sendable {
 }
 
 extension Gateway {
-  /// Kills the programs of `exec:` and what they have started, for who ends the process before `stop` has ended them in order. Does
-  /// not wait for any lane, and so misses one that is just being started.
+  /// Kills the programs of `exec:` and what they have started, for who ends the process before `stop` has ended them in order; from
+  /// then on none is started. Waits for no lane, and a second at most for one that is just being started.
   public func killPrograms() { for lane in lanes { lane.programs.giveUp() } }
 }
 

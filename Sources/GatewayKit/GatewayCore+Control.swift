@@ -43,12 +43,24 @@ extension GatewayCore {
   // A listener has its first answer as good as at once, unless its lane hangs.
   private static let healthLimit = Duration.seconds(1)
   private static let look = Duration.milliseconds(10)
+  private static let placesLimit = Duration.milliseconds(500)
 
   /// Waits a little for listeners that have not been tried yet: between the start and that, nothing is known.
   private func health() -> any ControlAnswer {
     let line = OneLine()
-    answerHealth(line, within: Self.healthLimit)
+    lookAfterPlaces { [weak self] in self?.answerHealth(line, within: Self.healthLimit) }
     return line
+  }
+
+  /// Nobody tells us that a name was removed from the file system, so who asks how we are has it looked after. Waits for no file
+  /// system that hangs.
+  private func lookAfterPlaces(then done: @escaping () -> Void) {
+    let looks = Closings()
+    for running in running.values {
+      let token = looks.begin {}
+      running.route.post { _, route in route.lookAfterPlaces { looks.end(token) } }
+    }
+    Closings.settle([looks], within: Self.placesLimit, on: poller, then: done)
   }
 
   private func answerHealth(_ line: OneLine, within left: Duration) {
@@ -57,6 +69,7 @@ extension GatewayCore {
   }
 
   private func survey() -> any ControlAnswer {
+    lookAfterPlaces {}
     let head = Snapshot(
       version: Version.text, process: Int(getpid()), nanoseconds: monotonicNanoseconds() &- began,
       isHealthy: board.isHealthy, certificateFaults: board.certificateFaults)

@@ -6,7 +6,10 @@ import GatewayKit
 struct Health: ParsableCommand {
   static let configuration = CommandConfiguration(
     abstract: "Asks the running gateway whether every address was bound; exit code 0 or 1.",
-    discussion: "Takes the same configuration file as the gateway, which says where its control socket is.")
+    discussion: """
+      Takes the same configuration file as the gateway, which says where its control socket is. A unix or pty listener whose \
+      file somebody has removed makes it anew at that.
+      """)
 
   @OptionGroup var file: ConfigArgument
   @OptionGroup var control: ControlOption

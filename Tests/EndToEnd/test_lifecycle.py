@@ -178,6 +178,28 @@ def test_health(folder):
         assert gateway.command("health", str(gateway.path)).returncode == 0
 
 
+def test_health_has_files_of_listeners_made_anew_that_somebody_has_removed(folder):
+    door, port = pathlib.Path(folder, "door"), pathlib.Path(folder, "port")
+    routes = {"door": {**ECHO, "listen": f"unix://{door}"}, "port": {**ECHO, "listen": f"pty://{port}"}}
+    with Gateway({"routes": routes}) as gateway:
+        def healthy():
+            return gateway.command("health", str(gateway.path)).returncode == 0
+
+        door.unlink()
+        port.unlink()
+        until(lambda: healthy() and door.is_socket() and port.is_symlink(), 10)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(door))
+            client.settimeout(10)
+            round_trip(client)
+        door.unlink()
+        door.write_text("somebody else's")
+        until(lambda: not healthy(), 10)
+        assert door.read_text() == "somebody else's"
+        door.unlink()
+        until(healthy, 10)
+
+
 @pytest.mark.root
 def test_health_believes_no_other_user_at_an_abstract_address(folder):
     if os.access("/run/baudway", os.W_OK):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from certificates import Authority
-from kit import Deadline, Gateway, connect, round_trip, until
+from kit import Deadline, Gateway, connect, receive_all, round_trip, until
 from ways import WebSocket, connect_tls, finish, trusting
 
 CROWD = 500
@@ -181,5 +181,9 @@ def test_connections_may_come_so_fast_and_no_faster(authority):
         spent = time.monotonic() - start
         assert len(gateway.events("session opened")) <= 5 + 5 * spent + 1
         assert "in a second" in gateway.events("session ended", reason="denied")[0]["error"]
+        refused = {e["client"] for e in gateway.events("session ended", reason="denied")}
+        for client in clients:
+            if "%s:%d" % client.getsockname() in refused:
+                assert receive_all(client) == b"baudway: too many clients of 127.0.0.1 in a second\r\n"
         for client in clients:
             finish(client)

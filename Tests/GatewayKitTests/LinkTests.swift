@@ -215,6 +215,21 @@ struct LinkTests {
     #expect(endpoint.isAborted == breaks)
   }
 
+  @Test("of one client breaks off where he did also when writing to him was told of it, and reading finds an end")
+  func brokenOffWhileWriting() throws {
+    let rig = try LinkRig(isShared: false)
+    let client = ScriptedStream(
+      reads: [.moved(5), .ended], writes: [.failed(SystemError("write", ECONNRESET))])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    let endpoint = ScriptedStream(reads: [.moved(30), .ended], takesAll: true)
+    rig.openings[0].succeed(endpoint)
+    rig.wakeReader(endpoint)
+    rig.wakeReader(client)
+    #expect(rig.ending(of: session) == .clientLost && session.dropped == 30)
+    #expect(endpoint.written == pattern(0..<5) && endpoint.isAborted && !endpoint.finishedWriting)
+  }
+
   @Test("of one client breaks off when what he sent last was given up")
   func inputGivenUp() throws {
     let rig = try LinkRig(isShared: false)

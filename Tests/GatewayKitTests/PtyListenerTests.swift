@@ -43,6 +43,31 @@ struct PtyListenerTests {
     }
   }
 
+  @Test("makes its link anew when somebody has removed it, once it is asked, and leaves who is there in peace")
+  func removed() async throws {
+    try await servePty("sim://echo") { path, story, route in
+      let port = try openPort(path)
+      try expectEcho(port)
+      lookAfterPlaces(of: route)
+      #expect(!story.all.contains { if case .listenerWaits = $0 { true } else { false } })
+      try #require(unlink(path) == 0)
+      lookAfterPlaces(of: route)
+      _ = try story.bound(of: "x", 1)
+      try expectEcho(port, 2)
+      let next = try openPort(path)
+      try next.send([3])
+      port.close()
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .clientLeft)
+      #expect(try next.receive(exactly: 1) == [3])
+      next.close()
+      #expect(try story.reports(atLeast: 2)[1].up == 1)
+      // Nobody has it open this time.
+      try #require(unlink(path) == 0)
+      lookAfterPlaces(of: route)
+      try expectEcho(openPort(path), 4)
+    }
+  }
+
   @Test("takes several programs that have it open for one client, who leaves with the last of them")
   func together() async throws {
     try await servePty("sim://echo") { path, story, _ in

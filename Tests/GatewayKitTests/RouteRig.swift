@@ -194,3 +194,10 @@ func withReception(
   for lane in lanes + [greetings] { lane.stop() }
   try result.get()
 }
+
+/// Has the route's listeners look after their names in the file system. Blocks until that is over, for ten seconds at most.
+func lookAfterPlaces(of route: Resident<Route>, sourceLocation: SourceLocation = #_sourceLocation) {
+  let isOver = DispatchSemaphore(value: 0)
+  route.post { _, route in route.lookAfterPlaces { isOver.signal() } }
+  #expect(isOver.wait(timeout: .now() + 10) == .success, sourceLocation: sourceLocation)
+}

@@ -79,6 +79,36 @@ struct UnixListenerTests {
     server.close()
   }
 
+  @Test(
+    "takes its path anew when somebody has removed the file, or put his own there, once it is asked",
+    arguments: [false, true])
+  func removed(isTaken: Bool) async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "x"
+    try await withRoute(routeConfig(listen: "unix://\(path)", endpoint: "sim://echo")) { story, route in
+      _ = try story.bound()
+      let client = try connectUnix(path)
+      try client.send([1])
+      #expect(try client.receive(exactly: 1) == [1])
+      lookAfterPlaces(of: route)
+      #expect(!story.all.contains { if case .listenerWaits = $0 { true } else { false } })
+      try #require(unlink(path) == 0)
+      if isTaken { try folder.write("x", "somebody's") }
+      lookAfterPlaces(of: route)
+      let reasons = story.all.compactMap { event in
+        if case .listenerWaits(_, _, let failure, _) = event { failure.description } else { nil }
+      }
+      #expect(reasons.first == "look at \(path): somebody has removed it; it is made anew")
+      #expect(reasons.count == (isTaken ? 2 : 1))
+      if isTaken { try #require(unlink(path) == 0) }
+      _ = try story.bound(of: "x", 1)
+      let second = try connectUnix(path)
+      for one in [client, second] { try one.send([2]) }
+      for one in [client, second] { #expect(try one.receive(exactly: 1) == [2]) }
+    }
+    #expect(access(path, F_OK) != 0)
+  }
+
   @Test("hands its path to another one of its route at a reload, with another mode")
   func reload() async throws {
     let folder = try TemporaryFolder()

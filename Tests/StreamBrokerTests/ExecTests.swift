@@ -2,6 +2,7 @@
 
 import ByteStreams
 import CLinux
+import Dispatch
 import Glibc
 import StreamTestKit
 import Synchronization
@@ -283,6 +284,64 @@ struct ExecTests {
     }
   }
 
+  @Test("is killed by who ends the process also before its lane has heard of it, and none is started behind that")
+  func givenUpAtItsStart() async throws {
+    let mark = "1000.\(UInt32.random(in: 0 ... .max))"
+    let connector = try broker.connector("exec:/bin/sleep?arg=\(mark)")
+    try await onLane { lane in
+      let came = Gate()
+      let opening = connector.open(on: lane.poller, discardingInput: false) {
+        if case .success(let stream) = $0 { stream.close() }
+        came.open()
+      }
+      // This lane hears of nothing meanwhile.
+      #expect(comesToHold { !processes(naming: mark).isEmpty })
+      lane.programs.giveUp()
+      #expect(comesToHold { processes(naming: mark).isEmpty })
+      await came.wait(on: lane)
+      opening.cancel()
+      let failure = await #expect(throws: OpenFailure.self) { _ = try await broker.open(shell("exit"), on: lane) }
+      #expect(failure?.cause == SystemError("posix_spawn", ECANCELED))
+    }
+  }
+
+  @Test("is killed by who ends the process also in the middle of its start")
+  func givenUpInItsStart() async throws {
+    let programs = Closings()
+    let isStarting = DispatchSemaphore(value: 0)
+    let started = Mutex<pid_t>(0)
+    async let parcel = onOwnThread {
+      try ChildParcel(among: programs) { () throws(SystemError) in
+        isStarting.signal()
+        usleep(50_000)  // as a slow disk; who is asked later than that still has one to kill
+        let pid = try sleeper()
+        started.withLock { $0 = pid }
+        return pid
+      }
+    }
+    _ = try await onOwnThread {
+      isStarting.wait()
+      programs.giveUp()
+    }
+    let pid = started.withLock { $0 }
+    #expect(pid != 0 && comesToHold { !isAlive(pid) })
+    _ = try await parcel
+  }
+
+  /// A program that leads a group and does nothing.
+  private func sleeper() throws(SystemError) -> pid_t {
+    let null = open("/dev/null", O_RDWR | O_CLOEXEC)
+    defer { Glibc.close(null) }
+    var arguments = [strdup("/bin/sleep"), strdup("1000"), nil]
+    defer { for text in arguments { free(text) } }
+    var environment: [UnsafeMutablePointer<CChar>?] = [nil]
+    var pid: pid_t = 0
+    guard linux_spawn(&pid, "/bin/sleep", &arguments, &environment, null, null, nil) == 0 else {
+      throw SystemError("posix_spawn")
+    }
+    return pid
+  }
+
   // MARK: - What it says to people
 
   @Test("is heard on standard error, line by line, to the last")
@@ -424,6 +483,16 @@ private func isAlive(_ pid: pid_t) -> Bool {
     return false
   }
   return !stat[parenthesis...].hasPrefix(") Z") && !stat[parenthesis...].hasPrefix(") X")
+}
+
+/// Asks again and again, for 30 s at most. Blocks.
+private func comesToHold(_ condition: () -> Bool) -> Bool {
+  let began = monotonicNanoseconds()
+  while !condition() {
+    guard monotonicNanoseconds() - began < 30_000_000_000 else { return false }
+    usleep(1000)
+  }
+  return true
 }
 
 private func processes(naming argument: String) -> [pid_t] {

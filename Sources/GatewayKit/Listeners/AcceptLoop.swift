@@ -108,11 +108,14 @@ final class AcceptLoop: PollHandler {
       spare = nil
       var address: SocketAddress?
       guard let descriptor = try? accept(&address) else { break }
-      if let farewell = farewell() {
-        _ = (farewell + "\r\n").withCString { send(descriptor.raw, $0, strlen($0), Int32(MSG_NOSIGNAL)) }
-      }
+      if let farewell = farewell() { Self.say(farewell, to: descriptor.raw) }
     }
     if spare == nil { spare = Self.makeSpare() }
+  }
+
+  /// The last line to one of many, who is not waited for.
+  static func say(_ line: String, to client: Int32) {
+    _ = (line + "\r\n").withCString { send(client, $0, strlen($0), Int32(MSG_NOSIGNAL)) }
   }
 
   private static func makeSpare() -> Descriptor? {

@@ -12,10 +12,14 @@ protocol Listener: AnyObject {
   func stop(then done: @escaping () -> Void)
   /// The context has other values now, and the address stays. For what was set on a socket; the rest is read when it is used.
   func contextChanged()
+  /// Looks whether somebody has removed its name from the file system, and takes the place anew then. Calls `done` when that is
+  /// over, whatever came of it.
+  func lookAfterPlace(then done: @escaping () -> Void)
 }
 
 extension Listener {
   func contextChanged() {}
+  func lookAfterPlace(then done: @escaping () -> Void) { done() }
 }
 
 /// What a listener needs of its route. Reload changes it under a listener that stays bound.

@@ -9,14 +9,19 @@ import StreamBroker
 final class LocalBinding<Place: Sendable> {
   private let context: ListenerContext
   private let listener: String
+  private let path: String
   /// Called before it is told that the listener waits.
   var waits: () -> Void = {}
   private let take: @Sendable () -> Result<Place, OpenFailure>
   private let leave: @Sendable (Place) -> Void
+  private let isThere: @Sendable (Place) -> Bool
   private let queue: DeviceQueue
   private var retryTimer: Timers.Token?
   private var lastFailure: OpenFailure?
   private var isTaking = false
+  private var isLooking = false
+  /// Called once, when the place was tried next.
+  private var whenTried: () -> Void = {}
   private var isStopped = false
   private var whenStopped: (() -> Void)?
 
@@ -24,15 +29,19 @@ final class LocalBinding<Place: Sendable> {
   /// Stopping waits no longer than this for a file system that hangs.
   private static var patience: Duration { .seconds(1) }
 
-  /// `take` and `leave` run on the queue of `path`. `listener` is what it is called in events.
+  /// `take`, `leave` and `isThere`, which says whether the place has its name still, run on the queue of `path`. `listener` is what
+  /// it is called in events.
   init(
     _ context: ListenerContext, listener: String, path: String,
-    take: @escaping @Sendable () -> Result<Place, OpenFailure>, leave: @escaping @Sendable (Place) -> Void
+    take: @escaping @Sendable () -> Result<Place, OpenFailure>, leave: @escaping @Sendable (Place) -> Void,
+    isThere: @escaping @Sendable (Place) -> Bool
   ) {
     self.context = context
     self.listener = listener
+    self.path = path
     self.take = take
     self.leave = leave
+    self.isThere = isThere
     queue = Self.queue(of: path)
   }
 
@@ -64,6 +73,29 @@ final class LocalBinding<Place: Sendable> {
       } catch {
         wait(error, taken)
       }
+      let tried = whenTried
+      whenTried = {}
+      tried()
+    }
+  }
+
+  /// Looks whether `place` has its name still. If not, this is told and `takeAnew` called, which has to `start` again. Calls `done`
+  /// when that was tried.
+  func look(at place: Place, takeAnew: @escaping () -> Void, then done: @escaping () -> Void) {
+    guard !isLooking, !isTaking else { return done() }
+    isLooking = true
+    let isThere = isThere
+    context.poller.offload(to: queue.queue) {
+      isThere(place)
+    } then: { [self] isThere in
+      isLooking = false
+      // A place that is being exchanged is looked at next time.
+      guard !isThere, !isStopped, !isTaking else { return done() }
+      let failure = OpenFailure("look at \(path)", nil, advice: "somebody has removed it; it is made anew")
+      waits()
+      context.status.tell(.listenerWaits(route: context.route, listener: listener, failure, retry: .zero))
+      whenTried = done
+      takeAnew()
     }
   }
 

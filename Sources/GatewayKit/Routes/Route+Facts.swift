@@ -1,10 +1,22 @@
-// What a route and its groups of sessions say of themselves when StatusSurvey asks, each on its own lane.
+// What a route and its groups of sessions say of themselves when they are asked, each on its own lane.
 
 import ByteStreams
 import StreamBroker
 
 extension Route {
   var facts: RouteFacts { RouteFacts(queued: queue.count, groups: [Resident(group, on: lane)] + groupsElsewhere) }
+
+  /// Listeners whose name in the file system somebody has removed take it anew. Calls `done` when that is over.
+  func lookAfterPlaces(then done: @escaping () -> Void) {
+    guard !doors.isEmpty else { return done() }
+    var left = doors.count
+    for door in doors {
+      door.listener.lookAfterPlace {
+        left -= 1
+        if left == 0 { done() }
+      }
+    }
+  }
 }
 
 extension SessionGroup {

@@ -21,12 +21,12 @@ final class Route {
   private(set) var terms: ListenerContext.Terms
   private let surroundings: RouteSurroundings
 
-  private struct Door {
+  struct Door {
     var listen: Config.Listen
     let context: ListenerContext
     let listener: any Listener
   }
-  private var doors: [Door] = []
+  private(set) var doors: [Door] = []
   private var lastDoor = 0
 
   let group: SessionGroup

@@ -192,6 +192,7 @@ final class Session: ByteStreamDelegate {
   private func outputFailed(_ error: any Error, at head: UInt64) {
     if inputError == nil, let error = error as? SystemError, [ECONNRESET, ETIMEDOUT].contains(error.errno) {
       inputError = error
+      if !pump.sourceEnded { isInputCut = true }
     }
     stopOutput(at: head)
   }

@@ -43,6 +43,9 @@ struct PtyDoor: Sendable {
     return Descriptor(owning: raw)
   }
 
+  /// Whether its link is there still. One that can't be looked at counts as there.
+  var isThere: Bool { name.isThere || FileIdentity(name.path) == nil && errno != ENOENT }
+
   /// Clears it of whatever somebody left who is gone. Whether it can serve the next one; if not, it takes another pty.
   func refresh() -> Bool {
     let isGood = (try? PtyMaster.refresh(master, allIsRead: !PtyMaster.hasInput(master))) != nil || isInUse

@@ -46,6 +46,8 @@ final class PtyListener: Listener, PollHandler {
       }
     } leave: {
       $0.leave(on: queue)
+    } isThere: {
+      $0.isThere
     }
     binding.waits = { [unowned self] in tellClosed() }
   }
@@ -70,6 +72,18 @@ final class PtyListener: Listener, PollHandler {
     context.poller.timers.cancel(nextLook)
     binding.stop(takeDoor(), then: done)
     context.status.tell(.listenerClosed(route: context.route, listener: name, bound: isTold ? name : nil))
+  }
+
+  func lookAfterPlace(then done: @escaping () -> Void) {
+    guard let door else { return done() }
+    binding.look(at: door, takeAnew: { [weak self] in self?.makeAnew() }, then: done)
+  }
+
+  /// Another pty, with a link. Who has the one before open stays with it, and the next waits for his end.
+  private func makeAnew() {
+    if rest != nil { endRest() }
+    if !isFree { isLeaving = true }
+    replace()
   }
 
   /// It listened, and does not find another place at once.
@@ -133,7 +147,7 @@ final class PtyListener: Listener, PollHandler {
 
   /// He has closed the port and what he wrote has to wait. Whoever opens the next one waits for the end of that.
   private func leaves() {
-    guard door != nil else { return }
+    guard door != nil, !isLeaving else { return }
     isLeaving = true
     replace()
   }

@@ -50,7 +50,13 @@ final class TCPListener: Listener {
         outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
         accepted: { descriptor, address in
           let label = Arrival.Label(address: address, listener: name)
-          guard context.rates.admits(address) else { return context.ended(label, .tooFast(label), nanoseconds: 0) }
+          guard context.rates.admits(address) else {
+            let ending = Ending.tooFast(label)
+            if context.sendsNotices, let reason = ending.cause {
+              AcceptLoop.say("baudway: \(reason)", to: descriptor.raw)
+            }
+            return context.ended(label, ending, nanoseconds: 0)
+          }
           context.arrived(Arrival(descriptor, kind: .tcp(wasDialled: false), label: label))
         }))
     bound = name

@@ -59,6 +59,13 @@ struct UnixDoor: Sendable {
     if let file, FileIdentity(file.path) == file.identity { unlink(file.path) }
   }
 
+  /// False when the file is gone, or another has its name. One that can't be looked at counts as there.
+  var isThere: Bool {
+    guard let file else { return true }
+    if let found = FileIdentity(file.path) { return found == file.identity }
+    return errno != ENOENT
+  }
+
   private static func bind(_ raw: Int32, to path: String) throws(SystemError) {
     let address = UnixAddress.path(path)
     if try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 { return }

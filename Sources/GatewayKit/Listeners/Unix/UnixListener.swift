@@ -29,7 +29,10 @@ final class UnixListener: Listener {
       }
     } leave: {
       $0.removeFile()
+    } isThere: {
+      $0.isThere
     }
+    binding.waits = { [unowned self] in hasLostItsFile() }
   }
 
   func start() {
@@ -49,6 +52,20 @@ final class UnixListener: Listener {
       })
     self.door = door
     context.status.tell(.listening(route: context.route, listener: name, bound: name))
+  }
+
+  func lookAfterPlace(then done: @escaping () -> Void) {
+    guard let door else { return done() }
+    binding.look(at: door, takeAnew: { [weak self] in self?.start() }, then: done)
+  }
+
+  /// Who has connected already is let in.
+  private func hasLostItsFile() {
+    guard let loop else { return }  // it never had one
+    loop.stop()
+    self.loop = nil
+    door = nil
+    context.status.tell(.listenerClosed(route: context.route, listener: name, bound: name))
   }
 
   func stop(then done: @escaping () -> Void) {

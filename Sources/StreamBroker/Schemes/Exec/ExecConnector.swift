@@ -35,9 +35,10 @@ public struct ExecConnector: RemarkingConnector {
   public func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    device.open(path, most: Self.mostAttempts, on: poller) { [self] () -> Result<Started, OpenFailure> in
+    let programs = poller.programs
+    return device.open(path, most: Self.mostAttempts, on: poller) { [self] () -> Result<Started, OpenFailure> in
       do throws(SystemError) {
-        return .success(hasTerminal ? try startInTerminal() : try start())
+        return .success(hasTerminal ? try startInTerminal(programs) : try start(programs))
       } catch {
         return .failure(OpenFailure("start \(path)", error, advice: Self.advice(error)))
       }
@@ -58,7 +59,7 @@ public struct ExecConnector: RemarkingConnector {
     let errors: DescriptorParcel?
   }
 
-  private func start() throws(SystemError) -> Started {
+  private func start(_ programs: Closings) throws(SystemError) -> Started {
     var ends: [Int32] = [-1, -1]
     guard linux_socketpair(AF_UNIX, Int32(SOCK_STREAM.rawValue), &ends) == 0 else { throw SystemError("socketpair") }
     let ours = DescriptorParcel(Descriptor(owning: ends[0]))
@@ -68,11 +69,11 @@ public struct ExecConnector: RemarkingConnector {
     guard linux_pipe(&ends) == 0 else { throw SystemError("pipe2") }
     let errors = DescriptorParcel(Descriptor(owning: ends[0]))
     let itsErrors = Descriptor(owning: ends[1])
-    let child = try spawn(stream: its.raw, errors: itsErrors.raw, terminal: nil)
+    let child = try spawn(stream: its.raw, errors: itsErrors.raw, terminal: nil, among: programs)
     return Started(child: child, stream: ours, errors: errors)
   }
 
-  private func startInTerminal() throws(SystemError) -> Started {
+  private func startInTerminal(_ programs: Closings) throws(SystemError) -> Started {
     var name = [CChar](repeating: 0, count: 64)
     let raw = linux_open_pty(&name, name.count)
     guard raw >= 0 else { throw SystemError("posix_openpt") }
@@ -81,20 +82,25 @@ public struct ExecConnector: RemarkingConnector {
     _ = ioctl(raw, UInt(TIOCSWINSZ), &size)
     // It is opened by name in the child, whose failure could be the program's just as well.
     guard access(name, R_OK | W_OK) == 0 else { throw SystemError("open") }
-    return Started(child: try spawn(stream: -1, errors: -1, terminal: name), stream: master, errors: nil)
+    let child = try spawn(stream: -1, errors: -1, terminal: name, among: programs)
+    return Started(child: child, stream: master, errors: nil)
   }
 
-  private func spawn(stream: Int32, errors: Int32, terminal: [CChar]?) throws(SystemError) -> ChildParcel {
+  private func spawn(
+    stream: Int32, errors: Int32, terminal: [CChar]?, among programs: Closings
+  ) throws(SystemError) -> ChildParcel {
     var arguments = ([path] + arguments).map { strdup($0) }
     var environment = ExecEnvironment.of(hasTerminal: hasTerminal).map { strdup("\($0.name)=\($0.value)") }
     defer { for text in arguments + environment { free(text) } }
     arguments.append(nil)
     environment.append(nil)
-    var pid: pid_t = 0
-    guard linux_spawn(&pid, path, arguments, environment, stream, errors, terminal) == 0 else {
-      throw SystemError("posix_spawn")
+    return try ChildParcel(among: programs) { () throws(SystemError) in
+      var pid: pid_t = 0
+      guard linux_spawn(&pid, path, arguments, environment, stream, errors, terminal) == 0 else {
+        throw SystemError("posix_spawn")
+      }
+      return pid
     }
-    return ChildParcel(pid)
   }
 
   private static func advice(_ error: SystemError) -> String? {

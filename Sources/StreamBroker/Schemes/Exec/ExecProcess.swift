@@ -7,17 +7,64 @@ import Dispatch
 import Glibc
 import Synchronization
 
-/// A child on its way to the lane that will wait for it. If nobody takes it, it is killed and reaped.
+/// A child from before its start until a lane waits for it. If nobody takes it, it is killed and reaped.
 final class ChildParcel: Sendable {
-  private let content: Mutex<pid_t?>
+  struct Child: Sendable {
+    let pid: pid_t
+    /// Among the programs: whoever ends the process can end it as well, from before it is there until it is reaped.
+    let closing: Closings.Token
+  }
 
-  /// Takes over a child that nobody else waits for, the leader of its group.
-  init(_ pid: pid_t) { content = Mutex(pid) }
+  private let content: Mutex<Child?>
+  private let programs: Closings
 
-  func take() -> pid_t? { content.withLock { $0.take() } }
+  /// Takes over what `spawn` starts: a child that nobody else waits for, the leader of its group. Throws ECANCELED when all
+  /// `programs` were given up.
+  init(among programs: Closings, _ spawn: () throws(SystemError) -> pid_t) throws(SystemError) {
+    let start = ProgramStart()
+    let closing = programs.begin { start.giveUp() }
+    do throws(SystemError) {
+      content = Mutex(Child(pid: try start.run(spawn), closing: closing))
+    } catch {
+      programs.end(closing)
+      throw error
+    }
+    self.programs = programs
+  }
+
+  func take() -> Child? { content.withLock { $0.take() } }
 
   deinit {
-    if let pid = take() { ExecProcess.killAndReap(pid) }
+    guard let child = take() else { return }
+    ExecProcess.killAndReap(child.pid)
+    programs.end(child.closing)
+  }
+}
+
+/// The moment at which a program is started, for those who end it at once.
+private final class ProgramStart: Sendable {
+  private enum State { case before, started(pid_t), givenUp }
+  // Held while it is being started: its number comes with the end of that.
+  private let state = Mutex(State.before)
+
+  func run(_ spawn: () throws(SystemError) -> pid_t) throws(SystemError) -> pid_t {
+    try state.withLock { state throws(SystemError) in
+      guard case .before = state else { throw SystemError("posix_spawn", ECANCELED) }
+      let pid = try spawn()
+      state = .started(pid)
+      return pid
+    }
+  }
+
+  /// A start takes a millisecond, unless the program's file system hangs: then it is left alone after a second.
+  func giveUp() {
+    for _ in 0..<100 {
+      let isSeen: Void? = state.withLockIfAvailable { state in
+        if case .started(let pid) = state { ExecProcess.signal(pid, SIGKILL) } else { state = .givenUp }
+      }
+      if isSeen != nil { return }
+      usleep(10_000)
+    }
   }
 }
 
@@ -36,8 +83,8 @@ final class ExecProcess: PollHandler {
   private var isTerminated = false
   // Others of its group may live on.
   private var leavesOthers = false
-  // From its start until nobody of its group is left: whoever ends the process can end it as well, whatever it is doing.
-  private var closing: Closings.Token?
+  // Until nobody of its group is left.
+  private let closing: Closings.Token
 
   // Who was asked to end has so long to do it.
   static let patience = Duration.seconds(5)
@@ -45,19 +92,20 @@ final class ExecProcess: PollHandler {
 
   /// When this fails, the child is killed.
   init(_ program: String, _ child: ChildParcel, on poller: Poller) throws(SystemError) {
-    let pid = child.take()!  // nobody else has seen the parcel
-    let raw = linux_pidfd(pid)
+    let child = child.take()!  // nobody else has seen the parcel
+    let raw = linux_pidfd(child.pid)
     guard raw >= 0 else {
       let error = SystemError("pidfd_open")
-      Self.killAndReap(pid)
+      Self.killAndReap(child.pid)
+      poller.programs.end(child.closing)
       throw error
     }
     self.program = program
-    self.pid = pid
     self.poller = poller
+    pid = child.pid
+    closing = child.closing
     pidfd = Descriptor(owning: raw)
     try poller.add(raw, handler: self, for: .readable)
-    closing = poller.programs.begin { Self.signal(pid, SIGKILL) }
   }
 
   // The lane has stopped, or would not take it.
@@ -79,7 +127,7 @@ final class ExecProcess: PollHandler {
   }
 
   /// To one that is not reaped, so that its number and its group's are nobody else's.
-  private static func signal(_ pid: pid_t, _ number: Int32) {
+  static func signal(_ pid: pid_t, _ number: Int32) {
     if getpgid(pid) != pid { kill(pid, number) }  // it has joined another group of its session
     kill(-pid, number)
   }
@@ -120,7 +168,5 @@ final class ExecProcess: PollHandler {
     poller.timers.after(Self.look) { [self] in endOthers(looksLeft: looksLeft - 1) }
   }
 
-  private func closed() {
-    if let closing { poller.programs.end(closing) }
-  }
+  private func closed() { poller.programs.end(closing) }
 }

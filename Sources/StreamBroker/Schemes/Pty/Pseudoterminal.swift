@@ -90,9 +90,12 @@ public struct PtyName: Sendable {
     return true
   }
 
+  /// False when it was removed, or leads elsewhere.
+  public var isThere: Bool { FileSystem.target(of: path) == target }
+
   /// Removes it, unless somebody else has put his own in its place.
   public func remove() {
-    if FileSystem.target(of: path) == target { unlink(path) }
+    if isThere { unlink(path) }
   }
 
   private static func isStale(_ path: String) -> Bool {
