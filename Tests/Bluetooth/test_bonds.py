@@ -13,6 +13,15 @@ def talks(gateway, client, count: int = 1):
     answers(client, b"secret")
 
 
+def is_mended_when_stale(air, guest, gateway, client, name, address):
+    air.order(f"forget {name}")
+    air.order(f"hangup {name}")
+    gateway.event("link lost", seconds=30)
+    until(lambda: f"is stale, one side has forgotten the other: remove line 3 of {BONDS}" in said(gateway), 60, "its place")
+    guest.ask(f"sed -i /{address}/d {BONDS}")
+    talks(gateway, client, count=2)
+
+
 def test_a_bond_survives_a_restart_and_replugs(air, guest):
     before = int(air.order("paired locked"))
     air.pull()
@@ -47,12 +56,7 @@ def test_over_rfcomm_too_a_bond_survives_a_restart_and_a_replug_and_is_named_whe
     with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
         talks(gateway, client)
         assert int(air.order("paired serial")) == before + 1
-        air.order("forget serial")
-        air.order("hangup serial")
-        gateway.event("link lost", seconds=30)
-        until(lambda: f"is stale, one side has forgotten the other: remove line 3 of {BONDS}" in said(gateway), 60, "its place")
-        guest.ask(f"sed -i /{SERIAL}/d {BONDS}")
-        talks(gateway, client, count=2)
+        is_mended_when_stale(air, guest, gateway, client, "serial", SERIAL)
         gateway.event("bond kept", seconds=30)
     air.pull()  # the kernel's keys go with the adapter
 
@@ -76,12 +80,7 @@ def test_a_stale_bond_is_named_and_mended_without_a_restart(air, guest):
     with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
         talks(gateway, client)
         gateway.event("bond kept", seconds=30)
-        air.order("forget locked")
-        air.order("hangup locked")
-        gateway.event("link lost", seconds=30)
-        until(lambda: f"is stale, one side has forgotten the other: remove line 3 of {BONDS}" in said(gateway), 60, "its place")
-        guest.ask(f"sed -i /{LOCKED}/d {BONDS}")
-        talks(gateway, client, count=2)
+        is_mended_when_stale(air, guest, gateway, client, "locked", LOCKED)
         gateway.event("bond kept", seconds=30, count=2)
 
 
