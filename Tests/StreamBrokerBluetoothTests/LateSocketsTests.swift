@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("A socket of LE that was given up while it connected", .timeLimit(.minutes(1)))
+@Suite("A socket that was given up while it connected", .timeLimit(.minutes(1)))
 struct LateSocketsTests {
   /// The far end of one that connects.
   private final class Device: Sendable {
@@ -50,13 +50,19 @@ struct LateSocketsTests {
   }
 
   /// One for each test: who is given up in one must not be taken over in another.
-  private static func target(_ psm: UInt16?, _ security: BluetoothTarget.Security? = nil) -> LETarget {
+  private static func target(_ psm: UInt16?, _ security: BluetoothTarget.Security? = nil) -> LateTarget {
     let device = LEAddress(address: Keys.lamp.address, isRandom: true)
-    return LETarget(device: device, psm: psm, adapter: Keys.lamp.address, security: security)
+    return .le(LETarget(device: device, psm: psm, adapter: Keys.lamp.address, security: security))
+  }
+
+  private static func classic(
+    _ service: BluetoothTarget.Service, _ security: BluetoothTarget.Security? = nil
+  ) -> LateTarget {
+    .classic(BluetoothTarget(device: Keys.phone.address, service: service, security: security))
   }
 
   private static func take(
-    _ target: LETarget, now: UInt64, patience: Duration = .seconds(10)
+    _ target: LateTarget, now: UInt64, patience: Duration = .seconds(10)
   ) -> (socket: DescriptorParcel, since: UInt64)? {
     LateSockets.take(target, now: now, patience: patience)
   }
@@ -66,7 +72,7 @@ struct LateSocketsTests {
   }
 
   /// An opening under way.
-  private func dial(_ parcel: DescriptorParcel, _ target: LETarget?, on lane: isolated Lane) async -> ConnectStep {
+  private func dial(_ parcel: DescriptorParcel, _ target: LateTarget?, on lane: isolated Lane) async -> ConnectStep {
     let step = Self.step(on: lane.poller)
     let dialled = Gate()
     step.start(
@@ -117,11 +123,13 @@ struct LateSocketsTests {
     }
   }
 
-  @Test("is closed at once where it may be pairing, or is not LE's; not where a channel is on its way")
+  @Test("is closed at once where it may be pairing, or nobody can go on with it; not where a channel is on its way")
   func closed() async throws {
     for (target, isKept) in [
       (nil, false), (Self.target(3, .medium), false), (Self.target(3, .low), true), (Self.target(3), true),
-    ] as [(LETarget?, Bool)] {
+      (Self.classic(.rfcomm(channel: 3), .medium), false), (Self.classic(.rfcomm(channel: 3)), true),
+      (Self.classic(.sdp, .medium), true),
+    ] as [(LateTarget?, Bool)] {
       let (parcel, device) = try Self.calling()
       try await onLane { lane in
         let step = await dial(parcel, target, on: lane)
@@ -161,20 +169,22 @@ struct LateSocketsTests {
     #expect(await other.isClosed)
   }
 
-  @Test("is gone on with as long as the kernel calls for the device, and closed where that is too short for the next")
-  func age() async throws {
+  @Test(
+    "is gone on with as long as the kernel calls for the device, and closed where that is too short for the next",
+    arguments: [(target(6), 29), (classic(.rfcomm(channel: 6)), 19)])
+  func age(target: LateTarget, seconds: Int) async throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let (parcel, device) = try Self.calling()
     let began = clock.now
-    clock.advance(by: .seconds(29))
-    LateSockets.keep(parcel, for: Self.target(6), since: began, on: poller)
-    let taken = Self.take(Self.target(6), now: clock.now, patience: .seconds(10))
+    clock.advance(by: .seconds(seconds))
+    LateSockets.keep(parcel, for: target, since: began, on: poller)
+    let taken = Self.take(target, now: clock.now, patience: .seconds(10))
     #expect(taken?.since == began && device.isKept)
     guard let taken else { return }
     clock.advance(by: .seconds(1))
-    LateSockets.keep(taken.socket, for: Self.target(6), since: began, on: poller)
-    #expect(Self.take(Self.target(6), now: clock.now, patience: .seconds(10)) == nil)
+    LateSockets.keep(taken.socket, for: target, since: began, on: poller)
+    #expect(Self.take(target, now: clock.now, patience: .seconds(10)) == nil)
     #expect(await device.isClosed)
   }
 

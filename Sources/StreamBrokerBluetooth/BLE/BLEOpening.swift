@@ -114,7 +114,7 @@ final class BLEOpening: Opening {
     let flow = ConnectFlow(paired, on: adapter.index, patience: plan.connectPatience)
     let connecting = ConnectStep(flow, on: poller)
     self.connecting = connecting
-    connecting.start(target.description, target.prepare, dialling: target.connect, to: target) { [self] result in
+    connecting.start(target.description, target.prepare, dialling: target.connect, to: .le(target)) { [self] result in
       self.connecting = nil
       switch result {
       case .success(let socket): connected(socket, target)

@@ -31,6 +31,8 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
   /// To bind to; nil takes what the kernel takes.
   var adapter: BluetoothAddress?
   var security: Security?
+  /// Lists of services are read in clear.
+  var isToBeSecured: Bool { service != .sdp && (security ?? .low) != .low }
 
   var description: String {
     switch service {

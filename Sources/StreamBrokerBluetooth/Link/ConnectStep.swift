@@ -33,7 +33,7 @@ final class ConnectStep {
   /// that is given up goes on connecting for a while, and who opens it next goes on with that, or ends it.
   func start(
     _ what: String, _ prepare: @escaping @Sendable () -> Result<DescriptorParcel, OpenFailure>,
-    dialling dial: @escaping (Int32) throws(SystemError) -> Bool, to target: LETarget? = nil,
+    dialling dial: @escaping (Int32) throws(SystemError) -> Bool, to target: LateTarget? = nil,
     _ done: @escaping (Result<DescriptorParcel, Failure>) -> Void
   ) {
     self.done = done
@@ -58,7 +58,7 @@ final class ConnectStep {
   }
 
   private func connect(
-    _ parcel: DescriptorParcel, to target: LETarget?, since: UInt64,
+    _ parcel: DescriptorParcel, to target: LateTarget?, since: UInt64,
     _ dial: @escaping (Int32) throws(SystemError) -> Bool
   ) {
     let connecting = BluetoothConnect(parcel, on: poller, dialling: dial)

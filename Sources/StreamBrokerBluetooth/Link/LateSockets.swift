@@ -1,27 +1,48 @@
-// Sockets of LE whose opening was given up while they connected. They are not closed at once: Linux calls for a device when it has
-// heard it, and one that lets go just then leaves a link behind, and an adapter that calls nobody any more (6.1 withdraws a call that
-// it has not made yet, and makes it all the same). So each stays until it is connected, a moment where the device is there, and
-// ends as every other then; or until the next comes who opens the same: he goes on with it, or ends it where he can't.
+// Sockets whose opening was given up while they connected. They are not closed at once: Linux 6.1 leaves a link behind where one
+// lets go in the wrong moment. LE: between a device's advertisement and the call, which is withdrawn before it was made, and made all
+// the same; no other device is called then. Classic: while L2CAP settles a channel, for the device's answer to that makes it connected
+// again, behind our request to end it. So each stays until it is connected, a moment where the device is there, and ends as every
+// other then; or until the next comes who opens the same: he goes on with it, or ends it where he can't.
 
 import ByteStreams
 import Glibc
 import Synchronization
 
+/// What a socket is on its way to.
+enum LateTarget: Hashable, Sendable {
+  case le(LETarget)
+  case classic(BluetoothTarget)
+
+  var isToBeSecured: Bool {
+    switch self {
+    case .le(let target): target.isToBeSecured
+    case .classic(let target): target.isToBeSecured
+    }
+  }
+  /// How long the kernel tries: it calls for an LE device 40.7 s, and RFCOMM gives up by itself. Who goes on with a call has all of his
+  /// time within that.
+  var kernelPatience: Duration {
+    switch self {
+    case .le: .seconds(40)
+    case .classic: .seconds(30)
+    }
+  }
+}
+
 enum LateSockets {
-  /// A device that was not heard by then is not there; calling for one takes part of a second.
+  /// An LE device that was not heard by then is not there, and a Classic one does not answer (5.12 s, the page time-out); calling for
+  /// one takes part of a second.
   static let patience = Duration.seconds(5)
-  /// How long the kernel calls for a device (40.7 s): who goes on with a call has all of his time within that.
-  static let kernelPatience = Duration.seconds(40)
   private static let betweenLooks = Duration.milliseconds(50)
 
   private struct Entry {
     // Its lane keeps it.
     weak var socket: LateSocket?
   }
-  private static let all = Mutex<[LETarget: Entry]>([:])
+  private static let all = Mutex<[LateTarget: Entry]>([:])
 
   /// Takes a socket over that has been connecting `since` then, on the clock of lanes.
-  static func keep(_ parcel: DescriptorParcel, for target: LETarget, since: UInt64, on poller: Poller) {
+  static func keep(_ parcel: DescriptorParcel, for target: LateTarget, since: UInt64, on poller: Poller) {
     let now = poller.timers.now
     let socket = LateSocket(parcel, since: since)
     all.withLock { $0[target] = Entry(socket: socket) }
@@ -44,10 +65,12 @@ enum LateSockets {
 
   /// For the next who opens the same, from any lane: a second socket beside it would be refused (EBUSY). It is closed where there is
   /// less than his `patience` left to it, and where it is to be secured: pairing that began meanwhile nobody has answered.
-  static func take(_ target: LETarget, now: UInt64, patience: Duration) -> (socket: DescriptorParcel, since: UInt64)? {
+  static func take(
+    _ target: LateTarget, now: UInt64, patience: Duration
+  ) -> (socket: DescriptorParcel, since: UInt64)? {
     guard let late = all.withLock({ $0.removeValue(forKey: target)?.socket }) else { return nil }
     let age = Duration.nanoseconds(Int64(now) - Int64(late.since))
-    guard !target.isToBeSecured, age + patience < kernelPatience else {
+    guard !target.isToBeSecured, age + patience < target.kernelPatience else {
       late.close()
       return nil
     }

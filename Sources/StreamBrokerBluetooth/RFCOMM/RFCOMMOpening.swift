@@ -106,7 +106,9 @@ final class RFCOMMOpening: Opening {
       PairedAddress(plan.device, .classic), on: ready.adapter.index, patience: plan.connectPatience)
     let connecting = ConnectStep(flow, on: poller, via: queue)
     self.connecting = connecting
-    connecting.start(target.description, target.prepare, dialling: target.connect) { [self] result in
+    // One that is to be secured is no use to the next, and would be in his way (EBUSY).
+    let late = target.isToBeSecured ? nil : LateTarget.classic(target)
+    connecting.start(target.description, target.prepare, dialling: target.connect, to: late) { [self] result in
       self.connecting = nil
       switch result {
       case .success(let socket): then(socket)
