@@ -16,6 +16,7 @@ struct Baudway: ParsableCommand {
     ])
 
   static func main() {
+    openStandardDescriptors()
     do {
       var command = try parseAsRoot()
       try command.run()
@@ -24,6 +25,15 @@ struct Baudway: ParsableCommand {
       // --help, --version
       do { try put((fullMessage(for: error) + "\n").utf8) } catch { exit(withError: error) }
     }
+  }
+}
+
+/// Standard descriptors that whoever started us has closed lead to /dev/null: the first socket or event counter that we open would
+/// get their numbers, and with them what is printed, or the bytes that a device is sent. Opened to be read only, so that a
+/// closed input has ended, and writing to a closed output is the error that it was.
+private func openStandardDescriptors() {
+  for number in STDIN_FILENO...STDERR_FILENO where fcntl(number, F_GETFD) < 0 {
+    _ = open("/dev/null", O_RDONLY)  // the lowest number that is free: this one
   }
 }
 

@@ -1,0 +1,59 @@
+"""Standard descriptors that whoever starts a program has closed: their numbers are never those of the gateway's own."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+from kit import Gateway, Server, binary, receive_all, until
+
+IOERR = 74
+ECHO = {"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}
+
+
+def shell(closing):
+    """A prefix that closes a standard descriptor, as shells write it."""
+    return ["/bin/sh", "-c", f'exec "$0" "$@" {closing}']
+
+
+def run(closing, *words, **more):
+    return subprocess.run([*shell(closing), binary(), *words], capture_output=True, timeout=60, **more)
+
+
+def test_a_closed_input_has_ended():
+    heard = []
+
+    def answer(client):
+        heard.append(receive_all(client))
+        client.sendall(b"bye")
+
+    with Server(answer) as server:
+        done = run("<&-", "connect", server.url)
+    assert (heard, done.stdout, done.stderr, done.returncode) == ([b""], b"bye", b"", 0)
+
+
+@pytest.mark.parametrize("closing", [">&-", "<&- >&-"])
+@pytest.mark.parametrize("words", [["schema"], ["devices"], ["--help"], ["connect", "exec:/bin/echo"], ["scan", "--seconds", "1"]])
+def test_a_closed_output_is_an_error(words, closing):
+    done = run(closing, *words, stdin=subprocess.DEVNULL)
+    # No adapter: then scan has nothing to print.
+    codes = (IOERR, 69, 77) if words[0] == "scan" else (IOERR,)
+    assert done.returncode in codes and done.stderr, done
+
+
+def test_so_it_is_for_those_who_ask_a_gateway():
+    with Gateway(ECHO) as gateway:
+        done = run(">&-", "status", str(gateway.path), env=gateway.environment)
+        assert done.returncode == IOERR and b"EBADF" in done.stderr, done
+
+
+@pytest.mark.parametrize("closing", ["2>&-", "<&- >&- 2>&-"])
+def test_a_gateway_serves_without_a_log(closing):
+    gateway = Gateway(ECHO, prefix=shell(closing), stopping=False, ready=0)
+    with gateway:
+        health = [binary(), "health", str(gateway.path)]
+        until(lambda: subprocess.run(health, env=gateway.environment, capture_output=True).returncode == 0, 30, "healthy")
+        folder = pathlib.Path(f"/proc/{gateway.process.pid}/fd")
+        for number in (0, 1, 2) if "<" in closing else (2,):
+            assert os.readlink(folder / str(number)) == "/dev/null"
+        gateway.process.terminate()
+        assert gateway.process.wait(30) == 0
