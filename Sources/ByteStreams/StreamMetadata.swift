@@ -13,6 +13,8 @@ public struct DeviceFacts: Hashable, Sendable {
   public var signalStrength: Int?
   /// The most bytes of one message of the link, where there is such a thing.
   public var mtu: Int?
+  /// Messages of the device's that nobody took in time and the kernel has thrown away.
+  public var lostMessages: Int?
 
   public init() {}
 
@@ -25,6 +27,7 @@ public struct DeviceFacts: Hashable, Sendable {
     firmware = more.firmware ?? firmware
     signalStrength = more.signalStrength ?? signalStrength
     mtu = more.mtu ?? mtu
+    lostMessages = more.lostMessages ?? lostMessages
   }
 
   public var isEmpty: Bool { self == DeviceFacts() }

@@ -114,7 +114,7 @@ final class GatewayCore {
     }
     guard let remarking = connector as? any RemarkingConnector else { return connector }
     let (name, endpoint, status) = (route.name, route.endpoint.description, status)
-    return remarking.telling { status.tell(.endpointSaid(route: name, endpoint: endpoint, line: $0)) }
+    return remarking.telling { status.tell(.endpointSaid(route: name, endpoint: endpoint, $0)) }
   }
 
   /// Ends a route. `letGo` is called when its listeners are closed, `done` when nothing is left of it.

@@ -53,7 +53,18 @@ public protocol DeviceWatch: AnyObject {
 /// A connector whose endpoints say something to people beside their bytes, such as a program on standard error.
 public protocol RemarkingConnector: Connector {
   /// The same connector, whose endpoints tell `hear` each line, on their lanes. It must be quick, and must not block.
-  func telling(_ hear: @escaping @Sendable (String) -> Void) -> any Connector
+  func telling(_ hear: @escaping @Sendable (EndpointRemark) -> Void) -> any Connector
+}
+
+public struct EndpointRemark: Hashable, Sendable {
+  public let line: String
+  /// Something was lost.
+  public let isWarning: Bool
+
+  public init(_ line: String, isWarning: Bool = false) {
+    self.line = line
+    self.isWarning = isWarning
+  }
 }
 
 /// A connector whose openings take several steps, each with a time and an error of its own (switching an adapter on, pairing, looking

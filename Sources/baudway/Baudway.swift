@@ -8,7 +8,7 @@ import Glibc
 struct Baudway: ParsableCommand {
   static let configuration = CommandConfiguration(
     commandName: "baudway",
-    abstract: "Puts serial ports on the network.",
+    abstract: "Puts serial ports and Bluetooth devices on the network.",
     version: "baudway \(Version.text)",
     subcommands: [
       Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, Devices.self, Scan.self,

@@ -36,6 +36,9 @@ struct Scan: ParsableCommand {
     guard !(le && classic) else {
       throw ValidationError("--le and --classic exclude each other; without both, both are heard")
     }
+    guard adapter.map(BluetoothNames.isAdapter) ?? true else {
+      throw ValidationError("--adapter: \(BluetoothNames.adapterExpected)")
+    }
     guard wish != nil else {
       throw ValidationError("--service: '\(service ?? "")' is no UUID of 16, 32 or 128 bits, such as 1101 or FFE0")
     }
@@ -127,6 +130,9 @@ private struct ScanShow {
 
   /// As many as are taken now; false when no more can be printed.
   private mutating func putLines() -> Bool {
+    // Nothing may ever be written to whoever went.
+    var reader = pollfd(fd: STDOUT_FILENO, events: 0, revents: 0)
+    if poll(&reader, 1, 0) == 1, reader.revents & Int16(POLLERR) != 0 { failure = SystemError("write", EPIPE) }
     if output.isIdle { output.add(scan.takeLines().map { $0 + "\n" }.joined()) }
     return flush()
   }

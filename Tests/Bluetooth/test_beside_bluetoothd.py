@@ -1,4 +1,6 @@
 """Beside BlueZ's daemon: whose the list of services is, and whose a link."""
+import json
+
 import pytest
 
 from bluetoothd import bluetoothd
@@ -14,6 +16,9 @@ def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
     with bluetoothd(guest, air), GuestGateway(guest, served("rfcomm://?channel=9")) as gateway:
         channel(gateway)
         until(lambda: "--compat" in limits(gateway), 20, "advice")
+        (shown,) = json.loads(gateway.command("status", "--json", seconds=30).stdout)["routes"]
+        assert shown["listeners"][0]["state"] == "listening" and "--compat" in shown["listeners"][0]["limited"]
+        assert "is limited: " in gateway.command("status", seconds=30).stdout
         air.order("dial phone 9")
         echoes(air, 100)
         air.order("leave phone")

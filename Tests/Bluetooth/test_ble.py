@@ -1,9 +1,13 @@
 """BLE endpoints: the gateway in the emulated machine, a client of the host, and devices on the air that echo."""
+import contextlib
 import random
+import socket
+import threading
+import time
 
 import pytest
 
-from kit import ROOT, receive, run_all, until
+from kit import ROOT, binary, receive, run_all, until
 from radio import HM10, LOCKED, NOBODY, NUS, NUS_SERVICE
 from rig import GuestGateway
 from test_rfcomm import answers, config, digest, said
@@ -62,6 +66,42 @@ def test_a_device_that_wants_encryption_is_paired(air, guest):
     echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random", 256 << 10)
     air.order("hangup locked")
     echoes(guest, f"ble://FFE0/{LOCKED}?address-type=random&security=medium", 4 << 10)
+
+
+def test_an_adapter_that_can_not_pair_is_named_with_what_to_do(air, guest):
+    air.pull()
+    air.plug()  # by the ioctl of before the management channel
+    url = f"ble://FFE0/{LOCKED}?address-type=random"
+    with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
+        until(lambda: "'hciconfig hci0 down'" in said(gateway), 40, "what to do")
+        air.adapter("down")
+        gateway.event("link open", seconds=60)
+        answers(client, b"hello")
+
+
+def test_who_takes_too_slowly_is_told_what_he_has_lost_while_the_link_lasts(air, guest):
+    with GuestGateway(guest, config(f"ble://{NUS_SERVICE}/{NUS}?address-type=random")) as gateway:
+        with gateway.connect("radio") as client:
+            gateway.event("link open", seconds=40)
+            answers(client, b"hello")
+            air.order("echo nus 0")
+            pid = guest.ask("busybox pidof baudway").split()[0]
+            client.settimeout(100)
+            reader = threading.Thread(target=lambda: list(iter(lambda: client.recv(1 << 16), b"")), daemon=True)
+            reader.start()
+            for _ in range(5):  # a slow host may take long to send as much as is lost
+                guest.ask(f"kill -STOP {pid}")
+                air.order("flood nus 600000")  # some three times what the kernel keeps
+                time.sleep(3)
+                guest.ask(f"kill -CONT {pid}")
+                with contextlib.suppress(AssertionError):
+                    event = gateway.event("endpoint says", seconds=10)
+                    break
+            assert event["level"] == "warning" and "notifications were lost" in event["text"]
+            assert not gateway.events("link closed")
+            assert " notifications lost" in gateway.command("status", seconds=30).stdout
+            client.shutdown(socket.SHUT_RDWR)
+            reader.join(30)
 
 
 def test_a_program_of_twenty_lines_talks_to_a_device(air, guest):
@@ -133,6 +173,8 @@ def test_no_capability_is_needed_where_the_adapter_is_ready_and_the_device_is_na
         answers(client, b"hello")
     with bare(guest, "ble://FFE0") as gateway, gateway.connect("radio"):
         until(lambda: "scanning takes CAP_NET_ADMIN" in said(gateway), 30, "what is missing")
+    joined = guest.run(f"setpriv --bounding-set=-all {binary()} connect ble://FFE0 </dev/null", 60)
+    assert joined.returncode == 77 and b"scanning takes CAP_NET_ADMIN" in joined.stderr
 
 
 def test_one_capability_is_enough_to_switch_on_scan_and_pair(air, guest):

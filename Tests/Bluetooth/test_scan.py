@@ -33,6 +33,11 @@ def echoes(guest, pasted: str):
         call.until(lambda text: text == "hello", 40)
 
 
+def test_who_listens_for_nobody_any_more_ends(air, guest):
+    done = guest.run(f"{binary()} scan --le --seconds 300 | head -n 1", 100)
+    assert done.stdout.count(b"\n") == 1
+
+
 def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they_stand(air, guest):
     air.pull()
     air.plug(on=False)  # it is switched on

@@ -116,6 +116,8 @@ def test_mistakes_and_absent_devices_have_their_codes():
     assert done.returncode == USAGE
     assert done.stderr.decode().splitlines() == [
         "baudway: unknown parameter 'bau'; did you mean 'baud'?", "  tty:///dev/ttyS0?bau=9600", " " * 19 + "^"]  # fmt: skip
+    done = pipe("rfcomm://\x1b[31m:3")
+    assert done.returncode == USAGE and done.stderr.decode().splitlines()[1:] == [r"  rfcomm://\u{1B}[31m:3", " " * 11 + "^"]
     done = pipe("tty:///dev/nowhere")
     assert done.returncode == UNAVAILABLE and b"ENOENT" in done.stderr
     with socket.socket() as silent:  # listens, and its queue is full

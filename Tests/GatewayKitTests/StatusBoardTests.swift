@@ -46,6 +46,18 @@ struct StatusBoardTests {
     #expect(board.listeners(of: "b").isEmpty)
   }
 
+  @Test("knows what limits a listener that listens, in words, in JSON and when it is over")
+  func limits() throws {
+    let board = board(
+      .routeConfigured(route: "a", listeners: ["rfcomm://", "tcp://:1"]),
+      .listening(route: "a", listener: "rfcomm://", bound: "rfcomm://?channel=3"),
+      .listenerLimited(
+        route: "a", listener: "rfcomm://?channel=3", [OpenFailure("list it", nil, advice: "start it with --compat")]))
+    #expect(board.listeners(of: "a").map(\.limit) == ["list it: start it with --compat", nil])
+    board.observe(.listenerLimited(route: "a", listener: "rfcomm://?channel=3", []))
+    #expect(board.listeners(of: "a").map(\.limit) == [nil, nil])
+  }
+
   @Test("tells two listeners of one URL apart by what they were given")
   func twins() {
     let board = board(

@@ -28,4 +28,14 @@ struct BluetoothTargetTests {
     let target = BluetoothTarget(device: BluetoothAddress("00:AA:01:00:00:01")!, service: .sdp)
     #expect(target.advice(ECONNREFUSED)?.contains("give the channel, as in rfcomm://00:AA:01:00:00:01:1") == true)
   }
+
+  @Test("says what to do about an adapter that can't pair")
+  func cannotPair() {
+    let device = LEAddress(address: BluetoothAddress([1, 2, 3, 4, 5, 6]), isRandom: true)
+    let target = LETarget(device: device, psm: nil, adapter: BluetoothAddress([6, 5, 4, 3, 2, 1]))
+    let failure = GATTConversation.Failure.broke(SystemError("setsockopt", EINVAL))
+      .failure(GATTWish(service: BluetoothUUID(0xFFE0)), at: target)
+    #expect(failure.description.contains("(EINVAL); the adapter can't pair"))
+    #expect(failure.description.contains("switch it off"))
+  }
 }

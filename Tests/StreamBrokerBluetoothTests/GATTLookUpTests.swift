@@ -168,9 +168,9 @@ struct GATTLookUpTests {
     #expect(step == Self.plan())
     #expect(requests.suffix(2) == [[0x12, 13, 0, 1, 0], [0x12, 13, 0, 1, 0]])
     device.refusals = [0x12: (code, 2)]
-    #expect(play(Self.wish(), device).0 == .giveUp(.refused(code: code)))
+    #expect(play(Self.wish(), device).0 == .giveUp(.refused(ATTError(code: code))))
     device.refusals = [0x12: (0x03, 1)]
-    #expect(play(Self.wish(), device).0 == .giveUp(.refused(code: 0x03)))
+    #expect(play(Self.wish(), device).0 == .giveUp(.refused(ATTError(code: 0x03))))
   }
 
   @Test("answers what the device asks meanwhile, keeps what it tells, and ignores what is late")

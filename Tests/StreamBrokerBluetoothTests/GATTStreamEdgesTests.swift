@@ -57,7 +57,7 @@ struct GATTStreamEdgesTests {
   }
 
   /// A socket that drops what nobody takes, and counts that, as L2CAP's: UDP's, to itself.
-  private static func dropping() throws -> Descriptor {
+  private static func dropping(atMost room: Int32 = 4096) throws -> Descriptor {
     let type = Int32(SOCK_DGRAM.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
     let raw = socket(AF_INET, type, 0)
     guard raw >= 0 else { throw SystemError("socket") }
@@ -73,7 +73,7 @@ struct GATTStreamEdgesTests {
         }
       }
     }
-    try SocketOptions.set(raw, SOL_SOCKET, SO_RCVBUF, Int32(4096))
+    try SocketOptions.set(raw, SOL_SOCKET, SO_RCVBUF, room)
     return socket
   }
 
@@ -113,6 +113,43 @@ struct GATTStreamEdgesTests {
     #expect(told.count == 3)
     stream.close()
     #expect(told.count == 4)
+  }
+
+  @Test("tells within a second what one lost who reads, but too slowly, and has no timer while nothing can be lost")
+  func tooSlow() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    let socket = try Self.dropping(atMost: 32 << 10)  // some fifty of them
+    let raw = socket.raw
+    var told: [Int] = []
+    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { told.append($0) }
+    defer { stream.close() }
+    stream.readerWaits = .readable
+    func pass() {
+      clock.advance(by: .seconds(1))
+      poller.timers.fireDue()
+    }
+    func say(_ count: Int) {
+      let message: [UInt8] = [0x1B, 12, 0, 7]
+      for _ in 0..<count { _ = send(raw, message, message.count, 0) }
+    }
+    func flood(_ count: Int) throws -> Int {
+      say(count)
+      var taken = 0
+      while case .moved(let count) = try read(stream) { taken += count }
+      return taken
+    }
+    for turn in 1...3 {
+      let taken = try flood(200)
+      #expect(told.count == turn - 1)
+      pass()
+      #expect(told.count == turn && told.last == 200 - taken, "took \(taken)")
+    }
+    #expect(stream.metadata?.facts.lostMessages == told.reduce(0, +))
+    #expect(try flood(3) == 3)
+    say(200)
+    for _ in 0..<5 { pass() }
+    #expect(told.count == 3)
   }
 
   @Test("tells what is lost less and less often while nobody reads, and within a second of who reads again")
@@ -183,6 +220,22 @@ struct GATTStreamEdgesTests {
       #expect(try read(stream) == .blocked(until: .readable))
     }
     #expect(questions == 4 && stream.identity == nil && !stream.holdsWrites)
+  }
+
+  @Test("tells of a write that is not confirmed, and breaks off")
+  func unconfirmed() throws {
+    let (stream, device, pass) = try asking()
+    defer { stream.close() }
+    stream.endIdentity()
+    var told: [GATTStream.WriteFault] = []
+    stream.writeFailed = { told.append($0) }
+    #expect(try [1].withUnsafeBytes { try stream.write(UnsafeRawBufferPointer(rebasing: $0.prefix(1))) } == .moved(1))
+    #expect(device.hear()?.first == 0x12)
+    pass(.seconds(29))
+    #expect(told.isEmpty)
+    pass(.seconds(1))
+    #expect(told == [.unconfirmed])
+    #expect(throws: SystemError("write", ETIMEDOUT)) { try read(stream) }
   }
 
   @Test("holds confirmed writes no longer than 5 seconds for one that does not say it, whether anybody reads or not")

@@ -240,22 +240,27 @@ struct GATTStreamTests {
     }
   }
 
-  @Test("breaks when the device refuses what is written")
-  func refused() async throws {
+  @Test(
+    "breaks when the device refuses what is written, and tells why",
+    arguments: [
+      (0x0F, EACCES, "(ATT error 0x0F: insufficient encryption)"),
+      (0x80, EIO, "(ATT error 0x80: an error of its application)"),
+    ])
+  func refused(code: UInt8, number: Int32, text: String) async throws {
     try await onLane { lane in
       var plan = Self.plan
       plan.asksForAnswers = true
       let (stream, device) = try Self.pair(plan, on: lane.poller)
       defer { stream.close() }
-      var refusals = 0
-      stream.refusesInClear = { refusals += 1 }
+      var told: [String] = []
+      stream.writeFailed = { told.append("\($0)") }
       _ = try write(stream, [1])
       try device.say([0x1B, 12, 0, 65])
-      try device.say([0x01, 0x12, 14, 0, 0x0F])
+      try device.say([0x01, 0x12, 14, 0, code])
       #expect(try read(stream).1 == [65])
-      #expect(refusals == 1)
-      #expect(throws: SystemError("write", EACCES)) { try read(stream) }
-      #expect(throws: SystemError("write", EACCES)) { try write(stream, [2]) }
+      #expect(told == ["the device refused what was written \(text)"])
+      #expect(throws: SystemError("write", number)) { try read(stream) }
+      #expect(throws: SystemError("write", number)) { try write(stream, [2]) }
     }
   }
 

@@ -98,6 +98,19 @@ struct EndpointURLTests {
       ("tty://dev/ttyS0", 6, "'dev' after two slashes is a host, not a directory; did you mean 'tty:///dev/ttyS0'?"),
       ("tty://any:19200", 15, "needs the absolute path of a file, as in tty:///dev/ttyUSB0?baud=115200"),
       ("tty:///dev/x?buad=9600", 13, "unknown parameter 'buad'; did you mean 'baud'?"),
+      (
+        "rfcomm://00:0A:3A:22:68:73?channel=3", 27,
+        "the channel stands behind the address, as in rfcomm://00:0A:3A:22:68:73:3"
+      ),
+      (
+        "rfcomm://ff-ff-ff-ff-ff-ff:1", 9,
+        "'ff-ff-ff-ff-ff-ff:1' is no Bluetooth address; expected one such as 00:0A:3A:22:68:73"
+      ),
+      (
+        "ble://FFE0/00:00:00:00:00:00", 11,
+        "'00:00:00:00:00:00' is no Bluetooth address; expected one such as 00:0A:3A:22:68:73"
+      ),
+      ("ble://nus", 6, "'nus' is no service; expected a UUID such as FFE0; 'baudway scan' lists what is there"),
       ("tty:///dev/x?baud=fast", 18, "baud: expected a whole number from 1 to 4294967295, not 'fast'"),
       ("tty:///dev/x?baud=0", 18, "baud: expected a whole number from 1 to 4294967295, not '0'"),
       (

@@ -389,8 +389,8 @@ struct ExecTests {
       var ends: [Int32] = [-1, -1]
       try #require(linux_pipe(&ends) == 0)
       let writing = Descriptor(owning: ends[1])
-      let errors = try ExecErrors(Descriptor(owning: ends[0]), on: lane.poller) { line in
-        lines.withLock { $0.append(line) }
+      let errors = try ExecErrors(Descriptor(owning: ends[0]), on: lane.poller) { remark in
+        lines.withLock { $0.append(remark.line) }
       }
       let all =
         [UInt8](repeating: UInt8(ascii: "\n"), count: 1) + Array(String(repeating: "1234567\n", count: 8000).utf8)
@@ -433,7 +433,7 @@ struct ExecTests {
     let connector = try #require(try broker.connector(url) as? any RemarkingConnector)
     let opened = Gate()
     var stream: (any ByteStream)?
-    let opening = connector.telling(hear).open(on: lane.poller, discardingInput: false) {
+    let opening = connector.telling({ hear($0.line) }).open(on: lane.poller, discardingInput: false) {
       stream = try? $0.get()
       opened.open()
     }

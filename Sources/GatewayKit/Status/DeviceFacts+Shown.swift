@@ -19,6 +19,7 @@ extension DeviceFacts {
     let parts = [
       name, make.isEmpty ? nil : make, serialNumber.map { "serial \($0)" }, firmware.map { "firmware \($0)" },
       signalStrength.map { "\($0) dBm" }, mtu.map { "MTU \($0)" },
+      lostMessages.map { "\($0) notifications lost" },
     ]
     return parts.compactMap(\.self).joined(separator: ", ")
   }
@@ -28,6 +29,7 @@ extension DeviceFacts {
       "name": name.map { .text($0) }, "manufacturer": manufacturer.map { .text($0) }, "model": model.map { .text($0) },
       "serial": serialNumber.map { .text($0) }, "firmware": firmware.map { .text($0) },
       "rssi": signalStrength.map { .signed($0) }, "mtu": mtu.map { .integer($0) },
+      "lost": lostMessages.map { .integer($0) },
     ])
   }
 
@@ -42,6 +44,7 @@ extension DeviceFacts {
     firmware = json["firmware"]?.text
     signalStrength = json["rssi"]?.signedInteger
     mtu = json["mtu"]?.integer.map { Int(clamping: $0) }
+    lostMessages = json["lost"]?.integer.map { Int(clamping: $0) }
     if isEmpty { return nil }
   }
 }

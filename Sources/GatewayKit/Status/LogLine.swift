@@ -89,9 +89,10 @@ struct LogLine {
       self.init(
         .warning, "link drops",
         [("route", .text(route)), ("endpoint", .text(endpoint)), ("dropped", .number(bytes))])
-    case .endpointSaid(let route, let endpoint, let line):
+    case .endpointSaid(let route, let endpoint, let remark):
       self.init(
-        .info, "endpoint says", [("route", .text(route)), ("endpoint", .text(endpoint)), ("text", .text(line))])
+        remark.isWarning ? .warning : .info, "endpoint says",
+        [("route", .text(route)), ("endpoint", .text(endpoint)), ("text", .text(remark.line))])
     case .bondKept(let device, let path):
       self.init(.info, "bond kept", [("device", .text(device)), ("path", .text(path))])
     case .bondTrouble(let trouble): self.init(.warning, "bonds not kept", [("error", .text(trouble))])
@@ -181,6 +182,7 @@ struct LogLine {
       .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
     case .listenerLimited(_, _, let limits): limits.isEmpty ? .info : .warning
+    case .endpointSaid(_, _, let remark): remark.isWarning ? .warning : .info
     default: .info
     }
   }

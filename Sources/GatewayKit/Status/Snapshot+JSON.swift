@@ -72,6 +72,7 @@ extension Snapshot.Listener {
     return .object([
       "listen": .text(url), "state": .text(word), "seconds": .seconds(nanoseconds), "bound": bound.map { .text($0) },
       "error": error.map { .text($0) }, "retry": retry.map { .seconds($0.nanoseconds) },
+      "limited": limit.map { .text($0) },
     ])
   }
 
@@ -85,6 +86,7 @@ extension Snapshot.Listener {
     }
     self.url = url
     self.nanoseconds = nanoseconds
+    limit = json["limited"]?.text
   }
 }
 

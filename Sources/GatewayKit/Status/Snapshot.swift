@@ -41,6 +41,8 @@ public struct Snapshot: Hashable, Sendable {
     public var state: State
     /// For how long.
     public var nanoseconds: UInt64
+    /// It listens, and this keeps some from finding or reaching it.
+    public var limit: String?
 
     public enum State: Hashable, Sendable {
       /// It has not been tried yet.

@@ -11,6 +11,7 @@ public final class StatusBoard: Sendable {
     var state: Snapshot.Listener.State
     /// Nanoseconds of CLOCK_MONOTONIC.
     var since: UInt64
+    var limit: String?
   }
 
   fileprivate struct Picture {
@@ -42,6 +43,8 @@ public final class StatusBoard: Sendable {
         picture.note(.waiting(error: error.description, retry: retry), of: url, route) { $0.bound == nil }
       case .listenerClosed(let route, let url, let bound):
         picture.forget(url, route) { $0.bound == bound }
+      case .listenerLimited(let route, let name, let limits):
+        picture.limit(limits.isEmpty ? nil : limits.map(\.description).joined(separator: " | "), name, route)
       case .routeStopped(let route): picture.listeners[route] = nil
       case .certificateFaults(let faults): picture.certificateFaults = faults
       case .stopping: picture.isRunning = false
@@ -72,7 +75,8 @@ public final class StatusBoard: Sendable {
     let now = monotonicNanoseconds()
     return picture.withLock { picture in
       (picture.listeners[route] ?? []).map { listener in
-        Snapshot.Listener(url: listener.url, state: listener.state, nanoseconds: now &- listener.since)
+        Snapshot.Listener(
+          url: listener.url, state: listener.state, nanoseconds: now &- listener.since, limit: listener.limit)
       }
     }
   }
@@ -125,6 +129,12 @@ extension StatusBoard.Picture {
     }
     listeners[route]?[index].state = state
     listeners[route]?[index].since = now
+  }
+
+  /// It is told of by the name that it has got.
+  fileprivate mutating func limit(_ text: String?, _ name: String, _ route: String) {
+    guard let index = listeners[route]?.firstIndex(where: { ($0.bound ?? $0.url) == name }) else { return }
+    listeners[route]?[index].limit = text
   }
 
   fileprivate mutating func forget(_ url: String, _ route: String, _ isMeant: (StatusBoard.Listener) -> Bool) {

@@ -39,7 +39,7 @@ public enum StatusEvent: Sendable {
   /// said by it and heard by nobody.
   case linkDropped(route: String, endpoint: String, bytes: UInt64)
   /// A line that the endpoint said beside its bytes, as a program does on standard error; 20 a second at most.
-  case endpointSaid(route: String, endpoint: String, line: String)
+  case endpointSaid(route: String, endpoint: String, EndpointRemark)
   /// A Bluetooth device was paired, and will be known from now on; its bond stands in the file at `path`.
   case bondKept(device: String, path: String)
   /// Bonds are neither used nor kept, and why.

@@ -85,6 +85,7 @@ public struct StatusTable {
       if case .waiting(let error, _) = listener.state {
         notes.append("\(listener.url) waits for \(Figures.age(listener.nanoseconds)): \(error)")
       }
+      if let limit = listener.limit { notes.append("\(listener.url) is limited: \(limit)") }
     }
     if route.queued > 0 { notes.append("\(Figures.count(route.queued, "client")) in the queue for a place") }
     return notes

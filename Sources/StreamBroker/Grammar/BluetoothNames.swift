@@ -1,16 +1,19 @@
 // How Bluetooth writes its addresses and UUIDs. Text only: no adapter, no socket.
 
-enum BluetoothNames {
+public enum BluetoothNames {
   /// Six groups of two hexadecimal digits, parted by colons or hyphens, in capitals and with colons: "00:0A:3A:22:68:73".
-  /// Nil when it is no address.
+  /// Nil when it is no address, or one that no device has.
   static func address(_ text: String) -> String? {
     let groups = text.split(omittingEmptySubsequences: false) { $0 == ":" || $0 == "-" }
     guard groups.count == 6, groups.allSatisfy({ isHex($0, count: 2) }) else { return nil }
-    return groups.joined(separator: ":").uppercased()
+    let address = groups.joined(separator: ":").uppercased()
+    return ["00:00:00:00:00:00", "FF:FF:FF:FF:FF:FF"].contains(address) ? nil : address
   }
 
+  public static let adapterExpected = "expected hci0, hci1, … or an adapter's address"
+
   /// What the kernel calls an adapter, or the adapter's own address.
-  static func isAdapter(_ text: String) -> Bool {
+  public static func isAdapter(_ text: String) -> Bool {
     let number = text.dropFirst(3)
     let isName = text.hasPrefix("hci") && UInt16(number) != nil && number.allSatisfy(\.isWholeNumber)
     return isName || address(text) != nil

@@ -202,7 +202,7 @@ public enum EndpointSchemes {
 
   private static let adapter = Rule("adapter") { url in
     guard let adapter = url.string("adapter"), !BluetoothNames.isAdapter(adapter) else { return nil }
-    return "expected hci0, hci1, … or an adapter's address"
+    return BluetoothNames.adapterExpected
   }
   private static let radio = [
     Parameter("adapter", .text, "the Bluetooth adapter, by name (hci0) or address"),

@@ -115,7 +115,7 @@ extension URLParser {
     let uuid = BluetoothNames.uuid(string(service))
     if uuid == nil {
       report(
-        "\(Suggestion.quote(string(service))) is no service; expected \(ValueKind.uuid.expected)",
+        "\(Suggestion.quote(string(service))) is no service; expected a UUID such as FFE0; 'baudway scan' lists what is there",
         at: service.lowerBound)
     }
     // An LE PSM has one byte (Bluetooth Core, L2CAP, section 4.22).
@@ -215,6 +215,10 @@ extension URLParser {
   private mutating func known(_ name: String, _ grammar: SchemeGrammar, at origin: Origin) -> SchemeGrammar.Parameter? {
     if let parameter = grammar.parameter(name) { return parameter }
     if isFull { return nil }
+    if grammar.authority == .bluetooth, name == "channel" {
+      report("the channel stands behind the address, as in \(grammar.scheme)://00:0A:3A:22:68:73:3", at: origin)
+      return nil
+    }
     var word = "parameter"
     if case .beside = origin { word = "key" }
     let none = grammar.parameters.isEmpty ? "; \(grammar.scheme) has none" : ""

@@ -29,7 +29,7 @@ public struct BLEConnector: RemarkingConnector, BondingConnector {
     let needsEncryption = Mutex(false)
   }
   private(set) var plan: Plan
-  private var hear: @Sendable (String) -> Void = { _ in }
+  private var hear: @Sendable (EndpointRemark) -> Void = { _ in }
 
   public init(_ url: EndpointURL) throws(URLProblem) {
     // The grammar of the scheme has read all of it already.
@@ -51,7 +51,7 @@ public struct BLEConnector: RemarkingConnector, BondingConnector {
       security: BluetoothTarget.Security(named: url.string("security")))
   }
 
-  public func telling(_ hear: @escaping @Sendable (String) -> Void) -> any Connector {
+  public func telling(_ hear: @escaping @Sendable (EndpointRemark) -> Void) -> any Connector {
     var connector = self
     connector.hear = hear
     return connector

@@ -10,7 +10,7 @@ import Synchronization
 final class BLEOpening: Opening {
   private let plan: BLEConnector.Plan
   private let poller: Poller
-  private let hear: @Sendable (String) -> Void
+  private let hear: @Sendable (EndpointRemark) -> Void
   private let security: BluetoothTarget.Security?
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var underWay: () -> Void = {}
@@ -26,7 +26,7 @@ final class BLEOpening: Opening {
   private static let leastMTU = 23
 
   init(
-    _ plan: BLEConnector.Plan, on poller: Poller, hear: @escaping @Sendable (String) -> Void,
+    _ plan: BLEConnector.Plan, on poller: Poller, hear: @escaping @Sendable (EndpointRemark) -> Void,
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.plan = plan
@@ -87,8 +87,7 @@ final class BLEOpening: Opening {
       // Who may not scan takes it for what most are.
       if let address = plan.scan.address { connect(to: LEAddress(address: address, isRandom: false)) }
     case .giveUp(let fault):
-      let cause = fault == .isGone ? SystemError("find", EHOSTUNREACH) : nil
-      finish(.failure(OpenFailure("find \(plan.scan)", cause, advice: fault.advice)))
+      finish(.failure(OpenFailure("find \(plan.scan)", fault.cause, advice: fault.advice)))
     case .found(let found, let ending):
       if let ending { ground?.send(ending) }
       facts = NearbyDevice(found).facts
@@ -134,9 +133,10 @@ final class BLEOpening: Opening {
         guard let descriptor = found.socket.take() else { return }
         facts.mtu = found.plan.mtu
         let stream = GATTStream(descriptor, found.plan, on: poller, knowing: facts) { [hear] lost in
-          hear("\(lost) notifications were lost: they come faster than they are taken")
+          hear(
+            EndpointRemark("\(lost) notifications were lost: they come faster than they are taken", isWarning: true))
         }
-        stream.refusesInClear = { [self] in refusedInClear() }
+        stream.writeFailed = { [self] in hear(of: $0) }
         stream.askIdentity()
         finish(stream)
       }
@@ -145,12 +145,19 @@ final class BLEOpening: Opening {
     conversation.start(awaiting: security)
   }
 
+  private func hear(of fault: GATTStream.WriteFault) {
+    switch fault {
+    case .refused(let error) where error.wantsEncryption && (security ?? .low) == .low: refusedInClear()
+    case .refused, .unconfirmed: hear(EndpointRemark(fault.description, isWarning: true))
+    }
+  }
+
   private func refusedInClear() {
-    guard (security ?? .low) == .low else { return }
     plan.learned.needsEncryption.withLock { $0 = true }
     hear(
-      "the device takes what is written over an encrypted link only, and the first bytes are lost: from now on it is paired; add "
-        + "security=medium to the URL")
+      EndpointRemark(
+        "the device takes what is written over an encrypted link only, and the first bytes are lost: from now on it is paired; "
+          + "add security=medium to the URL", isWarning: true))
   }
 
   /// A channel that is to be encrypted carries nothing before it is.
@@ -231,6 +238,15 @@ final class BLEOpening: Opening {
     ground?.close()
     connecting?.cancel()
     underWay()
+  }
+}
+
+extension GATTStream.WriteFault: CustomStringConvertible {
+  var description: String {
+    switch self {
+    case .refused(let error): "the device refused what was written (\(error))"
+    case .unconfirmed: "the device did not confirm what was written within \(GATTStream.answerPatience)"
+    }
   }
 }
 

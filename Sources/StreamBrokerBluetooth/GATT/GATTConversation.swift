@@ -118,7 +118,8 @@ extension GATTConversation.Failure {
         attempt, SystemError("read", ETIMEDOUT),
         advice: "the device answers, but it came to no end within \(GATTConversation.wholePatience)")
     case .broke(let error):
-      return OpenFailure(attempt, error, advice: target.failure(error).advice)
+      let isUnable = error == SystemError("setsockopt", EINVAL)  // BT_SECURITY's word for it
+      return OpenFailure(attempt, error, advice: isUnable ? SecureFlow.cannotPair : target.failure(error).advice)
     // Whoever opens knows better: SecureFlow.
     case .notEncrypted: return OpenFailure(attempt, SystemError("pair", ETIMEDOUT))
     case .found(let fault): return OpenFailure(attempt, nil, advice: fault.advice)

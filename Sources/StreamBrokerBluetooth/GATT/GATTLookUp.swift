@@ -19,7 +19,7 @@ struct GATTLookUp: Sendable {
     case readOnly(BluetoothUUID)
     case noCommands, noRequests
     case noSwitch
-    case refused(code: UInt8)
+    case refused(ATTError)
     case malformed(String)
     case endless
   }
@@ -47,8 +47,6 @@ struct GATTLookUp: Sendable {
   // A service of some twenty characteristics takes twenty-five answers with the smallest MTU, one for each and its switch.
   static let mostMessages = 1024
   private static let switchType = BluetoothUUID(0x2902)  // Client Characteristic Configuration
-  private static let notFound: UInt8 = 0x0A
-  static let wantsEncryption: Set<UInt8> = [0x05, 0x0F]  // insufficient authentication, insufficient encryption
 
   init(_ wish: GATTWish) {
     self.wish = wish
@@ -66,7 +64,7 @@ struct GATTLookUp: Sendable {
     do throws(ATTMessage.Fault) {
       let message = try ATTMessage(bytes[...])
       if case .refusal(let request, let code) = message {
-        return request == outstanding.opcode ? handleRefusal(code) : .wait
+        return request == outstanding.opcode ? handleRefusal(ATTError(code: code)) : .wait
       }
       if case .notification(rx?.value, let value) = message { early += value }
       if case .indication(rx?.value, let value) = message { early += value }
@@ -108,14 +106,14 @@ struct GATTLookUp: Sendable {
     }
   }
 
-  private mutating func handleRefusal(_ code: UInt8) -> Step {
-    if Self.wantsEncryption.contains(code), !isSecured { return .secure }
-    switch (state, code) {
+  private mutating func handleRefusal(_ error: ATTError) -> Step {
+    if error.wantsEncryption, !isSecured { return .secure }
+    switch (state, error) {
     case (.agreeing, _): return findService()  // who knows no exchange has the least
-    case (.findingService, Self.notFound): return giveUp(.noSuchService(wish.service))
-    case (.findingCharacteristics, Self.notFound): return chooseAndGoOn()
-    case (.findingSwitch, Self.notFound): return giveUp(.noSwitch)
-    default: return giveUp(.refused(code: code))
+    case (.findingService, .attributeNotFound): return giveUp(.noSuchService(wish.service))
+    case (.findingCharacteristics, .attributeNotFound): return chooseAndGoOn()
+    case (.findingSwitch, .attributeNotFound): return giveUp(.noSwitch)
+    default: return giveUp(.refused(error))
     }
   }
 
@@ -204,7 +202,7 @@ extension GATTLookUp.Fault {
     case .noCommands: "the characteristic takes no write commands; leave out 'write', or say write=request"
     case .noRequests: "the characteristic takes no write requests; leave out 'write', or say write=command"
     case .noSwitch: "the characteristic has no switch for notifications (descriptor 2902)"
-    case .refused(let code): "the device refused (ATT error \(code))"
+    case .refused(let error): "the device refused (\(error))"
     case .malformed(let what): "the device's answer makes no sense: \(what)"
     case .endless: "the device's answers do not end"
     }

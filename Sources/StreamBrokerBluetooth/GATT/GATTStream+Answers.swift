@@ -36,6 +36,7 @@ extension GATTStream {
     // It may lie behind what nobody takes.
     guard held.isEmpty, owed.isEmpty else { return awaitAnswer() }
     awaitsAnswer = false
+    writeFailed(.unconfirmed)
     hangUp(SystemError("write", ETIMEDOUT))
     tellAll(hangUp: true)
   }

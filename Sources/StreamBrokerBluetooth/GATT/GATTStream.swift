@@ -46,8 +46,13 @@ final class GATTStream: PolledStream {
   private var hasNews = false
   var poller: Poller { socket.poller }
   private let losses: LossWatch
-  /// Hears that a write was refused because the link is not encrypted, or too weakly.
-  var refusesInClear: () -> Void = {}
+  /// Hears what became of a write that was to be confirmed, before the stream breaks off.
+  var writeFailed: (WriteFault) -> Void = { _ in }
+
+  enum WriteFault: Hashable, Sendable {
+    case refused(ATTError)
+    case unconfirmed
+  }
 
   /// Takes over a connected, non-blocking socket of the message kind. `tellLoss` hears how many notifications the kernel has dropped
   /// because nobody took them; `facts` are known of the device already.
@@ -58,7 +63,10 @@ final class GATTStream: PolledStream {
     socket = PolledSocket(descriptor, on: poller)
     metadata = StreamMetadata(facts)
     self.plan = plan
-    losses = LossWatch(of: socket.raw, on: poller.timers, tellLoss)
+    losses = LossWatch(of: socket.raw, on: poller.timers) { [metadata] lost in
+      metadata?.note { $0.lostMessages = ($0.lostMessages ?? 0) + lost }
+      tellLoss(lost)
+    }
     held = plan.early[...]
     head = [plan.asksForAnswers ? ATTRequest.writeRequest : ATTRequest.writeCommand] + LittleEndian.bytes(plan.tx)
     self.plan.early = []
@@ -111,6 +119,7 @@ final class GATTStream: PolledStream {
   private func receive(most: Int, sparing: Bool) throws -> Int? {
     while socket.isOpen {
       let count = batch.receive(most, from: socket.raw)
+      if count == most { losses.readerHadMuch() }
       if count > 0 { return count }
       // Nobody waits for more from here on, or what lies behind the end would wake the lane for ever.
       if count == 0 { socket.readEnded = true }
@@ -137,9 +146,9 @@ final class GATTStream: PolledStream {
     case .refusal(of: ATTRequest.writeRequest, let code) where awaitsAnswer:
       answered()
       // It does not take our bytes: whether it is encryption, a right or a length, more of them will fare no better.
-      let isInClear = GATTLookUp.wantsEncryption.contains(code)
-      if isInClear { refusesInClear() }
-      hangUp(SystemError("write", isInClear ? EACCES : EIO))
+      let error = ATTError(code: code)
+      writeFailed(.refused(error))
+      hangUp(SystemError("write", error.wantsEncryption ? EACCES : EIO))
     default: hearIdentity(message)
     }
     return []

@@ -1,4 +1,5 @@
-// Notifications that the kernel has dropped because nobody took them: counted while nobody reads, and once more behind that.
+// Notifications that the kernel has dropped because they were not taken in time: counted a second after a reader had much to take, or
+// began to pause, and while he does. A link that is read in time has no timer.
 
 internal import CBluetooth
 import ByteStreams
@@ -20,6 +21,13 @@ final class LossWatch {
   /// `tell` hears how many there were since it was called last.
   init(of socket: Int32, on timers: Timers, _ tell: @escaping (Int) -> Void) {
     (self.socket, self.timers, self.tell) = (socket, timers, tell)
+  }
+
+  /// As much was there as could be taken at once: there may have been more than the socket keeps.
+  func readerHadMuch() {
+    guard !isOver, timer == nil else { return }
+    pause = Self.pauses.shortest
+    wait()
   }
 
   func readerChanged(isReading: Bool) {

@@ -103,7 +103,7 @@ struct BluetoothTarget: Hashable, Sendable, CustomStringConvertible {
     case ECONNREFUSED:
       switch service {
       case .rfcomm(let channel):
-        "nothing listens on channel \(channel) there; a URL without a channel looks it up"
+        "nothing listens on channel \(channel) there now; a URL without a channel looks it up, at each try"
       case .sdp: "the device has no list of services; give the channel, as in rfcomm://\(device):1"
       }
     case EBUSY: "this machine has that channel open already: another program, or a connection that is just ending"

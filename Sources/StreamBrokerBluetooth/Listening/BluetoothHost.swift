@@ -196,6 +196,7 @@ public final class BluetoothHost {
     post.making = nil
     post.tried = nil
     if post.waits != failure { post.tell(.waits(failure)) }
+    post.limits = []  // told anew when it listens again
     post.waits = failure
     setRetry()
   }

@@ -1,6 +1,9 @@
 // From "something of that kind" to "that device": who advertises the service, the name or the address that is wanted. Sees no socket
 // and no clock.
 
+import ByteStreams
+import Glibc
+
 struct ScanFlow: Sendable {
   enum Step: Hashable, Sendable {
     case send(ManagementCommand)
@@ -80,6 +83,15 @@ struct ScanFlow: Sendable {
 }
 
 extension ScanFlow.Fault {
+  /// As the sockets say it.
+  var cause: SystemError? {
+    switch self {
+    case .mayNot: SystemError("scan", EPERM)
+    case .isGone: SystemError("find", EHOSTUNREACH)
+    case .refused, .isOff, .nothingHeard: nil
+    }
+  }
+
   var advice: String {
     switch self {
     case .mayNot:

@@ -29,6 +29,11 @@ struct SecureFlow: Sendable {
   /// For pairing, in which people may have a part. The kernel gives it 30 s, too.
   static let patience = Duration.seconds(30)
 
+  /// Linux makes what pairs over Low Energy when the management channel switches an adapter on, and only then.
+  static let cannotPair =
+    "the adapter can't pair, since it was switched on by the old way, as by 'hciconfig hci0 up': switch it off ('hciconfig hci0 down'), "
+    + "and it is switched on again the new way, by the gateway itself where it may"
+
   let device: PairedAddress
   let adapter: UInt16
   private let standing: BondKeeper.Standing
@@ -157,6 +162,8 @@ extension SecureFlow.Fault {
     case .silent(.nobody):
       "the link was not encrypted within \(SecureFlow.patience): to pair takes CAP_NET_ADMIN, or, beside bluetoothd, "
         + "'bluetoothctl pair \(device)' once"
+    case .silent(.ours) where device.kind != .classic:
+      "the link was not encrypted within \(SecureFlow.patience): the device does not pair now, or \(SecureFlow.cannotPair)"
     case .silent(.ours): "the link was not encrypted within \(SecureFlow.patience)"
     }
   }

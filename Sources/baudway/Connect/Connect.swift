@@ -19,7 +19,11 @@ struct Connect: ParsableCommand {
       Exit codes: 64 for a URL with a mistake, 69 when it can't be opened, 77 when that is for want of rights, 74 when it broke.
       """)
 
-  @Argument(help: "The endpoint's URL: tty:///dev/ttyUSB0?baud=115200, tcp://host:port, exec:/usr/bin/prog, …")
+  @Argument(
+    help: """
+      The endpoint's URL: tty:///dev/ttyUSB0?baud=115200, tcp://host:port, rfcomm://00:0A:3A:22:68:73, \
+      ble://FFE0/00:0A:3A:22:68:73, exec:/usr/bin/prog, …
+      """)
   var url: String
   @Option(help: "How long opening may take; of a Bluetooth device connecting to it.")
   var timeout = "10s"
@@ -70,7 +74,9 @@ struct Connect: ParsableCommand {
   private func explain(_ problem: URLProblem) {
     say("baudway: \(problem)")
     guard !hasSecret else { return }
-    say("  \(url)\n  \(String(repeating: " ", count: problem.offset))^")
+    let shown = url.unicodeScalars.map { Suggestion.isControl($0) ? $0.escaped(asASCII: true) : String($0) }
+    let before = shown.prefix(problem.offset).joined().unicodeScalars.count
+    say("  \(shown.joined())\n  \(String(repeating: " ", count: before))^")
   }
 }
 

@@ -13,7 +13,7 @@ public struct ExecConnector: RemarkingConnector {
   private let arguments: [String]
   private let hasTerminal: Bool
   private let device: DeviceQueue
-  private var hear: @Sendable (String) -> Void = { _ in }
+  private var hear: @Sendable (EndpointRemark) -> Void = { _ in }
   // Starting one takes a millisecond; as many may wait for it as clients come at a time.
   private static let mostAttempts = 1024
 
@@ -26,7 +26,7 @@ public struct ExecConnector: RemarkingConnector {
 
   public var node: String? { path }
 
-  public func telling(_ hear: @escaping @Sendable (String) -> Void) -> any Connector {
+  public func telling(_ hear: @escaping @Sendable (EndpointRemark) -> Void) -> any Connector {
     var connector = self
     connector.hear = hear
     return connector

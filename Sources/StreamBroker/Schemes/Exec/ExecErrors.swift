@@ -69,7 +69,7 @@ struct LineCutter {
 /// The reading end of the pipe. Kept by its poller until the end of the pipe, or `close()`.
 final class ExecErrors: PollHandler {
   private let poller: Poller
-  private let hear: @Sendable (String) -> Void
+  private let hear: @Sendable (EndpointRemark) -> Void
   private var descriptor: Descriptor?
   private let raw: Int32
   private var cutter = LineCutter()
@@ -80,7 +80,7 @@ final class ExecErrors: PollHandler {
   private var pause: Timers.Token?
 
   init(
-    _ descriptor: consuming Descriptor, on poller: Poller, _ hear: @escaping @Sendable (String) -> Void
+    _ descriptor: consuming Descriptor, on poller: Poller, _ hear: @escaping @Sendable (EndpointRemark) -> Void
   ) throws(SystemError) {
     raw = descriptor.raw
     self.poller = poller
@@ -128,5 +128,5 @@ final class ExecErrors: PollHandler {
     descriptor = nil
   }
 
-  private func tell(_ lines: [String]) { for line in lines { hear(line) } }
+  private func tell(_ lines: [String]) { for line in lines { hear(EndpointRemark(line)) } }
 }
