@@ -23,10 +23,12 @@ extension ConfigBuilder {
   mutating func claimPath(_ listener: ConfigURL) {
     guard listener.url.grammar.path == .file else { return }
     let place = listener.url.place
-    if let other = devices[place] {
+    // A pty and a socket can't have one name either.
+    let names = [place, "file \(Self.plain(listener.url.path))"]
+    if let other = names.compactMap({ devices[$0] }).first {
       reader.report("\(place) is taken by \(other)", at: listener.place, listener.path)
     } else {
-      devices[place] = "\(listener.path) (line \(listener.place.line))"
+      for name in names { devices[name] = "\(listener.path) (line \(listener.place.line))" }
     }
   }
 
@@ -49,12 +51,18 @@ extension ConfigBuilder {
       if from.grammar.authority.isNetwork, to.grammar.authority.isNetwork {
         from.port == to.port && Self.isReached(from.host, by: to.host) && !Self.areApart(from, to)
       } else {
-        from.scheme == "unix" && from.place == to.place
+        [("unix", "unix"), ("pty", "tty")].contains { $0 == (from.scheme, to.scheme) }
+          && Self.plain(from.path) == Self.plain(to.path)
       }
     guard isSame else { return }
     reader.report(
       "leads back to the route's own listener (\(from.place), line \(listener.place.line))", at: endpoint.place,
       endpoint.path)
+  }
+
+  /// The path without what says nothing; `..` may lead anywhere, behind a link.
+  private static func plain(_ path: String) -> String {
+    path.split(separator: "/").filter { $0 != "." }.joined(separator: "/")
   }
 
   /// Whether the port leads them to different routes: by a path, or by a name in TLS.
