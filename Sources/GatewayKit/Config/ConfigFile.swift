@@ -84,6 +84,8 @@ public enum ConfigFile {
       case EACCES: "; give the user that runs baudway the right to read it"
       case EFBIG: "; a config file has at most \(Units.text(bytes: limit))"
       case EISDIR: "; name the file in it"
+      case ENXIO: "; it is a FIFO, a socket or a device, and only files and pipes such as /dev/stdin are read"
+      case ETIMEDOUT: "; whoever writes to the pipe has to close it"
       default: ""
       }
     return "cannot read it: \(error.text) (\(error.name))\(advice)"

@@ -2,6 +2,7 @@
 // `file:path`. `$${` is a plain `${`.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 
 struct Expansion {
@@ -66,7 +67,9 @@ struct Expansion {
     do throws(SystemError) {
       bytes = try surroundings.content(path, 64 << 10).get()
     } catch {
-      throw Fault(message: "cannot read the secret's file \(Suggestion.quote(name)): \(error.text) (\(error.name))")
+      let advice = error.errno == ENXIO ? "; it is a FIFO, a socket or a device" : ""
+      throw Fault(
+        message: "cannot read the secret's file \(Suggestion.quote(name)): \(error.text) (\(error.name))\(advice)")
     }
     guard var secret = String(validating: bytes, as: UTF8.self) else {
       throw Fault(message: "the secret's file \(Suggestion.quote(name)) is not UTF-8")
