@@ -80,9 +80,32 @@ struct PtyListenerReloadTests {
     let path = folder / "port"
     let other = try makePty()
     #expect(symlink(isGone ? "/dev/pts/999999" : other.node, path) == 0)
+    // The gateway's own was there before somebody else's.
+    let before = [timespec](repeating: timespec(tv_sec: 1_700_000_000, tv_nsec: 0), count: 2)
+    #expect(utimensat(AT_FDCWD, path, before, AT_SYMLINK_NOFOLLOW) == 0)
     try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, _ in
       _ = try story.bound()
       #expect(node(of: path) != other.node)
+      try expectEcho(openPort(path))
+    }
+    #expect(node(of: path) == nil)
+  }
+
+  @Test("waits while its link leads to a pty of another gateway, and takes its place when that is gone")
+  func twoGateways() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "port"
+    let other = try PtyDoor.open(path, NodeOwnership(), replacing: nil)
+    let before = node(of: path)
+    try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, _ in
+      let failure = try story.wait { events in
+        events.compactMap { event in if case .listenerWaits(_, _, let failure, _) = event { failure } else { nil } }
+          .first
+      }
+      #expect(failure.cause == SystemError("symlink", EADDRINUSE))
+      #expect(node(of: path) == before)
+      other.leave(on: LocalBinding<PtyDoor>.queue(of: path))
+      _ = try story.bound()
       try expectEcho(openPort(path))
     }
     #expect(node(of: path) == nil)

@@ -131,6 +131,34 @@ struct UnixListenerTests {
   }
 }
 
+@Suite("A unix listener at reloads", .timeLimit(.minutes(1)))
+struct UnixListenerReloadTests {
+  @Test("is the last of two that come while the one before it is closing")
+  func twice() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "x"
+    try await withRoute(routeConfig(listen: "unix://\(path)", endpoint: "sim://echo")) { story, route in
+      _ = try story.bound()
+      let configs = try ["0600", "0640"].map { mode in
+        try routeConfig(listen: "unix://\(path)?mode=\(mode)", endpoint: "sim://echo")
+      }
+      let connector = try Gateway.broker.connector(configs[0].endpoint)
+      route.post { _, route in
+        for config in configs { route.update(config, connector: connector) }
+      }
+      // Until then nobody takes the reload for done.
+      let board = StatusBoard()
+      try ask(route) { _ in story.all.forEach(board.observe) }
+      #expect(board.listeners(of: "x").map(\.url) == ["unix://\(path)"])
+      _ = try story.bound(of: "x", 1)
+      #expect(try ask(route) { $0.doors.map { $0.listen.url.description } } == [configs[1].listen[0].url.description])
+      var status = stat()
+      #expect(lstat(path, &status) == 0 && status.st_mode & 0o777 == 0o640)
+    }
+    #expect(access(path, F_OK) != 0)
+  }
+}
+
 @Suite("A unix socket's file")
 struct UnixDoorTests {
   private let folder: TemporaryFolder
@@ -199,6 +227,17 @@ struct UnixDoorTests {
     try connectUnix(path).close()
     other.removeFile()
     #expect(access(path, F_OK) != 0)
+  }
+
+  @Test("is not removed for one that had its inode before, as after a restart")
+  func inodeOfOther() throws {
+    let door = try open()
+    _ = door.socket.take()
+    usleep(20_000)  // the clock of file systems ticks every 4 ms, or 10
+    let other = try open()
+    door.removeFile()
+    #expect(access(path, F_OK) == 0)
+    other.removeFile()
   }
 
   @Test("lets nobody in before it is given to those it is for")

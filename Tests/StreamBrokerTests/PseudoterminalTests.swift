@@ -36,12 +36,12 @@ struct PseudoterminalTests {
     #expect(try status.st_gid == NodeOwnership.group("nogroup"))
   }
 
-  @Test("has a link in place of one that leads to another pty, or to nothing", arguments: ["/dev/pts/99", "/nowhere"])
-  func staleLink(target: String) throws {
+  @Test("has a link in place of one that leads to a pty that is gone")
+  func staleLink() throws {
     let folder = try TemporaryFolder()
-    #expect(symlink(target, folder / "modem") == 0)
-    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
-    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/7")
+    #expect(symlink("/dev/pts/999999", folder / "modem") == 0)
+    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999997")
     name.remove()
     #expect(FileSystem.target(of: folder / "modem") == nil)
   }
@@ -49,56 +49,77 @@ struct PseudoterminalTests {
   @Test("is at its place all the time, and nowhere else, when its link is replaced")
   func noGap() throws {
     let folder = try TemporaryFolder()
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
-    #expect(symlink("/dev/pts/5", folder / "modem~") == 0)  // left by one who died meanwhile
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    #expect(symlink("/dev/pts/999995", folder / "modem~") == 0)  // left by one who died meanwhile
     let watch = try Inotify.open().get()
     try watch.watch(folder / "", IN_DELETE | IN_MOVED_TO)
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8")
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
     var seen: [String] = []
     _ = watch.read { _, mask, name in
       seen.append((mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ") + String(cString: name!))
       return false
     }
     #expect(seen == ["deleted modem~", "moved to modem"])
-    #expect(FileSystem.names(in: folder / "") == ["modem"] && FileSystem.target(of: folder / "modem") == "/dev/pts/8")
+    #expect(
+      FileSystem.names(in: folder / "") == ["modem"] && FileSystem.target(of: folder / "modem") == "/dev/pts/999998")
   }
 
-  @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file"])
+  @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file", "link to nothing"])
   func others(kind: String) throws {
     let folder = try TemporaryFolder()
     let path = folder / "modem"
     switch kind {
     case "file": Glibc.close(creat(path, 0o600))
     case "folder": mkdir(path, 0o700)
-    default: #expect(symlink("/etc/passwd", path) == 0)
+    case "link to a file": #expect(symlink("/etc/passwd", path) == 0)
+    default: #expect(symlink("/nowhere", path) == 0)
     }
-    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/7") }
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/999997") }
     #expect(failure?.cause?.errno == EEXIST)
-    #expect(access(path, F_OK) == 0)
+    var status = stat()
+    #expect(lstat(path, &status) == 0)
+  }
+
+  @Test("leaves the link to somebody's pty alone while that lives, and takes its own one's place")
+  func liveLink() throws {
+    let folder = try TemporaryFolder()
+    let pty = try Pseudoterminal.make(LineSettings(), NodeOwnership(mode: 0o640))
+    let name = try PtyName.place(folder / "modem", leadingTo: pty.path)
+    let failure = #expect(throws: OpenFailure.self) {
+      try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
+    }
+    #expect(failure?.cause?.errno == EADDRINUSE && name.isThere)
+    let other = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998", replacing: name)
+    #expect(other.isThere && !name.isThere)
+    _ = pty.master.take()
   }
 
   @Test("is not made by way of a file of somebody else's")
   func foreignFile() throws {
     let folder = try TemporaryFolder()
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
     Glibc.close(creat(folder / "modem~", 0o600))
-    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8") }
+    let failure = #expect(throws: OpenFailure.self) {
+      try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
+    }
     #expect(failure?.cause?.errno == EEXIST && access(folder / "modem~", F_OK) == 0)
-    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/7")
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999997")
   }
 
   @Test("leaves a link that somebody else has put in the place of its own")
   func foreignLink() throws {
     let folder = try TemporaryFolder()
-    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/7")
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/8")
+    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
     name.remove()
-    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/8")
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999998")
   }
 
   @Test("says what is missing when the link can't be made")
   func noFolder() throws {
-    let failure = #expect(throws: OpenFailure.self) { try PtyName.place("/nowhere/modem", leadingTo: "/dev/pts/7") }
+    let failure = #expect(throws: OpenFailure.self) {
+      try PtyName.place("/nowhere/modem", leadingTo: "/dev/pts/999997")
+    }
     #expect(failure?.description.contains("its folder has to be there") == true)
   }
 }

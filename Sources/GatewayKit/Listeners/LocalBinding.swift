@@ -3,6 +3,7 @@
 
 import ByteStreams
 import StreamBroker
+import Synchronization
 
 /// Lives on the listener's lane. Whatever concerns one path runs on one queue: a listener that follows another at the same
 /// place finds it cleared.
@@ -12,28 +13,28 @@ final class LocalBinding<Place: Sendable> {
   private let path: String
   /// Called before it is told that the listener waits.
   var waits: () -> Void = {}
-  private let take: @Sendable () -> Result<Place, OpenFailure>
+  private let take: @Sendable (_ old: Place?) -> Result<Place, OpenFailure>
   private let leave: @Sendable (Place) -> Void
   private let isThere: @Sendable (Place) -> Bool
   private let queue: DeviceQueue
   private var retryTimer: Timers.Token?
   private var lastFailure: OpenFailure?
-  private var isTaking = false
+  /// What a try that is under way takes.
+  private var taking: Taking?
   private var isLooking = false
   /// Called once, when the place was tried next.
   private var whenTried: () -> Void = {}
   private var isStopped = false
-  private var whenStopped: (() -> Void)?
 
   private static var retry: Duration { .seconds(1) }
   /// Stopping waits no longer than this for a file system that hangs.
   private static var patience: Duration { .seconds(1) }
 
   /// `take`, `leave` and `isThere`, which says whether the place has its name still, run on the queue of `path`. `listener` is what
-  /// it is called in events.
+  /// it is called in events. `old` is one of our own that makes way.
   init(
     _ context: ListenerContext, listener: String, path: String,
-    take: @escaping @Sendable () -> Result<Place, OpenFailure>, leave: @escaping @Sendable (Place) -> Void,
+    take: @escaping @Sendable (_ old: Place?) -> Result<Place, OpenFailure>, leave: @escaping @Sendable (Place) -> Void,
     isThere: @escaping @Sendable (Place) -> Bool
   ) {
     self.context = context
@@ -51,18 +52,21 @@ final class LocalBinding<Place: Sendable> {
   /// could not be taken. Why it waits is said once per reason.
   /// With `replacing`, another of our own makes way for it.
   func start(replacing old: Place? = nil, _ taken: @escaping (Place) throws(SystemError) -> Void) {
-    isTaking = true
+    let taking = Taking()
+    self.taking = taking
     let take = take
     let leave = leave
-    context.poller.offload(to: queue.queue) {
-      let result = take()
+    offload {
+      let result = take(old)
+      if case .success(let place) = result { taking.place.withLock { $0 = place } }
       if let old { leave(old) }
-      return result
+      return result.map { _ in }
     } then: { [self] result in
-      isTaking = false
-      if isStopped { return giveUp(try? result.get(), then: whenStopped ?? {}) }
+      self.taking = nil
+      if isStopped { return }  // and given up
       do throws(OpenFailure) {
-        let place = try result.get()
+        try result.get()
+        guard let place = taking.place.withLock({ $0.take() }) else { return }
         do throws(SystemError) {
           try taken(place)
           lastFailure = nil
@@ -82,15 +86,15 @@ final class LocalBinding<Place: Sendable> {
   /// Looks whether `place` has its name still. If not, this is told and `takeAnew` called, which has to `start` again. Calls `done`
   /// when that was tried.
   func look(at place: Place, takeAnew: @escaping () -> Void, then done: @escaping () -> Void) {
-    guard !isLooking, !isTaking else { return done() }
+    guard !isLooking, taking == nil else { return done() }
     isLooking = true
     let isThere = isThere
-    context.poller.offload(to: queue.queue) {
+    offload {
       isThere(place)
     } then: { [self] isThere in
       isLooking = false
       // A place that is being exchanged is looked at next time.
-      guard !isThere, !isStopped, !isTaking else { return done() }
+      guard !isThere, !isStopped, taking == nil else { return done() }
       let failure = OpenFailure("look at \(path)", nil, advice: "somebody has removed it; it is made anew")
       waits()
       context.status.tell(.listenerWaits(route: context.route, listener: listener, failure, retry: .zero))
@@ -123,17 +127,40 @@ final class LocalBinding<Place: Sendable> {
       context.poller.timers.cancel(limit)
       finish()
     }
-    // What is under way may take the place still: then that is given up first.
-    if isTaking { whenStopped = stopped } else { giveUp(place, then: stopped) }
+    // What is under way may take the place still: it is given up right behind that, before anybody else takes it.
+    guard let taking else { return giveUp(place, then: stopped) }
+    let leave = leave
+    offload {
+      for place in [place, taking.place.withLock { $0.take() }] { place.map(leave) }
+    } then: {
+      stopped()
+    }
   }
 
   private func giveUp(_ place: Place?, then done: @escaping () -> Void) {
     guard let place else { return done() }
     let leave = leave
-    context.poller.offload(to: queue.queue) {
+    offload {
       leave(place)
     } then: {
       done()
     }
+  }
+
+  /// The queue is kept until `work` is done, also when its listener has gone by then: who follows at the same place would be given
+  /// another queue, and overtake what clears it.
+  private func offload<Result: Sendable>(
+    _ work: @escaping @Sendable () -> Result, then done: @escaping (Result) -> Void
+  ) {
+    context.poller.offload(to: queue.queue) { [queue] in
+      withExtendedLifetime(queue) { work() }
+    } then: {
+      done($0)
+    }
+  }
+
+  /// Handed from the queue to the lane, or given up on the queue.
+  private final class Taking: Sendable {
+    let place = Mutex<Place?>(nil)
   }
 }

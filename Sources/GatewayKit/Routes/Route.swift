@@ -28,7 +28,9 @@ final class Route {
   }
   private(set) var doors: [Door] = []
   private var lastDoor = 0
-
+  /// Listeners that were stopped, until their addresses are free.
+  private var closing: [(listen: Config.Listen, isClosed: Closed)] = []
+  private var exchanges = 0
   let group: SessionGroup
   private(set) var groupsElsewhere: [Resident<SessionGroup>] = []
   // Per-client sessions go to home lane and the others in turns; random places would leave some clients half the speed.
@@ -184,8 +186,8 @@ final class Route {
     clients = config.clients
     let terms = ListenerContext.Terms(config)
     self.terms = terms
-    tellConfigured(config)
     let narrowed = updateDoors(config.listen)
+    tellConfigured(config)  // last: those that can't be opened yet are to be waited for
     let isAdmitted: @Sendable (Arrival.Label) -> Bool = {
       terms.admits($0) && !($0.role == .writer && narrowed.contains($0.door))
     }
@@ -225,25 +227,24 @@ final class Route {
   /// one first: so it stays open, and who has connected finds his way.
   private func exchange(_ old: [Door], for new: [Config.Listen]) {
     let shared = { (door: Door) in new.contains { $0.sharesEntrance(with: door.listen) } }
-    var closing: [(listen: Config.Listen, isClosed: Closed)] = []
+    closing.removeAll { $0.isClosed.isSettled }
     for door in old where !shared(door) {
       let isClosed = Closed()
       closing.append((door.listen, isClosed))
       door.listener.stop { isClosed.settle() }
     }
-    for listen in new {
-      // On another lane the address is free a little later.
-      let inTheWay = closing.filter { !$0.isClosed.isSettled && $0.listen.collides(with: listen) }.map(\.isClosed)
-      guard let last = inTheWay.last else {
-        open(listen)
-        continue
-      }
-      last.then { [weak self] in
-        guard let self, stopping == nil else { return }
-        open(listen)
-      }
-    }
+    exchanges += 1
+    for listen in new { openWhenFree(listen, exchanges) }
     for door in old where shared(door) { door.listener.stop {} }
+  }
+
+  /// On another lane, and in the file system, the address is free a little later; unless there is another configuration by then.
+  private func openWhenFree(_ listen: Config.Listen, _ exchange: Int) {
+    guard exchange == exchanges, stopping == nil else { return }
+    guard let inTheWay = closing.first(where: { !$0.isClosed.isSettled && $0.listen.collides(with: listen) }) else {
+      return open(listen)
+    }
+    inTheWay.isClosed.then { [weak self] in self?.openWhenFree(listen, exchange) }
   }
 
   /// Whether a listener has closed, for who waits for that.

@@ -14,7 +14,10 @@ struct PtyDoor: Sendable {
   private let parcel: DescriptorParcel
   private let name: PtyName
 
-  static func open(_ path: String, _ ownership: NodeOwnership) throws(OpenFailure) -> PtyDoor {
+  /// With `old`, another of our own makes way.
+  static func open(
+    _ path: String, _ ownership: NodeOwnership, replacing old: PtyDoor?
+  ) throws(OpenFailure) -> PtyDoor {
     let pty = try Pseudoterminal.make(LineSettings(), ownership)
     _ = pty.slave.take()  // with it open, nobody would see users go
     let master = pty.master.take()!  // nobody else has seen the parcel
@@ -28,7 +31,7 @@ struct PtyDoor: Sendable {
         "\(error.call) \(pty.path)", error, advice: isShort ? "raise fs.inotify.max_user_instances or …_watches" : nil)
     }
     // The link last: who finds it finds everything in order.
-    let name = try PtyName.place(path, leadingTo: pty.path)
+    let name = try PtyName.place(path, leadingTo: pty.path, replacing: old?.name)
     let raw = master.raw
     return PtyDoor(master: raw, opens: opens, parcel: DescriptorParcel(master), name: name)
   }

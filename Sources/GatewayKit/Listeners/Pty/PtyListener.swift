@@ -38,9 +38,9 @@ final class PtyListener: Listener, PollHandler {
     name = listen.place
     self.context = context
     let queue = LocalBinding<PtyDoor>.queue(of: path)
-    binding = LocalBinding(context, listener: name, path: path) {
+    binding = LocalBinding(context, listener: name, path: path) { old in
       do throws(OpenFailure) {
-        return .success(try PtyDoor.open(path, ownership))
+        return .success(try PtyDoor.open(path, ownership, replacing: old))
       } catch {
         return .failure(error)
       }

@@ -100,8 +100,11 @@ struct UnixDoor: Sendable {
 /// Which file it is that has a name now.
 struct FileIdentity: Equatable, Sendable {
   let device: dev_t
+  /// ext4 gives it to the next file as soon as this one is removed and its socket closed.
   let number: ino_t
   let isSocket: Bool
+  /// Of a socket that is when it was made: connecting and writing leave it alone.
+  private let modified: Int64
 
   /// Nil when there is none. Links are not followed.
   init?(_ path: String) {
@@ -110,6 +113,7 @@ struct FileIdentity: Equatable, Sendable {
     device = status.st_dev
     number = status.st_ino
     isSocket = status.st_mode & S_IFMT == S_IFSOCK
+    modified = Int64(status.st_mtim.tv_sec) * 1_000_000_000 + Int64(status.st_mtim.tv_nsec)
   }
 
   /// Whether two names lead to one file, as through /var/run and /run.

@@ -20,7 +20,7 @@ final class UnixListener: Listener {
     name = listen.place
     self.context = context
     let inherited = context.inherited
-    binding = LocalBinding(context, listener: name, path: path) {
+    binding = LocalBinding(context, listener: name, path: path) { _ in
       do throws(OpenFailure) {
         if let socket = inherited.matching(listen).first { return .success(try .inherited(socket)) }
         return .success(try UnixDoor.open(path, ownership, queue: Self.queue))

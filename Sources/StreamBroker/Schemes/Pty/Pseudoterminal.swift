@@ -51,15 +51,17 @@ public struct PtyName: Sendable {
   /// "/dev/pts/7"
   public let target: String
 
-  /// Makes the link. One that a gateway before us has left, which leads to a pty or to nothing, is replaced; anything
-  /// else under that name is not ours to touch.
-  public static func place(_ path: String, leadingTo target: String) throws(OpenFailure) -> PtyName {
+  /// Makes the link. One that a gateway before us has left is replaced, and so is `old`, which is ours; one that leads to somebody's
+  /// pty is EADDRINUSE, and anything else under that name not ours to touch.
+  public static func place(
+    _ path: String, leadingTo target: String, replacing old: PtyName? = nil
+  ) throws(OpenFailure) -> PtyName {
     do throws(SystemError) {
       // Once more where somebody, such as the pty before this one, has removed what we found.
       var isMade = try make(path, target)
-      if !isMade { isMade = try replace(path, target) }
+      if !isMade { isMade = try replace(path, target, old) }
       if !isMade { isMade = try make(path, target) }
-      guard isMade else { throw SystemError("symlink", EEXIST) }
+      guard isMade else { throw SystemError("symlink", leadsToPty(path) && !isStale(path) ? EADDRINUSE : EEXIST) }
     } catch {
       throw OpenFailure("symlink \(path)", error, advice: advice(error))
     }
@@ -76,8 +78,8 @@ public struct PtyName: Sendable {
 
   /// In one step: a program that writes to a name which is missing for a moment makes a file of it, and that would stay.
   /// False when what has the name is not to be replaced.
-  private static func replace(_ path: String, _ target: String) throws(SystemError) -> Bool {
-    guard isStale(path) else { return false }
+  private static func replace(_ path: String, _ target: String, _ old: PtyName?) throws(SystemError) -> Bool {
+    guard old?.isThere ?? false || isStale(path) else { return false }
     let next = path + "~"
     if try !make(next, target) {
       guard isStale(next), unlink(next) == 0, try make(next, target) else { return false }
@@ -98,15 +100,27 @@ public struct PtyName: Sendable {
     if isThere { unlink(path) }
   }
 
+  private static func leadsToPty(_ path: String) -> Bool {
+    guard let target = FileSystem.target(of: path), target.hasPrefix("/dev/pts/") else { return false }
+    return Int(target.dropFirst("/dev/pts/".count)) != nil
+  }
+
+  /// Whether it led to a pty that is gone. Its number may be somebody else's by now, a shell's: then that pty is younger than
+  /// the link. A link that is in use is made last, when its pty has its rights.
   private static func isStale(_ path: String) -> Bool {
-    guard let target = FileSystem.target(of: path) else { return false }
-    return target.hasPrefix("/dev/pts/") || (access(path, F_OK) != 0 && errno == ENOENT)
+    var link = stat()
+    var node = stat()
+    guard leadsToPty(path), lstat(path, &link) == 0 else { return false }
+    guard stat(path, &node) == 0 else { return errno == ENOENT }
+    let (made, born) = (link.st_mtim, node.st_ctim)
+    return (made.tv_sec, made.tv_nsec) < (born.tv_sec, born.tv_nsec)
   }
 
   private static func advice(_ error: SystemError) -> String? {
     switch error.errno {
     case ENOENT: "its folder has to be there"
     case EACCES, EPERM, EROFS: "the folder has to be writable for the gateway's user"
+    case EADDRINUSE: "it leads to a pty of another gateway or program, and is replaced as soon as that is gone"
     case EEXIST:
       "something else has this name, and only links to ptys are replaced; remove it, or name another place"
     default: nil

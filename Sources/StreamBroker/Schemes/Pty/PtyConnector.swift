@@ -55,11 +55,13 @@ public struct PtyConnector: Connector {
 
   private func stream(over opened: Opened, on poller: Poller) -> Result<any ByteStream, OpenFailure> {
     let name = opened.name
+    // The queue is kept until then: who opens it anew, for another configuration, finds the name free.
+    let remove: @Sendable () -> Void = { [device] in withExtendedLifetime(device) { name.remove() } }
     do throws(SystemError) {
       return .success(
-        try PtyEndpointStream(opened.pty, closes: opened.closes, on: poller, queue: device.queue) { name.remove() })
+        try PtyEndpointStream(opened.pty, closes: opened.closes, on: poller, queue: device.queue, atClose: remove))
     } catch {
-      device.queue.async { name.remove() }
+      device.queue.async(execute: remove)
       return .failure(OpenFailure("\(error.call) \(path)", error))
     }
   }
