@@ -1,4 +1,5 @@
 """Start, stop, reload: what signals do to a running gateway and to those it serves."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -145,22 +146,26 @@ def test_a_broken_file_at_sighup_changes_nothing():
 
 
 def test_a_file_that_hangs_at_sighup_does_not_keep_it_from_stopping():
-    with Gateway({"routes": {"echo": ECHO}}) as gateway:
-        gateway.path.unlink()
-        os.mkfifo(gateway.path)
-        gateway.signal(signal.SIGHUP)
+    reading, writing = os.pipe()
+    pipe = f"/proc/{os.getpid()}/fd/{reading}"
+    try:
+        with Gateway({"routes": {"echo": ECHO}}) as gateway:
+            gateway.path.unlink()
+            gateway.path.symlink_to(pipe)
+            gateway.signal(signal.SIGHUP)
 
-        def opened():
-            try:
-                return os.open(gateway.path, os.O_WRONLY | os.O_NONBLOCK) + 1
-            except OSError:  # nobody reads it yet
-                return None
+            def is_read():
+                folder, found = f"/proc/{gateway.pid}/fd", []
+                for name in os.listdir(folder):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(os.readlink(f"{folder}/{name}"))
+                return os.readlink(pipe) in found
 
-        pipe = until(opened, 5, "the gateway reads the file") - 1
-        try:
+            until(is_read, 30, "the gateway reads the file")
             assert gateway.stop(3) < 3
-        finally:
-            os.close(pipe)
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_health(folder):

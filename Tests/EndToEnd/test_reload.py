@@ -6,11 +6,12 @@ import random
 import select
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
-from kit import Deadline, Gateway, Pty, Server, connect, free_port, receive_all, until
+from kit import Deadline, Gateway, Pty, Server, binary, connect, free_port, receive_all, until
 from test_control import status
 
 BLOCK = os.urandom(1 << 16)
@@ -221,3 +222,32 @@ def turn_over(gateway, changes, untouched, turn):
         done = gateway.command("reload", str(gateway.path))
         assert done.returncode == 78 and "endpiont" in done.stderr, done
         gateway.path.write_text(text)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "terminal", "secret"])
+def test_what_is_no_file_holds_up_no_reload(kind):
+    echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+    with Gateway({"routes": {"echo": echo}}) as gateway, Pty() as terminal:
+        if kind == "secret":
+            os.mkfifo(gateway.folder / "token")
+            gateway.configure({"routes": {"echo": echo}, "users": {"ada": {"token": "file:token"}}})
+        else:
+            gateway.path.unlink()
+            os.mkfifo(gateway.path) if kind == "fifo" else gateway.path.symlink_to(terminal.path)
+        gateway.signal(signal.SIGHUP)
+        assert "ENXIO" in str(gateway.event("reload failed", 30))
+        done = gateway.command("check", str(gateway.path), seconds=30)
+        assert done.returncode == 78 and "it is a FIFO, a socket or a device" in done.stderr, done
+        gateway.path.unlink()
+        gateway.configure({"routes": {"echo": echo, "more": echo}})
+        gateway.signal(signal.SIGHUP)
+        gateway.event("reloaded", 30)
+
+
+def test_a_configuration_may_come_through_a_pipe():
+    gateway = Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:4001", "endpoint": "sim://echo"}}})
+    with gateway.path.open() as file:
+        words = f"sleep 0.2; cat {gateway.path}"
+        for command in (f"({words}) | {binary()} check /dev/stdin", f"{binary()} check <({words})"):
+            done = subprocess.run(["/bin/bash", "-c", command], stdin=file, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and "sim://echo" in done.stdout, done
