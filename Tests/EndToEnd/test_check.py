@@ -87,6 +87,13 @@ def test_a_bit_rate_in_the_name_of_a_port_is_a_warning():
     assert check(f"{lab}tty:///dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0\n")[:2] == (0, "")
 
 
+def test_a_localhost_that_may_be_the_routes_own_listener_is_a_warning():
+    lab = "routes:\n  lab: { listen: 'tcp://127.0.0.1:4001', endpoint: 'tcp://localhost:%d' }\n"
+    code, said, _ = check(lab % 4001)
+    assert code == 0 and "routes.lab.endpoint: warning: leads back to the route's own listener" in said, said
+    assert check(lab % 4002)[:2] == (0, "")
+
+
 def test_an_expired_certificate_is_a_warning(authority):
     late = authority.issue("late", days=(-3, -1))
     code, said, table = check(route(f"certificate: {late.certificate}\nkey: {late.key}"))

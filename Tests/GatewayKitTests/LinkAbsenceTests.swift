@@ -4,6 +4,7 @@
 import Glibc
 import StreamBroker
 import StreamTestKit
+import StreamWebSocket
 import Testing
 
 @testable import ByteStreams
@@ -230,5 +231,24 @@ struct LinkAbsenceTests {
     let next = ScriptedStream(takesAll: true)
     rig.openings[1].succeed(next)
     #expect(next.written == [7, 8, 9, 1, 2])
+  }
+
+  @Test(
+    "says what a WebSocket's close frame said, to a client of its own and to those who share it",
+    arguments: [true, false])
+  func closeFrame(isShared: Bool) throws {
+    let rig = try LinkRig(isShared: isShared) { $0.absent = .close }
+    let client = ScriptedStream(reads: [.ended], takesAll: true)
+    let session = rig.join(client)
+    let frames: [UInt8] = [0x82, 1, 7, 0x88, 6, 0x03, 0xF3] + Array("lost".utf8)
+    let below = ScriptedStream(reads: [.bytes(frames)], takesAll: true)
+    let settings = WebSocketStream.Settings(pingInterval: nil)
+    rig.openings[0].succeed(WebSocketStream(over: below, as: .client, settings, on: rig.poller))
+    rig.wakeReader(below)
+    rig.poller.runAgain()
+    rig.wakeReader(client)
+    #expect(client.written == [7] && rig.ending(of: session) == (isShared ? .deviceLost : .endpointLeft))
+    let cause = try #require(rig.endings[session.number]?.first?.cause)
+    #expect("\(cause)" == "tty:///dev/x ended: 1011 lost")
   }
 }

@@ -46,3 +46,10 @@ public final class TemporaryFolder: Sendable {
     guard Glibc.write(file.raw, bytes, bytes.count) == bytes.count else { throw SystemError("write") }
   }
 }
+
+/// When a link, itself, says that it was made.
+public func setTime(of link: String, _ seconds: time_t) {
+  let times = [timespec(tv_sec: seconds, tv_nsec: 0), timespec(tv_sec: seconds, tv_nsec: 0)]
+  let result = utimensat(AT_FDCWD, link, times, AT_SYMLINK_NOFOLLOW)
+  precondition(result == 0)
+}

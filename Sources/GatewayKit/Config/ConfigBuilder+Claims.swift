@@ -54,11 +54,17 @@ extension ConfigBuilder {
         [("unix", "unix"), ("pty", "tty")].contains { $0 == (from.scheme, to.scheme) }
           && Self.plain(from.path) == Self.plain(to.path)
       }
-    guard isSame else { return }
-    reader.report(
-      "leads back to the route's own listener (\(from.place), line \(listener.place.line))", at: endpoint.place,
-      endpoint.path)
+    let own = "leads back to the route's own listener (\(from.place), line \(listener.place.line))"
+    if isSame {
+      reader.report(own, at: endpoint.place, endpoint.path)
+    } else if to.host == "localhost", Self.mayBeLocalhost.contains(from.host), from.port == to.port,
+      from.grammar.authority.isNetwork, to.grammar.authority.isNetwork, !Self.areApart(from, to)
+    {
+      reader.warn("\(own), unless something else answers there", at: endpoint.place, endpoint.path)
+    }
   }
+
+  private static let mayBeLocalhost = ["127.0.0.1", "0.0.0.0", "::1", "::"]
 
   /// The path without what says nothing; `..` may lead anywhere, behind a link.
   private static func plain(_ path: String) -> String {

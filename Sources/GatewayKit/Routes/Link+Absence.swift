@@ -3,12 +3,21 @@
 
 import ByteStreams
 import StreamBroker
+import StreamWebSocket
 
 /// An endpoint that was there and ended without an error, which is also how ttys and ptys say that they were unplugged.
 struct EndpointEnded: Error, CustomStringConvertible {
   let endpoint: String
   let isLine: Bool
-  var description: String { isLine ? "\(endpoint) hung up; was it unplugged?" : "\(endpoint) ended" }
+  /// What a WebSocket's close frame said.
+  var close: WebSocketClose?
+
+  var description: String {
+    guard let close, let code = close.code else {
+      return isLine ? "\(endpoint) hung up; was it unplugged?" : "\(endpoint) ended"
+    }
+    return "\(endpoint) ended: \(code)" + (close.reason.isEmpty ? "" : " \(close.reason)")
+  }
 }
 
 extension Link {
@@ -28,6 +37,8 @@ extension Link {
   func endpointIsGone(_ cause: (any Error)?) {
     if !settings.hub.isShared && cause == nil {
       hub.endpointHasEnded = true
+      let end = end(of: hub.endpoint)
+      if let close = end.close, close != .normal { hub.endpointSaid = end }
       for session in hub.sessions { hub.settle(session) }
       return
     }
@@ -36,7 +47,8 @@ extension Link {
       hub.endpointHungUp()
       return
     }
-    hub.detach()?.close()
+    let endpoint = hub.detach()
+    endpoint?.close()
     stopLingering()
     failedAt = poller.timers.now
     lastCause = cause as? SystemError
@@ -45,13 +57,15 @@ extension Link {
       say(.closed)
       hub.leaveAll(Ending(.deviceLost, cause))
     } else {
-      let ending = Ending(.deviceLost, cause ?? lost(settings))
+      let ending = Ending(.deviceLost, cause ?? end(of: endpoint))
       isAway(LinkStatus.Reason(losingBy: cause), ending, then: step)
     }
   }
 
-  private func lost(_ settings: RouteSettings) -> EndpointEnded {
-    EndpointEnded(endpoint: settings.endpoint, isLine: type(of: settings.connector).isLine)
+  private func end(of stream: (any ByteStream)?) -> EndpointEnded {
+    EndpointEnded(
+      endpoint: settings.endpoint, isLine: type(of: settings.connector).isLine,
+      close: (stream as? WebSocketStream)?.heardClose)
   }
 
   private func isAway(_ reason: LinkStatus.Reason, _ ending: Ending, then step: Device.Step) {

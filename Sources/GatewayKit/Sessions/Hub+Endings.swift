@@ -57,7 +57,8 @@ extension Hub {
       !session.takesOutput
       || session.cursor >= (session.leaving == nil ? head : session.leavesAt) && !session.hasRest
     if session.endedFirst == nil {
-      session.endedFirst = session.pump.sourceEnded ? .clientLeft : endpointHasEnded ? .endpointLeft : nil
+      session.endedFirst =
+        session.pump.sourceEnded ? Ending(.clientLeft) : endpointHasEnded ? Ending(.endpointLeft, endpointSaid) : nil
     }
     if let ending = session.leaving {
       endInputIfRead(session)
@@ -93,7 +94,7 @@ extension Hub {
     }
     if isComplete {
       guard !holdsLastUnit(session) else { return watch(session, Self.halfClosedLimit) }
-      end(session, Ending(session.endedFirst ?? .clientLeft))
+      end(session, session.endedFirst ?? Ending(.clientLeft))
     } else {
       stopWatching(session)  // the endpoint may take its time for an answer
       passOnEnd(of: session)
@@ -110,7 +111,9 @@ extension Hub {
     guard session.takesOutput, !session.isToldEnd, !holdsLastUnit(session) else { return }
     session.isToldEnd = true
     // Who can't be told while he goes on writing, as on a pty, would wait for nothing.
-    guard session.client.canHalfClose else { return leave(session, Ending(session.endedFirst ?? .endpointLeft)) }
+    guard session.client.canHalfClose else {
+      return leave(session, session.endedFirst ?? Ending(.endpointLeft, endpointSaid))
+    }
     session.client.finishWriting()
   }
 
@@ -176,7 +179,7 @@ extension Hub {
       session.pump.endSource()  // what is unread is lost with it
       settle(session)
     } else {
-      end(session, Ending(session.endedFirst ?? .clientLeft))
+      end(session, session.endedFirst ?? Ending(.clientLeft))
     }
   }
 }

@@ -84,7 +84,7 @@ extension Hub {
     endpointIsDeaf = true
     for session in sessions {
       session.pump.sink = nil
-      leave(session, Ending(session.endedFirst ?? .endpointLeft))
+      leave(session, session.endedFirst ?? Ending(.endpointLeft, endpointSaid))
     }
   }
 

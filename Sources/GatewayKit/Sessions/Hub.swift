@@ -86,6 +86,8 @@ final class Hub: ByteStreamDelegate {
   var endsHalfClosed = false
   /// The endpoint has ended in order and is not coming back: for links of one client.
   var endpointHasEnded = false
+  /// What it said to that.
+  var endpointSaid: (any Error)?
   // A write to the endpoint failed; it is gone as soon as it has been read to its end.
   var writeFailure: (any Error)?
   /// Nor does it listen any more.

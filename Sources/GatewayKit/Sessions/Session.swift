@@ -70,7 +70,7 @@ final class Session: ByteStreamDelegate {
   var mostSent: UInt64 = 0
   var isOver = false
   /// Which side was first to finish.
-  var endedFirst: Ending.Word?
+  var endedFirst: Ending?
   var patience = Duration.zero
   var deadline: Timers.Token?
   /// For one who leaves and whose input is read dry: when that is believed.

@@ -106,15 +106,19 @@ public struct PtyName: Sendable {
   }
 
   /// Whether it led to a pty that is gone. Its number may be somebody else's by now, a shell's: then that pty is younger than
-  /// the link. A link that is in use is made last, when its pty has its rights.
+  /// the link. A link that is in use is made last, when its pty has its rights, a moment later: one that seems to be far younger was made
+  /// before the clock was set back, as it is at the start of a machine without one of its own.
   private static func isStale(_ path: String) -> Bool {
     var link = stat()
     var node = stat()
     guard leadsToPty(path), lstat(path, &link) == 0 else { return false }
     guard stat(path, &node) == 0 else { return errno == ENOENT }
     let (made, born) = (link.st_mtim, node.st_ctim)
-    return (made.tv_sec, made.tv_nsec) < (born.tv_sec, born.tv_nsec)
+    return (made.tv_sec, made.tv_nsec) < (born.tv_sec, born.tv_nsec) || made.tv_sec - born.tv_sec > longestMaking
   }
+
+  // Seconds, on a busy machine.
+  private static let longestMaking = 10
 
   private static func advice(_ error: SystemError) -> String? {
     switch error.errno {
