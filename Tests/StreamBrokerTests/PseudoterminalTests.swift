@@ -80,6 +80,18 @@ struct PseudoterminalTests {
     #expect(lstat(path, &status) == 0)
   }
 
+  @Test(
+    "has a link in place of one that is far older than its pty, or far younger, by a clock that was set back since",
+    arguments: [-60, 3600])
+  func otherTimes(seconds: Int) throws {
+    let folder = try TemporaryFolder()
+    let other = try makePty()
+    #expect(symlink(other.node, folder / "modem") == 0)
+    setTime(of: folder / "modem", time(nil) + seconds)
+    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999997")
+  }
+
   @Test("leaves the link to somebody's pty alone while that lives, and takes its own one's place")
   func liveLink() throws {
     let folder = try TemporaryFolder()
