@@ -2,12 +2,14 @@
 """The gateway beside a bare relay in C (programs/bare.c), in turns in one emulated machine: bytes per second and CPU per MiB, each way,
 over RFCOMM, an LE channel and GATT, as ratios, with the bars they are held against; and what idle links cost. Prints a table.
 
-    BAUDWAY=$(Deploy/build) Tests/Bluetooth/speed.py [--rounds 8] [--share 1] [--only rfcomm|channel|gatt|idle]... [--output NAME.md]
+    BAUDWAY=$(Deploy/build) Tests/Bluetooth/speed.py [--boots 1] [--rounds 8] [--share 1] [--only rfcomm|channel|gatt|idle]...
+        [--output NAME.md]
 
 CPU is what the process itself has run, in instructions: the machine's clock counts them here (QEMU's -icount), so that nothing else
 that runs on the host is in it. What the kernel does for a radio in its own threads is nobody's. Throughput is of the whole chain, of
 which Bumble and its controllers, in Python, are the slowest part, by the host's clock: where others work on the host it swings, and
-says little; the CPU time of the chain (machine and devices, on the host) is the same but for that.
+says little; the CPU time of the chain (machine and devices, on the host) is the same but for that. What one machine says of throughput,
+another does not say again: judge by several --boots.
 --output puts it below Tests/Bench/results as well.
 """
 import argparse
@@ -135,12 +137,11 @@ FIGURES = (
 )
 
 
-def compare(guest, air, kind: str, rounds: int, share: float) -> list[str]:
-    """The kind's rows."""
+def compare(guest, air, kind: str, rounds: int, share: float, results: dict[str, list]):
+    """Adds to what the two have measured."""
     url, name, words, kibibytes = KINDS[kind]
     size = int(kibibytes * share) << 10
     air.order(f"echo {name} 0")
-    results = {"gateway": [], "relay": []}
     config = {"routes": {"radio": route(url, device={"linger": "0s"})}}
     with Ours(guest, config) as gateway, Bare(guest, words) as bare:
         subjects = [("gateway", gateway), ("relay", bare)]
@@ -151,6 +152,9 @@ def compare(guest, air, kind: str, rounds: int, share: float) -> list[str]:
                 if turn:  # the first switches the adapter on, and warms up
                     results[who].append(values)
     air.order(f"echo {name} 1")
+
+
+def rows_of(kind: str, results: dict[str, list]) -> list[str]:
     rows = []
     for way in ("up", "down"):
         for what, place, bar, is_met in FIGURES:
@@ -204,33 +208,43 @@ def idle_rows(guest, seconds: float) -> list[str]:
             for what, count in measured]
 
 
-def main():
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--rounds", type=int, default=8)
-    words.add_argument("--share", type=float, default=1, help="of what is carried else")
-    words.add_argument("--only", action="append", choices=[*KINDS, "idle"])
-    words.add_argument("--output")
-    words = words.parse_args()
+@contextlib.contextmanager
+def devices():
+    """A machine of its own with its devices."""
     guest = machine.Machine.boot(life=3000, devices=BY_INSTRUCTIONS)
-    rows = []
     try:
         guest.ask(f"modprobe -a {radio.MODULES}", 120)
         air = radio.Air(guest, life=3000)
         try:
             air.plug()
-            for kind in KINDS:
-                if not words.only or kind in words.only:
-                    rows += compare(guest, air, kind, words.rounds, words.share)
-            if not words.only or "idle" in words.only:
-                rows += idle_rows(guest, 10)
+            yield guest, air
         finally:
             air.close()
     finally:
         guest.stop()
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--boots", type=int, default=1, help="machines, one after the other")
+    words.add_argument("--rounds", type=int, default=8, help="in each")
+    words.add_argument("--share", type=float, default=1, help="of what is carried else")
+    words.add_argument("--only", action="append", choices=[*KINDS, "idle"])
+    words.add_argument("--output")
+    words = words.parse_args()
+    kinds = [kind for kind in KINDS if not words.only or kind in words.only]
+    results, idles = {kind: {"gateway": [], "relay": []} for kind in kinds}, []
+    for turn in range(words.boots):
+        with devices() as (guest, air):
+            for kind in kinds:
+                compare(guest, air, kind, words.rounds, words.share, results[kind])
+            if turn == 0 and (not words.only or "idle" in words.only):
+                idles = idle_rows(guest, 10)
+    rows = [row for kind in kinds for row in rows_of(kind, results[kind])] + idles
     carried = ", ".join(f"{kind} {int(KINDS[kind][3] * words.share)} KiB" for kind in KINDS)
     table = "\n".join([
-        f"Medians of {words.rounds} rounds in turns, each way ({carried}), ratios gateway / relay within a round (least to most). "
-        f"Every byte was compared.", "",
+        f"Medians of {words.rounds} rounds in turns in each of {words.boots} machines, each way ({carried}), "
+        f"ratios gateway / relay within a round (least to most). Every byte was compared.", "",
         "| | | gateway | relay in C | ratio | bar | met |", "|---|---|---|---|---|---|---|", *rows])
     print(table)
     if words.output:

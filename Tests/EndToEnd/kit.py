@@ -186,7 +186,7 @@ class Gateway:
         self.start()
         try:
             count = self.expected if self.ready is None else self.ready
-            until(lambda: len(self.events("listening")) >= count or self.process.poll() is not None, 15, "listening")
+            until(lambda: len(self.events("listening")) >= count or self.process.poll() is not None, 60, "listening")
             assert self.process.poll() is None, f"ended at start: {self.lines}"
         except BaseException:
             self.__exit__(AssertionError, None, None)
