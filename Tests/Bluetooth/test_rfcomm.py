@@ -89,6 +89,7 @@ def test_an_adapter_that_is_switched_off_is_switched_on(air, guest):
     (f"rfcomm://{SERIAL}?uuid=1112", ["service 1112", "offers no such service"]),
     (f"rfcomm://{MUTE}", ["offers no such service"]),
     (f"rfcomm://{SERIAL}?adapter=hci7", ["no adapter hci7; there is hci0"]),
+    (f"rfcomm://{SERIAL}:3?security=high", ["EACCES", "bluetoothd's agent"]),
 ])
 def test_what_can_not_be_reached_is_told_with_advice(air, guest, url, words):
     with GuestGateway(guest, config(url)) as gateway:

@@ -34,8 +34,7 @@ def echoes(guest, pasted: str):
 
 
 def test_who_listens_for_nobody_any_more_ends(air, guest):
-    done = guest.run(f"{binary()} scan --le --seconds 300 | head -n 1", 100)
-    assert done.stdout.count(b"\n") == 1
+    guest.ask(f"{binary()} scan --le --service 1112 --seconds 300 | true", 100)  # there is nothing to write, either
 
 
 def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they_stand(air, guest):

@@ -190,6 +190,8 @@ struct SecureFlowTests {
     #expect(flow(.daemon, wanting: .high).fault(of: EPERM) == .tooWeak)
     #expect(flow(line: 7, wanting: .high).fault(of: ENOSYS) == .stale(place: "line 7 of /b"))
     #expect(flow(line: 7, wanting: .medium).fault(of: EACCES) == .stale(place: "line 7 of /b"))
+    var new = flow(wanting: .high)
+    #expect(play(&new, told(0x11, place + [5])) == [.giveUp(.tooWeak)])
     var refused = flow(line: 7, wanting: .high)
     #expect(play(&refused, told(0x0C, place + [4])) == [])
     #expect(refused.fault(of: EACCES) == .stale(place: "line 7 of /b"))

@@ -117,7 +117,8 @@ struct SecureFlow: Sendable {
     }
     guard isRefused || isDenied || hasOtherKey else { return nil }
     if let line { return .stale(place: "line \(line) of \(standing.path)") }
-    return .refused(besideDaemon: besideDaemon)
+    // Nobody here compares a number.
+    return standing.side == .ours && wanted == .high ? .tooWeak : .refused(besideDaemon: besideDaemon)
   }
 
   /// Time is up.
@@ -155,7 +156,7 @@ extension SecureFlow.Fault {
     case .needsPeople(besideDaemon: false):
       "the device pairs only with somebody who compares or types in a number: pair it under bluetoothd, by 'bluetoothctl pair \(device)'"
     case .tooWeak:
-      "the pairing is too weak for security=high: it takes one in which a number was compared, which bluetoothd can do: "
+      "the pairing is too weak for security=high: it takes one in which a number was compared, which bluetoothd's agent sees to: "
         + "'bluetoothctl remove \(device)', then 'bluetoothctl pair \(device)'"
     case .silent(.daemon):
       "the link was not encrypted within \(SecureFlow.patience): bluetoothd answers for this machine; pair by 'bluetoothctl pair \(device)' once"
