@@ -119,7 +119,7 @@ let package = Package(
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerBluetoothTests",
-      dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit"], swiftSettings: strict),
+      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit"], swiftSettings: strict),
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [

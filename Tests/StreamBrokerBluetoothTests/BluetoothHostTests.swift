@@ -1,6 +1,7 @@
 // A host whose kernel is played: adapters come and go, sockets are of this machine.
 
 import ByteStreams
+import CLinux
 import Dispatch
 import Glibc
 import StreamBroker

@@ -1,6 +1,7 @@
 // The end of a stream over Bluetooth, played by stream sockets of this machine, which tell of a hang-up in the same way.
 
 import ByteStreams
+import CLinux
 import Glibc
 import StreamTestKit
 import Testing

@@ -1,6 +1,7 @@
 // Who keeps bonds, before a kernel that is played: what it is told, whose keys are kept, and what is said when neither is.
 
 import ByteStreams
+import CLinux
 import Dispatch
 import Glibc
 import StreamBroker

@@ -1,5 +1,6 @@
 // What ends a stream over GATT at odd moments.
 
+import CLinux
 import Glibc
 import StreamTestKit
 import Testing

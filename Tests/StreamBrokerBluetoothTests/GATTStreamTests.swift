@@ -1,6 +1,7 @@
 // The stream over a device's characteristics, on a socket that keeps messages apart as L2CAP's does; the device is a test.
 
 import ByteStreams
+import CLinux
 import Glibc
 import StreamTestKit
 import Testing

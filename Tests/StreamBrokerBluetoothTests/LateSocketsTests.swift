@@ -1,6 +1,7 @@
 // Sockets that were given up while they connected. A full socket plays one that connects; it is connected when the device has taken
 // what fills it.
 
+import CLinux
 import Glibc
 import StreamBroker
 import StreamTestKit

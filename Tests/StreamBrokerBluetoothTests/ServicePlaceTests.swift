@@ -1,6 +1,7 @@
 // Whose this machine's list of services is, by a mark that is tried for in turn with others. One at a time: the mark is the process's.
 
 import ByteStreams
+import CLinux
 import Dispatch
 import Glibc
 import StreamTestKit

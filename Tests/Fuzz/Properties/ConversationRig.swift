@@ -1,5 +1,6 @@
 // A conversation at the control socket: a real one over a socket pair, on a lane that is played by hand.
 
+import CLinux
 import Glibc
 
 @testable import ByteStreams

@@ -1,6 +1,7 @@
 // What a Bluetooth device says to an open stream over GATT, each message with its length before it; an empty one is our turn to write. The
 // first byte says how the stream is: its values come whole, once and in order, what has to be answered is, and what we write arrives.
 
+import CLinux
 import Glibc
 
 @testable import ByteStreams

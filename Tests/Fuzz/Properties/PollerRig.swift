@@ -1,5 +1,6 @@
 // A lane that is played by hand: its epoll set, and a clock that stands still unless it is turned.
 
+import CLinux
 import Glibc
 
 @testable import ByteStreams
