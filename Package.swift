@@ -119,7 +119,8 @@ let package = Package(
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerBluetoothTests",
-      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit"], swiftSettings: strict),
+      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit"],
+      swiftSettings: strict),
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [

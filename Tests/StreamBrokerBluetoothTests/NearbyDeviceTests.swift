@@ -156,6 +156,12 @@ struct NearbyDeviceTests {
     #expect(FoundDevice([UInt8](repeating: 0, count: 13)[...]) == nil)
     #expect(FoundDevice([UInt8](repeating: 0, count: 15)[...]) == nil)
     #expect(Heard.device(3) == nil)
-    #expect(FoundDevice([UInt8](repeating: 0, count: 14)[...])?.kind == .classic)
+    #expect(FoundDevice([1] + [UInt8](repeating: 0, count: 13)[...])?.kind == .classic)
+  }
+
+  @Test("that gives an address which no device can have is none", arguments: [0, 0xFF] as [UInt8])
+  func nobodysAddress(byte: UInt8) {
+    #expect(Heard.device(1, at: [UInt8](repeating: byte, count: 6)) == nil)
+    #expect(Heard.device(1, at: [UInt8](repeating: byte, count: 5) + [1]) != nil)
   }
 }

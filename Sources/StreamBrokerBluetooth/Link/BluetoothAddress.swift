@@ -19,6 +19,9 @@ public struct BluetoothAddress: Hashable, Sendable, CustomStringConvertible {
     self.bytes = bytes
   }
 
+  /// All zeros or all ones: no device has it, though one may say so.
+  var isNobodys: Bool { bytes.allSatisfy { $0 == 0 } || bytes.allSatisfy { $0 == 0xFF } }
+
   public var description: String {
     bytes.map { ($0 < 16 ? "0" : "") + String($0, radix: 16, uppercase: true) }.joined(separator: ":")
   }

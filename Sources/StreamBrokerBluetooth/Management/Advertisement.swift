@@ -62,13 +62,14 @@ struct FoundDevice: Hashable, Sendable {
   /// Of a device of Low Energy.
   var device: LEAddress { LEAddress(address: address, isRandom: kind == .leRandom) }
 
-  /// From the event: address, its kind, RSSI, flags, then what was advertised.
+  /// From the event: address, its kind, RSSI, flags, then what was advertised. Nil as well for an address that nobody can connect to.
   init?(_ bytes: ArraySlice<UInt8>) {
     let bytes = Array(bytes)
     guard bytes.count >= 14, Int(LittleEndian.word(bytes[12...])) == bytes.count - 14,
       let kind = AddressKind(rawValue: bytes[6])
     else { return nil }
     address = BluetoothAddress(bytes[..<6].reversed())
+    guard !address.isNobodys else { return nil }
     self.kind = kind
     strength = Int8(bitPattern: bytes[7])
     wantsNameConfirmed = bytes[8] & 1 != 0

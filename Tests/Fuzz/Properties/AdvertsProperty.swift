@@ -15,7 +15,7 @@ enum AdvertsProperty {
       let told = rest.prefix(Int(length))
       rest = rest.dropFirst(told.count)
       let kind = (told.first ?? 0) & 3
-      let address = [UInt8](repeating: told.dropFirst().first ?? 0, count: 6)
+      let address: [UInt8] = [told.dropFirst().first ?? 0, 0x0A, 0x0A, 0x0A, 0x0A, 0x0A]
       let data = told.dropFirst(2)
       let event = address + [kind, 0xC4, 1, 0, 0, 0] + LittleEndian.bytes(UInt16(data.count)) + data
       guard let found = FoundDevice(event[...]) else {
