@@ -10,7 +10,7 @@ import Testing
 struct ManagementSocketTests {
   private typealias Device = GATTStreamTests.Device
 
-  private static let found: [UInt8] = [0x12, 0, 0, 0, 14, 0] + [UInt8](repeating: 0, count: 14)
+  private static let found: [UInt8] = [0x12, 0, 0, 0, 14, 0, 1] + [UInt8](repeating: 0, count: 13)
   private static let discovering: [UInt8] = [0x13, 0, 0, 0, 2, 0, 6, 1]
   private static let added: [UInt8] = [4, 0, 3, 0, 0, 0]
 
