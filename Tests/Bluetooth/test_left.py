@@ -72,6 +72,7 @@ def test_twenty_openings_of_each_kind_of_classic_whose_client_leaves(air, guest)
     no_link_is_left(guest, air)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", ["given", "looked-up"])
 def test_openings_of_classic_whose_client_leaves_while_a_channel_is_settled(air, guest, name):
     """Linux 6.1 lets go of neither well: a channel of L2CAP is connected again by the device's answer, and then nobody's; one of RFCOMM
@@ -82,9 +83,9 @@ def test_openings_of_classic_whose_client_leaves_while_a_channel_is_settled(air,
             for turn in range(20):
                 client = gateway.connect(name)
                 time.sleep(turn * 0.025)  # another step each time: this is no wait for anything
-                opened, refused = len(gateway.events("link open")), len(taken(gateway))
                 reset(client)
                 gateway.event("session ended", seconds=30, count=2 * turn + 1)
+                opened, refused = len(gateway.events("link open")), len(taken(gateway))
                 client = gateway.connect(name)
                 gateway.event("link open", seconds=60, count=opened + 1)
                 # Some while what was there before ends; in 20 s a hundred.

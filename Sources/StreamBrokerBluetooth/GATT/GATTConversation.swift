@@ -65,7 +65,9 @@ final class GATTConversation {
     case .send(let message): send(message)
     case .secure:
       guard let raw = socket.raw else { return }
-      guard bluetooth_set_security(raw, BluetoothTarget.Security.medium.rawValue) == 0 else {
+      let level = BluetoothTarget.Security.medium.rawValue
+      // What the link has already is refused to be set (EINVAL), too. Then the device is asked once more, and may refuse that.
+      guard bluetooth_security(raw) >= Int32(level) || bluetooth_set_security(raw, level) == 0 else {
         return finish(.failure(.broke(SystemError("setsockopt"))))
       }
       awaitEncryption(.medium) { [self] in handle(lookUp.handleSecured()) }

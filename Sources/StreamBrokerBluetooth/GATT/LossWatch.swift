@@ -6,7 +6,8 @@ import ByteStreams
 
 /// Lives on the lane of its stream.
 final class LossWatch {
-  // While nobody reads each pause is twice as long as the one before: who does not read for a day need not hear of it each second.
+  // While a reader pauses each look is twice as late as the one before: who does not read for a day, or not fast enough, need not hear
+  // of it each second.
   private static let pauses = (shortest: Duration.seconds(1), longest: Duration.seconds(60))
 
   private let socket: Int32

@@ -292,7 +292,7 @@ public final class BluetoothHost {
       limits.append(OpenFailure("pair with clients", nil, advice: advice))
     }
     if let unlisted = post.unlisted { limits.append(unlisted) }
-    guard limits != post.limits, post.isListed else { return }
+    guard post.waits == nil, limits != post.limits, post.isListed else { return }  // who waits hears it behind that
     post.limits = limits
     post.tell(.limited(limits))
   }
