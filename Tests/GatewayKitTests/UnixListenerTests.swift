@@ -98,7 +98,7 @@ struct UnixListenerTests {
       let reasons = story.all.compactMap { event in
         if case .listenerWaits(_, _, let failure, _) = event { failure.description } else { nil }
       }
-      #expect(reasons.first == "look at \(path): somebody has removed it; it is made anew")
+      #expect(reasons.first == "look at \(path): somebody has removed or replaced it; it is made anew")
       #expect(reasons.count == (isTaken ? 2 : 1))
       if isTaken { try #require(unlink(path) == 0) }
       _ = try story.bound(of: "x", 1)

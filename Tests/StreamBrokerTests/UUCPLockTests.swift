@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamBroker
 
-@Suite("A lock file", .timeLimit(.minutes(1)))
+@Suite("A lock file", .serialized, .timeLimit(.minutes(1)))
 struct UUCPLockTests {
   private let folder: TemporaryFolder
   private var locks: UUCPLocks { UUCPLocks(folder: folder.path) }

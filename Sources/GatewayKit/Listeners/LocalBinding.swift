@@ -63,6 +63,9 @@ final class LocalBinding<Place: Sendable> {
       return result.map { _ in }
     } then: { [self] result in
       self.taking = nil
+      let tried = whenTried
+      whenTried = {}
+      defer { tried() }
       if isStopped { return }  // and given up
       do throws(OpenFailure) {
         try result.get()
@@ -77,9 +80,6 @@ final class LocalBinding<Place: Sendable> {
       } catch {
         wait(error, taken)
       }
-      let tried = whenTried
-      whenTried = {}
-      tried()
     }
   }
 
@@ -95,7 +95,7 @@ final class LocalBinding<Place: Sendable> {
       isLooking = false
       // A place that is being exchanged is looked at next time.
       guard !isThere, !isStopped, taking == nil else { return done() }
-      let failure = OpenFailure("look at \(path)", nil, advice: "somebody has removed it; it is made anew")
+      let failure = OpenFailure("look at \(path)", nil, advice: "somebody has removed or replaced it; it is made anew")
       waits()
       context.status.tell(.listenerWaits(route: context.route, listener: listener, failure, retry: .zero))
       whenTried = done

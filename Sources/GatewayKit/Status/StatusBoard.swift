@@ -115,7 +115,8 @@ extension StatusBoard.Picture {
         new.append(StatusBoard.Listener(url: url, state: .starting, since: monotonicNanoseconds()))
       }
     }
-    listeners[route] = new + known
+    // Those that go have told so, or will; but for one that was given up before it was tried.
+    listeners[route] = new + known.filter { $0.state != .starting }
   }
 
   /// Two listeners of a route may have the same URL, with port 0: `isMeant` tells which of them it can be.

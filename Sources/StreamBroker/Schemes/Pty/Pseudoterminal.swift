@@ -106,15 +106,18 @@ public struct PtyName: Sendable {
   }
 
   /// Whether it led to a pty that is gone. Its number may be somebody else's by now, a shell's: then that pty is younger than
-  /// the link. A link that is in use is made last, when its pty has its rights, a moment later: one that seems to be far younger was made
+  /// the link, by all of its times, of which chmod(2) sets one anew and use the others. A link that is in use is made last, when its pty has its rights, a moment later: one that seems to be far younger was made
   /// before the clock was set back, as it is at the start of a machine without one of its own.
   private static func isStale(_ path: String) -> Bool {
     var link = stat()
     var node = stat()
     guard leadsToPty(path), lstat(path, &link) == 0 else { return false }
     guard stat(path, &node) == 0 else { return errno == ENOENT }
-    let (made, born) = (link.st_mtim, node.st_ctim)
-    return (made.tv_sec, made.tv_nsec) < (born.tv_sec, born.tv_nsec) || made.tv_sec - born.tv_sec > longestMaking
+    let made = link.st_mtim
+    let isYounger = [node.st_ctim, node.st_mtim, node.st_atim].allSatisfy {
+      (made.tv_sec, made.tv_nsec) < ($0.tv_sec, $0.tv_nsec)
+    }
+    return isYounger || made.tv_sec - node.st_ctim.tv_sec > longestMaking
   }
 
   // Seconds, on a busy machine.
@@ -124,7 +127,7 @@ public struct PtyName: Sendable {
     switch error.errno {
     case ENOENT: "its folder has to be there"
     case EACCES, EPERM, EROFS: "the folder has to be writable for the gateway's user"
-    case EADDRINUSE: "it leads to a pty of another gateway or program, and is replaced as soon as that is gone"
+    case EADDRINUSE: "it leads to a pty of another route, gateway or program, and is replaced as soon as that is gone"
     case EEXIST:
       "something else has this name, and only links to ptys are replaced; remove it, or name another place"
     default: nil
