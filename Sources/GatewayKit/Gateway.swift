@@ -111,7 +111,7 @@ public final class Gateway: Sendable {
 
 extension Gateway {
   /// Kills the programs of `exec:` and what they have started, for who ends the process before `stop` has ended them in order; from
-  /// then on none is started. Waits for no lane, and a second at most for one that is just being started.
+  /// then on none is started. Waits for no lane, and for one that is just being started a second at most, for each.
   public func killPrograms() { for lane in lanes { lane.programs.giveUp() } }
 }
 
