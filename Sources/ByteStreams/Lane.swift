@@ -17,11 +17,19 @@ public actor Lane {
   public nonisolated let closings: Closings
   public nonisolated let programs: Closings
   private var source: (any DispatchSourceRead)?
+  // Looked at in each round; to look at an existential is to copy it.
+  private var isStopped = false
 
   // After work the lane waits so long in epoll_wait before it goes back to Dispatch: coming back costs two thread
   // hand-overs, and bytes come in bursts. 20 ms reaches a plain epoll loop's CPU and latency; 1 ms costs half as much
   // CPU again into a pty; none twice as much.
   private static let linger: Int32 = 20
+  // A wait that may end by itself costs the kernel a timer, set and taken back. In a stretch that has gone on for so many rounds one
+  // timer stands for them all: it looks now and then whether anything still comes.
+  private static let manyRounds = 8
+  private var rounds = 0
+  private(set) var clock: Timers.Token?
+  private var isQuiet = false
 
   /// Throws when the process is out of descriptors. Keeps itself until `stop()`.
   public init(_ label: String) throws(SystemError) {
@@ -52,6 +60,7 @@ public actor Lane {
   /// Lets go of the lane once what was posted has run. What still lives on it must have been closed.
   public nonisolated func stop() {
     post { lane in
+      lane.isStopped = true
       lane.source?.cancel()
       lane.source = nil
       lane.poller.forgetAll()
@@ -60,15 +69,32 @@ public actor Lane {
 
   /// One stretch of work: rounds of inbox, again-list and events, until nothing came for `linger`.
   private func wake() {
-    while source != nil {
-      executor.beAwake()
-      executor.runInbox(on: self)
+    rounds = 0
+    while !isStopped {
+      if executor.beAwake() { executor.runInbox(on: self) }
       poller.runAgain()
       let isBusy = poller.hasAgain
       // Whoever posts from here on rings the bell, which is in the set: the wait ends at once.
       if !isBusy && !executor.mayWait() { continue }
-      let hadEvents = poller.turn(waiting: isBusy ? 0 : Self.linger)
-      if !hadEvents && !isBusy { return }
+      let wasQuiet = isQuiet
+      let hadEvents = poller.turn(waiting: isBusy || wasQuiet ? 0 : clock == nil ? Self.linger : -1)
+      if !hadEvents && !isBusy { break }
+      rounds &+= 1
+      if rounds == Self.manyRounds || wasQuiet { look(behind: rounds) }
+    }
+    poller.timers.cancel(clock)
+    clock = nil
+    isQuiet = false
+  }
+
+  /// Whether anything comes behind that round but the timer itself.
+  private func look(behind round: Int) {
+    isQuiet = false
+    clock = poller.timers.after(.milliseconds(Int(Self.linger))) { [unowned self] in
+      assumeIsolated { lane in
+        // This round counts when it is over.
+        if lane.rounds == round { lane.isQuiet = true } else { lane.look(behind: lane.rounds + 1) }
+      }
     }
   }
 }
@@ -84,7 +110,9 @@ final class LaneExecutor: SerialExecutor {
   let queue: DispatchQueue
   let bell: Descriptor
   private let inbox = Mutex<[Item]>([])
-  private let isAwake = Atomic<Bool>(false)
+  // Spares the lane two locks a round: somebody posts far less often than bytes come.
+  private enum State: UInt8, AtomicRepresentable { case waits, isAwake, hasInbox }
+  private let state = Atomic(State.waits)
 
   init(_ label: String) throws(SystemError) {
     queue = DispatchQueue(label: label)
@@ -99,23 +127,22 @@ final class LaneExecutor: SerialExecutor {
 
   func post(_ item: sending Item) {
     inbox.withLock { $0.append(item) }
-    guard !isAwake.exchange(true, ordering: .sequentiallyConsistent) else { return }
+    guard state.exchange(.hasInbox, ordering: .sequentiallyConsistent) == .waits else { return }
     eventfd_write(bell.raw, 1)  // edge-triggered in the set, so nobody has to read it back
   }
 
-  func beAwake() { isAwake.store(true, ordering: .sequentiallyConsistent) }
+  /// Who posts from now on needs no bell. Returns whether something is in the inbox.
+  func beAwake() -> Bool { state.exchange(.isAwake, ordering: .sequentiallyConsistent) == .hasInbox }
 
-  /// Whether the lane may wait: the flag is down and the inbox was still empty afterwards.
+  /// Whether the lane may wait: nobody has posted since it was awake.
   func mayWait() -> Bool {
-    isAwake.store(false, ordering: .sequentiallyConsistent)
-    return inbox.withLock { $0.isEmpty }
+    state.compareExchange(expected: .isAwake, desired: .waits, ordering: .sequentiallyConsistent).exchanged
   }
 
   func runInbox(on lane: isolated Lane) {
     let items = inbox.withLock { inbox in
-      let items = inbox
-      inbox.removeAll(keepingCapacity: true)
-      return items
+      defer { inbox = [] }
+      return inbox
     }
     for item in items {
       switch item {

@@ -42,6 +42,8 @@ public final class Poller {
     var applied: UInt32 = 0  // what the kernel was told
     var isInSet = false
     var isChanged = false
+    var isEdgeTriggered = false
+    var isDry = false  // since its last event; where edges are told only
   }
   // By descriptor number. The generation tells an event that was fetched for a closed descriptor from one for its
   // successor under the same number.
@@ -76,12 +78,16 @@ public final class Poller {
   // MARK: - Descriptors
 
   /// Puts an open descriptor into the set. The caller still owns it, and takes it out with `remove` before it closes.
-  public func add(_ descriptor: Int32, handler: any PollHandler, for interest: Readiness) throws(SystemError) {
+  /// Whoever says by `noteDry` that he has read all spares the kernel a look at it before the next wait, with `notesDry`.
+  public func add(
+    _ descriptor: Int32, handler: any PollHandler, for interest: Readiness, notesDry: Bool = false
+  ) throws(SystemError) {
     let index = Int(descriptor)
     while entries.count <= index { entries.append(Entry()) }
     precondition(entries[index].handler == nil, "a descriptor has one handler")
     entries[index].generation &+= 1
-    entries[index].mask = mask(of: interest)
+    entries[index].isEdgeTriggered = notesDry
+    entries[index].mask = mask(of: interest, index)
     guard control(EPOLL_CTL_ADD, index) else { throw SystemError("epoll_ctl") }
     entries[index].handler = handler
     entries[index].isInSet = true
@@ -92,7 +98,17 @@ public final class Poller {
   public func change(_ descriptor: Int32, to interest: Readiness, noticesEnd: Bool = false) {
     assert(isOnLane)
     let index = Int(descriptor)
-    entries[index].mask = mask(of: interest) | (noticesEnd ? EPOLLRDHUP.rawValue : 0)
+    entries[index].mask = mask(of: interest, index) | (noticesEnd ? EPOLLRDHUP.rawValue : 0)
+    willTell(index)
+  }
+
+  /// The kernel had nothing more for who reads this descriptor. Not for a read that is short for another reason.
+  public func noteDry(_ descriptor: Int32) {
+    let index = Int(descriptor)
+    if index < entries.count { entries[index].isDry = true }  // who has not waited yet may not be in the set
+  }
+
+  private func willTell(_ index: Int) {
     guard !entries[index].isChanged else { return }
     entries[index].isChanged = true
     changed.append(index)
@@ -145,16 +161,19 @@ public final class Poller {
     guard epoll_ctl(epoll.raw, EPOLL_CTL_ADD, descriptor, &event) == 0 else { throw SystemError("epoll_ctl") }
   }
 
-  private func mask(of interest: Readiness) -> UInt32 {
-    (interest.contains(.readable) ? EPOLLIN.rawValue : 0) | (interest.contains(.writable) ? EPOLLOUT.rawValue : 0)
+  private func mask(of interest: Readiness, _ index: Int) -> UInt32 {
+    // An end that came with the last bytes is no edge of its own.
+    let reading = EPOLLIN.rawValue | (entries[index].isEdgeTriggered ? EPOLLRDHUP.rawValue : 0)
+    return (interest.contains(.readable) ? reading : 0) | (interest.contains(.writable) ? EPOLLOUT.rawValue : 0)
   }
 
   private func control(_ operation: Int32, _ index: Int) -> Bool {
+    let entry = entries[index]
     var event = epoll_event()
-    event.events = entries[index].mask
-    event.data.u64 = UInt64(entries[index].generation) << 32 | UInt64(index)
+    event.events = entry.mask | (entry.isEdgeTriggered ? EPOLLET.rawValue : 0)
+    event.data.u64 = UInt64(entry.generation) << 32 | UInt64(index)
     guard epoll_ctl(epoll.raw, operation, Int32(index), &event) == 0 else { return false }
-    entries[index].applied = event.events
+    entries[index].applied = entry.mask
     return true
   }
 
@@ -205,7 +224,19 @@ public final class Poller {
       if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
       entries[index].isInSet = false
     }
+    guard entries[index].isEdgeTriggered else { return handler.ready(events) }
+    entries[index].isDry = false
     handler.ready(events)
+    tellAgain(index, generation, hadOnlyBytes: events == .readable)
+  }
+
+  /// Of an edge the kernel tells once. Changing what it is waited for makes it look: so the handler hears again, as all others do,
+  /// of what he has left.
+  private func tellAgain(_ index: Int, _ generation: UInt32, hadOnlyBytes: Bool) {
+    let entry = entries[index]
+    guard entry.generation == generation, entry.isInSet, !(hadOnlyBytes && entry.isDry) else { return }
+    entries[index].applied = .max
+    willTell(index)
   }
 
   /// Handles what is ready now without waiting. Only from the lane's inbox, never from inside a turn.

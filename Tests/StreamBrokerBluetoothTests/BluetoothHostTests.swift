@@ -232,6 +232,9 @@ struct BluetoothHostTests {
       let moved = stories[1].words[0] == "listens on 27" ? stories[1] : stories[2]
       await moved.wait(3, on: lane)
       #expect(moved.words[2] == "listens on 26")
+      // Under its new name.
+      await moved.wait(4, on: lane)
+      #expect(moved.words[3] == "limited: list the service: nobody does")
       for number in 0..<4 as Range<UInt64> { host.close(number) }
     }
   }

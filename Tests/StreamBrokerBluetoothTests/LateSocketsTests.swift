@@ -172,20 +172,24 @@ struct LateSocketsTests {
 
   @Test(
     "is gone on with as long as the kernel calls for the device, and closed where that is too short for the next",
-    arguments: [(target(6), 29), (classic(.rfcomm(channel: 6)), 19)])
-  func age(target: LateTarget, seconds: Int) async throws {
+    arguments: [
+      (target(6), 29, 10), (classic(.rfcomm(channel: 6)), 19, 10), (classic(.rfcomm(channel: 7)), 26, 3),
+      // His patience is longer than the kernel's.
+      (target(7), 29, 60), (classic(.rfcomm(channel: 8)), 19, 30),
+    ])
+  func age(target: LateTarget, seconds: Int, patience: Int) async throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let (parcel, device) = try Self.calling()
     let began = clock.now
     clock.advance(by: .seconds(seconds))
     LateSockets.keep(parcel, for: target, since: began, on: poller)
-    let taken = Self.take(target, now: clock.now, patience: .seconds(10))
+    let taken = Self.take(target, now: clock.now, patience: .seconds(patience))
     #expect(taken?.since == began && device.isKept)
     guard let taken else { return }
     clock.advance(by: .seconds(1))
     LateSockets.keep(taken.socket, for: target, since: began, on: poller)
-    #expect(Self.take(target, now: clock.now, patience: .seconds(10)) == nil)
+    #expect(Self.take(target, now: clock.now, patience: .seconds(patience)) == nil)
     #expect(await device.isClosed)
   }
 

@@ -120,6 +120,7 @@ final class GATTStream: PolledStream {
     while socket.isOpen {
       let count = batch.receive(most, from: socket.raw)
       if count == most { losses.readerHadMuch() }
+      if count > 0 && count < most || count < 0 && errno == EAGAIN { socket.noteDry() }
       if count > 0 { return count }
       // Nobody waits for more from here on, or what lies behind the end would wake the lane for ever.
       if count == 0 { socket.readEnded = true }

@@ -53,11 +53,15 @@ final class BluetoothStream: PolledStream {
     guard socket.isOpen else { return .ended }
     while true {
       let count = Glibc.read(socket.raw, run.baseAddress!, run.count)
-      if count > 0 { return .moved(count) }
+      if count > 0 {
+        if count < run.count { socket.noteDry() }
+        return .moved(count)
+      }
       if count == 0 { return sawEnd() }
       switch errno {
       case EINTR: continue
       case EAGAIN:
+        socket.noteDry()
         guard socket.isHungUp else { return .blocked(until: .readable) }
         if let fault = socket.fault, !(hangsUpInOrder && fault.errno == ECONNRESET) { throw fault }
         return sawEnd()

@@ -19,8 +19,7 @@ enum LateTarget: Hashable, Sendable {
     case .classic(let target): target.isToBeSecured
     }
   }
-  /// How long the kernel tries: it calls for an LE device 40.7 s, and RFCOMM gives up by itself. Who goes on with a call has all of his
-  /// time within that.
+  /// How long the kernel tries: it calls for an LE device 40.7 s, and RFCOMM gives up by itself.
   var kernelPatience: Duration {
     switch self {
     case .le: .seconds(40)
@@ -34,6 +33,9 @@ enum LateSockets {
   /// one takes part of a second.
   static let patience = Duration.seconds(5)
   private static let betweenLooks = Duration.milliseconds(50)
+  /// Who goes on with a call has so long within the kernel's patience, or all of his own. Not all of it in any case: the patience of
+  /// some is longer than the kernel's, and to close leaves the link behind.
+  static let leastTime = Duration.seconds(10)
 
   private struct Entry {
     // Its lane keeps it.
@@ -64,13 +66,13 @@ enum LateSockets {
   }
 
   /// For the next who opens the same, from any lane: a second socket beside it would be refused (EBUSY). It is closed where there is
-  /// less than his `patience` left to it, and where it is to be secured: pairing that began meanwhile nobody has answered.
+  /// less time left to it than he needs, and where it is to be secured: pairing that began meanwhile nobody has answered.
   static func take(
     _ target: LateTarget, now: UInt64, patience: Duration
   ) -> (socket: DescriptorParcel, since: UInt64)? {
     guard let late = all.withLock({ $0.removeValue(forKey: target)?.socket }) else { return nil }
     let age = Duration.nanoseconds(Int64(now) - Int64(late.since))
-    guard !target.isToBeSecured, age + patience < target.kernelPatience else {
+    guard !target.isToBeSecured, age + min(patience, leastTime) < target.kernelPatience else {
       late.close()
       return nil
     }

@@ -26,6 +26,9 @@ final class PolledSocket {
 
   var isOpen: Bool { descriptor != nil }
 
+  /// A read has found less than it had room for.
+  func noteDry() { poller.noteDry(raw) }
+
   /// What is told first is what broke it.
   func hangUp(_ error: SystemError?) {
     isHungUp = true
@@ -68,7 +71,7 @@ extension PolledStream {
 
   private func join() {
     do {
-      try socket.poller.add(socket.raw, handler: self, for: waits)
+      try socket.poller.add(socket.raw, handler: self, for: waits, notesDry: true)
       socket.isInPoller = true
     } catch {
       // In a turn of its own, as every event is.

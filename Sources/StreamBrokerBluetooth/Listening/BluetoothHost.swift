@@ -272,6 +272,7 @@ public final class BluetoothHost {
     post.socket = (channel, adapter)
     post.tried = nil
     post.waits = nil
+    post.limits = []  // told anew: with another channel it has another name
     post.tell(.listens(socket, channel: channel))
     services.remove(number)
     services.add(number, post.offer, channel: UInt8(clamping: channel)) { [weak self, weak post] failure in
