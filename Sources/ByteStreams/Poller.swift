@@ -168,12 +168,11 @@ public final class Poller {
   }
 
   private func control(_ operation: Int32, _ index: Int) -> Bool {
-    let entry = entries[index]
     var event = epoll_event()
-    event.events = entry.mask | (entry.isEdgeTriggered ? EPOLLET.rawValue : 0)
-    event.data.u64 = UInt64(entry.generation) << 32 | UInt64(index)
+    event.events = entries[index].mask | (entries[index].isEdgeTriggered ? EPOLLET.rawValue : 0)
+    event.data.u64 = UInt64(entries[index].generation) << 32 | UInt64(index)
     guard epoll_ctl(epoll.raw, operation, Int32(index), &event) == 0 else { return false }
-    entries[index].applied = entry.mask
+    entries[index].applied = entries[index].mask
     return true
   }
 
@@ -227,14 +226,10 @@ public final class Poller {
     guard entries[index].isEdgeTriggered else { return handler.ready(events) }
     entries[index].isDry = false
     handler.ready(events)
-    tellAgain(index, generation, hadOnlyBytes: events == .readable)
-  }
-
-  /// Of an edge the kernel tells once. Changing what it is waited for makes it look: so the handler hears again, as all others do,
-  /// of what he has left.
-  private func tellAgain(_ index: Int, _ generation: UInt32, hadOnlyBytes: Bool) {
-    let entry = entries[index]
-    guard entry.generation == generation, entry.isInSet, !(hadOnlyBytes && entry.isDry) else { return }
+    if events == .readable && entries[index].isDry { return }
+    // Of an edge the kernel tells once. Changing what it is waited for makes it look: so the handler hears again, as all others do, of
+    // what he has left.
+    guard entries[index].generation == generation, entries[index].isInSet else { return }
     entries[index].applied = .max
     willTell(index)
   }
