@@ -99,7 +99,7 @@ public final class Poller {
     assert(isOnLane)
     let index = Int(descriptor)
     entries[index].mask = mask(of: interest, index) | (noticesEnd ? EPOLLRDHUP.rawValue : 0)
-    willTell(index)
+    if entries[index].mask != entries[index].applied || !entries[index].isInSet { willTell(index) }
   }
 
   /// The kernel had nothing more for who reads this descriptor. Not for a read that is short for another reason.

@@ -40,12 +40,14 @@ struct ATTBatch {
     return start + 3..<end
   }
 
-  /// What has no room in `run` comes back.
-  func copy(_ value: Range<Int>, into run: UnsafeMutableRawBufferPointer) -> ArraySlice<UInt8> {
+  subscript(value: Range<Int>) -> ArraySlice<UInt8> { bytes[value] }
+
+  /// How many of the value's bytes had room in `run`.
+  func copy(_ value: Range<Int>, into run: UnsafeMutableRawBufferPointer) -> Int {
     let count = min(value.count, run.count)
     if count > 0 {
       bytes.withUnsafeBytes { run.copyMemory(from: UnsafeRawBufferPointer(rebasing: $0[value.prefix(count)])) }
     }
-    return bytes[value.dropFirst(count)]
+    return count
   }
 }

@@ -95,8 +95,9 @@ final class GATTStream: PolledStream {
     let rest = UnsafeMutableRawBufferPointer(rebasing: run[filled...])
     // Nearly all are the device's bytes: those go straight where they belong.
     if held.isEmpty, let value = batch.value(at: place, of: plan.rx) {
-      held += batch.copy(value, into: rest)
-      filled += value.count - held.count
+      let count = batch.copy(value, into: rest)
+      if count < value.count { held += batch[value.dropFirst(count)] }
+      filled += count
     } else {
       held += handle(batch[place])
       filled += give(into: rest)
