@@ -24,12 +24,6 @@ public actor Lane {
   // hand-overs, and bytes come in bursts. 20 ms reaches a plain epoll loop's CPU and latency; 1 ms costs half as much
   // CPU again into a pty; none twice as much.
   private static let linger: Int32 = 20
-  // A wait that may end by itself costs the kernel a timer, set and taken back. In a stretch that has gone on for so many rounds one
-  // timer stands for them all: it looks now and then whether anything still comes.
-  private static let manyRounds = 8
-  private var rounds = 0
-  private(set) var clock: Timers.Token?
-  private var isQuiet = false
 
   /// Throws when the process is out of descriptors. Keeps itself until `stop()`.
   public init(_ label: String) throws(SystemError) {
@@ -69,32 +63,14 @@ public actor Lane {
 
   /// One stretch of work: rounds of inbox, again-list and events, until nothing came for `linger`.
   private func wake() {
-    rounds = 0
     while !isStopped {
       if executor.beAwake() { executor.runInbox(on: self) }
       poller.runAgain()
       let isBusy = poller.hasAgain
       // Whoever posts from here on rings the bell, which is in the set: the wait ends at once.
       if !isBusy && !executor.mayWait() { continue }
-      let wasQuiet = isQuiet
-      let hadEvents = poller.turn(waiting: isBusy || wasQuiet ? 0 : clock == nil ? Self.linger : -1)
-      if !hadEvents && !isBusy { break }
-      rounds &+= 1
-      if rounds == Self.manyRounds || wasQuiet { look(behind: rounds) }
-    }
-    poller.timers.cancel(clock)
-    clock = nil
-    isQuiet = false
-  }
-
-  /// Whether anything comes behind that round but the timer itself.
-  private func look(behind round: Int) {
-    isQuiet = false
-    clock = poller.timers.after(.milliseconds(Int(Self.linger))) { [unowned self] in
-      assumeIsolated { lane in
-        // This round counts when it is over.
-        if lane.rounds == round { lane.isQuiet = true } else { lane.look(behind: lane.rounds + 1) }
-      }
+      let hadEvents = poller.turn(waiting: isBusy ? 0 : Self.linger)
+      if !hadEvents && !isBusy { return }
     }
   }
 }

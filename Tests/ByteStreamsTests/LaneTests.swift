@@ -59,26 +59,6 @@ struct LaneTests {
     #expect(time < 1_000_000_000)
   }
 
-  @Test("goes back to Dispatch when nothing comes any more, also behind many rounds")
-  func goesBack() async throws {
-    let lane = try Lane("many")
-    defer { lane.stop() }
-    try await onOwnThread {
-      for _ in 0..<50 {
-        let answered = DispatchSemaphore(value: 0)
-        lane.post { _ in answered.signal() }
-        answered.wait()
-      }
-    }
-    // A stretch that has gone on has a clock of its own, and the next begins without.
-    var hasClock = true
-    for _ in 0..<100 where hasClock {
-      usleep(100_000)  // nothing comes
-      hasClock = await onLane(lane) { $0.clock != nil }
-    }
-    #expect(!hasClock)
-  }
-
   @Test("runs posts between turns though a stream always has more")
   func busy() async throws {
     let lane = try Lane("busy")
