@@ -94,7 +94,7 @@ public final class Poller {
   }
 
   /// Changes what a descriptor of the set is waited for. With `noticesEnd` also that the other side sends no more, for one
-  /// whom nobody reads now; that is level-triggered as everything is, so take it back once it was told.
+  /// whom nobody reads now; that is told in each turn, so take it back once it was told.
   public func change(_ descriptor: Int32, to interest: Readiness, noticesEnd: Bool = false) {
     assert(isOnLane)
     let index = Int(descriptor)
