@@ -43,7 +43,7 @@ public final class Poller {
     var isInSet = false
     var isChanged = false
     var isEdgeTriggered = false
-    var isDry = false  // since its last event; where edges are told only
+    var spent: PollEvents = []  // of its last event: what the kernel has none of any more; where edges are told only
   }
   // By descriptor number. The generation tells an event that was fetched for a closed descriptor from one for its
   // successor under the same number.
@@ -78,15 +78,16 @@ public final class Poller {
   // MARK: - Descriptors
 
   /// Puts an open descriptor into the set. The caller still owns it, and takes it out with `remove` before it closes.
-  /// Whoever says by `noteDry` that he has read all spares the kernel a look at it before the next wait, with `notesDry`.
+  /// Whoever says by `note(_:spent:)` that he has read or filled all spares the kernel a look at it before the next wait, with
+  /// `notesSpent`.
   public func add(
-    _ descriptor: Int32, handler: any PollHandler, for interest: Readiness, notesDry: Bool = false
+    _ descriptor: Int32, handler: any PollHandler, for interest: Readiness, notesSpent: Bool = false
   ) throws(SystemError) {
     let index = Int(descriptor)
     while entries.count <= index { entries.append(Entry()) }
     precondition(entries[index].handler == nil, "a descriptor has one handler")
     entries[index].generation &+= 1
-    entries[index].isEdgeTriggered = notesDry
+    entries[index].isEdgeTriggered = notesSpent
     entries[index].mask = mask(of: interest, index)
     guard control(EPOLL_CTL_ADD, index) else { throw SystemError("epoll_ctl") }
     entries[index].handler = handler
@@ -102,10 +103,11 @@ public final class Poller {
     if entries[index].mask != entries[index].applied || !entries[index].isInSet { willTell(index) }
   }
 
-  /// The kernel had nothing more for who reads this descriptor. Not for a read that is short for another reason.
-  public func noteDry(_ descriptor: Int32) {
+  /// The kernel had nothing more for who reads this descriptor (`.readable`), or no more room for who writes to it (`.writable`). Not for
+  /// a call that was short for another reason.
+  public func note(_ descriptor: Int32, spent: PollEvents) {
     let index = Int(descriptor)
-    if index < entries.count { entries[index].isDry = true }  // who has not waited yet may not be in the set
+    if index < entries.count { entries[index].spent.insert(spent) }  // who has not waited yet may not be in the set
   }
 
   private func willTell(_ index: Int) {
@@ -224,9 +226,9 @@ public final class Poller {
       entries[index].isInSet = false
     }
     guard entries[index].isEdgeTriggered else { return handler.ready(events) }
-    entries[index].isDry = false
+    entries[index].spent = []
     handler.ready(events)
-    if events == .readable && entries[index].isDry { return }
+    if events.isSubset(of: entries[index].spent) { return }
     // Of an edge the kernel tells once. Changing what it is waited for makes it look: so the handler hears again, as all others do, of
     // what he has left.
     guard entries[index].generation == generation, entries[index].isInSet else { return }

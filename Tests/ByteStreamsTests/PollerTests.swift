@@ -1,4 +1,4 @@
-// A poller's set in turns that the test makes: descriptors of readers who say when they have read all, and of others.
+// A poller's set in turns that the test makes: descriptors of readers who say when they have read or filled all, and of others.
 
 import CLinux
 import Glibc
@@ -16,7 +16,7 @@ struct PollerTests {
     private(set) var events: [PollEvents] = []
     var act: (Reader) -> Void = { _ in }
 
-    init(notesDry: Bool) throws {
+    init(notesSpent: Bool) throws {
       poller = try Poller { _ in }
       var ends: [Int32] = [-1, -1]
       let type = Int32(SOCK_STREAM.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
@@ -24,7 +24,7 @@ struct PollerTests {
       mine = Descriptor(owning: ends[0])
       other = Descriptor(owning: ends[1])
       otherRaw = ends[1]
-      try poller.add(mine.raw, handler: self, for: .readable, notesDry: notesDry)
+      try poller.add(mine.raw, handler: self, for: .readable, notesSpent: notesSpent)
     }
 
     func ready(_ events: PollEvents) {
@@ -44,7 +44,19 @@ struct PollerTests {
       var buffer = [UInt8](repeating: 0, count: count)
       #expect(Glibc.read(mine.raw, &buffer, count) == count)
     }
-    func noteDry() { poller.noteDry(mine.raw) }
+    func noteDry() { poller.note(mine.raw, spent: .readable) }
+    func noteFull() { poller.note(mine.raw, spent: .writable) }
+    /// Writes until nothing more fits.
+    func fill() {
+      let buffer = [UInt8](repeating: 0, count: 1 << 16)
+      while send(mine.raw, buffer, buffer.count, Int32(MSG_NOSIGNAL)) > 0 {}
+      #expect(errno == EAGAIN)
+    }
+    /// The other takes all there is.
+    func drain() {
+      var buffer = [UInt8](repeating: 0, count: 1 << 16)
+      while recv(otherRaw, &buffer, buffer.count, Int32(MSG_DONTWAIT)) > 0 {}
+    }
     func change(to interest: Readiness) { poller.change(mine.raw, to: interest) }
     func hear(_ text: String) { #expect(Glibc.write(otherRaw, text, text.utf8.count) == text.utf8.count) }
     func hearLast() { #expect(shutdown(otherRaw, Int32(SHUT_WR)) == 0) }
@@ -52,8 +64,8 @@ struct PollerTests {
   }
 
   @Test("tells again of what was left, also of an end that came with the last bytes", arguments: [false, true])
-  func left(notesDry: Bool) throws {
-    let reader = try Reader(notesDry: notesDry)
+  func left(notesSpent: Bool) throws {
+    let reader = try Reader(notesSpent: notesSpent)
     defer { reader.poller.forgetAll() }
     reader.hear("abc")
     #expect(reader.isTold { $0.read(1) })
@@ -69,7 +81,7 @@ struct PollerTests {
 
   @Test("does not look again for one who says that he has read all; more is told")
   func dry() throws {
-    let reader = try Reader(notesDry: true)
+    let reader = try Reader(notesSpent: true)
     defer { reader.poller.forgetAll() }
     reader.hear("a")
     // He lies: or nobody could see from here that the kernel was not asked.
@@ -80,9 +92,33 @@ struct PollerTests {
     #expect(reader.isTold())
   }
 
+  @Test("does not look again for one who says that he has filled all; new room is told, and bytes that come meanwhile")
+  func full() throws {
+    let reader = try Reader(notesSpent: true)
+    defer { reader.poller.forgetAll() }
+    reader.change(to: [.readable, .writable])
+    // He lies: or nobody could see from here that the kernel was not asked.
+    #expect(reader.isTold { $0.noteFull() })
+    #expect(!reader.isTold())
+    reader.fill()
+    reader.drain()
+    #expect(
+      reader.isTold {
+        $0.fill()
+        $0.noteFull()
+      })
+    #expect(!reader.isTold())
+    reader.hear("a")
+    #expect(reader.isTold { $0.noteFull() })  // of bytes, which he leaves
+    #expect(reader.isTold { $0.read(1) })
+    reader.drain()
+    #expect(reader.isTold())
+    #expect(reader.isTold())
+  }
+
   @Test("tells who wants bytes again that some were left", arguments: [false, true])
-  func wantsAgain(notesDry: Bool) throws {
-    let reader = try Reader(notesDry: notesDry)
+  func wantsAgain(notesSpent: Bool) throws {
+    let reader = try Reader(notesSpent: notesSpent)
     defer { reader.poller.forgetAll() }
     reader.hear("ab")
     #expect(
@@ -101,8 +137,8 @@ struct PollerTests {
   }
 
   @Test("tells a hang-up once to one who wants nothing, and again when he does", arguments: [false, true])
-  func hangUp(notesDry: Bool) throws {
-    let reader = try Reader(notesDry: notesDry)
+  func hangUp(notesSpent: Bool) throws {
+    let reader = try Reader(notesSpent: notesSpent)
     defer { reader.poller.forgetAll() }
     reader.change(to: [])
     reader.hear("a")

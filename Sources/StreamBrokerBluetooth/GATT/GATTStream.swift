@@ -166,7 +166,7 @@ final class GATTStream: PolledStream {
     while socket.isOpen, let first = owed.first {
       if Glibc.send(socket.raw, first, first.count, Int32(MSG_NOSIGNAL)) != first.count {
         if errno == EINTR { continue }
-        guard errno != EAGAIN else { return }
+        guard errno != EAGAIN else { return socket.noteFull() }
         _ = breakOff()
       }
       owed.removeFirst()
@@ -191,10 +191,12 @@ final class GATTStream: PolledStream {
     if plan.asksForAnswers { lossesAtRequest = bluetooth_drops(socket.raw) }
     let taken = bluetooth_send_values(socket.raw, head, run.baseAddress, count, longest)
     guard taken > 0 else {
-      if errno == EAGAIN { return .blocked(until: .writable) }
-      throw breakOff()
+      guard errno == EAGAIN else { throw breakOff() }
+      socket.noteFull()
+      return .blocked(until: .writable)
     }
     isFull = taken < count
+    if isFull { socket.noteFull() }
     if plan.asksForAnswers { awaitAnswer() }
     return .moved(taken)
   }

@@ -84,6 +84,7 @@ final class BluetoothStream: PolledStream {
       if count >= 0 {
         taken += count
         isFull = count < size
+        if isFull { socket.noteFull() }
         if isFull || taken == run.count { return .moved(taken) }
         continue
       }
@@ -91,6 +92,7 @@ final class BluetoothStream: PolledStream {
       case EINTR: continue
       case EAGAIN:
         isFull = taken > 0
+        socket.noteFull()
         return taken > 0 ? .moved(taken) : .blocked(until: .writable)
       default:
         let error = socket.breakOff()

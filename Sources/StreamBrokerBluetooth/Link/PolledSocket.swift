@@ -27,7 +27,9 @@ final class PolledSocket {
   var isOpen: Bool { descriptor != nil }
 
   /// A read has found less than it had room for.
-  func noteDry() { poller.noteDry(raw) }
+  func noteDry() { poller.note(raw, spent: .readable) }
+  /// A write has found less room than it would have taken.
+  func noteFull() { poller.note(raw, spent: .writable) }
 
   /// What is told first is what broke it.
   func hangUp(_ error: SystemError?) {
@@ -71,7 +73,7 @@ extension PolledStream {
 
   private func join() {
     do {
-      try socket.poller.add(socket.raw, handler: self, for: waits, notesDry: true)
+      try socket.poller.add(socket.raw, handler: self, for: waits, notesSpent: true)
       socket.isInPoller = true
     } catch {
       // In a turn of its own, as every event is.
