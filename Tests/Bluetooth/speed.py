@@ -7,7 +7,7 @@ way, over RFCOMM, an LE channel and GATT, as ratios, with the bars they are held
 
 Two kinds of machine, for no one says both well. CPU is what the process itself has run, in instructions, and counted in a machine whose
 clock counts them (QEMU's -icount): nothing else that runs on the host is in it, nor what the emulator has to look up anew after each
-change of the address space, which is most of "CPU by the clock". What the kernel does for a radio in its own threads is nobody's.
+change of the address space, as it is in "CPU by the clock". What the kernel does for a radio in its own threads is nobody's.
 Throughput is of the whole chain, by the host's clock, in a machine without that: with it the chain is a third slower, and slower still
 for who sleeps between two messages. Bumble and its controllers, in Python, are as slow a part of the chain as the machine. Where others
 work on the host throughput swings, and what one machine says of it, another does not say again: judge by several --boots.
