@@ -9,7 +9,7 @@ COPY Package.swift ./
 COPY Sources Sources
 # Not built, but Package.swift names its folders.
 COPY Tests Tests
-COPY Deploy/release.flags Deploy/release.flags
+COPY Deploy/release.flags Deploy/release.order Deploy/
 # libstdc++ is linked in (see Deploy/build).
 RUN products=$(swift build -c release --show-bin-path) && mkdir -p "$products" \
  && ln -s "$(clang -print-file-name=libstdc++.a)" "$products/" \

@@ -170,7 +170,7 @@ class Bench:
     # -- ways to measure, by Case.how
 
     def _run(self, case, subject, processes):
-        load, pids = self._prepare(case, subject, processes)
+        load, pids = self.prepare(case, subject, processes)
         load.hear("ready")
         # A new look at the tree each time: some fork for each client.
         before = kernel.cpu_seconds(kernel.tree(pids))
@@ -187,7 +187,7 @@ class Bench:
         clients = min(case.clients - 1, descriptors() // 2 - 60)
         case = dataclasses.replace(case, clients=clients + 1)
         case = dataclasses.replace(case, load=("idle", str(clients)))
-        load, pids = self._prepare(case, subject, processes)
+        load, pids = self.prepare(case, subject, processes)
         load.hear("ready")
         before = kernel.proportional_bytes(kernel.tree(pids))
         load.say("go")
@@ -197,7 +197,7 @@ class Bench:
         return {"memory": (after - before) / clients / 1024, "clients": clients}
 
     def _quiet(self, case, subject, processes):
-        _, pids = self._prepare(case, subject, processes)
+        _, pids = self.prepare(case, subject, processes)
         time.sleep(1)  # What starting set in motion is not idling.
         pids = kernel.tree(pids)
         before = kernel.context_switches(pids)
@@ -215,7 +215,7 @@ class Bench:
         return load.result()
 
     def _strace(self, case, subject, processes):
-        load, pids = self._prepare(case, subject, processes, count=STRACE_ROUNDS)
+        load, pids = self.prepare(case, subject, processes, count=STRACE_ROUNDS)
         load.hear("ready")
         table = os.path.join(processes.folder, "calls")
         targets = [word for pid in kernel.tree(pids) for word in ("-p", str(pid))]
@@ -239,7 +239,7 @@ class Bench:
     def _instructions(self, case, subject, processes, count):
         prefix = os.path.join(processes.folder, f"callgrind.{count}.")
         valgrind = ["valgrind", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={prefix}%p"]
-        load, _ = self._prepare(case, subject, processes, count=count, prefix=valgrind)
+        load, _ = self.prepare(case, subject, processes, count=count, prefix=valgrind)
         load.hear("ready")
         load.say("go")
         load.result(within=90)
@@ -265,7 +265,7 @@ class Bench:
         transport = case.transport.partition(":")[0]
         return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder, transport, self.certificate)
 
-    def _prepare(self, case, subject, processes, count=0, prefix=()):
+    def prepare(self, case, subject, processes, count=0, prefix=()):
         """Starts the load and the subject and has them connected; the load and the subject's first processes."""
         load = Load(processes, self.program, self._words(case, count))
         job = self._job(case, load, processes.folder)

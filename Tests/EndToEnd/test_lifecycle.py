@@ -287,3 +287,13 @@ def test_nothing_runs_while_nothing_happens(long):
     with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
         round_trip(client)
         gateway.falls_asleep(10 if long else 3)
+
+
+@pytest.mark.skipif("/debug/" in binary(), reason="of the release")
+def test_an_idle_gateway_keeps_14_mib_in_memory_at_most():
+    """What is used of the program lies together (Deploy/release.order): else it is more."""
+    with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
+        round_trip(client)
+        status = pathlib.Path(f"/proc/{gateway.pid}/status").read_text()
+        resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    assert resident <= 14 * 1024, f"{resident} KiB"
