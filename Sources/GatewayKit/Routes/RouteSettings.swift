@@ -10,6 +10,8 @@ final class RouteSettings: Sendable {
   /// Opens the endpoint.
   let connector: any Connector
   let url: EndpointURL
+  /// The endpoint for log and status, secrets masked.
+  let endpoint: String
   let maxClients: Int
   let hub: Hub.Policy
   /// When the link is opened, what becomes of clients while it can't be, how it is closed.
@@ -20,8 +22,6 @@ final class RouteSettings: Sendable {
   /// Nil for never.
   let idleTimeout: Duration?
 
-  /// The endpoint for log and status, secrets masked.
-  var endpoint: String { url.description }
   /// Without clients too.
   var staysOpen: Bool { hub.isShared && device.open == .always }
   var connectTimeout: Duration { device.connectTimeout }
@@ -51,7 +51,9 @@ final class RouteSettings: Sendable {
     device = route.device
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices
-    banner = route.clients.banner.map { Banner($0, route: route.name, endpoint: route.endpoint.description) }
+    let endpoint = route.endpoint.description
+    self.endpoint = endpoint
+    banner = route.clients.banner.map { Banner($0, route: route.name, endpoint: endpoint) }
     idleTimeout = route.clients.idleTimeout
   }
 }

@@ -32,11 +32,11 @@ struct HappyEyeballs {
 
   let addresses: [SocketAddress]
   private var next = 0
-  private var underWay: Set<Int> = []
+  private var underWay: UInt16 = 0  // a bit for each address
   private var isOver = false
 
   /// `found` in the resolver's order of preference (RFC 6724).
-  init(_ found: [SocketAddress]) { addresses = Array(Self.interleaved(found).prefix(Self.mostAddresses)) }
+  init(_ found: [SocketAddress]) { addresses = Self.interleaved(found) }
 
   mutating func handle(_ event: Event) -> [Step] {
     guard !isOver else { return [] }
@@ -44,9 +44,9 @@ struct HappyEyeballs {
     case .started: return attemptNext()
     case .delayPassed: return next < addresses.count ? attemptNext() : []
     case .failed(let index):
-      underWay.remove(index)
+      underWay &= ~(1 << index)
       if next < addresses.count { return attemptNext() }
-      guard underWay.isEmpty else { return [] }
+      guard underWay == 0 else { return [] }
       isOver = true
       return [.giveUp]
     case .connected(let index):
@@ -60,14 +60,16 @@ struct HappyEyeballs {
       isOver = true
       return [.giveUp]
     }
-    underWay.insert(next)
+    underWay |= 1 << next
     defer { next += 1 }
     // The attempt last: it may be over at once, and what follows from that must find nothing still to be done.
     return next + 1 < addresses.count ? [.waitDelay, .attempt(next)] : [.attempt(next)]
   }
 
-  /// The first address's family first, then the other, by turns; within a family the order stays, and doubles go.
+  /// The first address's family first, then the other, by turns; within a family the order stays. Doubles go, and those beyond
+  /// `mostAddresses`.
   private static func interleaved(_ found: [SocketAddress]) -> [SocketAddress] {
+    guard found.count > 1 else { return found }
     var seen: Set<SocketAddress> = []
     let unique = found.filter { seen.insert($0).inserted }
     guard let first = unique.first?.family else { return [] }
@@ -78,6 +80,6 @@ struct HappyEyeballs {
       if index < one.count { mixed.append(one[index]) }
       if index < other.count { mixed.append(other[index]) }
     }
-    return mixed
+    return Array(mixed.prefix(mostAddresses))
   }
 }

@@ -51,7 +51,7 @@ final class TCPOpening: Opening {
   private let poller: Poller
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var order = HappyEyeballs([])
-  private var attempts: [Int: Attempt] = [:]
+  private var attempts: [Attempt?] = []  // by the index of their address, as far as it has come
   private var failures: [(SocketAddress, SystemError)] = []
   private var delay: Timers.Token?
 
@@ -86,6 +86,8 @@ final class TCPOpening: Opening {
 
   private func attempt(_ index: Int) {
     let address = order.addresses[index]
+    precondition(index == attempts.count)
+    attempts.append(nil)
     do {
       let socket = try Descriptor.socket(address.family)
       // Keepalive is set later, by its stream.
@@ -124,13 +126,13 @@ final class TCPOpening: Opening {
   }
 
   private func failed(_ index: Int, _ error: SystemError) {
-    attempts.removeValue(forKey: index)?.close(poller)
+    attempts[index].take()?.close(poller)
     failures.append((order.addresses[index], error))
     handle(.failed(index))
   }
 
   private func win(_ index: Int) {
-    guard let done, let attempt = attempts.removeValue(forKey: index) else { return }
+    guard let done, let attempt = attempts[index].take() else { return }
     self.done = nil
     closeAll()
     guard let descriptor = attempt.take(poller) else { return }
@@ -158,8 +160,7 @@ final class TCPOpening: Opening {
   private func closeAll() {
     poller.timers.cancel(delay)
     delay = nil
-    for attempt in attempts.values { attempt.close(poller) }
-    attempts = [:]
+    for index in attempts.indices { attempts[index].take()?.close(poller) }
   }
 }
 
