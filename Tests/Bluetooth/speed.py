@@ -99,6 +99,10 @@ def chain(guest, air) -> float:
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in (emulator, air.pid))
 
 
+class Lost(Exception):
+    """Not all has arrived. A device waits for nobody with its notifications, and the kernel drops what it has no room for."""
+
+
 def measure(guest, air, name: str, subject, size: int) -> dict:
     """Both ways in one session: FIGURES, in their order. Every byte is compared."""
     values = {}
@@ -118,7 +122,11 @@ def measure(guest, air, name: str, subject, size: int) -> dict:
                 air.order(f"await {name} {heard + size}")
             else:
                 air.order(f"flood {name} {size}")
-                said = receive(client, size)
+                client.settimeout(30)
+                try:
+                    said = receive(client, size)
+                except TimeoutError:
+                    raise Lost() from None
             took, chained = time.monotonic() - start, chain(guest, air) - chained
             cpu, changes = (now - then for now, then in zip(usage(guest, subject.inside), before))
             mebibytes = size / (1 << 20)
@@ -140,8 +148,9 @@ FIGURES = (
 )
 
 
-def compare(guest, air, kind: str, rounds: int, share: float, results: dict[str, list]):
-    """Adds to what the two have measured."""
+def compare(guest, air, kind: str, rounds: int, share: float, results: dict[str, list]) -> list[str]:
+    """Adds to what the two have measured. Who has lost something, for each round that counts for neither."""
+    losers = []
     url, name, words, kibibytes = KINDS[kind]
     size = int(kibibytes * share) << 10
     air.order(f"echo {name} 0")
@@ -149,12 +158,20 @@ def compare(guest, air, kind: str, rounds: int, share: float, results: dict[str,
     with Ours(guest, config) as gateway, Bare(guest, words) as bare:
         subjects = [("gateway", gateway), ("relay", bare)]
         for turn in range(rounds + 1):
-            for who, subject in subjects[:: 1 if turn % 2 else -1] if turn else subjects:
-                values = measure(guest, air, name, subject, size if turn else size // 8)
-                print(kind, turn, who, {way: [round(one, 1) for one in each] for way, each in values.items()}, file=sys.stderr)
-                if turn:  # the first switches the adapter on, and warms up
+            measured = {}
+            try:
+                for who, subject in subjects[:: 1 if turn % 2 else -1] if turn else subjects:
+                    measured[who] = values = measure(guest, air, name, subject, size if turn else size // 8)
+                    print(kind, turn, who, {way: [round(one, 1) for one in each] for way, each in values.items()}, file=sys.stderr)
+            except Lost:
+                print(kind, turn, who, "has lost some", file=sys.stderr)
+                losers.append(f"{kind} {who}")
+                continue
+            if turn:  # the first switches the adapter on, and warms up
+                for who, values in measured.items():
                     results[who].append(values)
     air.order(f"echo {name} 1")
+    return losers
 
 
 def rows_of(kind: str, results: dict[str, dict[str, list]]) -> list[str]:
@@ -237,17 +254,19 @@ def main():
     words = words.parse_args()
     kinds = [kind for kind in KINDS if not words.only or kind in words.only]
     results, idles = {kind: {one: {"gateway": [], "relay": []} for one in MACHINES} for kind in kinds}, []
+    losers = []
     for _, one in itertools.product(range(words.boots), MACHINES):
         with devices(one) as (guest, air):
             for kind in kinds:
-                compare(guest, air, kind, words.rounds, words.share, results[kind][one])
+                losers += compare(guest, air, kind, words.rounds, words.share, results[kind][one])
             if not idles and (not words.only or "idle" in words.only):
                 idles = idle_rows(guest, 10)
     rows = [row for kind in kinds for row in rows_of(kind, results[kind])] + idles
     carried = ", ".join(f"{kind} {int(KINDS[kind][3] * words.share)} KiB" for kind in KINDS)
     table = "\n".join([
         f"Medians of {words.rounds} rounds in turns in each of {words.boots} machines of each kind, each way ({carried}), "
-        f"ratios gateway / relay within a round (least to most). Every byte was compared.", "",
+        f"ratios gateway / relay within a round (least to most). Every byte was compared.",
+        f"Rounds that count for neither, for one of the two had lost notifications: {', '.join(losers) or 'none'}.", "",
         "| | | gateway | relay in C | ratio | bar | met |", "|---|---|---|---|---|---|---|", *rows])
     print(table)
     if words.output:
