@@ -1,6 +1,6 @@
 """The rows: what is run, what is read from it, and the bar for each value.
 
-A case is one run of the load generator; it yields several metrics, each a row of the table. Used by bench.py,
+A case is one run of the load generator; it yields several metrics, each a row of the table. Used by bench.py, layout.py,
 measure.py and report.py.
 """
 

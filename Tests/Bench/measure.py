@@ -1,6 +1,6 @@
 """One case on one subject: starts both, lets the load generator work, reads what the kernel counted meanwhile.
 
-Used by bench.py. Everything started here is ended here, by its process group.
+Used by bench.py and layout.py. Everything started here is ended here, by its process group.
 """
 
 import contextlib

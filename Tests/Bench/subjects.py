@@ -1,6 +1,6 @@
 """What is compared, and how each one is started: its best sensible options, or its defaults where the name says so.
 
-A subject turns a Job into the commands that serve it. Used by measure.py and bench.py.
+A subject turns a Job into the commands that serve it. Used by measure.py, bench.py and layout.py.
 """
 
 import os

@@ -8,7 +8,7 @@ import ByteStreams
 struct HappyEyeballs {
   /// RFC 8305 section 5: the recommended Connection Attempt Delay.
   static let attemptDelay = Duration.milliseconds(250)
-  /// A name with more addresses than this is no server of ours; each may cost a descriptor.
+  /// A name with more addresses than this is no server of ours; each may cost a descriptor. At most as many as `underWay` has bits.
   static let mostAddresses = 16
 
   enum Event: Equatable {
@@ -72,9 +72,8 @@ struct HappyEyeballs {
     guard found.count > 1 else { return found }
     var seen: Set<SocketAddress> = []
     let unique = found.filter { seen.insert($0).inserted }
-    guard let first = unique.first?.family else { return [] }
-    let one = unique.filter { $0.family == first }
-    let other = unique.filter { $0.family != first }
+    let one = unique.filter { $0.family == unique[0].family }
+    let other = unique.filter { $0.family != unique[0].family }
     var mixed: [SocketAddress] = []
     for index in 0..<max(one.count, other.count) {
       if index < one.count { mixed.append(one[index]) }
