@@ -100,7 +100,8 @@ def chain(guest, air) -> float:
 
 
 class Lost(Exception):
-    """Notifications that did not arrive: a device waits for nobody with them, and the kernel drops what it has no room for."""
+    """Notifications that did not arrive: a device waits for nobody with them, and the kernel drops what it has no room for. Or the one
+    who is measured has given up among them."""
 
 
 def measure(guest, air, kind: str, subject, size: int) -> dict:
@@ -125,9 +126,9 @@ def measure(guest, air, kind: str, subject, size: int) -> dict:
                 client.settimeout(30)
                 try:
                     said = receive(client, size)
-                except TimeoutError:
+                except (AssertionError, TimeoutError) as what:
                     if kind == "gatt":
-                        raise Lost() from None
+                        raise Lost(what) from None
                     raise  # the others have credits, and lose nothing
             took, chained = time.monotonic() - start, chain(guest, air) - chained
             cpu, changes = (now - then for now, then in zip(usage(guest, subject.inside), before))
@@ -165,8 +166,8 @@ def compare(guest, air, kind: str, rounds: int, share: float, results: dict[str,
                 for who, subject in subjects[:: 1 if turn % 2 else -1] if turn else subjects:
                     measured[who] = values = measure(guest, air, kind, subject, size if turn else size // 8)
                     print(kind, turn, who, {way: [round(one, 1) for one in each] for way, each in values.items()}, file=sys.stderr)
-            except Lost:
-                print(kind, turn, who, "has lost some", file=sys.stderr)
+            except Lost as what:
+                print(kind, turn, who, "has lost some:", what, file=sys.stderr)
                 losers.append(who)
                 continue
             if turn:  # the first switches the adapter on, and warms up
