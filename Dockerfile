@@ -14,7 +14,13 @@ COPY Deploy/release.flags Deploy/release.order Deploy/
 RUN products=$(swift build -c release --show-bin-path) && mkdir -p "$products" \
  && ln -s "$(clang -print-file-name=libstdc++.a)" "$products/" \
  && xargs swift build <Deploy/release.flags \
- && install -D .build/release/baudway /out/usr/bin/baudway
+ && mkdir -p /out/usr/bin \
+ && objcopy --only-keep-debug .build/release/baudway /baudway.debug \
+ && strip --strip-all -o /out/usr/bin/baudway .build/release/baudway
+
+# What Deploy/place reads: docker build --target symbols --output . .
+FROM scratch AS symbols
+COPY --from=build /baudway.debug /
 
 FROM docker.io/library/debian:bookworm-slim
 # 900 is the gateway's own number; 20 is dialout, the group that serial ports belong to.

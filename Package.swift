@@ -84,7 +84,7 @@ let package = Package(
     .executableTarget(
       name: "baudway",
       dependencies: [
-        "ByteStreams", "GatewayKit", .product(name: "ArgumentParser", package: "swift-argument-parser"),
+        "ByteStreams", "CLinux", "GatewayKit", .product(name: "ArgumentParser", package: "swift-argument-parser"),
       ],
       swiftSettings: strict),
 

@@ -53,6 +53,10 @@ public protocol ByteStream: AnyObject {
   /// `finishWriting()` says words of the stream's own (close_notify), which may be held like a unit.
   var saysFarewell: Bool { get }
 
+  /// For one that nobody reads at the moment: the other side's machine may send more of what it still has, so that an end behind it
+  /// comes in and is told by `.lastByteIsIn`. Bounded, and harmless to call again.
+  func makeRoomForEnd()
+
   /// Ends the stream in order; no event comes afterwards. Safe to call twice. Lets go of the delegate by `dismissDelegate()`.
   func close()
 
@@ -78,6 +82,7 @@ extension ByteStream {
   public var metadata: StreamMetadata? { nil }
   public var saysFarewell: Bool { false }
   public func finishWriting() {}
+  public func makeRoomForEnd() {}
   public func abort() { close() }
 
   public func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {

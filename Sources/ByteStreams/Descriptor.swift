@@ -13,6 +13,9 @@ public struct Descriptor: ~Copyable, Sendable {
     self.raw = raw
   }
 
+  /// Ends the ownership and closes nothing, for a number that is found to be somebody else's.
+  public consuming func disown() { discard self }
+
   deinit { _ = Glibc.close(raw) }
 }
 

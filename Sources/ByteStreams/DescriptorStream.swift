@@ -183,6 +183,15 @@ public final class DescriptorStream: ByteStream, PollHandler {
     if isSocket && !isClosed { shutdown(raw, Int32(SHUT_WR)) }
   }
 
+  // In bytes; the kernel grants twice that, and no more than net.core.rmem_max. A reader of a connection gets more by itself.
+  private static let roomForEnd: Int32 = 1 << 20
+
+  public func makeRoomForEnd() {
+    guard isTCP, !isClosed else { return }
+    var room = Self.roomForEnd
+    setsockopt(raw, SOL_SOCKET, SO_RCVBUF, &room, socklen_t(MemoryLayout<Int32>.size))
+  }
+
   // MARK: - Waiting
 
   private func waitsChanged() {

@@ -58,6 +58,7 @@ public actor Lane {
       lane.source?.cancel()
       lane.source = nil
       lane.poller.forgetAll()
+      lane.executor.close()
     }
   }
 
@@ -85,7 +86,8 @@ final class LaneExecutor: SerialExecutor {
 
   let queue: DispatchQueue
   let bell: Descriptor
-  private let inbox = Mutex<[Item]>([])
+  /// Nil once the lane has stopped: nothing runs any more, and what is posted is let go of at once.
+  private let inbox = Mutex<[Item]?>([])
   // Spares the lane two locks a round: somebody posts far less often than bytes come.
   private enum State: UInt8, AtomicRepresentable { case waits, isAwake, hasInbox }
   private let state = Atomic(State.waits)
@@ -102,7 +104,7 @@ final class LaneExecutor: SerialExecutor {
   func checkIsolated() { dispatchPrecondition(condition: .onQueue(queue)) }
 
   func post(_ item: sending Item) {
-    inbox.withLock { $0.append(item) }
+    inbox.withLock { $0?.append(item) }
     guard state.exchange(.hasInbox, ordering: .sequentiallyConsistent) == .waits else { return }
     eventfd_write(bell.raw, 1)  // edge-triggered in the set, so nobody has to read it back
   }
@@ -115,12 +117,23 @@ final class LaneExecutor: SerialExecutor {
     state.compareExchange(expected: .isAwake, desired: .waits, ordering: .sequentiallyConsistent).exchanged
   }
 
-  func runInbox(on lane: isolated Lane) {
-    let items = inbox.withLock { inbox in
-      defer { inbox = [] }
+  var isClosed: Bool { inbox.withLock { $0 == nil } }
+
+  /// The lane has stopped. What nobody will run any more goes with this call.
+  func close() {
+    let left = inbox.withLock { inbox in
+      defer { inbox = nil }
       return inbox
     }
-    for item in items {
+    withExtendedLifetime(left) {}
+  }
+
+  func runInbox(on lane: isolated Lane) {
+    let items = inbox.withLock { inbox in
+      defer { if inbox != nil { inbox = [] } }
+      return inbox
+    }
+    for item in items ?? [] {
       switch item {
       case .job(let job): job.runSynchronously(on: asUnownedSerialExecutor())
       case .call(let body): body(lane)

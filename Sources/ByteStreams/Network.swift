@@ -26,6 +26,12 @@ public struct Network: Hashable, Sendable {
     self.prefix = isMapped ? prefix - 96 : prefix
   }
 
+  /// Whether the address has bits behind the prefix, which count for nothing: 10.0.0.1/8 is 10.0.0.0/8.
+  public var hasHostBits: Bool { address.first(of: prefix) != address }
+
+  /// The same block by its first address: 10.0.0.0/8.
+  public var canonical: String { "\(address.first(of: prefix).host)/\(prefix)" }
+
   /// Whether `other` lies in it. An IPv4 address in an IPv6 socket's form counts as IPv4.
   public func contains(_ other: SocketAddress) -> Bool { address.shares(prefix, with: other.unmapped) }
 }

@@ -48,6 +48,7 @@ public final class Poller {
   // By descriptor number. The generation tells an event that was fetched for a closed descriptor from one for its
   // successor under the same number.
   private var entries: [Entry] = []
+  private var lastGeneration: UInt32 = 0
   private let fetched = UnsafeMutablePointer<epoll_event>.allocate(capacity: Poller.mostFetched)
   private static let mostFetched = 64
   // Descriptors whose interest was changed since the last wait. The kernel is told just before the next one: what
@@ -85,8 +86,9 @@ public final class Poller {
   ) throws(SystemError) {
     let index = Int(descriptor)
     while entries.count <= index { entries.append(Entry()) }
-    precondition(entries[index].handler == nil, "a descriptor has one handler")
-    entries[index].generation &+= 1
+    guard entries[index].handler == nil else { throw SystemError("epoll_ctl", EEXIST) }  // a descriptor has one handler
+    lastGeneration &+= 1
+    entries[index].generation = lastGeneration
     entries[index].isEdgeTriggered = notesSpent
     entries[index].mask = mask(of: interest, index)
     guard control(EPOLL_CTL_ADD, index) else { throw SystemError("epoll_ctl") }
@@ -99,6 +101,7 @@ public final class Poller {
   public func change(_ descriptor: Int32, to interest: Readiness, noticesEnd: Bool = false) {
     assert(isOnLane)
     let index = Int(descriptor)
+    guard index < entries.count else { return }  // taken out, and given up by `shrink`
     entries[index].mask = mask(of: interest, index) | (noticesEnd ? EPOLLRDHUP.rawValue : 0)
     if entries[index].mask != entries[index].applied || !entries[index].isInSet { willTell(index) }
   }
@@ -120,6 +123,7 @@ public final class Poller {
   /// the kernel takes it out itself (epoll(7)).
   public func remove(_ descriptor: Int32, isClosing: Bool = false) {
     let index = Int(descriptor)
+    guard index < entries.count else { return }
     if entries[index].isInSet && !isClosing { _ = control(EPOLL_CTL_DEL, index) }
     entries[index].handler = nil
     entries[index].isInSet = false
@@ -153,6 +157,19 @@ public final class Poller {
       entries[index].isChanged = true
       changed.append(index)
     }
+  }
+
+  /// For tests: how many descriptors it can have without taking memory.
+  var room: Int { entries.capacity }
+
+  /// Gives up the room of descriptors that were many once. From the lane's inbox, never from inside a turn.
+  public func shrink() {
+    assert(isOnLane)
+    let isInUse = { (entry: Entry) in entry.handler != nil || entry.isChanged }
+    let count = entries.lastIndex(where: isInUse).map { $0 + 1 } ?? 0
+    if entries.capacity >= 2 * max(count, Self.mostFetched) { entries = Array(entries[..<count]) }
+    if changed.isEmpty { changed = [] }
+    if again.isEmpty { again = [] }
   }
 
   /// Puts a descriptor into the set for edges only; nobody is told. It just ends a wait.
@@ -218,7 +235,9 @@ public final class Poller {
   }
 
   private func deliver(_ events: UInt32, to index: Int, generation: UInt32) {
-    guard entries[index].generation == generation, let handler = entries[index].handler else { return }
+    guard index < entries.count, entries[index].generation == generation, let handler = entries[index].handler else {
+      return
+    }
     let events = PollEvents(rawValue: events)
     if !events.isDisjoint(with: .hangUp), entries[index].mask & ~EPOLLRDHUP.rawValue == 0 {
       // epoll tells a hang-up even to those who want nothing, again and again: out of the set until somebody does.

@@ -21,7 +21,9 @@ public final class Pump {
     public let cause: any Error
   }
 
-  public let source: any ByteStream
+  public var source: any ByteStream { from }
+  // Private, as `nextCapacity` is.
+  private var from: any ByteStream
   /// Where the bytes go. Nil while there is none: what comes is kept up to `capacity`, then reading stops.
   public var sink: (any ByteStream)?
   /// The most it may keep, in bytes.
@@ -33,6 +35,10 @@ public final class Pump {
   public private(set) var moved: UInt64 = 0
   /// Bytes read by `skim`.
   public private(set) var skimmed: UInt64 = 0
+  /// Bytes that were kept, and forgotten by `discard`.
+  public private(set) var discarded: UInt64 = 0
+  /// Bytes read so far, whatever became of them.
+  public var taken: UInt64 { moved &+ skimmed &+ discarded &+ UInt64(count) }
   public private(set) var sourceEnded = false
   /// The last turn has read all that the source had at hand.
   public private(set) var sourceIsDry = false
@@ -49,11 +55,14 @@ public final class Pump {
   public static func budget(capacity: Int) -> Int { max(1, min(4, (256 << 10) / capacity)) }
 
   public init(from source: any ByteStream, to sink: (any ByteStream)?, capacity: Int, on poller: Poller) {
-    self.source = source
+    from = source
     self.sink = sink
     nextCapacity = capacity
     self.poller = poller
   }
+
+  /// Reads from `source` from now on, which goes on where the one before stopped; also in the middle of a read of that one.
+  public func exchangeSource(for source: any ByteStream) { from = source }
 
   /// Another capacity holds for the next ring; one that is in use stays until it is empty.
   public func resize(to capacity: Int) { nextCapacity = capacity }
@@ -125,7 +134,7 @@ public final class Pump {
     for _ in 0..<Self.budget(capacity: nextCapacity) {
       switch try read(into: ring) {
       case .moved(let count):
-        ring.release(upTo: ring.head)
+        ring.clear()
         skimmed &+= UInt64(count)
         guard count == 0 || count == ring.capacity || source.holdsBytes else {
           source.readerWaits = .readable
@@ -153,7 +162,8 @@ public final class Pump {
   /// Forgets the kept bytes and says how many there were.
   public func discard() -> Int {
     let dropped = count
-    if let ring { ring.release(upTo: ring.head) }
+    discarded &+= UInt64(dropped)
+    ring?.clear()
     sinkIsBlocked = false  // nobody waits for it any more, so the next byte has to find out anew
     _ = settle()
     return dropped
@@ -189,7 +199,9 @@ public final class Pump {
   @inline(__always)
   private func read(into ring: RingBuffer) throws(Fault) -> Transfer {
     let source = source
-    do { return try ring.fill { try source.read(into: $0) } } catch { throw Fault(side: .source, cause: error) }
+    do { return try ring.fill { try source.read(into: $0) } } catch {
+      throw Fault(side: error is InternalFault ? .ourselves : .source, cause: error)
+    }
   }
 
   /// Whether the sink took everything it was offered and may be offered more.
@@ -198,7 +210,11 @@ public final class Pump {
     var left = limit
     do {
       while !ring.isEmpty && left > 0 {
-        switch try ring.drain(limit: left, { try sink.write($0) }) {
+        let transfer = try ring.drain(limit: left) {
+          // Told from a fault of the ring: the sink may be others', too.
+          do { return try sink.write($0) } catch { throw Fault(side: .sink, cause: error) }
+        }
+        switch transfer {
         case .moved(let count):
           moved &+= UInt64(count)
           left -= count
@@ -207,12 +223,12 @@ public final class Pump {
           sinkIsBlocked = true
           return false
         case .ended:
-          throw SystemError("write", EPIPE)
+          throw Fault(side: .sink, cause: SystemError("write", EPIPE))
         }
       }
       return ring.isEmpty
     } catch {
-      throw Fault(side: .sink, cause: error)
+      throw error as? Fault ?? Fault(side: .ourselves, cause: error)
     }
   }
 }

@@ -1,5 +1,6 @@
 // A bounded ring of bytes between one who fills and any number who drain, each with a place of his own.
-// Pumps and hubs borrow it from the lane's RingPool. No allocation after init; not for two threads.
+// Pumps and hubs borrow it from the lane's RingPool. No allocation after init; not for two threads. A position that it does not
+// keep, or a stream that moved more than it was offered, is an InternalFault: its caller ends, and nobody else.
 
 import CLinux
 import Glibc
@@ -53,11 +54,11 @@ public final class RingBuffer {
   /// Hands `body` the whole free room, which must not be empty, as one run; `body` must not keep the pointer.
   /// What it says was moved is kept. Returns what `body` returned.
   @inline(__always)
-  public func fill(_ body: (UnsafeMutableRawBufferPointer) throws -> Transfer) rethrows -> Transfer {
+  public func fill(_ body: (UnsafeMutableRawBufferPointer) throws -> Transfer) throws -> Transfer {
     let run = UnsafeMutableRawBufferPointer(start: memory + offset(of: end), count: room)
     let transfer = try body(run)
     if case .moved(let count) = transfer {
-      precondition(count >= 0 && count <= run.count)
+      guard count >= 0 && count <= run.count else { throw moved(count, of: run.count, "ring.fill") }
       end &+= UInt64(count)
     }
     return transfer
@@ -68,26 +69,53 @@ public final class RingBuffer {
   @inline(__always)
   public func look<Result>(
     from position: UInt64, limit: Int = .max, _ body: (UnsafeRawBufferPointer) throws -> Result
-  ) rethrows -> Result {
-    precondition(position >= start && position <= end)
+  ) throws -> Result {
+    guard position >= start && position <= end && limit >= 0 else { throw isOutside(position, limit, "ring.look") }
     let kept = min(Int(truncatingIfNeeded: end &- position), limit)
     return try body(UnsafeRawBufferPointer(start: memory + offset(of: position), count: kept))
   }
 
+  /// Hands `body` all bytes that are kept, as one run.
+  @inline(__always)
+  public func lookAtAll<Result>(_ body: (UnsafeRawBufferPointer) throws -> Result) rethrows -> Result {
+    try body(UnsafeRawBufferPointer(start: memory + offset(of: start), count: count))
+  }
+
   /// Hands `body` the oldest bytes, at most `limit`, and gives free what it says was moved.
   @inline(__always)
-  public func drain(limit: Int = .max, _ body: (UnsafeRawBufferPointer) throws -> Transfer) rethrows -> Transfer {
-    let transfer = try look(from: start, limit: limit, body)
-    if case .moved(let count) = transfer { release(upTo: start &+ UInt64(count)) }
+  public func drain(limit: Int = .max, _ body: (UnsafeRawBufferPointer) throws -> Transfer) throws -> Transfer {
+    let offered = min(count, max(limit, 0))
+    let transfer = try body(UnsafeRawBufferPointer(start: memory + offset(of: start), count: offered))
+    if case .moved(let count) = transfer {
+      guard count >= 0 && count <= offered else { throw moved(count, of: offered, "ring.drain") }
+      start &+= UInt64(count)
+      if start == end { base = end }
+    }
     return transfer
   }
 
   /// Gives free everything before `position`.
   @inline(__always)
-  public func release(upTo position: UInt64) {
-    precondition(position >= start && position <= end)
+  public func release(upTo position: UInt64) throws(InternalFault) {
+    guard position >= start && position <= end else { throw isOutside(position, 0, "ring.release") }
     start = position
     if start == end { base = end }
+  }
+
+  /// Gives free everything.
+  public func clear() {
+    start = end
+    base = end
+  }
+
+  @inline(never)
+  private func isOutside(_ position: UInt64, _ limit: Int, _ place: StaticString) -> InternalFault {
+    InternalFault(place, "\(limit) bytes from position \(position) on, of \(start) to \(end) that are kept")
+  }
+
+  @inline(never)
+  private func moved(_ count: Int, of offered: Int, _ place: StaticString) -> InternalFault {
+    InternalFault(place, "a stream has moved \(count) bytes of \(offered)")
   }
 
   @inline(__always)

@@ -131,6 +131,14 @@ public struct SocketAddress: Hashable, Sendable {
       && kept(low, before + bits - 64) == kept(other.low, before + bits - 64)
   }
 
+  /// The first address of the block with the same first `bits` bits.
+  func first(of bits: Int) -> SocketAddress {
+    let before = family == .ipv4 ? 96 : 0
+    let kept = { (number: UInt64, bits: Int) in bits <= 0 ? 0 : bits >= 64 ? number : number & ~(.max >> UInt64(bits)) }
+    return SocketAddress(
+      family: family, high: kept(high, before + bits), low: kept(low, before + bits - 64), scope: scope, port: port)
+  }
+
   // MARK: - For system calls
 
   /// Lends the address as bind(2) and connect(2) want it; `body` must not keep the pointer.

@@ -65,6 +65,9 @@ public final class Timers: PollHandler {
   /// Nanoseconds on the lane's clock.
   public var now: UInt64 { clock.now() }
 
+  /// The earliest moment at which something can be due, for tests that turn the clock from one to the next.
+  var nextMoment: UInt64? { heap.first?.time }
+
   /// Calls `action` on the lane once `delay` has passed.
   @discardableResult
   public func after(_ delay: Duration, _ action: @escaping () -> Void) -> Token {

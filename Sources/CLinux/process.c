@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,6 +80,26 @@ int linux_reap(pid_t pid, int *status, int *signal) {
   *signal = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
   return 1;
 }
+
+// <linux/pidfd.h> of Linux 6.15.
+struct pidfd_info {
+  uint64_t mask, cgroup;
+  uint32_t pid, tgid, ppid, ids[8];
+  int32_t exit_code;
+};
+#define PIDFD_GET_INFO _IOWR(0xFF, 11, struct pidfd_info)
+#define PIDFD_INFO_EXIT (1ULL << 3)
+
+int linux_pidfd_end(int pidfd, int *status, int *signal) {
+  struct pidfd_info info = {.mask = PIDFD_INFO_EXIT};
+  if (ioctl(pidfd, PIDFD_GET_INFO, &info) < 0) return -1;
+  if (!(info.mask & PIDFD_INFO_EXIT)) return 0;
+  *status = WIFEXITED(info.exit_code) ? WEXITSTATUS(info.exit_code) : 0;
+  *signal = WIFSIGNALED(info.exit_code) ? WTERMSIG(info.exit_code) : 0;
+  return 1;
+}
+
+int linux_pidfd_kill(int pidfd, int signal) { return (int)syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0); }
 
 const char *linux_signal_name(int number) { return sigabbrev_np(number); }
 

@@ -20,6 +20,8 @@ static const uint64_t openssl_OP_CIPHER_SERVER_PREFERENCE = SSL_OP_CIPHER_SERVER
 static const uint64_t openssl_OP_PRIORITIZE_CHACHA = SSL_OP_PRIORITIZE_CHACHA;
 static const uint64_t openssl_OP_NO_TICKET = SSL_OP_NO_TICKET;
 
+static const int openssl_R_MALLOC_FAILURE = ERR_R_MALLOC_FAILURE;
+
 static inline int openssl_CTX_set_min_proto_version(SSL_CTX *ctx, int version) {
   return SSL_CTX_set_min_proto_version(ctx, version);
 }
@@ -62,6 +64,7 @@ static inline int openssl_sk_GENERAL_NAME_num(const GENERAL_NAMES *names) { retu
 static inline GENERAL_NAME *openssl_sk_GENERAL_NAME_value(const GENERAL_NAMES *names, int index) {
   return sk_GENERAL_NAME_value(names, index);
 }
+static inline void openssl_sk_X509_pop_free(STACK_OF(X509) *stack) { sk_X509_pop_free(stack, X509_free); }
 static inline int openssl_sk_X509_num(const STACK_OF(X509) *stack) { return sk_X509_num(stack); }
 static inline X509 *openssl_sk_X509_value(const STACK_OF(X509) *stack, int index) { return sk_X509_value(stack, index); }
 

@@ -25,7 +25,11 @@ public final class Gateway: Sendable {
     return bonding
   }
 
-  private let core: Resident<GatewayCore>
+  private static var byteLaneCount: Int { max(1, min(4, Int(sysconf(Int32(_SC_NPROCESSORS_ONLN))))) }
+  /// Those that carry bytes, the gateway's own and the one for handshakes.
+  static var laneCount: Int { byteLaneCount + 2 }
+
+  let core: Resident<GatewayCore>
   private let reception: Resident<Reception>
   private let bluetooth: Resident<BluetoothHost>
   let lanes: [Lane]
@@ -36,9 +40,8 @@ public final class Gateway: Sendable {
   public init(
     status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil
   ) throws(SystemError) {
-    let cores = max(1, min(4, Int(sysconf(Int32(_SC_NPROCESSORS_ONLN)))))
     var lanes: [Lane] = []
-    for number in 0..<cores { lanes.append(try Lane("baudway.lane-\(number)")) }
+    for number in 0..<Self.byteLaneCount { lanes.append(try Lane("baudway.lane-\(number)")) }
     // A lane that carries no bytes: who asks for a status of thousands disturbs none, and a lane that hangs is told of.
     let home = try Lane("baudway.control")
     let all = lanes
@@ -46,7 +49,14 @@ public final class Gateway: Sendable {
     let greetings = try Lane("baudway.reception")
     self.lanes = all + [home, greetings]
     let rates = ConnectRates()
-    let reception = Resident(on: greetings) { Reception(on: $0.poller, status: status, rates: rates) }
+    let limits = ProcessLimits.current()
+    let descriptors = DescriptorBudget(limit: limits.descriptors, standing: DescriptorBudget.standing)
+    let handshakes = HandshakeCounts()
+    let departures = Departures()
+    let status = status.adding(departures.observe)
+    let reception = Resident(on: greetings) {
+      Reception(on: $0.poller, status: status, rates: rates, descriptors: descriptors, counts: handshakes)
+    }
     self.reception = reception
     let keeper = bonds.map { path in
       BondKeeper(path: path) { news in
@@ -60,10 +70,15 @@ public final class Gateway: Sendable {
     let bluetooth = Resident(on: greetings) { BluetoothHost(on: $0.poller, bonds: keeper) }
     self.bluetooth = bluetooth
     let surroundings = RouteSurroundings(
-      inherited: inherited, reception: reception, bluetooth: bluetooth, rates: rates, bonds: keeper)
-    core = Resident(on: home) { home in
-      GatewayCore(all, home: home, status: status, board: board, surroundings: surroundings)
+      inherited: inherited, reception: reception, bluetooth: bluetooth, rates: rates, descriptors: descriptors,
+      bonds: keeper)
+    let core = Resident(on: home) { home in
+      GatewayCore(
+        all, home: home, status: status, board: board, surroundings: surroundings, limits: limits,
+        handshakes: handshakes)
     }
+    self.core = core
+    departures.whenMany { count in core.post { _, core in core.haveLeft(count) } }
   }
 
   /// `source` is where `config` came from, for those who ask to read it again; `control` takes the place of what it says.

@@ -8,25 +8,56 @@ extension GatewayCore {
   // MARK: - The socket
 
   func openControl(at address: ControlAddress) {
-    let server = ControlServer(address, on: poller) { [weak self] request in
-      self?.answer(request) ?? OneLine(ControlFault.stopping.answer)
+    controlAddress = address
+    var link: String?
+    switch source?.signpost(for: address) {
+    case .path(let path)?: link = path
+    case .abstract(let name)?:
+      // Another gateway of this user and this file may have it; then that one is found there.
+      let other = controlServer(.abstract(name), link: nil)
+      controlElsewhere = other
+      other.start()
+    case nil: break
     }
+    let server = controlServer(address, link: link)
     control = server
     server.start(failed: { [status] error in status.tell(.controlFailed(error, path: address.description)) })
   }
 
+  private func controlServer(_ address: ControlAddress, link: String?) -> ControlServer {
+    ControlServer(address, signpost: link, on: poller) { [weak self] request in
+      self?.answer(request) ?? OneLine(ControlFault.stopping.answer)
+    }
+  }
+
   /// Who asked at the old address still gets the answer there.
   func moveControl(to address: ControlAddress?) {
-    guard address != control?.address else { return }
-    control?.stop(cuttingOff: false)
-    control = nil
-    if let address { openControl(at: address) }
+    guard address != controlAddress else { return }
+    controlAddress = address
+    // What is new may be what was old the other way round.
+    let old = [control, controlElsewhere].compactMap(\.self)
+    (control, controlElsewhere) = (nil, nil)
+    var left = old.count
+    let openWhenFree = { [weak self] in
+      left -= 1
+      guard let self, left <= 0, control == nil, !isStopping, let address = controlAddress else { return }
+      openControl(at: address)
+    }
+    if old.isEmpty { openWhenFree() }
+    for server in old { server.stop(cuttingOff: false, then: openWhenFree) }
   }
 
   func closeControl(then done: @escaping () -> Void) {
-    guard let control else { return done() }
-    self.control = nil
-    control.stop(cuttingOff: true, then: done)
+    let old = [control, controlElsewhere].compactMap(\.self)
+    (control, controlElsewhere) = (nil, nil)
+    var left = old.count
+    if old.isEmpty { done() }
+    for server in old {
+      server.stop(cuttingOff: true) {
+        left -= 1
+        if left == 0 { done() }
+      }
+    }
   }
 
   // MARK: - Answers
@@ -70,9 +101,11 @@ extension GatewayCore {
 
   private func survey() -> any ControlAnswer {
     lookAfterPlaces {}
-    let head = Snapshot(
+    var head = Snapshot(
       version: Version.text, process: Int(getpid()), nanoseconds: monotonicNanoseconds() &- began,
-      isHealthy: board.isHealthy, certificateFaults: board.certificateFaults)
+      isHealthy: board.isHealthy, certificateFaults: board.certificateFaults, refused: board.refused,
+      failedReload: board.failedReload)
+    head.handshakes = handshakes.picture
     let routes = running.values.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
     return StatusSurvey(
       head, routes: routes, board: board, lanes: lanes, inquiry: LaneInquiry(on: home, poller))

@@ -74,9 +74,8 @@ extension GatewayCore {
   }
 
   private func goOn() {
-    guard !isStopping, var now = reloading else { return }
-    let steps = now.steps()
-    reloading = now
+    // In place: a copy of thousands of routes for each that is done would be too much.
+    guard !isStopping, let steps = reloading?.steps() else { return }
     for step in steps { carryOut(step) }
     if let reloading, reloading.isOver { awaitListeners(Self.listenersLimit) }
   }

@@ -3,6 +3,7 @@
 // is asked at the control socket: GatewayCore+Control.swift.
 
 import ByteStreams
+import CLinux
 import Dispatch
 import StreamBroker
 import StreamBrokerBluetooth
@@ -19,6 +20,11 @@ final class GatewayCore {
   let status: StatusSink
   let board: StatusBoard
   let surroundings: RouteSurroundings
+  /// As they were at the start: to ask for them takes files.
+  private let limits: ProcessLimits
+  let handshakes: HandshakeCounts
+  private var heap = HeapPlan()
+  private let heapQueue = DispatchQueue(label: "baudway.heap")
   private let broker = Gateway.broker
   let began = monotonicNanoseconds()
 
@@ -32,6 +38,10 @@ final class GatewayCore {
   private(set) var isStopping = false
 
   var control: ControlServer?
+  /// Where it is found by those who can't read where that is.
+  var controlElsewhere: ControlServer?
+  /// Where `control` is, or will be when its old address is free.
+  var controlAddress: ControlAddress?
   var watch: ConfigWatch?
   // What may block for long: reading the file, and finding out what device a path leads to.
   let reloadQueue = DispatchQueue(label: "baudway.reload")
@@ -48,7 +58,8 @@ final class GatewayCore {
   private static let drainLimit = Duration.seconds(5)
 
   init(
-    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, surroundings: RouteSurroundings
+    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, surroundings: RouteSurroundings,
+    limits: ProcessLimits = .current(), handshakes: HandshakeCounts = HandshakeCounts()
   ) {
     self.lanes = lanes
     self.home = home
@@ -56,6 +67,8 @@ final class GatewayCore {
     self.status = status
     self.board = board
     self.surroundings = surroundings
+    self.limits = limits
+    self.handshakes = handshakes
   }
 
   func start(_ config: Config, from source: ConfigSource?, control address: ControlAddress?) {
@@ -70,11 +83,43 @@ final class GatewayCore {
   /// What holds for all listeners, before any of them opens or changes.
   func tellReception(_ config: Config) {
     surroundings.rates.set(config.limits.connectsPerSecond)
-    let rules = Reception.Rules(config)
+    surroundings.proxies.set(config.proxies)
+    let bound = HandshakeBound(config, limits)
+    handshakes.note(most: bound.most)
+    let rules = Reception.Rules(config, handshakes: bound.most)
+    let meetsPages = config.routes.contains { $0.websocket != nil }
     surroundings.reception?.post { _, reception in
       reception.follow(rules)
+      if meetsPages { reception.renewMachineNames() }
       reception.renewCertificates()
     }
+  }
+
+  // MARK: - Memory
+
+  /// So many clients have gone since the start.
+  func haveLeft(_ count: UInt64) {
+    if heap.haveLeft(count) { lookAtHeap(after: count) }
+  }
+
+  private func lookAtHeap(after count: UInt64) {
+    poller.timers.after(HeapPlan.interval) { [weak self] in
+      guard let self, !isStopping else { return }
+      switch heap.look() {
+      case .again: lookAtHeap(after: count)
+      case .trim: trimHeap()
+      }
+    }
+  }
+
+  /// Never on a lane that carries bytes.
+  private func trimHeap() {
+    for lane in lanes { lane.post { $0.poller.shrink() } }
+    surroundings.reception?.post { lane, reception in
+      lane.poller.shrink()
+      reception.shrink()
+    }
+    heapQueue.async { linux_trim_heap() }
   }
 
   // MARK: - Routes

@@ -25,7 +25,7 @@ public struct Broker: Sendable {
   /// The connector for a URL. Throws what is wrong with it.
   public func connector(_ url: EndpointURL) throws(URLProblem) -> any Connector {
     guard let connector = connectors[url.scheme] else {
-      throw URLProblem(message: "\(url.scheme): is not in this build", offset: 0, suggestion: nil, beside: nil)
+      throw URLProblem(message: "\(url.scheme): is not in \(Version.name)", offset: 0, suggestion: nil, beside: nil)
     }
     return try connector.init(url)
   }

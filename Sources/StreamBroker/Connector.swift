@@ -23,7 +23,9 @@ public protocol Connector: Sendable {
   /// Calls `changed` on the lane of `poller` each time opening may have become possible, until it is cancelled. Nil where nothing
   /// tells. By itself it watches `node`. `cause` is of the failure that it is waited after, where it has one: what became possible
   /// since then, before the watch saw anything, may be told, too.
-  func watch(on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void) -> (any DeviceWatch)?
+  func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping (DeviceNews) -> Void
+  ) -> (any DeviceWatch)?
 
   /// Starts to open a stream on the lane of `poller`. `done` is called there once, later or at once, unless the opening is
   /// cancelled before. With `discardingInput` what the device said before is thrown away. The stream belongs to
@@ -38,16 +40,35 @@ extension Connector {
   public var realDevice: String? { nil }
 
   public func watch(
-    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping (DeviceNews) -> Void
   ) -> (any DeviceWatch)? {
-    node.map { NodeWatch(path: $0, on: poller, changed: changed) }
+    node.map { NodeWatch(path: $0, on: poller) { changed(.appeared) } }
   }
+}
+
+/// Why opening may work now.
+public enum DeviceNews: Sendable {
+  /// It came, or has changed.
+  case appeared
+  /// Another program has closed it, or is about to.
+  case freed
 }
 
 /// What tells that a device may be there now. Lives on a lane.
 public protocol DeviceWatch: AnyObject {
   /// No call comes afterwards. Safe to call twice.
   func cancel()
+
+  /// The device is about to be opened by whoever has made the watch: what happens to it until `tryFailed` may be its own doing.
+  func tryBegins()
+
+  /// It could not be opened.
+  func tryFailed(_ cause: SystemError?)
+}
+
+extension DeviceWatch {
+  public func tryBegins() {}
+  public func tryFailed(_ cause: SystemError?) {}
 }
 
 /// A connector whose endpoints say something to people beside their bytes, such as a program on standard error.

@@ -7,42 +7,62 @@ import Glibc
 import Synchronization
 
 public final class DeviceQueue: Sendable {
-  public let queue: DispatchQueue
+  public var queue: DispatchQueue { core.queue }
   private let name: String
-  private let attempts = Mutex(0)
+  private let core: Core
+
+  /// What lives until all that was asked for on the queue is done, whoever has let go of it by then.
+  private final class Core: Sendable {
+    let queue: DispatchQueue
+    let attempts = Mutex(0)
+
+    init(_ name: String) { queue = DispatchQueue(label: name) }
+  }
 
   private struct Entry {
-    weak var queue: DeviceQueue?
+    let core: Core
+    weak var user: DeviceQueue?
   }
   private static let queues = Mutex<[String: Entry]>([:])
 
   /// The queue of that name. One for all connectors of a device, so that what a new configuration opens queues behind what
-  /// the old one closes, and does not find its own port in use.
+  /// the old one closes, and does not find its own port in use: also when that takes long, and nobody else has the old one any more.
+  /// Whoever may ask for more later, such as a stream for its close, has to keep it until then.
   public static func of(_ name: String) -> DeviceQueue {
     queues.withLock { queues in
-      if let queue = queues[name]?.queue { return queue }
-      let queue = DeviceQueue(name)
-      queues[name] = Entry(queue: queue)
+      let entry = queues[name]
+      if let user = entry?.user { return user }
+      let queue = DeviceQueue(name, entry?.core ?? Core(name))
+      queues[name] = Entry(core: queue.core, user: queue)
       return queue
     }
   }
 
   /// One that nobody else finds.
-  init(_ name: String) {
+  convenience init(_ name: String) { self.init(name, Core(name)) }
+
+  private init(_ name: String, _ core: Core) {
     self.name = name
-    queue = DispatchQueue(label: name)
+    self.core = core
   }
 
-  deinit {
+  // Behind all that was asked for.
+  deinit { core.queue.async { [name, core] in Self.forget(name, core) } }
+
+  private static func forget(_ name: String, _ core: Core) {
     // To look at a successor is to own it for a moment, perhaps as the last one, and its end takes this lock, too: it is let
     // go of outside.
-    let successor = Self.queues.withLock { queues in
-      let successor = queues[name]?.queue
+    let successor = queues.withLock { queues -> DeviceQueue? in
+      guard let entry = queues[name], entry.core === core else { return nil }
+      let successor = entry.user
       if successor == nil { queues[name] = nil }
       return successor
     }
     withExtendedLifetime(successor) {}
   }
+
+  /// Whether something is known by that name: for tests.
+  static func isKnown(_ name: String) -> Bool { queues.withLock { $0[name] != nil } }
 
   // MARK: - Opening
 
@@ -59,7 +79,7 @@ public final class DeviceQueue: Sendable {
       done(.failure(OpenFailure("open \(what)", nil, advice: "earlier attempts still hang; no other before they end")))
       return DoneAtOnce()
     }
-    let opening = QueuedOpening(on: queue, closings: poller.closings, undo: undo)
+    let opening = QueuedOpening(on: self, closings: poller.closings, undo: undo)
     poller.offload(to: queue) { [self] in
       defer { leave() }
       opening.run(attempt)
@@ -70,14 +90,14 @@ public final class DeviceQueue: Sendable {
   }
 
   private func admit(_ most: Int) -> Bool {
-    attempts.withLock { count in
+    core.attempts.withLock { count in
       guard count < most else { return false }
       count += 1
       return true
     }
   }
 
-  private func leave() { attempts.withLock { $0 -= 1 } }
+  private func leave() { core.attempts.withLock { $0 -= 1 } }
 }
 
 /// An attempt. What it opened stays here until the lane takes it: a lane that stops takes nothing any more, and what is
@@ -90,12 +110,12 @@ private final class QueuedOpening<Opened: Sendable>: Opening, Sendable {
     case cancelled(Closings.Token)
   }
   private let state = Mutex(State.underWay)
-  private let queue: DispatchQueue
+  private let device: DeviceQueue
   private let closings: Closings
   private let undo: @Sendable (Opened) -> Void
 
-  init(on queue: DispatchQueue, closings: Closings, undo: @escaping @Sendable (Opened) -> Void) {
-    self.queue = queue
+  init(on device: DeviceQueue, closings: Closings, undo: @escaping @Sendable (Opened) -> Void) {
+    self.device = device
     self.closings = closings
     self.undo = undo
   }
@@ -137,7 +157,7 @@ private final class QueuedOpening<Opened: Sendable>: Opening, Sendable {
     }
     switch before {
     case .underWay: break  // run(_:) ends it
-    case .over(let result): queue.async { [self] in end(result, token) }
+    case .over(let result): device.queue.async { [self] in end(result, token) }
     case .taken, .cancelled: closings.end(token)
     }
   }

@@ -181,7 +181,16 @@ extension EndpointURL: CustomStringConvertible {
     // A path of two slashes would look like a host without them.
     let slashes = grammar.authority == .opaque && !path.hasPrefix("//") ? "" : "//"
     let isIdentity = grammar.path == .device && host == "usb"
-    return "\(scheme):\(slashes)\(authority)\(isIdentity ? path : Self.escape(path, also: ""))"
+    return "\(scheme):\(slashes)\(authority)\(isIdentity ? path : escapedPath)"
+  }
+
+  private var escapedPath: String {
+    let escaped = Self.escape(path, also: grammar.path == .device ? ",*[" : "")
+    // What would be read as a bit rate is part of the name here.
+    guard grammar.path == .device, PortNotation.cut(escaped) != nil,
+      let mark = escaped.lastIndex(where: { $0 == ":" || $0 == "@" })
+    else { return escaped }
+    return escaped[..<mark] + (escaped[mark] == ":" ? "%3A" : "%40") + escaped[escaped.index(after: mark)...]
   }
 
   /// Percent-escapes what would end the part or can't stand in a line of a log; other text stays readable.

@@ -39,11 +39,29 @@ enum FileSystem {
   static func beginning(of path: String) -> [UInt8]? {
     // Non-blocking: what somebody has put there may be a pipe.
     let raw = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
-    guard raw >= 0 else { return nil }
-    let file = Descriptor(owning: raw)
+    return raw < 0 ? nil : beginning(of: Descriptor(owning: raw))
+  }
+
+  static func beginning(of file: consuming Descriptor) -> [UInt8]? {
     var bytes = [UInt8](repeating: 0, count: 512)
     let count = read(file.raw, &bytes, bytes.count)
     return count < 0 ? nil : Array(bytes[..<count])
+  }
+
+  /// All of a file of /proc, which does not say how long it is; nil when it can't be read, or is over 1 MiB.
+  static func text(of path: String) -> String? {
+    let raw = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY)
+    guard raw >= 0 else { return nil }
+    let file = Descriptor(owning: raw)
+    var bytes: [UInt8] = []
+    var piece = [UInt8](repeating: 0, count: 16384)
+    while bytes.count < 1 << 20 {
+      let count = read(file.raw, &piece, piece.count)
+      if count == 0 { return String(decoding: bytes, as: UTF8.self) }
+      guard count > 0 else { return nil }
+      bytes += piece[..<count]
+    }
+    return nil
   }
 
   /// The first line of it, of sysfs and procfs mostly; nil too when that is empty.

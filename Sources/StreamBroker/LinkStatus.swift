@@ -19,10 +19,16 @@ public enum LinkStatus: Hashable, Sendable {
     case lost(SystemError?)
     /// It was a program, which has ended.
     case exited(ProgramEnd)
+    /// It was open, and was given up for a mistake of ours.
+    case broken(InternalFault)
 
     /// Why an open link is gone, of the error that told it; nil when it ended in order.
     public init(losingBy error: (any Error)?) {
-      if let end = error as? ProgramEnd { self = .exited(end) } else { self = .lost(error as? SystemError) }
+      switch error {
+      case let end as ProgramEnd: self = .exited(end)
+      case let fault as InternalFault: self = .broken(fault)
+      default: self = .lost(error as? SystemError)
+      }
     }
   }
 
@@ -45,6 +51,7 @@ extension LinkStatus.Reason: CustomStringConvertible {
     case .lost(let error?): error.description
     case .lost(nil): "ended"
     case .exited(let end): end.description
+    case .broken(let fault): fault.description
     }
   }
 }

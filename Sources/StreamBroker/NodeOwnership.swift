@@ -2,6 +2,7 @@
 // listeners' sockets. Looking names up can block: for a queue, never for a lane.
 
 import ByteStreams
+import CLinux
 import Glibc
 
 public struct NodeOwnership: Hashable, Sendable {
@@ -24,14 +25,19 @@ public struct NodeOwnership: Hashable, Sendable {
       group: url.string("group"))
   }
 
-  /// Gives the node at `path` to them. The mode last: nobody gets in by it whom the node does not belong to yet.
-  public func apply(to path: String) throws(OpenFailure) {
+  /// Gives the open node to them, which errors call `path`. By its descriptor, which may be of O_PATH: what has the name by now may be
+  /// another user's. The mode last: nobody gets in by it whom the node does not belong to yet.
+  public func apply(to node: Int32, at path: String) throws(OpenFailure) {
     let user = try owner.map { name throws(OpenFailure) in try Self.user(name) } ?? uid_t.max
     let group = try group.map { name throws(OpenFailure) in try Self.group(name) } ?? gid_t.max
-    if user != .max || group != .max, chown(path, user, group) != 0 {  // the highest number: leave it as it is
+    // The highest number leaves it as it is.
+    if user != .max || group != .max, linux_change_owner(node, user, group) != 0 {
       throw OpenFailure("chown \(path)", SystemError("chown"), advice: "only root may give nodes away")
     }
-    guard chmod(path, mode) == 0 else { throw OpenFailure("chmod \(path)", SystemError("chmod")) }
+    guard linux_change_mode(node, mode) == 0 else {
+      let error = SystemError("chmod")
+      throw OpenFailure("chmod \(path)", error, advice: error.errno == ENOENT ? "it takes /proc" : nil)
+    }
   }
 
   public static func user(_ name: String) throws(OpenFailure) -> uid_t {

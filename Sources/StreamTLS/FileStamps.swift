@@ -3,7 +3,7 @@
 import Glibc
 
 /// What files looked like. Taken before they are read, so that a change in between is seen.
-struct FileStamps: Hashable, Sendable {
+public struct TLSFileStamps: Hashable, Sendable {
   private struct Stamp: Hashable {
     let device: UInt64
     let inode: UInt64

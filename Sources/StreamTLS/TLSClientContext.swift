@@ -8,7 +8,7 @@ public final class TLSClientContext: Sendable {
   /// The files it was made from; none where the system's authorities are trusted.
   public let files: [String]
   private let owner: ContextOwner
-  private let stamps: FileStamps
+  private let stamps: TLSFileStamps
 
   public init(_ settings: TLSClientSettings) throws(TLSSettingsFault) {
     self.settings = settings
@@ -16,7 +16,7 @@ public final class TLSClientContext: Sendable {
     for file in [settings.ca, settings.identity?.certificate, settings.identity?.key].compactMap({ $0 })
     where !files.contains(file) { files.append(file) }
     self.files = files
-    stamps = FileStamps(of: files)
+    stamps = TLSFileStamps(of: files)
     owner = try ContextParts.make(TLS_client_method(), minVersion: settings.minVersion, ciphers: settings.ciphers)
     let alpn = try ContextParts.wireFormat(alpn: settings.alpn)
     if !alpn.isEmpty { SSL_CTX_set_alpn_protos(owner.raw, alpn, UInt32(alpn.count)) }
@@ -36,7 +36,7 @@ public final class TLSClientContext: Sendable {
   }
 
   /// Whether a file is not the one that was read. Blocks.
-  public var filesHaveChanged: Bool { FileStamps(of: files) != stamps }
+  public var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }
 
   var raw: OpaquePointer { owner.raw }
 }

@@ -35,6 +35,8 @@ public enum TLSFailure: Error, Hashable, Sendable {
   /// Something that the protocol does not allow, in OpenSSL's words.
   case broken(TLSSide, String)
   case system(SystemError)
+  /// This machine is short of memory.
+  case noMemory
 }
 
 /// Why a certificate is not trusted.
@@ -118,6 +120,7 @@ extension TLSFailure: CustomStringConvertible {
     case .tooManyKeyUpdates(let side): "the \(side.rawValue) sends TLS key updates without end"
     case .broken(let side, let reason): "what the \(side.rawValue) sends is no proper TLS (\(reason))"
     case .system(let error): "\(error)"
+    case .noMemory: "no memory for a TLS connection"
     }
   }
 }

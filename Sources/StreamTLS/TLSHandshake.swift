@@ -19,9 +19,10 @@ public final class TLSHandshake {
   private let contextOwner: AnyObject
   private var isDone = false
 
-  /// We are the server. `descriptor` is a connected, non-blocking socket, which stays the caller's and must outlive this.
-  public init(_ context: TLSServerContext, over descriptor: Int32) {
-    (ssl, wire) = Self.make(context.first, over: descriptor)
+  /// We are the server. `descriptor` is a connected, non-blocking socket, which stays the caller's and must outlive this. Throws
+  /// only for lack of memory.
+  public init(_ context: TLSServerContext, over descriptor: Int32) throws(TLSFailure) {
+    (ssl, wire) = try Self.make(context.first, over: descriptor)
     side = .server
     contextOwner = context
     wire.server = context
@@ -32,14 +33,14 @@ public final class TLSHandshake {
   /// it begins, any of them.
   public convenience init(
     _ first: TLSServerContext, choosing choose: @escaping TLSServerContext.Choice, over descriptor: Int32
-  ) {
-    self.init(first, over: descriptor)
+  ) throws(TLSFailure) {
+    try self.init(first, over: descriptor)
     wire.choose = choose
   }
 
   /// We are the client of a server that is to have `name`: a host, or an address in digits.
-  public init(_ context: TLSClientContext, to name: String, over descriptor: Int32) {
-    (ssl, wire) = Self.make(context.raw, over: descriptor)
+  public init(_ context: TLSClientContext, to name: String, over descriptor: Int32) throws(TLSFailure) {
+    (ssl, wire) = try Self.make(context.raw, over: descriptor)
     side = .client
     contextOwner = context
     wire.client = context
@@ -47,6 +48,7 @@ public final class TLSHandshake {
     let isAddress = SocketAddress(numeric: name, port: 0) != nil
     if !isAddress {
       // RFC 6066 section 3: names only, and without the root's dot.
+      // It fails for a name that is too long to be one as well; the server gets none then, and is held to its certificate.
       openssl_set_tlsext_host_name(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name)
     }
     guard context.settings.verification == .full else { return }
@@ -57,15 +59,21 @@ public final class TLSHandshake {
       ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), String(name.prefix { $0 != "%" })) == 1
       : name != "." && SSL_set1_host(ssl, name.hasSuffix(".") ? String(name.dropLast()) : name) == 1
     // What can't be asked for must not mean that anything will do.
-    if !isSet { SSL_set1_host(ssl, "no.name.invalid") }
+    if !isSet && SSL_set1_host(ssl, "no.name.invalid") != 1 { throw .noMemory }
   }
 
   deinit { SSL_free(ssl) }
 
-  private static func make(_ context: OpaquePointer, over descriptor: Int32) -> (OpaquePointer, TLSWire) {
-    guard let ssl = SSL_new(context) else { preconditionFailure("no memory for a TLS connection") }
+  private static func make(
+    _ context: OpaquePointer, over descriptor: Int32
+  ) throws(TLSFailure) -> (OpaquePointer, TLSWire) {
+    ERR_clear_error()
+    guard let ssl = SSL_new(context) else { throw .noMemory }
     let wire = TLSWire(over: descriptor)
-    wire.attach(to: ssl)
+    guard wire.attach(to: ssl) else {
+      SSL_free(ssl)
+      throw .noMemory
+    }
     return (ssl, wire)
   }
 
@@ -117,10 +125,11 @@ public final class TLSHandshake {
   // MARK: - What went wrong
 
   private func failure(_ error: OpenSSLErrors.Entry?) -> TLSFailure {
+    if wire.lacksMemory { return .noMemory }
     if wire.nameIsRefused { return .unknownName(wire.serverName) }
     if let fault = wire.certificateFault { return .certificate(fault) }
     guard let error else { return .broken(other, "no reason given") }
-    if error.library == ERR_LIB_SSL, let failure = Self.known(error.reason, other) { return failure }
+    if let failure = Self.known(error, other) { return failure }
     if let greeting = Greeting(wire.first) {
       if side == .server { wire.answer(greeting.answer) }
       switch greeting {
@@ -134,8 +143,12 @@ public final class TLSHandshake {
     return .broken(other, error.text)
   }
 
-  static func known(_ reason: Int32, _ other: TLSSide) -> TLSFailure? {
-    switch reason {
+  static func known(_ error: OpenSSLErrors.Entry?, _ other: TLSSide) -> TLSFailure? {
+    guard let error else { return nil }
+    if error.reason == openssl_R_MALLOC_FAILURE { return .noMemory }
+    guard error.library == ERR_LIB_SSL else { return nil }
+    let reason = error.reason
+    return switch reason {
     case SSL_R_UNSUPPORTED_PROTOCOL, SSL_R_NO_PROTOCOLS_AVAILABLE, SSL_R_VERSION_TOO_LOW: .noCommonVersion
     case SSL_R_NO_SHARED_CIPHER, SSL_R_NO_SUITABLE_KEY_SHARE, SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM,
       SSL_R_NO_SHARED_GROUPS, SSL_R_NO_SUITABLE_GROUPS:

@@ -23,19 +23,24 @@ extension TLSServerContext {
         alert?.pointee = SSL_AD_UNRECOGNIZED_NAME
         return SSL_CLIENT_HELLO_ERROR
       }
-      if server !== wire.server { server.takeOver(ssl) }
+      guard server === wire.server || server.takeOver(ssl) else {
+        // Half of it would be another server's.
+        wire.lacksMemory = true
+        alert?.pointee = SSL_AD_INTERNAL_ERROR
+        return SSL_CLIENT_HELLO_ERROR
+      }
       wire.server = server
       return SSL_CLIENT_HELLO_SUCCESS
     }
 
-  /// What SSL_set_SSL_CTX(3) leaves as it was.
-  private func takeOver(_ ssl: OpaquePointer) {
-    SSL_set_SSL_CTX(ssl, first)
+  /// What SSL_set_SSL_CTX(3) leaves as it was. False when there is no memory for it.
+  private func takeOver(_ ssl: OpaquePointer) -> Bool {
+    guard SSL_set_SSL_CTX(ssl, first) == first else { return false }
     SSL_set_verify(ssl, SSL_CTX_get_verify_mode(first), ContextParts.noteVerification)
     let version = settings.minVersion == .tls13 ? TLS1_3_VERSION : TLS1_2_VERSION
     SSL_ctrl(ssl, SSL_CTRL_SET_MIN_PROTO_VERSION, Int(version), nil)
     let suites = settings.ciphers.filter { $0.hasPrefix("TLS_") }
-    SSL_set_ciphersuites(ssl, (suites.isEmpty ? TLSProfile.suites : suites).joined(separator: ":"))
+    return SSL_set_ciphersuites(ssl, (suites.isEmpty ? TLSProfile.suites : suites).joined(separator: ":")) == 1
   }
 
   /// The name in a client's hello; nil when there is none, or none that is well formed, which OpenSSL refuses by itself.

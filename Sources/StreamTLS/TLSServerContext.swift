@@ -10,7 +10,10 @@ public final class TLSServerContext: Sendable {
   /// What is odd and yet no reason to stop, such as a certificate that has expired.
   public let warnings: [String]
   let ticketKeys: TLSTicketKeys
-  private let stamps: FileStamps
+  /// Equal for contexts with the same authorities and revocation lists; empty where clients are asked for nothing.
+  public let trust: TLSTrust
+  /// Equal for contexts that were made of the same files as they were at one time.
+  public let stamps: TLSFileStamps
 
   // The first is where connections begin; tickets and clients' certificates are its business, whichever is shown.
   private let contexts: [ContextOwner]
@@ -25,7 +28,7 @@ public final class TLSServerContext: Sendable {
     }
     self.settings = settings
     files = settings.files
-    stamps = FileStamps(of: files)
+    stamps = TLSFileStamps(of: files)
     ticketKeys = other?.ticketKeys ?? TLSTicketKeys()
     alpn = try ContextParts.wireFormat(alpn: settings.alpn)
 
@@ -54,8 +57,8 @@ public final class TLSServerContext: Sendable {
     self.contexts = contexts.map(\.owner)
     self.byName = byName
     self.warnings = warnings
+    trust = try Self.trustClients(by: settings, of: self.contexts)
     for context in self.contexts { setUp(context.raw) }
-    try trustClients()
   }
 
   /// The same settings with the files as they are now. Throws what is wrong with them; this one is good for use still. Blocks.
@@ -64,7 +67,10 @@ public final class TLSServerContext: Sendable {
   }
 
   /// Whether a file is not the one that was read. Blocks.
-  public var filesHaveChanged: Bool { FileStamps(of: files) != stamps }
+  public var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }
+
+  /// The DNS names of all its certificates, in lower case.
+  public var certificateNames: [String] { Array(byName.keys) }
 
   var first: OpaquePointer { contexts[0].raw }
 
@@ -85,14 +91,16 @@ public final class TLSServerContext: Sendable {
     if !alpn.isEmpty { SSL_CTX_set_alpn_select_cb(context, Self.chooseProtocol, nil) }
   }
 
-  private func trustClients() throws(TLSSettingsFault) {
+  private static func trustClients(
+    by settings: TLSServerSettings, of contexts: [ContextOwner]
+  ) throws(TLSSettingsFault) -> TLSTrust {
     var digest = SessionDigest()
     defer {
       // A ticket is good only where the same was asked of its client.
       let name = digest.finish()
       for context in contexts { SSL_CTX_set_session_id_context(context.raw, name, UInt32(name.count)) }
     }
-    guard settings.clientAuth != .none else { return }
+    guard settings.clientAuth != .none else { return TLSTrust(digest: []) }
     guard let file = settings.clientCA else {
       throw TLSSettingsFault(
         nil, .authority, "client certificates can't be checked", advice: "name those who may sign them: client-ca")
@@ -102,13 +110,19 @@ public final class TLSServerContext: Sendable {
     guard let store = X509_STORE_new() else { throw ContextParts.failed("X509_STORE_new") }
     defer { X509_STORE_free(store) }
     digest.add(authorities.bytes)
-    for certificate in certificates { X509_STORE_add_cert(store, certificate.raw) }
+    for certificate in certificates {
+      guard X509_STORE_add_cert(store, certificate.raw) == 1 else { throw ContextParts.failed("X509_STORE_add_cert") }
+    }
     if let crl = settings.crl {
       let lists = try PEMFile(crl, as: .revocations)
-      try lists.withRevocationLists { _ = X509_STORE_add_crl(store, $0) }
+      var isComplete = true
+      try lists.withRevocationLists { isComplete = X509_STORE_add_crl(store, $0) == 1 && isComplete }
+      // One that is missing would let in whom it names.
+      guard isComplete else { throw ContextParts.failed("X509_STORE_add_crl") }
       X509_STORE_set_flags(store, UInt(X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL))
       digest.add(lists.bytes)
     }
+    let trust = TLSTrust(digest: digest.finish())
     digest.add([settings.clientAuth == .required ? 1 : 0])
     let mode = SSL_VERIFY_PEER | (settings.clientAuth == .required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0)
     for context in contexts {
@@ -116,6 +130,7 @@ public final class TLSServerContext: Sendable {
       SSL_CTX_set_verify(context.raw, mode, ContextParts.noteVerification)
       for certificate in certificates { SSL_CTX_add_client_CA(context.raw, certificate.raw) }
     }
+    return trust
   }
 
   // MARK: - Names
@@ -154,7 +169,11 @@ public final class TLSServerContext: Sendable {
       }
       guard let name else { return SSL_TLSEXT_ERR_NOACK }
       let context = server.context(for: name)
-      if context != server.first { SSL_set_SSL_CTX(ssl, context) }
+      guard context == server.first || SSL_set_SSL_CTX(ssl, context) == context else {
+        wire.lacksMemory = true
+        alert?.pointee = SSL_AD_INTERNAL_ERROR
+        return SSL_TLSEXT_ERR_ALERT_FATAL
+      }
       return SSL_TLSEXT_ERR_OK
     }
 
@@ -197,6 +216,9 @@ public final class TLSServerContext: Sendable {
         if let certificate, X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0 {
           return SSL_TICKET_RETURN_IGNORE_RENEW
         }
+        if let certificate, !TLSServerContext.knowsIssuer(of: certificate, ssl) {
+          return SSL_TICKET_RETURN_IGNORE_RENEW
+        }
         let name = SSL_SESSION_get0_hostname(session).map { String(cString: $0).lowercased() }
         if SSL_version(ssl) == TLS1_2_VERSION, name != TLSWire.under(ssl).serverName {
           return SSL_TICKET_RETURN_IGNORE_RENEW
@@ -208,6 +230,11 @@ public final class TLSServerContext: Sendable {
       default: return SSL_TICKET_RETURN_IGNORE_RENEW  // a full handshake, and a ticket at its end
       }
     }
+}
+
+/// What clients' certificates are held against, as far as one can tell whether it is still the same.
+public struct TLSTrust: Hashable, Sendable {
+  let digest: [UInt8]
 }
 
 /// The name of what is asked of clients: a digest over it.

@@ -34,8 +34,7 @@ public struct TLSSession: ~Copyable, Sendable {
     case SSL_ERROR_ZERO_RETURN: return .ended
     default:
       let error = OpenSSLErrors.take()
-      let known = error.flatMap { $0.library == ERR_LIB_SSL ? TLSHandshake.known($0.reason, other) : nil }
-      throw known ?? .broken(other, error?.text ?? "no reason given")
+      throw TLSHandshake.known(error, other) ?? .broken(other, error?.text ?? "no reason given")
     }
   }
 
@@ -74,6 +73,8 @@ public struct TLSFacts: Sendable {
   public let isResumed: Bool
   /// What was asked of the client; nil where we are one.
   public let asked: TLSServerSettings?
+  /// What a client showed, and what it was held against; nil where it showed nothing, or where we are the client.
+  public let shown: (chain: TLSClientChain, trust: TLSTrust)?
   /// Who the other side is. Nil if it showed nothing, or nothing was asked to be right.
   public let peer: TLSPeer?
 
@@ -90,5 +91,7 @@ public struct TLSFacts: Sendable {
     isResumed = SSL_session_reused(ssl) == 1
     let isVerified = SSL_get_verify_mode(ssl) & SSL_VERIFY_PEER != 0
     peer = isVerified ? SSL_get0_peer_certificate(ssl).map { TLSPeer($0) } : nil
+    let trust = TLSWire.under(ssl).server?.trust
+    shown = isVerified ? trust.flatMap { trust in TLSClientChain(ssl).map { ($0, trust) } } : nil
   }
 }

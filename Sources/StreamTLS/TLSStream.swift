@@ -129,8 +129,7 @@ public final class TLSStream: ByteStream {
   private func broke() -> TLSFailure {
     isBroken = true
     let error = OpenSSLErrors.take()
-    let known = error.flatMap { $0.library == ERR_LIB_SSL ? TLSHandshake.known($0.reason, other) : nil }
-    return known ?? .broken(other, error?.text ?? "no reason given")
+    return TLSHandshake.known(error, other) ?? .broken(other, error?.text ?? "no reason given")
   }
 
   private func answer(_ answer: Result<Transfer, any Error>) throws -> Transfer {
@@ -209,19 +208,20 @@ public final class TLSStream: ByteStream {
     guard wire.heldCount == 0 || flush() else { return .blocked(until: .writable) }
     let ring = try poller.rings.borrow(capacity: Self.collected)
     defer {
-      ring.release(upTo: ring.head)
+      ring.clear()
       poller.rings.giveBack(ring)
     }
     for run in runs where ring.count < Self.mostPerWrite {
-      _ = ring.fill { room in
+      _ = try ring.fill { room in
         let part = UnsafeRawBufferPointer(start: run.iov_base, count: min(run.iov_len, Self.mostPerWrite - ring.count))
         room.copyMemory(from: part)
         return .moved(part.count)
       }
     }
-    return try ring.look(from: ring.oldest) { try write($0) }
+    return try ring.lookAtAll { try write($0) }
   }
 
+  public func makeRoomForEnd() { socket.makeRoomForEnd() }
   public var holdsUnit: Bool { wire.heldCount > 0 }
   public var unacknowledged: Int { wire.heldCount + socket.unacknowledged }
   public var canHalfClose: Bool { true }

@@ -5,6 +5,7 @@
 import ByteStreams
 import COpenSSL
 import Glibc
+import Synchronization
 
 /// Belongs to the BIO, which belongs to the SSL.
 final class TLSWire {
@@ -36,6 +37,8 @@ final class TLSWire {
   var serverName: String?
   var nameIsRefused = false
   var certificateFault: TLSCertificateFault?
+  /// A callback of ours could not do what it had to.
+  var lacksMemory = false
   /// Steps of OpenSSL's state machine after the handshake with no payload between them: some two for a message such as a key update.
   private(set) var messages = 0
   /// The same since the last `restart()`, payload or not.
@@ -149,7 +152,7 @@ final class TLSWire {
     guard writeFailure == nil else { return }
     if let collector {
       if collector.room < run.count { send(collected: collector) }
-      _ = collector.fill { room in
+      _ = try? collector.fill { room in
         room.copyMemory(from: run)
         return .moved(run.count)
       }
@@ -170,10 +173,10 @@ final class TLSWire {
 
   private func send(collected ring: RingBuffer) {
     guard !ring.isEmpty else { return }
-    ring.look(from: ring.oldest) { run in
+    ring.lookAtAll { run in
       if heldCount > 0 { held += run } else { send(run) }
     }
-    ring.release(upTo: ring.head)
+    ring.clear()
   }
 
   /// Sends what it can and holds the rest.
@@ -233,12 +236,13 @@ final class TLSWire {
 // MARK: - The BIO
 
 extension TLSWire {
-  /// Puts a wire under `ssl`, which owns it from now on.
-  func attach(to ssl: OpaquePointer) {
-    guard let bio = BIO_new(Self.method) else { preconditionFailure("no memory for a BIO") }
+  /// Puts a wire under `ssl`, which owns it from now on. False when there is no memory for that.
+  func attach(to ssl: OpaquePointer) -> Bool {
+    guard let method = Self.method(), let bio = BIO_new(method) else { return false }
     BIO_set_data(bio, Unmanaged.passRetained(self).toOpaque())
     BIO_set_init(bio, 1)
     SSL_set_bio(ssl, bio, bio)
+    return true
   }
 
   /// The wire under `ssl`.
@@ -248,11 +252,22 @@ extension TLSWire {
     Unmanaged<TLSWire>.fromOpaque(BIO_get_data(bio)).takeUnretainedValue()
   }
 
-  // Unsafe to the compiler, as it is a pointer; never changed once it is made.
-  private nonisolated(unsafe) static let method: OpaquePointer = {
-    guard let method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "baudway") else {
-      preconditionFailure("no memory for a BIO's method")
+  /// Made by the first handshake that gets the memory for it.
+  private struct Method: @unchecked Sendable {
+    // A pointer to what never changes once it is made.
+    let raw: OpaquePointer
+  }
+  private static let made = Mutex<Method?>(nil)
+
+  private static func method() -> OpaquePointer? {
+    made.withLock { made in
+      if made == nil { made = makeMethod() }
+      return made?.raw
     }
+  }
+
+  private static func makeMethod() -> Method? {
+    guard let method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "baudway") else { return nil }
     BIO_meth_set_read_ex(method) { bio, data, count, got in
       openssl_BIO_clear_retry_flags(bio)
       let run = UnsafeMutableRawBufferPointer(start: data, count: count)
@@ -277,6 +292,6 @@ extension TLSWire {
       Unmanaged<TLSWire>.fromOpaque(data).release()
       return 1
     }
-    return method
-  }()
+    return Method(raw: method)
+  }
 }

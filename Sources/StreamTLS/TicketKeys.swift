@@ -65,13 +65,14 @@ extension TLSTicketKeys.Key {
 extension TLSTicketKeys {
   private static let ivLength: Int32 = 16
 
-  // Looked up once: a look-up by name costs more than the ticket.
+  // Looked up once: a look-up by name costs more than the ticket. Nil where there was no memory for it: then there are no tickets.
   private nonisolated(unsafe) static let cipher = EVP_CIPHER_fetch(nil, "AES-128-CBC", nil)
 
   /// Sets up cipher and MAC for a ticket, as SSL_CTX_set_tlsext_ticket_key_evp_cb(3) wants it.
   static func install(on context: OpaquePointer) {
     SSL_CTX_set_tlsext_ticket_key_evp_cb(context) { ssl, name, iv, cipher, mac, isNew in
       guard let ssl, let name, let iv, let keys = TLSWire.under(ssl).server?.ticketKeys else { return -1 }
+      guard TLSTicketKeys.cipher != nil else { return 0 }
       if isNew == 1 {
         guard let key = keys.current(), RAND_bytes(iv, TLSTicketKeys.ivLength) == 1 else { return 0 }
         UnsafeMutableRawPointer(name).copyMemory(from: key.name, byteCount: key.name.count)

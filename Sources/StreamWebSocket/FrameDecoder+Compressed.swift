@@ -1,5 +1,6 @@
 // Payload of messages that are compressed (RFC 7692): it goes through the inflater into the place, as far as there is room.
 
+import ByteStreams
 import Glibc
 
 extension FrameDecoder {
@@ -32,7 +33,7 @@ extension FrameDecoder {
     _ source: UnsafeMutableRawBufferPointer, _ count: Int, into place: UnsafeMutableRawBufferPointer,
     _ progress: inout Progress
   ) throws -> Int {
-    guard let inflater else { preconditionFailure("a compressed message has an inflater") }
+    guard let inflater else { throw InternalFault("websocket.inflate", "a compressed message has no inflater") }
     let used: Int
     let made: Int
     mayHoldOutput = false  // nor after a fault

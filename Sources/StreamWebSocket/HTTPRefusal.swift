@@ -30,6 +30,14 @@ public struct HTTPRefusal: Error, Equatable, Sendable {
     }
   }
 
+  /// Why a page was refused.
+  public enum Cause: Sendable {
+    /// It is of another origin.
+    case foreignOrigin
+    /// It is of the same origin, by a name that is not one of the server's.
+    case foreignHost
+  }
+
   public let status: Status
   /// Besides those that each answer has. No line ends in them.
   public var fields: [(name: String, value: String)]
@@ -37,6 +45,7 @@ public struct HTTPRefusal: Error, Equatable, Sendable {
   public let text: String
   /// The answer to HEAD has no content (RFC 9110 section 9.3.2).
   public var answersHead = false
+  public var cause: Cause?
 
   public init(_ status: Status, _ text: String, fields: [(name: String, value: String)] = []) {
     self.status = status
@@ -74,6 +83,22 @@ public struct HTTPRefusal: Error, Equatable, Sendable {
     HTTPRefusal(
       .unauthorized, "Please log in: HTTP Basic, a bearer token, or a sub-protocol \"bearer.TOKEN\".",
       fields: [("WWW-Authenticate", "Basic realm=\"\(realm)\", charset=\"UTF-8\""), ("WWW-Authenticate", "Bearer")])
+  }
+  /// A page of the same origin, but its name is not one of the server's.
+  static func foreignHost(_ host: String) -> HTTPRefusal {
+    var refusal = HTTPRefusal(
+      .forbidden,
+      "Pages may not reach this gateway as \(host). Whoever runs it can allow that name: websocket.hosts.")
+    refusal.cause = .foreignHost
+    return refusal
+  }
+  /// A page of another origin.
+  static func foreignOrigin(_ origin: String) -> HTTPRefusal {
+    var refusal = HTTPRefusal(
+      .forbidden,
+      "Pages from \(origin) may not connect here. Whoever runs this gateway can allow it: websocket.origins.")
+    refusal.cause = .foreignOrigin
+    return refusal
   }
   /// All places are taken.
   public static func unavailable(_ text: String, retryAfter: Duration? = nil) -> HTTPRefusal {

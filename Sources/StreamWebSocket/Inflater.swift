@@ -69,16 +69,18 @@ final class Deflater {
 
   /// The compressed bytes of the next part of a message, behind `space` bytes that are left free. A message's last part lacks
   /// the four bytes that the other side adds.
-  func compress(_ run: UnsafeRawBufferPointer, endsMessage: Bool, space: Int) -> [UInt8] {
+  func compress(_ run: UnsafeRawBufferPointer, endsMessage: Bool, space: Int) throws -> [UInt8] {
     let most = Int(deflateBound(stream, UInt(run.count))) + 16  // and a flush
-    return [UInt8](unsafeUninitializedCapacity: space + most) { buffer, count in
+    return try [UInt8](unsafeUninitializedCapacity: space + most) { buffer, count in
       stream.pointee.next_in = UnsafeMutablePointer(mutating: run.baseAddress?.assumingMemoryBound(to: UInt8.self))
       stream.pointee.avail_in = UInt32(run.count)
       stream.pointee.next_out = buffer.baseAddress! + space
       stream.pointee.avail_out = UInt32(most)
       // Z_BUF_ERROR says that there was nothing to flush: the part before has ended on a byte.
       let answer = deflate(stream, Z_SYNC_FLUSH)
-      precondition((answer == Z_OK || answer == Z_BUF_ERROR) && stream.pointee.avail_in == 0)
+      guard answer == Z_OK || answer == Z_BUF_ERROR, stream.pointee.avail_in == 0 else {
+        throw InternalFault("websocket.deflate", "zlib's answer is \(answer)")
+      }
       count = space + most - Int(stream.pointee.avail_out)
       if endsMessage {
         if count >= space + 4 {

@@ -116,7 +116,7 @@ extension WebSocketStream {
     guard let terms = settings.terms.deflate, !opcode.isControl else { return header.bytes(with: run) }
     let deflater = try output.deflater ?? Deflater(windowBits: terms.ownWindowBits)
     output.deflater = deflater
-    let packed = deflater.compress(run, endsMessage: isFinal, space: 0)
+    let packed = try deflater.compress(run, endsMessage: isFinal, space: 0)
     if isFinal && !terms.ownContextTakeover { output.deflater = nil }
     header.isCompressed = opcode != .continuation
     header.length = packed.count

@@ -95,6 +95,7 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     input.holdsBytes || below.holdsBytes
   }
   public var holdsUnit: Bool { !output.isEmpty || below.holdsUnit }
+  public func makeRoomForEnd() { below.makeRoomForEnd() }
   public var unacknowledged: Int { output.count + below.unacknowledged }
   public var unread: Int? { below.unread.map { output.count + $0 } }
   /// Until the other side's close frame has come. One that broke the rules is told so, and may take its time to hear it.

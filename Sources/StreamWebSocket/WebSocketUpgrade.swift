@@ -6,6 +6,8 @@ public struct WebSocketUpgrade: Equatable, Sendable {
   public struct Settings: Equatable, Sendable {
     /// Origins besides its own from which pages may come, such as "https://example.org"; "*" allows all.
     public var origins: [String]
+    /// The names under which pages of the same origin may reach us; nil allows any name. See `HostNames`.
+    public var hosts: HostNames?
     /// The connection came over TLS: a page of the same origin came by https then.
     public var isSecure: Bool
     public var subprotocols: [WebSocketSubprotocol]
@@ -13,10 +15,11 @@ public struct WebSocketUpgrade: Equatable, Sendable {
     public var deflate: DeflateSettings?
 
     public init(
-      origins: [String] = [], isSecure: Bool = false,
+      origins: [String] = [], hosts: HostNames? = nil, isSecure: Bool = false,
       subprotocols: [WebSocketSubprotocol] = WebSocketSubprotocol.allCases, deflate: DeflateSettings? = nil
     ) {
       self.origins = origins
+      self.hosts = hosts
       self.isSecure = isSecure
       self.subprotocols = subprotocols
       self.deflate = deflate
@@ -34,11 +37,10 @@ public struct WebSocketUpgrade: Equatable, Sendable {
     guard keys.count == 1, isKeyOf16Bytes(keys[0].value) else {
       throw HTTPRefusal(.badRequest, "A WebSocket request has one Sec-WebSocket-Key: 16 random bytes in base64.")
     }
-    guard Self.allows(originOf: head, settings) else {
-      let origin = printable(head["origin"] ?? "")
-      throw HTTPRefusal(
-        .forbidden,
-        "Pages from \(origin) may not connect here. Whoever runs this gateway can allow it: websocket.origins.")
+    switch Self.judge(originOf: head, settings) {
+    case .allowed: break
+    case .foreignPage: throw .foreignOrigin(printable(head["origin"] ?? ""))
+    case .foreignHost: throw .foreignHost(printable(head["host"] ?? ""))
     }
     let offered = head.fields.list("sec-websocket-protocol")
     guard offered.allSatisfy({ !$0.isEmpty && $0.utf8.allSatisfy(isToken) }), Set(offered).count == offered.count else {
@@ -98,19 +100,23 @@ public struct WebSocketUpgrade: Equatable, Sendable {
 
   // MARK: - Origin
 
+  private enum OriginVerdict { case allowed, foreignPage, foreignHost }
+
   /// Only browsers say where a page came from; others are as good as any client.
-  private static func allows(originOf head: HTTPRequestHead, _ settings: Settings) -> Bool {
-    guard head.fields.count(of: "origin") > 0 else { return true }
-    guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else { return false }
-    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return true }
+  private static func judge(originOf head: HTTPRequestHead, _ settings: Settings) -> OriginVerdict {
+    guard head.fields.count(of: "origin") > 0 else { return .allowed }
+    guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else { return .foreignPage }
+    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return .allowed }
     let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
     // On a port without TLS a page by https may be of the same origin: somebody else does TLS in front of us.
     guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"].map(lowercased)
     else {
-      return false
+      return .foreignPage
     }
     let without = { (text: Substring) in text.hasSuffix(port) ? text.dropLast(port.count) : text }
-    return without(origin.dropFirst(scheme.count)) == without(host[...])
+    guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignPage }
+    // A page of the same origin proves nothing where its owner decides what its name resolves to.
+    return settings.hosts?.contains(host) ?? true ? .allowed : .foreignHost
   }
 }
 

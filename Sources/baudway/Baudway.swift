@@ -3,6 +3,7 @@
 import ArgumentParser
 import GatewayKit
 import Glibc
+import StreamBroker
 
 @main
 struct Baudway: ParsableCommand {
@@ -53,13 +54,31 @@ struct ConfigArgument: ParsableArguments {
   }
 
   /// The configuration, or all its problems on standard error and exit code 78.
-  func load() throws -> Config {
+  func load(refusingWritable: Bool = false) throws -> Config {
     do {
-      return try ConfigFile.load(path: config, environment: environment())
+      return try ConfigFile.load(path: config, environment: environment(), refusingWritable: refusingWritable)
     } catch {
       say("\(error)")
       throw ExitCode(EX_CONFIG)
     }
+  }
+}
+
+/// As many clients as the system allows us: the soft limit is for programs that use select(2).
+func raiseDescriptorLimit() {
+  var limit = rlimit()
+  guard getrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0 else { return }
+  limit.rlim_cur = limit.rlim_max
+  setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit)
+}
+
+/// Ends the command with a sentence and exit code 71 where a limit of the process is too small for it.
+func require(_ needs: StartNeeds) throws {
+  do throws(StartShortage) {
+    try needs.check()
+  } catch {
+    say("baudway: \(error)")
+    throw ExitCode(EX_OSERR)
   }
 }
 

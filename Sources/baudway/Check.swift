@@ -16,6 +16,7 @@ struct Check: ParsableCommand {
   func run() throws {
     let (config, warnings) = try file.examine()
     for warning in warnings { say("\(warning)") }
-    try put(config.table.utf8)
+    raiseDescriptorLimit()  // as `serve` does
+    try put((config.table + config.costs(within: .current())).utf8)
   }
 }

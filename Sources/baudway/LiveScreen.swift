@@ -8,11 +8,15 @@ struct LiveScreen {
   func enter() { try? put("\u{1b}[?1049h\u{1b}[?25l".utf8) }
   func leave() { try? put("\u{1b}[?25h\u{1b}[?1049l".utf8) }
 
-  /// Draws `lines` from the top, cut to what the terminal has room for.
-  func draw(_ lines: [String]) {
+  var size: (columns: Int, rows: Int) {
     var size = winsize()
     let isKnown = ioctl(STDOUT_FILENO, UInt(TIOCGWINSZ), &size) == 0 && size.ws_col > 0 && size.ws_row > 1
-    let (columns, rows) = isKnown ? (Int(size.ws_col), Int(size.ws_row)) : (80, 24)
+    return isKnown ? (Int(size.ws_col), Int(size.ws_row)) : (80, 24)
+  }
+
+  /// Draws `lines` from the top, cut to what the terminal has room for.
+  func draw(_ lines: [String]) {
+    let (columns, rows) = size
     var shown = lines.prefix(rows).map { LiveScreen.cut($0, to: columns) }
     if lines.count > rows { shown[rows - 1] = "… \(lines.count - rows + 1) more lines" }
     let text = shown.map { $0 + "\u{1b}[K" }.joined(separator: "\r\n")

@@ -50,6 +50,7 @@ struct Scan: ParsableCommand {
 
   func run() throws {
     guard let wish else { throw ExitCode(EX_USAGE) }
+    try require(.oneLane)
     let signals = WatchedSignals()
     signal(SIGPIPE, SIG_IGN)  // the kernel is told to end its part first
     let screen = !json && isatty(STDOUT_FILENO) == 1 ? LiveScreen() : nil

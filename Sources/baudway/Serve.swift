@@ -1,6 +1,7 @@
 // `baudway serve`: the gateway in the foreground, until a signal ends it.
 
 import ArgumentParser
+import CLinux
 import Dispatch
 import GatewayKit
 import Glibc
@@ -20,10 +21,17 @@ struct Serve: ParsableCommand {
   @Flag(help: "Read the configuration again whenever its file changes.")
   var watch = false
 
+  @Flag(help: "As root, take a configuration that its group or anybody may write.")
+  var unsafePermissions = false
+
   func run() throws {
+    _ = linux_report_crashes(Version.text)  // where that is not possible, there is no line
     let handover = Handover.take()
-    let config = try file.load()
+    let refusesWritable = geteuid() == 0 && !unsafePermissions
+    let config = try file.load(refusingWritable: refusesWritable)
+    if geteuid() == 0 { for doubt in ConfigFile.doubts(path: file.config) { say(doubt) } }
     raiseDescriptorLimit()
+    try require(.serving(config))
     // Whoever reads the log may go before us; no device is to lose its clients for that.
     signal(SIGPIPE, SIG_IGN)
     // Ignored by whoever started us, the kernel would reap our programs, and nobody would know how they ended.
@@ -43,7 +51,9 @@ struct Serve: ParsableCommand {
       throw ExitCode(EX_OSERR)
     }
     let signals = Signals(gateway, log: log)
-    gateway.start(config, from: ConfigSource(path: file.config, environment: environment()))
+    gateway.start(
+      config,
+      from: ConfigSource(path: file.config, environment: environment(), refusesWritable: refusesWritable))
     if watch { gateway.watchSource() }
     manager?.watch(gateway)
     withExtendedLifetime(signals) { dispatchMain() }
@@ -59,14 +69,6 @@ struct Serve: ParsableCommand {
     // Not for the programs that endpoints may run: they would speak in our name.
     for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] { unsetenv(name) }
     return manager
-  }
-
-  /// As many clients as the system allows us: the soft limit is for programs that use select(2).
-  private func raiseDescriptorLimit() {
-    var limit = rlimit()
-    guard getrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0 else { return }
-    limit.rlim_cur = limit.rlim_max
-    setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit)
   }
 }
 

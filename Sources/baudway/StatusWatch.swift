@@ -11,6 +11,8 @@ final class StatusWatch {
   private let asJSON: Bool
   private let screen: LiveScreen?
   private var last: Snapshot?
+  /// What `lines` show, to be laid out anew when the terminal's size changes.
+  private var drawn: (snapshot: Snapshot, since: Snapshot?)?
   private var lines: [String] = []
 
   private static let period: UInt64 = 1_000_000_000
@@ -34,7 +36,10 @@ final class StatusWatch {
       case nil:
         next = max(next + Self.period, monotonicNanoseconds())
         try refresh()
-      case SIGWINCH: break
+      case SIGWINCH:
+        if let (snapshot, last) = drawn {
+          lines = StatusTable(snapshot, since: last, hasColours: hasColours(), within: screen?.size.columns).lines
+        }
       case SIGTSTP:
         screen?.leave()
         signals.suspend()
@@ -47,10 +52,11 @@ final class StatusWatch {
 
   private func refresh() throws {
     let answer: [UInt8]
-    do throws(SystemError) {
-      answer = try ControlClient.ask(ControlRequest.status.line, at: gateway.address, within: .seconds(2))
+    do throws(RunningGateway.Refusal) {
+      answer = try gateway.answer(.status, within: .seconds(2))
     } catch {
       last = nil
+      drawn = nil
       lines = [gateway.refusal(error) + "; asking again"]
       if screen == nil { say(lines[0]) }
       return
@@ -67,7 +73,8 @@ final class StatusWatch {
       lines = ["the gateway answers in a way this version does not understand"]
       return
     }
-    lines = StatusTable(snapshot, since: last, hasColours: hasColours()).lines
+    lines = StatusTable(snapshot, since: last, hasColours: hasColours(), within: screen?.size.columns).lines
+    drawn = (snapshot, last)
     last = snapshot
     if screen == nil { try put((lines.joined(separator: "\n") + "\n\n").utf8) }
   }

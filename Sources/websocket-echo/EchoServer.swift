@@ -37,7 +37,7 @@ final class EchoServer: PollHandler {
     let descriptor = Descriptor(owning: raw)
     try? SocketOptions.set(raw, Int32(IPPROTO_TCP), TCP_NODELAY, 1)
     if let context {
-      SecureArrival(descriptor, context, self, on: poller).start()
+      try? SecureArrival(descriptor, context, self, on: poller).start()
     } else {
       greet(DescriptorStream(descriptor, kind: .tcp(wasDialled: false), on: poller))
     }
@@ -54,9 +54,10 @@ private final class SecureArrival: PollHandler {
   private let server: EchoServer
   private let poller: Poller
 
-  init(_ descriptor: consuming Descriptor, _ context: TLSServerContext, _ server: EchoServer, on poller: Poller) {
+  init(_ descriptor: consuming Descriptor, _ context: TLSServerContext, _ server: EchoServer, on poller: Poller) throws
+  {
     raw = descriptor.raw
-    handshake = TLSHandshake(context, over: raw)
+    handshake = try TLSHandshake(context, over: raw)
     self.descriptor = DescriptorParcel(descriptor)
     self.server = server
     self.poller = poller

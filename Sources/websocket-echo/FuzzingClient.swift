@@ -72,9 +72,9 @@ private final class SecureDeparture: PollHandler {
   init(
     _ descriptor: consuming Descriptor, _ context: TLSClientContext, to name: String, on poller: Poller,
     then done: @escaping (any ByteStream) -> Void
-  ) {
+  ) throws {
     raw = descriptor.raw
-    handshake = TLSHandshake(context, to: name, over: raw)
+    handshake = try TLSHandshake(context, to: name, over: raw)
     self.descriptor = DescriptorParcel(descriptor)
     self.poller = poller
     self.done = done

@@ -273,6 +273,9 @@ class Bench:
         if not commands:
             load.say("connect direct")
             return load, []
+        for helper, sign in subject.helpers(job):
+            processes.start(helper)
+            wait_for(lambda: os.path.exists(sign), f"{helper[0]} is not ready")
         started = [processes.start([*prefix, *command]) for command in commands]
         deadline = time.monotonic() + LISTEN_WITHIN * (4 if prefix else 1)
         while not kernel.listening(job.ports):
@@ -281,6 +284,14 @@ class Bench:
             time.sleep(0.01)
         load.say("connect " + " ".join(map(str, job.ports)))
         return load, [process.pid for process in started]
+
+
+def wait_for(condition, failure):
+    deadline = time.monotonic() + LISTEN_WITHIN
+    while not condition():
+        if time.monotonic() > deadline:
+            raise NotMeasured(failure)
+        time.sleep(0.01)
 
 
 def descriptors():

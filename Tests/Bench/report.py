@@ -2,6 +2,8 @@
 
 import statistics
 
+from cases import Bar
+
 
 class Results:
     """Values by case, metric, subject and round; what could not be measured with its reason."""
@@ -112,15 +114,29 @@ def table(results, cases, subjects, baudway):
 
 
 def against(results, cases, baudway, other):
-    """Two binaries side by side: every row's ratio, for a release against an older one."""
-    rows = [["case", "value", baudway, other, f"{baudway} / {other}"]]
+    """Two binaries side by side: every row's ratio, for a release against an older one. What is exact, such as instructions,
+    may grow by 2 %; what is measured may be worse by 3 %."""
+    rows = [["case", "value", baudway, other, f"{baudway} / {other}", "bar", "met"]]
     for case in cases:
         for metric in case.metrics:
             ratios = results.ratios(case, metric, baudway, other)
-            if ratios:
-                pair = [cell(results, case, metric, name) for name in (baudway, other)]
-                rows.append([case.title, metric.unit, *pair, f"{statistics.median(ratios):.2f}"])
+            if not ratios:
+                continue
+            pair = [cell(results, case, metric, name) for name in (baudway, other)]
+            middle = statistics.median(ratios)
+            text = f"{middle:.3f}" + (f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else "")
+            bar = _bar_against_older(metric)
+            judged = [str(bar), "yes" if bar.met(middle) else "NO"] if bar else ["", ""]
+            rows.append([case.title, metric.unit, *pair, text, *judged])
     return _aligned(rows)
+
+
+def _bar_against_older(metric):
+    if not metric.better:
+        return None
+    if metric.name == "instructions":
+        return Bar("≤", 1.02, None)
+    return Bar("≥", 0.97, None) if metric.better == "more" else Bar("≤", 1.03, None)
 
 
 def notes(results, cases, subjects):

@@ -60,6 +60,8 @@ class Subject:
     transports: tuple = ("plain",)
     peer: bool = True  # one of those that Baudway is measured against
     limits: dict = field(default_factory=dict)  # case name -> why it is not asked
+    # Programs that must run before it, and the file that each makes when it is ready; their CPU is not the subject's.
+    helpers: Callable[[Job], list] = lambda job: []
 
     def version_line(self):
         if not self.version:
@@ -84,7 +86,7 @@ def _relay(path):
 
 def _baudway(path):
     def commands(job):
-        lines = ["version: 1", "log: { level: warning }", "control: { socket: off }"]
+        lines = ["version: 1", "control: { socket: off }"]
         if job.transport in ("tls", "wss"):
             lines.append(f"tls: {{ certificate: {job.certificate}, key: {job.key} }}")
         scheme = "tcp" if job.is_plain else job.transport
@@ -151,15 +153,28 @@ def _socat(job):
     return commands
 
 
+def _log_socket(job):
+    return os.path.join(job.folder, "log.sock")
+
+
+def _log_reader(job):
+    """Reads what a subject sends to syslog, as a daemon would, into a file."""
+    log = os.path.join(job.folder, "messages")
+    return [(["socat", "-u", "-b65536", f"UNIX-RECV:{_log_socket(job)}", f"OPEN:{log},creat,append"], _log_socket(job))]
+
+
 def _haproxy(extra=""):
     def commands(job):
         # Each connection takes two descriptors: with more to spare it would not start with 9,900 clients.
         tls = "" if job.is_plain else f" ssl crt {job.both}"
         lines = [
             "global",
+            f"  log {_log_socket(job)} local0",
             f"  maxconn {job.clients + 10}",
             extra,
             "defaults",
+            "  log global",
+            "  option dontlognull",
             "  mode tcp",
             "  timeout connect 5s",
             "  timeout client 1h",
@@ -189,7 +204,7 @@ load_module /usr/lib/nginx/modules/ngx_stream_module.so;
 daemon off;
 worker_processes auto;
 pid {job.folder}/nginx.pid;
-error_log stderr warn;
+error_log {job.folder}/error.log;
 events {{ worker_connections {max(768, 2 * job.clients + 64)}; }}
 stream {{
 {extra}
@@ -289,8 +304,8 @@ def all_subjects(relay, baudways, count_tuned=False):
             transports=TLS,
         ),
         Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024", transports=TLS),
-        Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads", kinds=("tcp",), transports=TLS),
-        Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto", kinds=("tcp",), transports=TLS),
+        Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads, a line per connection to syslog", kinds=("tcp",), transports=TLS, helpers=_log_reader),
+        Subject("nginx", _nginx(), ["nginx", "-v"], "stream module, workers auto, no access log", kinds=("tcp",), transports=TLS),
         Subject("stunnel", _stunnel, ["stunnel", "-version"], "nodelay", kinds=("tcp",), transports=("tls",)),
         Subject(
             "websockify",
@@ -314,6 +329,7 @@ def all_subjects(relay, baudways, count_tuned=False):
             kinds=("tcp",),
             peer=count_tuned,
             limits=bulk_only,
+            helpers=_log_reader,
         ),
         Subject(
             "nginx-64k",

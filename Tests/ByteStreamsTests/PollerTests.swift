@@ -61,6 +61,28 @@ struct PollerTests {
     func hear(_ text: String) { #expect(Glibc.write(otherRaw, text, text.utf8.count) == text.utf8.count) }
     func hearLast() { #expect(shutdown(otherRaw, Int32(SHUT_WR)) == 0) }
     func lose() { other = nil }
+    func otherDuplicate(to number: Int32) -> Int32 { dup2(otherRaw, number) }
+  }
+
+  @Test("gives up the room of numbers that are in use no more, keeps those that are, and takes higher ones again")
+  func shrinks() throws {
+    let reader = try Reader(notesSpent: false)
+    let poller = reader.poller
+    for _ in 0..<2 {
+      let high = fcntl(0, F_DUPFD_CLOEXEC, 5000)
+      try #require(high >= 5000)
+      let ends = try Reader(notesSpent: false)
+      try #require(ends.otherDuplicate(to: high) >= 0)
+      try poller.add(high, handler: reader, for: [])
+      poller.remove(high)
+      poller.shrink()
+      #expect(poller.room < 5000)
+      poller.remove(high)  // twice is once
+      poller.change(high, to: .readable)
+      close(high)
+    }
+    reader.hear("x")
+    #expect(reader.isTold())
   }
 
   @Test("tells again of what was left, also of an end that came with the last bytes", arguments: [false, true])

@@ -14,7 +14,7 @@ struct RingBufferTests {
     for _ in 0..<3000 {
       if Bool.random(using: &random), ring.room > 0 {
         let chunk = random.bytes(Int.random(in: 0...ring.room, using: &random))
-        _ = ring.fill { run in
+        _ = try ring.fill { run in
           #expect(run.count == ring.room)
           run.copyBytes(from: chunk)
           return .moved(chunk.count)
@@ -22,7 +22,7 @@ struct RingBufferTests {
         expected += chunk
       } else {
         let count = Int.random(in: 0...ring.count, using: &random)
-        _ = ring.drain(limit: count) { run in
+        _ = try ring.drain(limit: count) { run in
           #expect(Array(run) == Array(expected.prefix(count)), "\(random)")
           return .moved(run.count)
         }
@@ -35,39 +35,62 @@ struct RingBufferTests {
   @Test("lets each reader look from a place of his own until the slowest is released")
   func cursors() throws {
     let ring = try RingBuffer(capacity: 7)
-    put([1, 2, 3, 4, 5], into: ring)
-    #expect(ring.look(from: 2) { Array($0) } == [3, 4, 5])
-    #expect(ring.look(from: 1, limit: 2) { Array($0) } == [2, 3])
-    ring.release(upTo: 2)
+    try put([1, 2, 3, 4, 5], into: ring)
+    #expect(try ring.look(from: 2) { Array($0) } == [3, 4, 5])
+    #expect(try ring.look(from: 1, limit: 2) { Array($0) } == [2, 3])
+    try ring.release(upTo: 2)
     #expect(ring.oldest == 2 && ring.head == 5 && ring.room == 4)
-    put([6, 7, 8, 9], into: ring)
+    try put([6, 7, 8, 9], into: ring)
     #expect(ring.room == 0)
-    #expect(ring.look(from: ring.oldest) { Array($0) } == [3, 4, 5, 6, 7, 8, 9])
-    #expect(ring.look(from: ring.head) { $0.count } == 0)
+    #expect(try ring.look(from: ring.oldest) { Array($0) } == [3, 4, 5, 6, 7, 8, 9])
+    #expect(try ring.look(from: ring.head) { $0.count } == 0)
   }
 
   @Test("counts positions on when it starts again elsewhere")
   func positions() throws {
     let ring = try RingBuffer(capacity: 3)
-    put([1, 2, 3], into: ring)
+    try put([1, 2, 3], into: ring)
     ring.restart(at: 1_000_000_007)
     #expect(ring.isEmpty && ring.head == 1_000_000_007 && ring.oldest == 1_000_000_007)
-    put([4, 5], into: ring)
-    #expect(ring.look(from: 1_000_000_008) { Array($0) } == [5])
+    try put([4, 5], into: ring)
+    #expect(try ring.look(from: 1_000_000_008) { Array($0) } == [5])
   }
 
   @Test("keeps nothing when the fill was blocked")
   func blockedFill() throws {
     let ring = try RingBuffer(capacity: 3)
-    #expect(ring.fill { _ in .blocked(until: .readable) } == .blocked(until: .readable))
+    #expect(try ring.fill { _ in .blocked(until: .readable) } == .blocked(until: .readable))
     #expect(ring.isEmpty)
+  }
+
+  @Test("answers a position that it does not keep with a fault, and goes on")
+  func outside() throws {
+    let ring = try RingBuffer(capacity: 7)
+    try put([1, 2, 3, 4], into: ring)
+    try ring.release(upTo: 2)
+    for position: UInt64 in [0, 1, 5, .max] {
+      let fault = #expect(throws: InternalFault.self) { try ring.look(from: position) { $0.count } }
+      #expect(fault?.place == "ring.look" && fault?.text.contains("2 to 4") == true)
+      #expect(throws: InternalFault.self) { try ring.release(upTo: position) }
+    }
+    #expect(throws: InternalFault.self) { try ring.look(from: 2, limit: -1) { $0.count } }
+    #expect(try ring.look(from: 2) { Array($0) } == [3, 4])
+  }
+
+  @Test("answers a stream that moved more than it was offered, or less than nothing, with a fault", arguments: [-1, 5])
+  func impossibleCounts(count: Int) throws {
+    let ring = try RingBuffer(capacity: 7)
+    try put([1, 2, 3], into: ring)
+    #expect(throws: InternalFault.self) { try ring.fill { _ in .moved(count) } }
+    #expect(throws: InternalFault.self) { try ring.drain { _ in .moved(count) } }
+    #expect(ring.count == 3 && ring.room == 4)
   }
 
   @Test("comes back from the pool warm, empty and of the right size")
   func pool() throws {
     let pool = RingPool()
     let ring = try pool.borrow(capacity: 64)
-    put([1, 2], into: ring)
+    try put([1, 2], into: ring)
     pool.giveBack(ring)
     #expect(try pool.borrow(capacity: 128) !== ring)
     let again = try pool.borrow(capacity: 64, at: 9)
@@ -83,8 +106,8 @@ struct RingBufferTests {
     #expect(try pool.borrow(capacity: 128) === other)
   }
 
-  private func put(_ bytes: [UInt8], into ring: RingBuffer) {
-    let answer = ring.fill { run in
+  private func put(_ bytes: [UInt8], into ring: RingBuffer) throws {
+    let answer = try ring.fill { run in
       run.copyBytes(from: bytes)
       return .moved(bytes.count)
     }

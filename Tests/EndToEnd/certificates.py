@@ -108,5 +108,7 @@ class Authority:
         """In one step, as tools that renew certificates do: who watches the file never sees half of it."""
         path, new = self.folder / name, self.folder / f"{name}.new"
         new.write_bytes(content)
+        if name.endswith(".key"):
+            new.chmod(0o600)
         new.rename(path)
         return path

@@ -14,7 +14,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "root: needs root (namespaces, mounts)")
+    config.addinivalue_line("markers", "root(reason): needs root, and what for")
+    config.addinivalue_line("markers", "counts: counts instructions, for minutes, and times nothing; Tests/run has these beside steps like it")
     config.addinivalue_line("markers", "waits: does little but wait, for some seconds; Tests/run has these beside the others")
 
 
@@ -22,8 +23,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(90))
-        if item.get_closest_marker("root") and os.geteuid() != 0:
-            item.add_marker(pytest.mark.skip(reason="needs root: makes network or mount namespaces"))
+        root = item.get_closest_marker("root")
+        if root and os.geteuid() != 0:
+            reason = root.args[0] if root.args else "makes namespaces of the network or of mounts"
+            item.add_marker(pytest.mark.skip(reason=f"needs root: {reason}"))
 
 
 @pytest.fixture

@@ -147,8 +147,11 @@ class Gateway:
 
     def configure(self, config: dict, text=False):
         """Writes the configuration; a running gateway takes it at SIGHUP."""
-        config = {"version": 1, "log": {"format": "text" if text else "json"}, **config}
+        # The log is the tests' eye, so each line is wanted; tests of what it leaves out say `"repeats": "summary"`.
+        log = {"format": "text" if text else "json", "repeats": "all", **config.get("log", {})}
+        config = {"version": 1, **config, "log": log}
         self.path.write_text(json.dumps(config, indent=1))
+        self.path.chmod(0o644)  # whatever the umask: as root a gateway takes none that others may write
         self.expected = listeners(config)
 
     # Life.
@@ -320,7 +323,7 @@ def connect(address: tuple[str, int], receive_buffer: int | None = None) -> sock
 
 def reset(client: socket.socket):
     """Closes with a reset, by a linger of 0 s. A client that closes with a FIN looks like one that only stopped sending:
-    on a quiet shared link the gateway keeps him for another 30 s."""
+    on a quiet shared link the gateway keeps it for another 5 s."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 

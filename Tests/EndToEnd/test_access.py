@@ -198,3 +198,68 @@ def test_a_busy_page_is_hashed_once(hash):
             finish(enter(gateway, basic("ada", "hunter2")).client)
         assert used() - before < 10 * max(once, 0.05), f"{once} s for the first"
         gateway.event("session ended", count=21)
+
+
+def test_a_reload_ends_who_logged_in_by_a_hash_that_has_changed(hash):
+    """Also where the password is the same: who may still know the old one is not to be told from who should."""
+    other = subprocess.run(
+        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+    with Gateway(config(hash)) as gateway:
+        by_password, by_token = enter(gateway, basic("ada", "hunter2")), enter(gateway, bearer("ada"))
+        gateway.configure(config(other.stdout.decode().strip()))
+        gateway.signal(1)
+        assert by_password.close_code() == (1008, "denied")
+        by_token.send(b"x")
+        assert by_token.receive(1) == b"x"
+        for client in (by_password, by_token):
+            finish(client.client)
+
+
+@pytest.mark.waits
+def test_how_long_a_refusal_takes_does_not_tell_users_apart():
+    """An unknown user, and wrong passwords of users with hashes of very different cost."""
+    yescrypt = subprocess.run(
+        [binary(), "hash-password"], input=b"hunter2\n", capture_output=True, timeout=60, check=True).stdout.decode().strip()
+    sha512 = "$6$rounds=1000$saltstringsaltst$" + "a" * 86
+    users = {"yes": {"password": yescrypt}, "sha": {"password": sha512}}
+    checked = {"users": users, "routes": {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}}
+    with Gateway(checked) as gateway:
+        host, port = gateway.address("lab")
+        time.sleep(1)  # the kinds of hashes are measured at the start
+        number = 0
+
+        def refusal(user: str) -> float:
+            nonlocal number
+            number += 1
+            client = socket.socket()
+            client.settimeout(20)
+            client.bind((f"127.0.{number >> 8}.{10 + number % 240}", 0))  # an address that has failed often has to wait
+            client.connect((host, port))
+            start = time.monotonic()
+            with pytest.raises(Status) as status:
+                WebSocket(client, "/lab", basic(user, f"guess {number}"))
+            took = time.monotonic() - start
+            assert status.value.status == 401
+            client.close()
+            return took
+
+        times = {user: [] for user in ("yes", "sha", "nobody")}
+        for _ in range(15):
+            for user in times:
+                times[user].append(refusal(user))
+        medians = {user: sorted(each)[len(each) // 2] for user, each in times.items()}
+        print(medians)
+        assert max(medians.values()) - min(medians.values()) < 0.02, medians
+        assert min(medians.values()) > 0.09
+
+
+def test_check_warns_of_passwords_whose_checks_cost_differently(tmp_path):
+    users = {"a": {"password": "$6$rounds=1000$saltstringsaltst$" + "a" * 86}, "b": {"password": "$6$saltstringsaltst$" + "a" * 86}}
+    path = tmp_path / "config.yaml"
+    routes = {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}
+    path.write_text(json.dumps({"users": users, "routes": routes}))
+    done = subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0 and "$6$rounds=1000, $6$rounds=5000" in done.stderr, done
+    del users["b"]
+    path.write_text(json.dumps({"users": users, "routes": routes}))
+    assert "hashes" not in subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=20).stderr

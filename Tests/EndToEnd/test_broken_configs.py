@@ -48,7 +48,7 @@ TRAPS = {
         "  b:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n", [(None, "/dev/tty")]),
     "a scheme of another build": (
         "  bad:\n    listen: tcp://127.0.0.1:0\n    endpoint: rfc2217://host:4001?baud=9600\n",
-        [(3, "not in this build")]),
+        [(3, "not in Baudway")]),
     "a device address of an Apple system": (
         "  bad:\n    listen: tcp://127.0.0.1:0\n"
         "    endpoint: ble://FFF0/6B4D3F1C-2F41-4D2E-8E9B-0D6C6A4A1B2C\n", [(3, "")]),

@@ -12,6 +12,7 @@ def authority(tmp_path_factory) -> Authority:
 def check(text: str):
     gateway = Gateway({"routes": {}})
     gateway.path.write_text(text)
+    gateway.path.chmod(0o600)  # it may have secrets in it
     done = gateway.command("check", str(gateway.path))
     return done.returncode, done.stderr.replace(f"{gateway.path}:", ""), done.stdout
 
@@ -78,12 +79,12 @@ def test_each_file_of_an_endpoint_that_is_of_no_use_is_named(authority, tmp_path
             assert line.startswith("4:15: routes.lab.endpoint: ") and word in line, (parameters, line)
 
 
-def test_a_bit_rate_in_the_name_of_a_port_is_a_warning():
+def test_settings_in_the_name_of_a_port_are_a_mistake():
     lab = "routes:\n  lab:\n    listen: tcp://127.0.0.1:0\n    endpoint: "
-    for name in ("/dev/ttyUSB0:9600", "/dev/ttyUSB0,9600", "/dev/ttyUSB0,9600,8N1"):
+    for name in ("/dev/ttyUSB0:9600", "/dev/ttyUSB0,9600", "/dev/ttyUSB0,9600,8N1", "/dev/ttyUSB0@9600"):
         code, said, _ = check(f"{lab}tty://{name}\n")
-        assert code == 0 and said.startswith("4:15: routes.lab.endpoint: warning: "), said
-        assert "tty:///dev/ttyUSB0?baud=9600" in said
+        assert code == 78 and said.startswith("4:33: routes.lab.endpoint: '"), said
+        assert "did you mean 'tty:///dev/ttyUSB0?baud=9600'?" in said
     assert check(f"{lab}tty:///dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0\n")[:2] == (0, "")
 
 

@@ -8,10 +8,11 @@ import socket
 import subprocess
 import termios
 import threading
+import time
 
 import pytest
 
-from kit import Pty, Server, binary, receive_all, until
+from kit import Gateway, Pty, Server, binary, receive_all, until
 
 LEAVE = b"\x1d"  # Ctrl-]
 USAGE, UNAVAILABLE, IOERR = 64, 69, 74
@@ -66,6 +67,37 @@ def test_a_serial_port_is_left_when_it_is_silent():
         answering.join(5)
     assert heard == [b"AT\r"]
     assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
+
+
+def test_a_route_that_goes_on_listening_is_left_when_it_is_silent():
+    with Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}) as gateway:
+        url = "tcp://%s:%d" % gateway.address("echo")
+        start = time.monotonic()
+        done = pipe(url, b"hello\n", "--silence", "200ms")
+        assert (done.stdout, done.stderr, done.returncode) == (b"hello\n", b"", 0)
+        assert 0.2 <= time.monotonic() - start < 4, "the route itself ends it after 5 s"
+
+
+def test_silence_counts_from_the_last_byte():
+    def answer(client):
+        receive_all(client)
+        for piece in (b"a", b"b", b"c", b"d"):
+            time.sleep(0.4)
+            client.sendall(piece)
+        with contextlib.suppress(OSError):
+            client.recv(1)
+        time.sleep(8)
+
+    with Server(answer) as server:
+        done = pipe(server.url, b"x", "--silence", "1s", seconds=7)
+    assert (done.stdout, done.returncode) == (b"abcd", 0)
+
+
+def test_without_silence_the_route_ends_it():
+    config = {"routes": {"cat": {"listen": "tcp://127.0.0.1:0", "endpoint": "exec:/bin/cat"}}}
+    with Gateway(config) as gateway:
+        done = pipe("tcp://%s:%d" % gateway.address("cat"), b"hello\n")
+    assert (done.stdout, done.stderr, done.returncode) == (b"hello\n", b"", 0)
 
 
 def test_an_endpoint_that_breaks_is_an_error():

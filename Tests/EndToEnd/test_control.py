@@ -134,7 +134,7 @@ def nobody_runs_it():
         pytest.skip("another user may not run it here")
 
 
-@pytest.mark.root
+@pytest.mark.root("runs a gateway as another user")
 def test_root_asks_another_users_gateway_by_its_name(nobody_runs_it):
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
     with Alone({"routes": {"echo": ECHO}}, prefix=as_nobody) as gateway:
@@ -142,7 +142,7 @@ def test_root_asks_another_users_gateway_by_its_name(nobody_runs_it):
         assert (done.returncode, done.stderr) == (0, ""), done
 
 
-@pytest.mark.root
+@pytest.mark.root("asks as another user")
 def test_who_may_not_ask_is_told_so(nobody_runs_it):
     with Alone({"routes": {"echo": ECHO}}) as abstract, Gateway({"routes": {"echo": ECHO}}) as other:
         for address in (f"@baudway/0/{abstract.path}", f"{other.folder}/control.sock"):
@@ -216,7 +216,7 @@ def test_reload_changes_how_and_what_is_logged():
 def test_a_watched_file_is_read_again(how):
     """As an editor writes it in place, as another renames it over, as Kubernetes swaps the folder behind links."""
     gateway = Gateway({"routes": {"echo": ECHO}}, stopping=False)
-    new = json.dumps({"version": 1, "log": {"format": "json"}, "routes": {"echo": ECHO, "new": ECHO}})
+    new = json.dumps({"version": 1, "log": {"format": "json", "repeats": "all"}, "routes": {"echo": ECHO, "new": ECHO}})
     if how == "swap":
         for name in ("one", "two"):
             (gateway.folder / name).mkdir()
@@ -390,6 +390,29 @@ def test_watch_never_draws_beyond_the_terminal():
             lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\r", b"", picture).split(b"\n")
             assert len(lines) == 10 and all(len(line.decode()) <= 40 for line in lines), lines
             assert re.search(r"… \d+ more lines", lines[-1].decode())
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+def test_watch_cuts_nothing_that_matters(columns):
+    name = "a-route-with-a-name-of-some-length"
+    with Gateway({"routes": {name: {**ECHO, "listen": "tcp://127.0.0.1:0?role=monitor", "endpoint": "sim://nmea?rate=50"}}}) as gateway:
+        with gateway.connect(name) as client:
+            words = [binary(), "status", str(gateway.path), "--watch"]
+            with Terminal(*words, env=gateway.environment, columns=columns) as terminal:
+                client.recv(1)
+                terminal.read_until(re.escape(HOME), count=4)
+                terminal.process.send_signal(signal.SIGINT)
+                terminal.end()
+                picture = terminal.output.split(HOME)[3].split(b"\x1b[J")[0]
+                lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", picture.decode()).split("\n")
+                assert all(len(line) <= columns for line in lines), lines
+                (routes, clients) = [n for n, line in enumerate(lines) if line.split()[:1] in (["ROUTE"], ["SESSION"])][:2]
+                for head, row in ((routes, routes + 1), (clients, clients + 1)):
+                    heads = lines[head].split()
+                    assert {"UP/S", "DOWN/S", "DROPPED"} <= set(heads), lines
+                    assert "a-ro" in lines[row] and "1/8" in lines[routes + 1], lines
+                assert lines[clients + 1].endswith(" monitor"), lines
+                assert re.search(r"127.0.*%d" % client.getsockname()[1], lines[clients + 1]), lines
 
 
 def test_watch_waits_for_a_gateway_that_went():

@@ -106,12 +106,13 @@ def test_more_clients_than_descriptors():
         first = gateway.connect("echo")
         assert round_trip(first, b"before")
         crowd = [connect(gateway.address("echo")) for _ in range(299)]
-        until(lambda: any("EMFILE" in line for line in gateway.lines), 10, "EMFILE in the log")
+        # The last descriptors are kept for devices and for routes without a client: the rest are refused before the kernel does it.
+        kept = "the descriptors that are left are for devices"
+        until(lambda: sum(kept in line for line in gateway.lines) > 20, 10, "refusals in the log")
         # Who is in is served all the same.
         first.sendall(b"during")
         until(lambda: first.recv(6), 5)
-        time.sleep(1.5)  # long enough for a second complaint, were there one
-        assert sum("EMFILE" in line for line in gateway.lines) == 1
+        assert not any("EMFILE" in line for line in gateway.lines)
         for client in [first, *crowd]:
             reset(client)
 

@@ -207,7 +207,7 @@ def test_health_has_files_of_listeners_made_anew_that_somebody_has_removed(folde
         until(healthy, 10)
 
 
-@pytest.mark.root
+@pytest.mark.root("listens as another user")
 def test_health_believes_no_other_user_at_an_abstract_address(folder):
     if os.access("/run/baudway", os.W_OK):
         pytest.skip("auto means /run/baudway here")

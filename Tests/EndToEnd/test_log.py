@@ -1,11 +1,17 @@
 """The log: text and JSON tell the same, one line per event, never a byte of payload."""
+import collections
+import datetime
+import json
 import os
 import re
 
 import pytest
+from certificates import Authority
 from kit import Gateway, connect, parse_json, parse_text, reset, round_trip
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+PROXY = {**ECHO, "link": "per-client"}
+SUMMARY = {"repeats": "summary"}
 STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
 
@@ -79,3 +85,118 @@ def test_a_links_story():
         gateway.event("link closed")
         assert [e["event"] for e in gateway.entries if e["event"].startswith("link")] == ["link open", "link closed"]
         assert gateway.event("link open")["endpoint"] == "sim://echo"
+
+
+# --- what is counted instead of repeated -------------------------------------------------------------------------------
+
+
+def refuse(gateway, route: str, count: int):
+    """Connects so often; each connection is refused, and read to its end."""
+    address = gateway.address(route)
+    for _ in range(count):
+        with connect(address) as client:
+            while client.recv(100):
+                pass
+
+
+@pytest.mark.parametrize("repeats", ["summary", "all"])
+def test_five_thousand_refused_connections(repeats):
+    """By default they are some lines and counts; `repeats: all` has each. `status` counts all of them either way."""
+    closed = {**ECHO, "clients": {"deny": ["127.0.0.0/8"]}}
+    with Gateway({"log": {"repeats": repeats}, "routes": {"closed": closed}}, text=True) as gateway:
+        refuse(gateway, "closed", 5000)
+        shown = json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)
+        assert [route["totals"]["ended"] for route in shown["routes"]] == [{"denied": 5000}]
+        gateway.stop()
+        ended = gateway.events("session ended", reason="denied")
+        counted = gateway.events("connections not served")
+        assert len(ended) + sum(int(entry["denied"]) for entry in counted) == 5000
+        size = sum(len(line) + 1 for line in gateway.lines)
+        if repeats == "all":
+            assert len(ended) == 5000 and not counted
+        else:
+            assert size < 6000, f"{size} bytes of log: {gateway.lines[:30]}"
+            assert {(entry["client"], entry["route"]) for entry in counted} == {("127.0.0.1", "closed")}
+            assert all(entry["count"] == entry["denied"] for entry in counted)
+
+
+def test_connections_that_end_before_they_have_a_place(tmp_path):
+    """A TLS handshake that never comes is no session's, and counts like a refusal."""
+    pair = Authority(tmp_path).issue("localhost", "localhost")
+    tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
+    config = {"log": SUMMARY, "tls": tls, "routes": {"lab": {**ECHO, "listen": "tls://127.0.0.1:0"}}}
+    with Gateway(config) as gateway:
+        for _ in range(300):
+            connect(gateway.address("lab")).close()
+        gateway.event("connections not served")
+        gateway.stop()
+        words = collections.Counter()
+        for entry in gateway.events("session ended"):
+            words[entry["reason"]] += 1
+        for entry in gateway.events("connections not served"):
+            words.update({word: entry[word] for word in ("client-left", "client-lost") if word in entry})
+        assert sum(words.values()) == 300 and set(words) <= {"client-left", "client-lost"}, words
+        assert len(gateway.events("session ended")) == 10
+
+
+def test_the_opening_line_of_a_session_with_a_link_of_its_own():
+    """It comes once the session is 1 s old, with the time when it opened; the end line of a shorter one has its fields."""
+    with Gateway({"log": SUMMARY, "routes": {"proxy": PROXY}}) as gateway:
+        with gateway.connect("proxy") as short:
+            round_trip(short)
+        ended = gateway.event("session ended")
+        listen = "tcp://%s:%d" % gateway.address("proxy")
+        assert ended["listen"] == listen
+        with gateway.connect("proxy") as client:
+            round_trip(client)
+            before = datetime.datetime.now(datetime.timezone.utc)
+            opened = gateway.event("session opened")
+            waited = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(opened["time"])
+            assert opened["listen"] == listen and waited.total_seconds() > 0.9
+            assert datetime.datetime.fromisoformat(opened["time"]) < before
+        ended = gateway.event("session ended", count=2)
+        assert "listen" not in ended and ended["session"] == opened["session"]
+        gateway.stop()
+        assert len(gateway.events("session opened")) == 1
+
+
+def test_the_link_of_one_client_is_logged_at_debug():
+    with Gateway({"log": {**SUMMARY, "level": "debug"}, "routes": {"proxy": PROXY}}) as gateway:
+        with gateway.connect("proxy") as client:
+            round_trip(client)
+        ended = gateway.event("session ended")
+        gateway.event("link closed")
+        for event in ("link opening", "link open", "link closed"):
+            assert gateway.event(event)["level"] == "debug" and gateway.event(event)["session"] == ended["session"]
+
+
+def test_an_absent_device_is_logged_once_and_again_when_the_reason_changes():
+    path = "tty:///tmp/bw-no-such-device-%d" % os.getpid()
+    lab = {"listen": "tcp://127.0.0.1:0", "endpoint": path, "device": {"open": "always", "retry": "10ms..10ms"}}
+    with Gateway({"log": {**SUMMARY, "level": "debug"}, "routes": {"lab": lab}}) as gateway:
+        gateway.event("link opening", count=20)
+        assert len(gateway.events("link waiting")) == 1
+        assert "ENOENT" in gateway.event("link waiting")["error"]
+        name = path.removeprefix("tty://")
+        try:
+            with open(name, "w"):
+                other = gateway.event("link waiting", count=2)
+            assert "ENOENT" not in other["error"]
+            gateway.event("link opening", count=len(gateway.events("link opening")) + 20)
+            assert len(gateway.events("link waiting")) == 2
+        finally:
+            os.unlink(name)
+
+
+def test_repeats_can_be_changed_by_a_reload():
+    closed = {**ECHO, "clients": {"deny": ["127.0.0.0/8"]}}
+    routes = {"routes": {"closed": closed}}
+    with Gateway({"log": SUMMARY, **routes}) as gateway:
+        refuse(gateway, "closed", 30)
+        gateway.configure({"log": {"repeats": "all"}, **routes})
+        assert gateway.command("reload", str(gateway.path)).returncode == 0
+        assert "log.repeats" in gateway.event("reloaded")["changes"]
+        before = len(gateway.events("session ended"))
+        refuse(gateway, "closed", 200)
+        gateway.event("session ended", count=before + 200)
+        assert sum(entry["count"] for entry in gateway.events("connections not served")) == 30 - before

@@ -152,7 +152,7 @@ UNSEEN = re.compile(
     r"expected (a size|a duration|a range of durations|an address|idle:|permission bits|off, or a duration)"
     r"|not '[0-9.-]*'|unknown sim 'ehco'|'7' is n|needs a host")
 # Of shape and name; the rest is about several values together, which is for `check` alone.
-SHAPE = re.compile(r": (expected |unknown |needs |no routes|not in this build|.*is not in this build|'.*' is no URL)")
+SHAPE = re.compile(r": (expected |unknown |needs |no routes|not in Baudway|.*is not in Baudway|'.*' is no URL)")
 
 
 class Judges:
@@ -164,6 +164,7 @@ class Judges:
     def check(self, config, name="config") -> list[str]:
         path = self.folder / f"{name}.yaml"
         path.write_text(as_text(config))
+        path.chmod(0o600)
         done = subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=60)
         told = done.stderr.splitlines()
         assert len(told) < 100, "it tells no more"

@@ -8,11 +8,12 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 
 import pytest
 from certificates import Authority
 from kit import Gateway, Pty, connect, receive, receive_all, round_trip, run_all, until
-from ways import connect_tls, finish, own_address, trusting
+from ways import connect_tls, end_of, finish, own_address, trusting
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +222,7 @@ def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, 
     with Gateway({"routes": {"lab": lab}}) as gateway:
         address, before = gateway.address("lab"), installed(tmp_path)
         (tmp_path / "c.pem").write_text("nothing\n")
-        assert "c.pem" in gateway.event("certificates not renewed")["error"]
+        assert "c.pem" in gateway.event("certificates refused")["error"]
         assert shown(address, authority) == before
         gateway.signal(signal.SIGHUP)
         assert "c.pem" in gateway.event("reloaded")["error"]
@@ -288,7 +289,8 @@ def test_a_certificate_that_is_not_there_is_awaited(authority, server, tmp_path)
     lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
         "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
     with Gateway({"routes": {"lab": lab}}, ready=0) as gateway:
-        assert "c.pem" in gateway.event("listener waiting")["error"]
+        assert "c.pem" in gateway.event("certificates refused")["error"]
+        assert "waits" in gateway.command("status", str(gateway.path)).stdout
         install(server, tmp_path)
         with connect_tls(gateway.address("lab"), trusting(authority)) as client:
             round_trip(client)
@@ -317,3 +319,59 @@ def test_a_reload_moves_listeners_between_kinds_on_one_port(authority, server):
         assert not gateway.events("listener waiting")
         with connect((host, port)) as client:
             round_trip(client)
+
+
+def test_a_broken_certificate_is_logged_once_for_all_its_listeners(authority, server, tmp_path):
+    install(server, tmp_path)
+    files = {"certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}
+    routes = {f"lab-{n}": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": files} for n in range(5)}
+    with Gateway({"routes": routes}) as gateway:
+        for text in ("nothing\n", "nothing at all\n"):
+            (tmp_path / "c.pem").write_text(text)
+            gateway.event("certificates refused")
+            time.sleep(1)  # for lines that must not come
+            for _ in range(2):
+                assert gateway.command("reload", str(gateway.path)).returncode == 78
+        assert len(gateway.events("certificates refused")) == 1
+        install(authority.issue("gw.test", "gw.test"), tmp_path)
+        until(lambda: "not taken" not in gateway.command("status", str(gateway.path)).stdout, 20, "mended", 0.1)
+        assert len(gateway.events("certificates renewed")) <= 2  # certificate and key are two changes
+        (tmp_path / "c.pem").write_text("nothing\n")
+        gateway.event("certificates refused", count=2)
+
+
+def test_who_is_revoked_while_he_is_here_goes_and_others_stay(authority, server, tmp_path):
+    ada, bob = authority.issue("ada"), authority.issue("bob")
+    crl = tmp_path / "crl.pem"
+    crl.write_bytes(authority.revocations().read_bytes())
+    checks = {**tls(server), "client-ca": str(authority.certificate), "crl": str(crl)}
+    config = {"routes": {"lab": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": checks}}}
+    with Gateway(config) as gateway:
+        address = gateway.address("lab")
+        one, other = (connect_tls(address, trusting(authority, who)) for who in (ada, bob))
+        round_trip(one)
+        round_trip(other)
+        authority.revoke(ada)
+        new = tmp_path / "new.pem"
+        new.write_bytes(authority.revocations().read_bytes())
+        new.rename(crl)
+        start = time.monotonic()
+        ended = gateway.event("session ended")
+        assert time.monotonic() - start < 5
+        assert (ended["reason"], ended["user"]) == ("denied", "CN=ada") and "is revoked" in ended["error"]
+        assert end_of(one) == "end"
+        round_trip(other)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            round_trip(connect_tls(address, trusting(authority, ada)))
+        finish(other)
+
+
+def test_who_shows_a_certificate_that_expires_goes_when_it_does(authority, server):
+    soon = authority.issue("soon", days=(-1, 10 / 86400))
+    checks = {**tls(server), "client-ca": str(authority.certificate)}
+    with Gateway({"routes": {"lab": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": checks}}}) as gateway:
+        client = connect_tls(gateway.address("lab"), trusting(authority, soon))
+        round_trip(client)
+        ended = gateway.event("session ended", seconds=20)
+        assert ended["reason"] == "denied" and "has expired" in ended["error"] and 0.5 < float(ended["seconds"]) < 15
+        assert end_of(client) == "end"

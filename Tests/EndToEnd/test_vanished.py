@@ -66,7 +66,7 @@ def hosts():
 
 
 @pytest.mark.waits
-@pytest.mark.root
+@pytest.mark.root("makes hosts: namespaces of the network")
 @pytest.mark.timeout(120)
 def test_place_and_descriptor_are_free(hosts, figure):
     """All kinds at once, each on a route of its own, so that one wait serves for all."""

@@ -329,9 +329,29 @@ def crashed():
     for count, number in enumerate((signal.SIGSEGV, signal.SIGKILL), start=2):
         before = pid()
         os.kill(before, number)
-        soon(10, lambda: restarted(before, count))
+        soon(20, lambda: restarted(before, count))
         soon(5, speaks)
     drop_in("")
+
+
+def waits_longer():
+    run("systemctl", "stop", "baudway")
+    run("systemctl", "start", "baudway")
+    assert (prop("TasksMax"), prop("LimitCORE")) == ("4096", "0")
+    waits = []
+    for count, wait in enumerate((2, 4, 8), start=1):
+        before, start = pid(), time.monotonic()
+        os.kill(before, signal.SIGKILL)
+        soon(wait + 10, lambda: restarted(before, count))
+        waits.append(time.monotonic() - start)
+        assert wait - 0.2 <= waits[-1] < wait + 3, waits
+    # What somebody stops and starts by hand starts at once.
+    run("systemctl", "stop", "baudway")
+    assert not os.path.exists("/run/baudway")
+    start = time.monotonic()
+    run("systemctl", "start", "baudway")
+    assert time.monotonic() - start < 1.5
+    return ", ".join(f"{wait:.1f} s" for wait in waits)
 
 
 def not_restarted():
@@ -494,6 +514,7 @@ def main():
     check("a port that is pulled and put back")(lambda: replugged(device))
     check("a hung process is ended by the watchdog and started again")(hung)
     check("a crashed one is started again")(crashed)
+    check("after repeated crashes it waits longer before the next start")(waits_longer)
     check("a mistake in the configuration is exit code 78 and no restart")(not_restarted)
     check("sockets that systemd holds: the first client starts it")(activated)
     check("and who comes while it is away waits there for it")(held)

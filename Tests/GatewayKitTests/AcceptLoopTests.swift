@@ -74,6 +74,39 @@ struct AcceptLoopTests {
     }
   }
 
+  @Test(
+    "says once that another who has its socket has shut it down, and asks it no more",
+    arguments: [SHUT_RD, SHUT_RDWR], [true, false])
+  func shutDown(how: Int, isLocal: Bool) throws {
+    let rig = try AcceptRig(isLocal: isLocal)
+    let other = rig.duplicate
+    defer { close(other) }
+    try #require(shutdown(other, Int32(how)) == 0)
+    rig.run(for: 50)
+    #expect(rig.lost == ["EINVAL"] && rig.told.isEmpty)
+    let turns = rig.turns
+    rig.run(for: 100)
+    #expect(rig.turns - turns < 5)  // or it would be told of it in each
+    rig.loop?.stop()
+  }
+
+  @Test("takes a number that is no socket of its own any more for a loss, and leaves it open")
+  func foreign() throws {
+    let rig = try AcceptRig()
+    let other = rig.duplicate
+    defer { close(other) }
+    let file = open("/dev/null", O_RDONLY)
+    try #require(dup2(file, rig.number) >= 0)
+    let client = try rig.connect()
+    rig.run(for: 50)
+    #expect(rig.lost == ["ENOTSOCK"])
+    rig.loop = nil
+    #expect(fcntl(rig.number, F_GETFD) >= 0)
+    close(rig.number)
+    close(file)
+    client.close()
+  }
+
   @Test("hands over one client per event and all of them in the end")
   func all() throws {
     let rig = try AcceptRig()
@@ -98,22 +131,42 @@ private final class AcceptRig {
   private(set) var accepted: [FarEnd] = []
   private(set) var addresses: [SocketAddress?] = []
   private(set) var told: [String] = []
+  private(set) var lost: [String] = []
 
-  init() throws {
-    let socket = try Descriptor.socket(.ipv4)
-    guard let any = SocketAddress(numeric: "127.0.0.1", port: 0), any.withSockaddr({ bind(socket.raw, $0, $1) }) == 0,
-      listen(socket.raw, 128) == 0, let address = try SocketAddress.local(of: socket.raw)
-    else { throw SystemError("listen") }
-    self.address = address
+  init(isLocal: Bool = false) throws {
+    let socket = try isLocal ? Self.local() : Self.network()
+    guard listen(socket.raw, 128) == 0 else { throw SystemError("listen") }
+    address = isLocal ? Self.anywhere : try #require(try SocketAddress.local(of: socket.raw))
+    number = socket.raw
     poller = try Poller(clock: LaneClock { [unowned self] in monotonicNanoseconds() + skew }) { _ in }
     loop = try AcceptLoop(
       socket, on: poller, farewell: "baudway: out of descriptors",
       outOfDescriptors: { [unowned self] in told.append($0.name) },
+      lost: { [unowned self] in lost.append($0.name) },
       accepted: { [unowned self] descriptor, address in
         accepted.append(FarEnd(descriptor, isSocket: true))
         addresses.append(address)
       })
   }
+
+  private static let anywhere = SocketAddress(ipv4: [127, 0, 0, 1], port: 0)
+
+  private static func network() throws -> Descriptor {
+    let socket = try Descriptor.socket(.ipv4)
+    guard anywhere.withSockaddr({ bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    return socket
+  }
+
+  private static func local() throws -> Descriptor {
+    let socket = Descriptor(owning: linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0))
+    let name = UnixAddress.abstract("baudway-test/\(getpid())/\(UInt64.random(in: 0 ... .max))")
+    guard try name.withSockaddr({ bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    return socket
+  }
+
+  private(set) var turns = 0
+  private(set) var number: Int32 = -1
+  var duplicate: Int32 { dup(number) }
 
   func connect() throws -> FarEnd { try connectTCP(address) }
 
@@ -125,6 +178,8 @@ private final class AcceptRig {
   /// Plays the lane for so many milliseconds.
   func run(for milliseconds: UInt64) {
     let end = monotonicNanoseconds() + milliseconds * 1_000_000
-    while monotonicNanoseconds() < end { _ = poller.turn(waiting: 5) }
+    while monotonicNanoseconds() < end {
+      if poller.turn(waiting: 5) { turns += 1 }
+    }
   }
 }

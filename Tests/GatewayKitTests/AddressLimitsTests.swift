@@ -90,6 +90,27 @@ struct AddressLimitsTests {
     #expect((0..<6).map { _ in rate.admits(here, at: 9 * second) }.filter(\.self).count == 4)
   }
 
+  @Test("make room for one of few by one of many: by the last that waits, or the one that was greeted longest")
+  func room() throws {
+    var limits = AddressLimits(most: 2)
+    let (many, few, new) = (try address("192.0.2.1"), try address("192.0.2.2"), try address("192.0.2.3"))
+    #expect(limits.toMakeRoom(for: new, oldest: 99) == 99)  // all stand where nobody knows who they are
+    for number in 1...4 as ClosedRange<UInt64> { _ = limits.enter(number, from: many, at: number) }
+    _ = limits.enter(5, from: few, at: 5)
+    #expect(limits.toMakeRoom(for: new, oldest: nil) == 4 && limits.toMakeRoom(for: few, oldest: nil) == 4)
+    #expect(limits.toMakeRoom(for: many, oldest: nil) == nil)
+    #expect(limits.leave(4, from: many) == nil)
+    #expect(limits.leave(3, from: many) == nil)
+    #expect(limits.toMakeRoom(for: new, oldest: nil) == 1 && limits.toMakeRoom(for: nil, oldest: nil) == 1)
+    #expect(limits.leave(1, from: many) == nil)
+    #expect(limits.toMakeRoom(for: new, oldest: 7) == 7)  // one of each: the oldest of all
+    #expect(limits.toMakeRoom(for: few, oldest: 7) == nil)
+    #expect(limits.leave(2, from: many) == nil)
+    #expect(limits.leave(5, from: few) == nil)
+    limits.shrink()
+    #expect(limits.toMakeRoom(for: new, oldest: nil) == nil && limits.count == 0)
+  }
+
   @Test("of a rate keep a bounded number of addresses")
   func bounded() throws {
     var rate = ConnectRate(limit: 1)

@@ -31,7 +31,9 @@ struct ConfigFileTests {
     #expect(route.endpoint == (try EndpointURL("sim://echo")))
     let clients = Config.Clients(
       max: 8, whenFull: .refuse, writers: .all, takeover: .refuse, slow: .automatic, buffer: 65536, backlog: 0,
-      idleTimeout: nil, keepalive: true, notices: true, allow: nil, deny: [], banner: nil)
+      idleTimeout: nil, halfClose: .seconds(5), keepalive: true, notices: true, refuseHttp: true, perAddress: 7,
+      allow: nil, deny: [],
+      banner: nil)
     #expect(route.clients == clients)
     let device = Config.Device(
       open: .onDemand, linger: .zero, absent: .hold, retry: .milliseconds(250) ... .seconds(30),

@@ -1,5 +1,5 @@
 // Golden configs: each file holds a config, a line `----`, and what is said about it: its problems, or the table that
-// `check` prints. A first line `# listeners: ws` lets schemes be listened on that this build lacks. With GOLDEN_UPDATE in the environment the second part is written anew, to be read and committed.
+// `check` prints; of those whose name begins with "warned", its warnings. A first line `# listeners: ws` lets schemes be listened on that this build lacks. With GOLDEN_UPDATE in the environment the second part is written anew, to be read and committed.
 
 import Glibc
 import StreamBroker
@@ -30,7 +30,8 @@ struct ConfigGoldenTests {
     let path = "\(Self.folder)/\(name)"
     let content = try String(decoding: readBytes(path), as: UTF8.self)
     let divider = try #require(content.firstRange(of: "----\n"))
-    let answer = Self.answer(to: String(content[..<divider.lowerBound]))
+    let text = String(content[..<divider.lowerBound])
+    let answer = name.hasPrefix("warned") ? try Self.warnings(of: text) : Self.answer(to: text)
     if getenv("GOLDEN_UPDATE") != nil { try writeText(content[..<divider.upperBound] + answer, to: path) }
     #expect(answer == content[divider.upperBound...])
     #expect(name.hasPrefix("good") == answer.hasPrefix("version: 1\n"))
@@ -82,8 +83,18 @@ struct ConfigGoldenTests {
   }
 
   private static func answer(to text: String) -> String {
-    do throws(ConfigProblems) { return try read(text).table } catch { return "\(error)\n" }
+    do throws(ConfigProblems) { return try read(text).table } catch { return withoutVersion("\(error)\n") }
   }
+
+  private static func warnings(of text: String) throws -> String {
+    let reader = ConfigReader(
+      file: "config.yaml", broker: Gateway.broker, in: Surroundings(environment: environment, directory: "."))
+    let root = try #require(try YAMLParser.parse(Array(text.utf8)))
+    let warnings = try ConfigBuilder.examine(root, reader, opensFiles: false).warnings
+    return withoutVersion(warnings.map { "\($0)\n" }.joined())
+  }
+
+  private static func withoutVersion(_ text: String) -> String { text.replacing(Version.name, with: "Baudway VERSION") }
 }
 
 func readBytes(_ path: String) throws -> [UInt8] {

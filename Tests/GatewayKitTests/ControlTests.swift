@@ -87,7 +87,9 @@ struct ControlTests {
     }
   }
 
-  @Test("lets another user ask at a path that his group may use, and nobody else", .enabled(if: geteuid() == 0))
+  @Test(
+    "lets another user ask at a path that his group may use, and nobody else",
+    .enabled(if: geteuid() == 0, "only root can be another user, too"))
   func group() async throws {
     let path = Self.path("group")
     try await serve(.path(path)) { () throws in
@@ -283,7 +285,9 @@ struct ControlTests {
     }
   }
 
-  @Test("answers its own user and root at an abstract address, and nobody else", .enabled(if: geteuid() == 0))
+  @Test(
+    "answers its own user and root at an abstract address, and nobody else",
+    .enabled(if: geteuid() == 0, "only root can be another user, too"))
   func otherUser() async throws {
     let address = ControlAddress.abstract("baudway-test-user-\(getpid())")
     try await serve(address) { () throws in

@@ -73,10 +73,18 @@ struct DeviceTests {
     Row(before: draining + [.wanted, .dismissed], event: .drained, step: .close, state: .closed),
     Row(before: open + [.changed], event: .drained, step: .open, state: .opening),
     Row(before: open + [.changed, .unwanted], event: .drained, step: .close, state: .closed),
-    // Told while opening was under way: the next try comes soon, however many failed before.
+    // Told while opening was under way: the next try comes at once, however many failed before.
     Row(
-      before: waiting + [.retryIsDue, .failed, .retryIsDue, .nodeAppeared], event: .failed, step: .wait(first),
+      before: waiting + [.retryIsDue, .failed, .retryIsDue, .nodeAppeared], event: .failed, step: .wait(.zero),
       state: .waiting),
+    Row(before: [], event: .freed, step: .nothing, state: .closed),
+    Row(before: opening, event: .freed, step: .nothing, state: .opening),
+    Row(before: open, event: .freed, step: .nothing, state: .open),
+    Row(before: waiting, event: .freed, step: .open, state: .opening),
+    Row(before: draining, event: .freed, step: .nothing, state: .draining),
+    // What one was told of is forgotten by the time another comes.
+    Row(before: opening + [.freed, .unwanted, .wanted], event: .failed, step: .wait(first), state: .waiting),
+    Row(before: opening + [.freed, .opened], event: .lost, step: .wait(first), state: .waiting),
     // A node that appeared begins the count anew.
     Row(before: waiting + [.nodeAppeared], event: .failed, step: .wait(first), state: .waiting),
     Row(before: waiting + [.retryIsDue], event: .failed, step: .wait(first * 2), state: .waiting),
@@ -92,14 +100,76 @@ struct DeviceTests {
     #expect(step == row.step && device.state == row.state)
   }
 
-  @Test("that has come while it was being opened is tried again soon, however long pauses are to be")
+  @Test("that has come while it was being opened is tried again at once, however long pauses are to be")
   func came() {
     var device = Device(Device.Policy(retry: .seconds(90) ... .seconds(90)))
     #expect(device.handle(.wanted) == .open)
     #expect(device.handle(.nodeAppeared) == .nothing)
-    #expect(device.handle(.failed, jitter: 0) == .wait(.seconds(1)))
+    #expect(device.handle(.failed, jitter: 0) == .wait(.zero))
     #expect(device.handle(.retryIsDue) == .open)
     #expect(device.handle(.failed, jitter: 0) == .wait(.seconds(90)))
+  }
+
+  @Test("that another program lets go of is tried after 0, 20, 100 and 500 ms, and then as before")
+  func freed() {
+    var device = Device(Device.Policy(retry: .seconds(90) ... .seconds(90)))
+    _ = device.handle(.wanted)
+    #expect(device.handle(.failed, jitter: 0) == .wait(.seconds(90)))
+    for round in UInt64(1)...3 {
+      let now = round * 10_000_000_000
+      #expect(device.handle(.freed, now: now) == .open)
+      for pause in [20, 80, 400] {
+        #expect(device.handle(.failed, jitter: 0, now: now) == .wait(.milliseconds(pause)))
+        #expect(device.handle(.retryIsDue, now: now) == .open)
+      }
+      #expect(device.handle(.failed, jitter: 0, now: now) == .wait(.seconds(90)))
+    }
+    // Told during a try: that one may have come too early.
+    #expect(device.handle(.retryIsDue, now: 40_000_000_000) == .open && device.handle(.freed) == .nothing)
+    #expect(device.handle(.failed, jitter: 0, now: 40_000_000_000) == .wait(.zero))
+  }
+
+  @Test(
+    "is tried at most five times a second for all that others do with it",
+    arguments: [Device.Event.freed, .nodeAppeared])
+  func eagerly(news: Device.Event) {
+    var device = Device(Device.Policy(retry: .seconds(90) ... .seconds(90)))
+    var tries: [UInt64] = []
+    var alarm = UInt64.max
+    func follow(_ step: Device.Step, at now: UInt64) {
+      switch step {
+      case .open: tries.append(now)
+      case .wait(let pause): alarm = now + UInt64(pause / .nanoseconds(1))
+      default: break
+      }
+    }
+    follow(device.handle(.wanted), at: 0)
+    for millisecond in UInt64(0)..<5000 {
+      let now = millisecond * 1_000_000
+      if device.state == .opening { follow(device.handle(.failed, jitter: 0, now: now), at: now) }
+      follow(device.handle(news, now: now), at: now)
+      if alarm <= now {
+        alarm = .max
+        follow(device.handle(.retryIsDue, now: now), at: now)
+      }
+    }
+    for (index, time) in tries.enumerated().dropFirst(5) { #expect(time - tries[index - 5] >= 1_000_000_000) }
+    #expect((20...26).contains(tries.count), "\(tries)")
+  }
+
+  @Test("that has carried bytes begins with the shortest pause again, however soon it was lost")
+  func carried() {
+    var device = Device(Device.Policy(retry: Self.retry))
+    _ = device.handle(.wanted)
+    for _ in 0..<20 {
+      _ = device.handle(.failed)
+      _ = device.handle(.retryIsDue)
+    }
+    _ = device.handle(.opened)
+    let held = Duration.milliseconds(200)
+    #expect(device.handle(.lost, jitter: 0, heldFor: held, hasCarried: true) == .wait(Self.first))
+    #expect(device.handle(.retryIsDue) == .open && device.handle(.opened) == .nothing)
+    #expect(device.handle(.lost, jitter: 0, heldFor: held, hasCarried: false) == .wait(Self.first * 2))
   }
 
   static let lingeringRows: [Row] = [
@@ -209,7 +279,7 @@ struct DeviceTests {
     var random = SeededRandom()
     let events: [Device.Event] = [
       .wanted, .unwanted, .dismissed, .lingerIsOver, .drained, .opened, .failed, .lost, .changed, .retryIsDue,
-      .nodeAppeared,
+      .nodeAppeared, .freed,
     ]
     var device = Device(Device.Policy(retry: Self.retry, linger: .seconds(1), endsClients: endsClients))
     for _ in 0..<100_000 {
@@ -230,7 +300,7 @@ struct DeviceTests {
     case .drain: [.open, .lingering].contains(before) && after == .draining
     case .close: before == .draining && after == .closed
     case .stopWaiting: before == .waiting && after == .closed
-    case .wait(let pause): after == .waiting && pause > .zero && pause <= .seconds(30)
+    case .wait(let pause): after == .waiting && pause >= .zero && pause <= .seconds(30)
     case .giveUp: false  // there is a retry
     case .nothing: before == after || (before == .opening && after == .open)
     }

@@ -55,9 +55,8 @@ struct GuestHTTPTests {
   private static let refusals: [(request: [UInt8], status: Int, word: Ending.Word, said: String)] = [
     (Array("nonsense\r\n\r\n".utf8), 400, .protocolError, ""),
     (Array("GET /lab HTTP/1.1\r\nHost: x\r\n\r\n".utf8), 426, .protocolError, "answered 426"),
-    (upgradeRequest("/other"), 404, .denied, "no route has the path '/other'"),
     (Array("HEAD /lab HTTP/1.1\r\nHost: x\r\n\r\n".utf8), 405, .protocolError, "answered 405"),
-    (upgradeRequest("/lab", ["Origin: http://evil.test"]), 403, .denied, "answered 403"),
+    (upgradeRequest("/lab", ["Origin: http://evil.test"]), 403, .denied, "websocket.origins"),
     (upgradeRequest(), 401, .loginFailed, "nothing that says who it is"),
     (upgradeRequest(["Authorization: Bearer wrong-wrong-wrong"]), 401, .loginFailed, "unknown user or token"),
     (upgradeRequest(["Authorization: Bearer token-of-bob-0123"]), 403, .denied, "not let in here"),
@@ -78,16 +77,66 @@ struct GuestHTTPTests {
     }
   }
 
-  @Test("whose page was led here by a name of its own (DNS rebinding) lacks what users have to show")
-  func rebound() async throws {
-    let page = upgradeRequest("/lab", host: "evil.test", ["Origin: http://evil.test"])
-    for (users, status) in [(GuestRig.users, 401), ("", 101)] {  // without users, it is a page of the same origin
-      try await withRoute(rig.config(Self.listen, top: users)) { story, _ in
-        let client = try connectTCP(story.address())
-        try client.send(page)
-        #expect(String(decoding: try client.receive(upTo: 1000), as: UTF8.self).hasPrefix("HTTP/1.1 \(status) "))
-        client.close()
+  @Test(
+    "who asks for a path that is nobody's is told so and counted, and is no session of a route",
+    arguments: ["GET", "HEAD"])
+  func noSuchPath(method: String) async throws {
+    try await withRoute(rig.config(Self.listen)) { story, _ in
+      let client = try connectTCP(story.address())
+      let request = String(decoding: upgradeRequest("/other"), as: UTF8.self)
+      try client.send(Array((method + request.dropFirst(3)).utf8))
+      let answer = String(decoding: try client.receiveToEnd(), as: UTF8.self)
+      #expect(answer.hasPrefix("HTTP/1.1 404 ") && answer.hasSuffix("\r\n\r\n") == (method == "HEAD"))
+      let said = try story.wait { events in
+        events.lazy.compactMap {
+          if case .requestRefused(let label, let fault) = $0 { "\(label.listener) \(fault)" } else { nil }
+        }.first
       }
+      #expect(said.hasPrefix("ws://127.0.0.1:") && said.hasSuffix("no route has the path '/other'"))
+      // One that is served, behind it: had there been an ending, it would have been told by now.
+      let other = try connectTCP(story.address())
+      try other.send(upgradeRequest())
+      _ = try story.sessions(atLeast: 1)
+      #expect(story.reports.isEmpty)
+      client.close()
+      other.close()
+    }
+  }
+
+  @Test(
+    "whose page was led here by a name of its own (DNS rebinding) is refused; under a name of ours it is served",
+    arguments: [
+      ("evil.test:8080", "", 403), ("evil.test:8080", "websocket: { hosts: ['evil.test'] }", 101),
+      ("evil.test", "websocket: { origins: ['http://evil.test'] }", 101), ("gw.test", "", 403),
+      ("localhost:1", "", 101),
+      ("127.0.0.1:1", "", 101), ("[::1]:1", "", 101), ("board.lab.test", "", 101),
+    ])
+  func rebound(host: String, route: String, status: Int) async throws {
+    let page = upgradeRequest("/lab", host: host, ["Origin: http://\(host)"])
+    try await withReception(rig.config(Self.listen, route: route)) { story, _, reception in
+      try ask(reception) { $0.machineNames = ["board", "board.lab.test"] }
+      let client = try connectTCP(story.address())
+      try client.send(page)
+      let answer = String(decoding: try client.receive(upTo: 1000), as: UTF8.self)
+      #expect(answer.hasPrefix("HTTP/1.1 \(status) "))
+      guard status == 403 else { return client.close() }
+      #expect(answer.contains("websocket.hosts"))
+      let ending = try story.reports(atLeast: 1)[0].ending
+      #expect(ending.word == .denied && (ending.cause as? GreetingFault)?.counter == "web-host")
+      client.close()
+    }
+  }
+
+  @Test(
+    "whose page came by a name in our certificate is served, and by another is not",
+    arguments: [("gw.test", 101), ("evil.test", 403)])
+  func certified(host: String, status: Int) async throws {
+    let rig = rig
+    try await withRoute(rig.config("wss://127.0.0.1:0/lab")) { story, _ in
+      let client = try rig.connectTLS(story.address(), rig.manner())
+      try client.send(upgradeRequest("/lab", host: host, ["Origin: https://\(host)"]))
+      #expect(String(decoding: try client.receive(upTo: 1000), as: UTF8.self).hasPrefix("HTTP/1.1 \(status) "))
+      client.close()
     }
   }
 

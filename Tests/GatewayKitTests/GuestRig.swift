@@ -21,13 +21,15 @@ struct GuestRig: Sendable {
   }
 
   /// A route 'x' that echoes. `tls` beside certificate and key, `route` and `top` as the file says it.
-  func config(_ listen: String, tls: String = "", route: String = "", top: String = "") throws -> Config.Route {
+  func config(
+    _ listen: String, tls: String = "", endpoint: String = "sim://echo", route: String = "", top: String = ""
+  ) throws -> Config.Route {
     let isSecure = listen.hasPrefix("tls:") || listen.hasPrefix("wss:")
     let own = "certificate: '\(folder / "server.pem")', key: '\(folder / "server.key")'"
     let items = [isSecure ? "tls: { \(([own] + (tls.isEmpty ? [] : [tls])).joined(separator: ", ")) }" : "", route]
     let file = """
       \(top)
-      routes: { x: { \((["listen: '\(listen)', endpoint: 'sim://echo'"] + items.filter { !$0.isEmpty }).joined(separator: ", ")) } }
+      routes: { x: { \((["listen: '\(listen)', endpoint: '\(endpoint)'"] + items.filter { !$0.isEmpty }).joined(separator: ", ")) } }
 
       """
     return try #require(try ConfigFile.read(Array(file.utf8)).routes.first)

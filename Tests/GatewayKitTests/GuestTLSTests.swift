@@ -144,6 +144,27 @@ struct GuestTLSTests {
     }
   }
 
+  @Test("for whom there is no memory ends as internal, and the next is served")
+  func memory() async {
+    await #expect(processExitsWith: .success) {
+      try #require(OpenSSLMemory.takeOver())
+      let rig = try GuestRig()
+      try await withRoute(rig.config("tls://127.0.0.1:0")) { story, _ in
+        let address = try story.address()
+        let isShort = try OpenSSLMemory.run(short: 0) {
+          let client = try connectTCP(address)
+          #expect(try story.reports(atLeast: 1)[0].ending.word == .internal)
+          client.close()
+        }
+        #expect(isShort)
+        let client = try rig.connectTLS(address, rig.manner())
+        try client.send([7])
+        #expect(try client.receive(exactly: 1) == [7])
+        client.close()
+      }
+    }
+  }
+
   /// A client of the proxy's is served, and is the first of all whom anything is told of.
   private func expectEcho(_ story: Story, _ host: String) throws {
     let client = try connectTCP(story.address())

@@ -8,24 +8,115 @@ import Testing
 
 @Suite("A session on a shared link", .timeLimit(.minutes(1)))
 struct SharedEndingsTests {
-  @Test("goes on hearing after its client has finished sending, until 30 s without output")
-  func halfClosed() throws {
-    let rig = try HubRig()
-    let client = ScriptedStream(reads: [.bytes([1, 2]), .ended], takesAll: true)
+  /// A client that has sent two bytes and its FIN, on a device that takes all.
+  private func halfClosed(_ rig: HubRig, writes: [ScriptedStream.Step] = []) throws -> (
+    session: Session, client: ScriptedStream, endpoint: ScriptedStream
+  ) {
+    let client = ScriptedStream(reads: [.bytes([1, 2]), .ended], writes: writes, takesAll: true)
     client.holdsBytes = true
     let session = rig.join(client)
     let endpoint = ScriptedStream(takesAll: true)
     rig.hub.attach(endpoint)
     rig.wakeReader(client)
-    #expect(endpoint.written == [1, 2] && !endpoint.finishedWriting && session.isHalfClosed)
-    rig.advance(by: .seconds(29), step: .seconds(1))
+    #expect(endpoint.written == [1, 2] && !endpoint.finishedWriting)
+    return (session, client, endpoint)
+  }
+
+  @Test("receives for as long after its FIN, or the last byte sent to it, as half-close says, and no longer")
+  func halfClosed() throws {
+    let rig = try HubRig()
+    let (session, client, endpoint) = try halfClosed(rig)
+    #expect(session.isHalfClosed)
+    rig.advance(by: .seconds(4))
     endpoint.willRead(.moved(7))
     rig.wakeReader(endpoint)
-    rig.advance(by: .seconds(30), step: .seconds(1))
+    rig.advance(by: .milliseconds(4980))
     #expect(rig.ending(of: session) == nil && client.written == pattern(0..<7))
-    rig.advance(by: .seconds(31), step: .seconds(1))
-    #expect(rig.ending(of: session) == .clientLeft)
+    rig.advance(by: .milliseconds(40))
+    #expect(rig.ending(of: session) == .clientLeft, "5 s after the byte, and not in whole 5 s after the FIN")
     #expect(session.up == 2 && session.down == 7 && session.dropped == 0)
+  }
+
+  @Test("ends 5 s after its FIN where nothing is sent to it")
+  func halfClosedInSilence() throws {
+    let rig = try HubRig()
+    let (session, _, _) = try halfClosed(rig)
+    rig.advance(by: .milliseconds(4980))
+    #expect(rig.ending(of: session) == nil)
+    rig.advance(by: .milliseconds(40))
+    #expect(rig.ending(of: session) == .clientLeft)
+  }
+
+  @Test("ends with its FIN where half-close is off, but has first what was kept for it")
+  func halfCloseOff() throws {
+    let rig = try HubRig(halfClose: nil)
+    #expect(rig.ending(of: try halfClosed(rig).session) == .clientLeft)
+    let slow = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
+    let session = rig.join(slow)
+    let endpoint = ScriptedStream(reads: [.moved(3)], takesAll: true)
+    _ = rig.hub.detach()
+    rig.hub.attach(endpoint)
+    rig.wakeReader(endpoint)
+    slow.willRead(.ended)
+    rig.wakeReader(slow)
+    #expect(rig.ending(of: session) == nil && session.leaving?.word == .clientLeft)
+    rig.wakeWriter(slow)
+    #expect(rig.ending(of: session) == .clientLeft && slow.written.count == 3 && session.dropped == 0)
+  }
+
+  @Test("has half a minute after its FIN while output waits for it: a socket that is closed would answer with a reset")
+  func halfClosedAndSlow() throws {
+    let rig = try HubRig()
+    let (session, client, endpoint) = try halfClosed(rig, writes: [.blocked(until: .writable)])
+    endpoint.willRead(.moved(7))
+    rig.wakeReader(endpoint)
+    rig.advance(by: .seconds(27))
+    #expect(rig.ending(of: session) == nil)
+    rig.wakeWriter(client)
+    #expect(client.written == pattern(0..<7))
+    rig.advance(by: .milliseconds(4980))
+    #expect(rig.ending(of: session) == nil)
+    rig.advance(by: .milliseconds(40))
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 0)
+
+    let (other, _, again) = try halfClosed(rig, writes: [.blocked(until: .writable)])
+    again.willRead(.moved(7))
+    rig.wakeReader(again)
+    rig.advance(by: .seconds(29))
+    #expect(rig.ending(of: other) == nil)
+    rig.advance(by: .seconds(2))
+    #expect(rig.ending(of: other) == .clientLeft && other.dropped == 7, "it took none of it")
+  }
+
+  @Test("follows another half-close that a reload brings", arguments: [Duration.seconds(60), .seconds(1), nil])
+  func halfCloseReloaded(other: Duration?) throws {
+    let rig = try HubRig()
+    let (session, _, _) = try halfClosed(rig)
+    rig.advance(by: .milliseconds(500))
+    var policy = rig.hub.policy
+    policy.halfClose = other
+    rig.hub.update(policy)
+    #expect(rig.ending(of: session) == (other == nil ? .clientLeft : nil))
+    guard let other else { return }
+    rig.advance(by: other - .milliseconds(520))
+    #expect(rig.ending(of: session) == nil)
+    rig.advance(by: .milliseconds(40))
+    #expect(rig.ending(of: session) == .clientLeft)
+  }
+
+  @Test("ends with device.drain where the device takes nothing of what it sent before its FIN")
+  func stuckDevice() throws {
+    let rig = try HubRig(drain: .seconds(5))
+    let client = ScriptedStream(reads: [.moved(20), .ended])
+    client.holdsBytes = true
+    let session = rig.join(client)
+    rig.hub.attach(ScriptedStream(writes: [.blocked(until: .writable)]))
+    rig.wakeReader(client)
+    #expect(session.pump.sourceEnded && !session.isHalfClosed && session.finishedAt != nil)
+    rig.advance(by: .milliseconds(4980))
+    #expect(rig.ending(of: session) == nil)
+    rig.advance(by: .milliseconds(40))
+    #expect(rig.ending(of: session) == .clientLeft && session.dropped == 20, "not half a minute, or 5 s, later")
   }
 
   @Test("has its input delivered after its client left, as long as that makes progress")

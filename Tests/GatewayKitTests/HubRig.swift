@@ -26,13 +26,15 @@ final class HubRig: HubDelegate {
   /// With `isRealTime` deadlines follow the machine's clock.
   init(
     isShared: Bool = true, buffer: Int = 64, backlog: Int = 0, slow: Config.Clients.Slow = .automatic,
-    dropsUnheard: Bool = true, drain: Duration = .seconds(5), writers: Config.Clients.Writers = .all,
+    dropsUnheard: Bool = true, drain: Duration = .seconds(5), halfClose: Duration? = .seconds(5),
+    writers: Config.Clients.Writers = .all,
     takeover: Config.Clients.Takeover = .refuse, packets: Config.Packets? = nil, isRealTime: Bool = false
   ) throws {
     poller = try Poller(clock: isRealTime ? .monotonic : clock.clock) { _ in }
     let policy = Hub.Policy(
       isShared: isShared, buffer: buffer, backlog: backlog, slow: slow,
-      dropsUnheard: dropsUnheard, drain: drain, writers: writers, takeover: takeover, packets: packets)
+      dropsUnheard: dropsUnheard, drain: drain, halfClose: halfClose, writers: writers, takeover: takeover,
+      packets: packets)
     hub = Hub(policy, on: poller, delegate: self)
   }
 

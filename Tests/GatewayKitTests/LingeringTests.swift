@@ -35,6 +35,23 @@ struct LingeringTests {
     #expect(stream.isClosed)
   }
 
+  @Test("reads no more than it may of one that sends without end")
+  func endless() {
+    let stream = ScriptedStream(reads: [.moved(10 << 20)])
+    lingering.close(stream, otherSideFinished: false, readingAtMost: Lingering.mostBeforeSession)
+    var reads = 0
+    while !stream.isClosed, reads < 1000 {
+      tell(stream, .hasBytesAvailable)
+      reads += 1
+    }
+    #expect(stream.isClosed && reads == (256 << 10) / 16384)
+    // One that had a session is read as long as its time is.
+    let other = ScriptedStream(reads: [.moved(10 << 20)])
+    lingering.close(other, otherSideFinished: false)
+    for _ in 0..<600 { tell(other, .hasBytesAvailable) }
+    #expect(!other.isClosed)
+  }
+
   @Test("closes at once when the other side has finished, or can't be told")
   func atOnce() {
     let finished = ScriptedStream()

@@ -25,9 +25,11 @@ final class ScriptedConnector: Connector {
   nonisolated(unsafe) weak var watch: ScriptedWatch?
   nonisolated(unsafe) private(set) var watchedAfter: SystemError?
 
-  func watch(on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void) -> (any DeviceWatch)? {
+  func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping (DeviceNews) -> Void
+  ) -> (any DeviceWatch)? {
     watchedAfter = cause
-    if let node { return NodeWatch(path: node, on: poller, changed: changed) }
+    if let node { return NodeWatch(path: node, on: poller) { changed(.appeared) } }
     let watch = ScriptedWatch(changed)
     self.watch = watch
     return watch
@@ -44,11 +46,14 @@ final class ScriptedConnector: Connector {
 }
 
 final class ScriptedWatch: DeviceWatch {
-  let changed: () -> Void
+  let changed: (DeviceNews) -> Void
   private(set) var isCancelled = false
+  private(set) var tries: [Int32?] = []
 
-  init(_ changed: @escaping () -> Void) { self.changed = changed }
+  init(_ changed: @escaping (DeviceNews) -> Void) { self.changed = changed }
   func cancel() { isCancelled = true }
+  func tryBegins() { tries.append(nil) }
+  func tryFailed(_ cause: SystemError?) { tries.append(cause?.errno) }
 }
 
 /// The same as `ScriptedConnector`, with times of its own; it says which it was given.
@@ -105,16 +110,19 @@ final class LinkRig: LinkDelegate {
   private var clients: [any ByteStream] = []
   private let isShared: Bool
   private let buffer: Int
+  private let packets: Config.Packets?
 
   init(
-    isShared: Bool = true, buffer: Int = 64, connector: ScriptedConnector = ScriptedConnector(),
-    on poller: Poller? = nil, _ change: (inout Config.Device) -> Void = { _ in }
+    isShared: Bool = true, buffer: Int = 64, packets: Config.Packets? = nil,
+    connector: ScriptedConnector = ScriptedConnector(), on poller: Poller? = nil,
+    _ change: (inout Config.Device) -> Void = { _ in }
   ) throws {
     let clock = clock.clock
     self.poller = try poller ?? Poller(clock: clock) { _ in }
     self.connector = connector
     self.isShared = isShared
     self.buffer = buffer
+    self.packets = packets
     lingering = Lingering(on: self.poller)
     link = Link(try settings(change), on: self.poller, lingering: lingering, delegate: self)
   }
@@ -131,6 +139,7 @@ final class LinkRig: LinkDelegate {
     route.link = isShared ? .shared : .perClient
     route.clients.buffer = buffer
     route.device = device
+    route.packets = packets
     return RouteSettings(route, connector: connector ?? self.connector)
   }
 

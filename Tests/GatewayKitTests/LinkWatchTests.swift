@@ -1,6 +1,7 @@
 // What wakes a link that waits, beside its timer, and whose time it is that ends an opening.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 import StreamTestKit
 import Testing
@@ -17,16 +18,56 @@ struct LinkWatchTests {
     rig.openings[0].fail()
     let watch = try #require(rig.connector.watch)
     #expect(rig.connector.watchedAfter?.errno == 2)
-    watch.changed()
+    watch.changed(.appeared)
     #expect(rig.openings.count == 2)
-    watch.changed()  // that try may have come too early
+    watch.changed(.appeared)  // that try may have come too early
     rig.openings[1].fail()
-    rig.pass(.seconds(20))
+    rig.pass(.zero)
     #expect(rig.openings.count == 3 && rig.connector.watch === watch && !watch.isCancelled)
     rig.openings[2].succeed(ScriptedStream())
     #expect(watch.isCancelled && rig.link.status == .open)
-    watch.changed()
+    watch.changed(.appeared)
     #expect(rig.openings.count == 3)
+  }
+
+  @Test("tells what it watches of its own tries, and tries four times when another program lets go of the device")
+  func freed() throws {
+    let rig = try LinkRig { $0.retry = .seconds(20) ... .seconds(30) }
+    rig.join(ScriptedStream())
+    rig.openings[0].fail(EBUSY)
+    let watch = try #require(rig.connector.watch)
+    #expect(rig.connector.watchedAfter?.errno == EBUSY && watch.tries.isEmpty)
+    watch.changed(.freed)
+    for (count, pause) in [(2, 20), (3, 80), (4, 400)] {
+      #expect(rig.openings.count == count)
+      rig.openings[count - 1].fail(EBUSY)
+      rig.pass(.milliseconds(pause - 1))
+      #expect(rig.openings.count == count)
+      rig.pass(.milliseconds(1))
+    }
+    #expect(rig.openings.count == 5 && watch.tries == [nil, EBUSY, nil, EBUSY, nil, EBUSY, nil])
+  }
+
+  @Test(
+    "that is lost 0.2 s after it opened is tried after its shortest pause if bytes went over it",
+    arguments: [true, false])
+  func lostSoon(hasCarried: Bool) throws {
+    let rig = try LinkRig()
+    let client = ScriptedStream(takesAll: true)
+    rig.join(client)
+    for _ in 0..<12 {
+      rig.openings.last?.fail()
+      rig.pass(.seconds(30))
+    }
+    let device = ScriptedStream(
+      reads: hasCarried ? [.moved(3), .blocked(until: .readable), .ended] : [.blocked(until: .readable), .ended])
+    rig.openings.last?.succeed(device)
+    rig.wakeReader(device)
+    rig.pass(.milliseconds(200))
+    for _ in 0..<3 { rig.wakeReader(device) }
+    #expect(rig.words.last == "waiting")
+    let pause = try #require(rig.pauses.last)
+    #expect(hasCarried ? pause <= .milliseconds(250) : pause > .seconds(20))
   }
 
   @Test("watches no more when nobody waits")

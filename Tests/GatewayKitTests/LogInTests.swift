@@ -71,10 +71,16 @@ struct LogInTests {
     private(set) var logIns: LogIns!
     var answers: [String] = []
 
-    init(atOnce: Int = .max) throws {
+    var measured: [(hashes: [Secret], done: (Duration) -> Void)] = []
+
+    init(atOnce: Int = .max, floor: Duration = .zero) throws {
       poller = try Poller(clock: clock.clock) { _ in }
-      logIns = LogIns(
-        on: poller, passwords: Passwords(atOnce: atOnce) { [unowned self] in questions.append(($0, $1)) })
+      let passwords = Passwords(atOnce: atOnce) { [unowned self] in
+        questions.append(($0, $1))
+      } measure: { [unowned self] in
+        measured.append(($0, $1))
+      }
+      logIns = LogIns(on: poller, passwords: passwords, floor: floor)
     }
 
     @discardableResult
@@ -158,6 +164,70 @@ struct LogInTests {
         "failed: credentials that can't be read",
       ])
     #expect(rig.logIns.failed == 5)
+  }
+
+  @Test("that lets nobody in is answered after one time, whatever was wrong and however long finding out took")
+  func floor() throws {
+    let rig = try Rig(floor: .milliseconds(100))
+    rig.begin(password, from: "10.0.0.1")
+    rig.begin(.password(user: "eve", Secret("secret")), from: "10.0.0.2")
+    rig.begin(.token(Secret("wrong-wrong-wrong")), from: "10.0.0.3")
+    rig.begin(nil, from: "10.0.0.4")
+    rig.begin(.password(user: "ada", Secret("x")), [], from: "10.0.0.5")  // nobody has a password here
+    rig.questions[1].done(false)
+    rig.pass(.milliseconds(60))
+    rig.questions[0].done(false)
+    rig.pass(.milliseconds(39))
+    #expect(rig.answers == [])
+    rig.pass(.milliseconds(1))
+    #expect(rig.answers.count == 5 && rig.answers.allSatisfy { $0.hasPrefix("failed") })
+    // One that takes longer waits for the next multiple; one that is right, or says nothing, for nothing.
+    rig.begin(.password(user: "ada", Secret("y")), from: "10.0.0.6")
+    rig.pass(.milliseconds(110))
+    rig.questions[2].done(false)
+    rig.begin(password, from: "10.0.0.7")
+    rig.questions[3].done(true)
+    rig.begin(Credential.none, from: "10.0.0.8")
+    #expect(Array(rig.answers[5...]) == ["ada writer", "asks"])
+    rig.pass(.milliseconds(89))
+    #expect(rig.answers.count == 7)
+    rig.pass(.milliseconds(1))
+    #expect(rig.answers.count == 8)
+  }
+
+  @Test("of a known user who has nothing to do here takes as long as one that fails")
+  func floorOfDenied() throws {
+    let rig = try Rig(floor: .milliseconds(100))
+    var bob = rig.ada
+    bob.roles = []
+    rig.begin(token, [bob], from: "10.0.0.1")
+    rig.begin(password, [bob], from: "10.0.0.2")
+    rig.questions[0].done(true)
+    rig.pass(.milliseconds(99))
+    #expect(rig.answers == [])
+    rig.pass(.milliseconds(1))
+    #expect(rig.answers == ["denied ada", "denied ada"])
+  }
+
+  @Test("waits as long as the slowest kind of hash makes necessary, and what is cancelled tells nothing")
+  func measuring() throws {
+    let rig = try Rig(floor: .milliseconds(100))
+    let hashes = [Secret("$y$j9T$a$b"), Secret("$6$a$b")]
+    rig.logIns.follow(hashes)
+    rig.logIns.follow(hashes)
+    #expect(rig.measured.count == 1 && rig.measured[0].hashes == hashes)
+    rig.measured[0].done(.milliseconds(20))
+    #expect(rig.logIns.floor == .milliseconds(100))
+    rig.logIns.follow([hashes[0]])
+    rig.measured[1].done(.milliseconds(120))
+    #expect(rig.logIns.floor == .milliseconds(240))
+    rig.logIns.follow([])
+    rig.measured[2].done(.seconds(60))
+    #expect(rig.logIns.floor == .seconds(4))
+    let attempt = rig.begin(.token(Secret("wrong-wrong-wrong")))
+    rig.logIns.cancel(attempt)
+    rig.pass(.seconds(10))
+    #expect(rig.answers == [])
   }
 
   @Test("from where others have failed waits, right or wrong, but for what was right a moment ago")
@@ -269,6 +339,16 @@ struct CryptHashTests {
     #expect(CryptHash.verify(Secret("Hello world!"), against: Secret(hash)))
     #expect(!CryptHash.verify(Secret("Hello world"), against: Secret(hash)))
   }
+
+  @Test(
+    "says its method and its cost",
+    arguments: [
+      ("$y$j9T$F5Jx5fExrKuPp53xLKQ..1$X3DX6M94c7o.9agCG9G317fhZg9SqC.5i5rd.RhAtQ7", "$y$j9T"),
+      ("$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl", "$6$rounds=5000"),
+      ("$6$rounds=10000$saltstringsaltst$OW1", "$6$rounds=10000"), ("$5$salt$x", "$5$rounds=5000"),
+      ("$2b$10$abcdefghijklmnopqrstuv", "$2b$10"), ("$7$CU..../....salt$x", "$7$CU..../...."), ("$1$x$y", nil),
+    ])
+  func kind(hash: String, kind: String?) { #expect(CryptHash.kind(of: hash) == kind) }
 
   @Test(
     "is whole, and of a method of today",

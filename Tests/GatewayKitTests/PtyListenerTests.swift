@@ -10,7 +10,9 @@ import Testing
 
 @Suite("A pty listener", .timeLimit(.minutes(1)))
 struct PtyListenerTests {
-  @Test("gives the port the mode, owner and group of its URL", .enabled(if: geteuid() == 0))
+  @Test(
+    "gives the port the mode, owner and group of its URL",
+    .enabled(if: geteuid() == 0, "only root gives nodes to other users"))
   func rights() async throws {
     try await servePty("sim://echo", query: "?mode=0622&owner=4711&group=nogroup") { path, _, _ in
       var status = stat()
@@ -65,6 +67,26 @@ struct PtyListenerTests {
       try #require(unlink(path) == 0)
       lookAfterPlaces(of: route)
       try expectEcho(openPort(path), 4)
+    }
+  }
+
+  @Test("is had by the next program after one that had it for itself alone, with root's rights and without")
+  func exclusive() async throws {
+    try await servePty("sim://echo") { path, story, _ in
+      for round in 1...5 {
+        // The link of the one before leads to a pty for a moment that can't be had.
+        var port: FarEnd?
+        try until {
+          port = try? openPort(path)
+          return port != nil
+        }
+        let program = try #require(port)
+        try expectEcho(program, UInt8(round))
+        let descriptor = try program.take()
+        #expect(ioctl(descriptor.raw, UInt(TIOCEXCL), 0) == 0)
+        _ = consume descriptor
+        #expect(try story.reports(atLeast: round)[round - 1].ending.word == .clientLeft)
+      }
     }
   }
 

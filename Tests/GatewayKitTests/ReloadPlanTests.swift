@@ -31,6 +31,7 @@ struct ReloadPlanTests {
     ("listen: 'tcp://127.0.0.1:0?role=monitor', endpoint: 'sim://echo'", ["listen"]),
     ("listen: 'tcp://127.0.0.1:0', endpoint: 'sim://sink'", ["endpoint"]),
     ("\(echo), clients: { max: 3 }", ["clients.max"]),
+    ("\(echo), clients: { half-close: 1s, per-address: 3 }", ["clients.half-close", "clients.per-address"]),
     ("\(echo), clients: { when-full: queue, idle-timeout: 5m }", ["clients.when-full", "clients.idle-timeout"]),
     ("\(echo), clients: { writers: one, takeover: newest }", ["clients.writers", "clients.takeover"]),
     (

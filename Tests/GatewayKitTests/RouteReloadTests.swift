@@ -115,7 +115,9 @@ struct RouteReloadTests {
       let address = try story.address()
       var clients: [FarEnd] = []
       for (number, isOn) in [true, false, true].enumerated() {
-        try update(route, routeConfig("clients: { keepalive: \(isOn) }", endpoint: "sim://echo"))
+        // Without the screen, the client's stream is the socket's.
+        let text = "clients: { keepalive: \(isOn), refuse-http: no }"
+        try update(route, routeConfig(text, endpoint: "sim://echo"))
         clients.append(try connectTCP(address))
         _ = try story.sessions(atLeast: number + 1)
         let options = try ask(route) { route in

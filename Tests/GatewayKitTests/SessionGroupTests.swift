@@ -64,6 +64,14 @@ struct BannerTests {
     #expect(Banner("{client}", route: "", endpoint: "").bytes(for: local) == Array("a local client".utf8))
   }
 
+  @Test("has escapes as device.on-open has them, in whatever quotes YAML has it")
+  func escapes() {
+    let local = Arrival.Label(address: nil, listener: "unix:///x")
+    for text in ["AT\r\n{route}\u{1B}\\x7Broute}", #"AT\r\n{route}\x1B\x7Broute}"#, "AT\n{route}\u{1B}\\x7broute}"] {
+      #expect(Banner(text, route: #"a\n"#, endpoint: "").bytes(for: local) == Array("AT\r\na\\n\u{1B}{route}".utf8))
+    }
+  }
+
   @Test("comes before all else, also when the client takes it a few bytes at a time")
   func first() throws {
     let rig = try GroupRig(#"clients: { banner: "on {route}, {client}\n" }"#)

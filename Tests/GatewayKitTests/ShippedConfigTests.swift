@@ -37,7 +37,7 @@ struct ShippedConfigTests {
     return "routes: { \(items.joined(separator: ", ")) }"
   }
 
-  @Test("is right in what it has commented out, but for what is not in this build")
+  @Test("is right in what it has commented out, but for what this version lacks")
   func comments() {
     let lines = text.split(separator: "\n", omittingEmptySubsequences: false).map { line in
       let indent = line.prefix { $0 == " " }
@@ -46,7 +46,7 @@ struct ShippedConfigTests {
     }
     let problems = #expect(throws: ConfigProblems.self) { try read(lines.joined(separator: "\n")) }
     #expect(problems?.list.count ?? 0 > 0)
-    for problem in problems?.list ?? [] { #expect(problem.message.hasSuffix("not in this build"), "\(problem)") }
+    for problem in problems?.list ?? [] { #expect(problem.message.hasSuffix("not in \(Version.name)"), "\(problem)") }
   }
 
   @Test("names every key of the table")

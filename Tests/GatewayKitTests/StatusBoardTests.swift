@@ -34,6 +34,27 @@ struct StatusBoardTests {
     #expect(!board.isHealthy)
   }
 
+  @Test("counts refusals by their reason, also in words and in JSON")
+  func refusals() throws {
+    let label = Arrival.Label(address: nil, listener: "tcp://:1")
+    let ended = { (ending: Ending) in
+      StatusEvent.sessionEnded(route: "a", number: 1, label, SessionReport(ending: ending))
+    }
+    let board = board(
+      ended(Ending(.denied, HTTPRequestFault())), ended(Ending(.denied, HTTPRequestFault())), ended(Ending(.denied)),
+      .requestRefused(label, GreetingFault.noSuchPath("/x")),
+      ended(Ending(.clientLost, SystemError("read", ECONNRESET))))
+    #expect(board.refused == ["http-request": 2, "no-such-path": 1])
+    var snapshot = Snapshot(
+      version: "1", process: 1, nanoseconds: 1_000_000_000, isHealthy: true, refused: board.refused)
+    let json = try JSONReader.read((snapshot.opening + Snapshot.closing).utf8)
+    #expect(json["refused"]?.description == #"{"http-request":2,"no-such-path":1}"#)
+    #expect(Snapshot(json) == snapshot)
+    #expect(StatusTable(snapshot, hasColours: false).lines.contains("refused: 2 http-request, 1 no-such-path"))
+    snapshot.refused = [:]
+    #expect(!StatusTable(snapshot, hasColours: false).lines.contains { $0.hasPrefix("refused") })
+  }
+
   @Test("knows each listener's state, in the order of the configuration")
   func states() {
     let board = board(

@@ -120,6 +120,10 @@ struct StatusLogTests {
       .linkDropped(route: "gps", endpoint: "tty:///dev/x", bytes: 12),
       "warning link drops route=gps endpoint=tty:///dev/x dropped=12"
     ),
+    (
+      .clientLink(route: "gps", number: 17, endpoint: "tcp://10.0.0.1:23", .open),
+      "debug session 17 link open route=gps endpoint=tcp://10.0.0.1:23"
+    ),
     (.writerChanged(route: "gps", from: 17, to: 18), "info writer changed route=gps from=17 to=18"),
     (.writerChanged(route: "gps", from: nil, to: 18), "info writer changed route=gps to=18"),
     (
@@ -245,6 +249,74 @@ struct StatusLogTests {
       #expect(dropped > 0 && kept <= 2 * 8192 + 1000)  // waiting, on their way, in the pipe
       #expect(kept + dropped == total)
     }
+  }
+}
+
+extension StatusLogTests {
+  @Test("writes what it counted a second later, without another event")
+  func summary() async throws {
+    try await onOwnThread {
+      let pipe = try Pipe()
+      let write = try pipe.takeWriteEnd()
+      let raw = write.raw
+      let log = Self.log(.text, level: .info, to: raw)
+      let refused = SessionReport(ending: Ending(.denied))
+      for number in 1...500 {
+        log.observe(.sessionEnded(route: "gps", number: UInt64(number), Self.label, refused))
+      }
+      var text = ""
+      while !text.contains("count="), let more = pipe.readSome() { text += more }
+      #expect(text.contains(" info connections not served route=gps client=127.0.0.1 count=490 denied=490\n"))
+      #expect(text.split(separator: "\n").count == 11)
+      _ = consume write
+    }
+  }
+
+  @Test("writes what waits when it is flushed")
+  func flushed() async throws {
+    var label = Self.label
+    label.hasOwnLink = true
+    let refused = SessionReport(ending: Ending(.full))
+    let events = (1...12).map { StatusEvent.sessionEnded(route: "gps", number: $0, label, refused) }
+    let lines = try await lines(.text, level: .info, [.sessionOpened(route: "gps", number: 99, label)] + events)
+    #expect(lines.count == 12)
+    #expect(lines.contains { $0.contains("session 99 opened") })
+    #expect(lines.contains { $0.contains("count=2 full=2") })
+  }
+
+  @Test("takes on another 'repeats' with a new configuration")
+  func repeats() async throws {
+    let refused = SessionReport(ending: Ending(.full))
+    let events = (1...30).map { StatusEvent.sessionEnded(route: "gps", number: $0, Self.label, refused) }
+    let all = ReloadReport(log: Config.Log(level: .info, format: .text, repeats: .all))
+    let lines = try await lines(.text, level: .info, events + [.reloaded(all)] + events)
+    #expect(lines.count == 42)
+    #expect(lines[10].contains("count=20 full=20"))
+    #expect(lines[11].contains("info reloaded"))
+  }
+
+  // What is promised is 2 µs on an idle machine, in a release.
+  @Test("costs the lane that hands over an event little")
+  func cost() async throws {
+    try await onOwnThread {
+      let pipe = try Pipe()
+      let write = try pipe.takeWriteEnd()
+      let raw = write.raw
+      let log = Self.log(.text, level: .info, to: raw)
+      let event = StatusEvent.sessionEnded(route: "gps", number: 17, Self.label, Self.report)
+      let count = 300  // their lines fit into the pipe
+      let before = Self.threadTime()
+      for _ in 0..<count { log.observe(event) }
+      #expect((Self.threadTime() - before) / count < 20_000)
+      log.flush()
+      _ = consume write
+    }
+  }
+
+  private static func threadTime() -> Int {
+    var time = timespec()
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time)
+    return time.tv_sec * 1_000_000_000 + time.tv_nsec
   }
 }
 

@@ -16,7 +16,9 @@ struct UnixListenerTests {
     return lstat(path, &status) == 0 ? status : nil
   }
 
-  @Test("gives its file the mode, owner and group of its URL", .enabled(if: geteuid() == 0))
+  @Test(
+    "gives its file the mode, owner and group of its URL",
+    .enabled(if: geteuid() == 0, "only root gives nodes to other users"))
   func rights() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "gps.sock"
@@ -159,6 +161,20 @@ struct UnixListenerReloadTests {
   }
 }
 
+/// All names in a folder, also hidden ones.
+private func opendirNames(_ path: String) -> [String] {
+  guard let folder = opendir(path) else { return [] }
+  defer { closedir(folder) }
+  var names: [String] = []
+  while let entry = readdir(folder) {
+    let name = withUnsafePointer(to: &entry.pointee.d_name) {
+      $0.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
+    }
+    if name != ".", name != ".." { names.append(name) }
+  }
+  return names
+}
+
 @Suite("A unix socket's file")
 struct UnixDoorTests {
   private let folder: TemporaryFolder
@@ -247,5 +263,49 @@ struct UnixDoorTests {
     }
     #expect(failure?.description == "look up user nobody.here: there is none of this name here")
     #expect(access(path, F_OK) != 0)
+  }
+
+  /// What another user may do who may write to the folder, between bind(2) and the change of the file's rights.
+  static let exchanges = ["a link to a file", "a hard link to a file", "a socket with another name", "nothing"]
+
+  @Test("is never another one's that has taken its name: that keeps its mode, and its place", arguments: exchanges)
+  func exchanged(kind: String) throws {
+    let secret = folder / "secret"
+    Glibc.close(creat(secret, 0o600))
+    let other = try UnixDoor.open(folder / "other", NodeOwnership(mode: 0o600), queue: 1)
+    let failure = #expect(throws: OpenFailure.self) {
+      try UnixDoor.open(path, NodeOwnership(mode: 0o666), queue: 1) {
+        switch kind {
+        case "a link to a file": #expect(symlink(secret, folder / "new") == 0)
+        case "a hard link to a file": #expect(link(secret, folder / "new") == 0)
+        case "a socket with another name": #expect(link(folder / "other", folder / "new") == 0)
+        default: #expect(unlink(path) == 0)
+        }
+        if kind != "nothing" { #expect(rename(folder / "new", path) == 0) }
+      }
+    }
+    #expect(failure?.description.contains("somebody has") == true, "\(String(describing: failure))")
+    for name in ["secret", "other"] {
+      var status = stat()
+      #expect(stat(folder / name, &status) == 0 && status.st_mode & 0o777 == 0o600)
+    }
+    var status = stat()
+    #expect((lstat(path, &status) == 0) == (kind != "nothing"))
+    other.removeFile()
+  }
+
+  @Test("stays when it takes the place of ours just as that is removed")
+  func exchangedAtTheEnd() throws {
+    #expect(symlink("/nowhere", folder / "new") == 0)
+    Glibc.close(creat(path, 0o600))
+    var looks = 0
+    let isRemoved = try OpenFolder.remove(path) { name in
+      looks += 1
+      if looks > 1 { return name.target == nil }
+      #expect(rename(folder / "new", path) == 0)
+      return true
+    }
+    #expect(!isRemoved && looks == 2 && OpenFolder.Name(path).target == "/nowhere")
+    #expect(opendirNames(folder.path) == ["door"])
   }
 }

@@ -35,7 +35,10 @@ struct ConformanceTests {
   func pty() async throws { try await StreamConformance(ProgramRig(folder: TemporaryFolder())).run() }
 
   @Test("exec: keeps what a stream promises")
-  func exec() async throws { try await StreamConformance(ExecRig(folder: TemporaryFolder())).run() }
+  func exec() async throws {
+    try ProgramGuard.shared.start()  // which keeps a descriptor for good
+    try await StreamConformance(ExecRig(folder: TemporaryFolder())).run()
+  }
 
   @Test("sim: keeps what a stream promises")
   func sim() async throws { try await StreamConformance(SimRig()).run() }

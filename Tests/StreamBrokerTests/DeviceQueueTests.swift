@@ -1,5 +1,6 @@
 import ByteStreams
 import Dispatch
+import Glibc
 import StreamTestKit
 import Synchronization
 import Testing
@@ -61,6 +62,86 @@ struct DeviceQueueTests {
       #expect(account.undone.load(ordering: .relaxed) == 1)
     }
     lane.stop()
+  }
+
+  @Test("is the same for whoever comes next as long as anything on it is unfinished, though nobody has it any more")
+  func outlivesItsUsers() async throws {
+    let name = "outlivesItsUsers"
+    let (hang, account) = (DispatchSemaphore(value: 0), Account())
+    do {
+      let first = DeviceQueue.of(name)
+      first.queue.async {
+        hang.wait()
+        account.undone.store(1, ordering: .sequentiallyConsistent)
+      }
+    }
+    for _ in 0..<2 {  // the second finds what the first has left
+      DeviceQueue.of(name).queue.async {
+        account.opened.add(account.undone.load(ordering: .sequentiallyConsistent), ordering: .sequentiallyConsistent)
+      }
+    }
+    #expect(DeviceQueue.isKnown(name) && account.opened.load(ordering: .sequentiallyConsistent) == 0)
+    hang.signal()
+    #expect(await eventually { account.opened.load(ordering: .sequentiallyConsistent) == 2 })
+    // And no list grows.
+    #expect(await eventually { !DeviceQueue.isKnown(name) })
+  }
+
+  @Test("counts openings that hang also for whoever comes next")
+  func attemptsThatHang() async throws {
+    let name = "attemptsThatHang"
+    let hang = DispatchSemaphore(value: 0)
+    try await onLane { lane in
+      for _ in 0..<2 {
+        DeviceQueue.of(name).open("it", on: lane.poller) {
+          hang.wait()
+          return .success(1)
+        } undo: { _ in
+        } _: { (_: Result<Int, OpenFailure>) in
+        }.cancel()
+      }
+      var refusal: OpenFailure?
+      _ = DeviceQueue.of(name).open("it", on: lane.poller) {
+        .success(1)
+      } undo: { _ in
+      } _: { (result: Result<Int, OpenFailure>) in
+        if case .failure(let failure) = result { refusal = failure }
+      }
+      #expect(refusal?.advice?.contains("earlier attempts still hang") == true)
+      hang.signal()
+      hang.signal()
+      #expect(await eventually { !DeviceQueue.isKnown(name) })
+    }
+  }
+
+  @Test("is kept by the stream of a port, and by its close, after the connector has gone")
+  func streams() async throws {
+    let pair = try TTYPair()
+    let url = try EndpointURL("tty://\(pair.path)")
+    let hang = DispatchSemaphore(value: 0)
+    try await onLane { lane in
+      let stream = try await Broker(Schemes.standard).open("tty://\(pair.path)", on: lane)
+      #expect(DeviceQueue.isKnown(url.place))
+      DeviceQueue.of(url.place).queue.async { hang.wait() }
+      stream.close()
+      // A new route opens the port while the close hangs.
+      let next = Gate()
+      var failure: OpenFailure?
+      let connector = try TTYConnector(url)
+      let opening = connector.open(on: lane.poller, discardingInput: false) { result in
+        switch result {
+        case .success(let stream): stream.close()
+        case .failure(let error): failure = error
+        }
+        next.open()
+      }
+      usleep(50_000)
+      hang.signal()
+      await next.wait(on: lane)
+      #expect(failure == nil, "both ran side by side")
+      withExtendedLifetime(opening) {}
+    }
+    #expect(await eventually { !DeviceQueue.isKnown(url.place) })
   }
 
   /// Blocks the lane it is called on.

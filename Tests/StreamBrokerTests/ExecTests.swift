@@ -100,6 +100,67 @@ struct ExecTests {
     #expect(end?.description == "/bin/false exited with status 1")
   }
 
+  @Test("is never said to have ended well by guess where SIGCHLD is ignored: its status is told, or unknown")
+  func ignoredSignal() async {
+    await #expect(processExitsWith: .success) {
+      signal(SIGCHLD, SIG_IGN)
+      _exit(try await firstGuess())
+    }
+  }
+
+  @Test("is never said to have ended well by guess where others wait for all children: its status is told, or unknown")
+  func reapedByOthers() async {
+    await #expect(processExitsWith: .success) {
+      DispatchQueue(label: "others").async {
+        while true { if waitpid(-1, nil, 0) < 0 { usleep(100) } }
+      }
+      _exit(try await firstGuess())
+    }
+  }
+
+  // MARK: - Its guard
+
+  @Test("is known to the guard by its group until nobody of that is left, and by nobody's number afterwards")
+  func guarded() async throws {
+    try await onLane { lane in
+      let stream = try await broker.open(shell("echo $$; read line"), on: lane)
+      let pid = try #require(try await stream.readNumber(on: lane))
+      #expect(ProgramGuard.shared.knows(pid))
+      try await stream.writeAll([10], on: lane)
+      #expect(try await stream.readToEnd(on: lane).isEmpty)
+      #expect(await eventually { !ProgramGuard.shared.knows(pid) })
+      stream.close()
+    }
+    // With a child that outlives it for a while, and one that nobody takes.
+    try await onLane { lane in
+      let stream = try await broker.open(shell("echo $$; trap '' TERM; sleep 1.5 & exit"), on: lane)
+      let pid = try #require(try await stream.readNumber(on: lane))
+      _ = try? await stream.readToEnd(on: lane)
+      stream.close()
+      #expect(ProgramGuard.shared.knows(pid))
+      #expect(await eventually { !ProgramGuard.shared.knows(pid) })
+    }
+  }
+
+  @Test("has no guard that a program which waits for all its children would wait for, and no second one")
+  func oneGuard() async {
+    await #expect(processExitsWith: .success) {
+      let broker = Broker(Schemes.standard)
+      for _ in 0..<30 {
+        try await onLane { lane in
+          let stream = try await broker.open("exec:/bin/true", on: lane)
+          _ = try await stream.readToEnd(on: lane)
+          stream.close()
+        }
+      }
+      usleep(100_000)  // what closes may be reaped still
+      if waitpid(-1, nil, WNOHANG) != -1 || errno != ECHILD { _exit(1) }
+      if waitpid(-1, nil, WNOHANG | Int32(bitPattern: 0x4000_0000)) != -1 { _exit(2) }  // __WALL
+      if guards(of: getpid()).count != 1 { _exit(3) }
+      _exit(0)
+    }
+  }
+
   @Test("that ends in order takes no more, which is told after its last words and wakes nobody before")
   func endsInOrder() async throws {
     try await onLane { lane in
@@ -535,4 +596,40 @@ struct LineCutterTests {
     #expect(next.count == 21 && next[0] == "… and 1980 lines more")
     #expect(cutter.finish(now: 0) == ["… and 980 lines more"])
   }
+}
+
+/// The guards of a process: by name, and by the pipe that the two share, of which the process has the writing end.
+private func guards(of process: pid_t) -> [pid_t] {
+  func pipes(_ pid: pid_t) -> Set<String> {
+    let folder = "/proc/\(pid)/fd"
+    return Set(
+      FileSystem.names(in: folder).compactMap { FileSystem.target(of: "\(folder)/\($0)") }.filter {
+        $0.hasPrefix("pipe:")
+      })
+  }
+  let ours = pipes(process)
+  return FileSystem.names(in: "/proc").compactMap { pid_t($0) }.filter {
+    FileSystem.line(of: "/proc/\($0)/comm") == "exec-guard" && !pipes($0).isDisjoint(with: ours)
+  }
+}
+
+/// Runs programs whose status is known, and says how the first was told wrongly; 0 when none was.
+private func firstGuess() async throws -> Int32 {
+  let broker = Broker(Schemes.standard)
+  for round in 0..<60 {
+    let status: Int32 = round % 3 == 2 ? 0 : 3
+    let script = round % 3 == 1 ? "sleep 0.02; exit 3" : "exit \(status)"
+    let end = try await onLane { lane in
+      let stream = try await broker.open(shell(script), on: lane)
+      defer { stream.close() }
+      do {
+        _ = try await stream.readToEnd(on: lane)
+        return ProgramEnd.How.exited(status: 0)
+      } catch let end as ProgramEnd {
+        return end.how
+      }
+    }
+    if end != .unknown && end != .exited(status: status) { return 1 }
+  }
+  return 0
 }

@@ -27,7 +27,7 @@ struct PseudoterminalTests {
   func ownership() throws {
     #expect(try NodeOwnership.user("root") == 0 && NodeOwnership.group("root") == 0)
     #expect(try NodeOwnership.user("4711") == 4711 && NodeOwnership.group("4711") == 4711)
-    let failure = #expect(throws: OpenFailure.self) { try NodeOwnership(owner: "nobody.here").apply(to: "/dev/null") }
+    let failure = #expect(throws: OpenFailure.self) { try NodeOwnership(owner: "nobody.here").apply(to: 0, at: "x") }
     #expect(failure?.description == "look up user nobody.here: there is none of this name here")
     guard geteuid() == 0 else { return }  // only root may give nodes away
     let pty = try Pseudoterminal.make(LineSettings(), NodeOwnership(owner: "4711", group: "nogroup"))
@@ -46,22 +46,62 @@ struct PseudoterminalTests {
     #expect(FileSystem.target(of: folder / "modem") == nil)
   }
 
-  @Test("is at its place all the time, and nowhere else, when its link is replaced")
+  @Test("is at its place all the time, and nothing else is left, when its link is replaced")
   func noGap() throws {
     let folder = try TemporaryFolder()
     _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
-    #expect(symlink("/dev/pts/999995", folder / "modem~") == 0)  // left by one who died meanwhile
     let watch = try Inotify.open().get()
     try watch.watch(folder / "", IN_DELETE | IN_MOVED_TO)
     _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
     var seen: [String] = []
     _ = watch.read { _, mask, name in
-      seen.append((mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ") + String(cString: name!))
+      seen.append((mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ") + String(cString: name!).prefix(8))
       return false
     }
-    #expect(seen == ["deleted modem~", "moved to modem"])
+    #expect(seen == ["moved to modem", "deleted .baudway"])
     #expect(
       FileSystem.names(in: folder / "") == ["modem"] && FileSystem.target(of: folder / "modem") == "/dev/pts/999998")
+  }
+
+  @Test(
+    "leaves alone what another user has put there, even a link to a pty that is gone",
+    .enabled(if: geteuid() == 0, "only root gives nodes to other users"))
+  func otherUsers() throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "modem"
+    #expect(symlink("/dev/pts/999999", path) == 0 && lchown(path, 4711, 4711) == 0)
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/999997") }
+    #expect(failure?.cause?.errno == EEXIST && FileSystem.target(of: path) == "/dev/pts/999999")
+    #expect(unlink(path) == 0)
+    let name = try PtyName.place(path, leadingTo: "/dev/pts/999997")
+    #expect(lchown(path, 4711, 4711) == 0)
+    name.remove()
+    #expect(FileSystem.target(of: path) == "/dev/pts/999997")
+  }
+
+  // The look at a name and the call that acts on it are two.
+  @Test("leaves alone what comes there between our look and our call", arguments: ["link", "file", "nothing"])
+  func exchanged(kind: String) throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "modem"
+    #expect(symlink("/dev/pts/999999", path) == 0)
+    var looks = 0
+    let isReplaced = try OpenFolder.replace(path, byLinkTo: "/dev/pts/999997") { found in
+      looks += 1
+      if looks > 1 { return found.target == "/dev/pts/999999" }
+      #expect(unlink(path) == 0)
+      if kind == "link" { #expect(symlink("/nowhere", path) == 0) }
+      if kind == "file" { Glibc.close(creat(path, 0o600)) }
+      return true
+    }
+    switch kind {
+    case "link": #expect(!isReplaced && FileSystem.target(of: path) == "/nowhere")
+    case "file": #expect(!isReplaced && FileSystem.target(of: path) == nil && access(path, F_OK) == 0)
+    default: #expect(isReplaced && FileSystem.target(of: path) == "/dev/pts/999997")
+    }
+    #expect(FileSystem.names(in: folder.path) == ["modem"] && rmdir(folder.path) != 0)
+    unlink(path)
+    #expect(rmdir(folder.path) == 0, "something is left in it")
   }
 
   @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file", "link to nothing"])
@@ -104,18 +144,6 @@ struct PseudoterminalTests {
     let other = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998", replacing: name)
     #expect(other.isThere && !name.isThere)
     _ = pty.master.take()
-  }
-
-  @Test("is not made by way of a file of somebody else's")
-  func foreignFile() throws {
-    let folder = try TemporaryFolder()
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
-    Glibc.close(creat(folder / "modem~", 0o600))
-    let failure = #expect(throws: OpenFailure.self) {
-      try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
-    }
-    #expect(failure?.cause?.errno == EEXIST && access(folder / "modem~", F_OK) == 0)
-    #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999997")
   }
 
   @Test("leaves a link that somebody else has put in the place of its own")

@@ -89,6 +89,29 @@ struct UUCPLockTests {
     #expect(throws: OpenFailure.self) { try take() }
   }
 
+  @Test(
+    "counts only with a number that a process can have: to kill(2), zero and negative ones are always alive",
+    arguments: [
+      [0, 0, 0, 0], [0xFF, 0xFF, 0xFF, 0xFF], [0xFE, 0xFF, 0xFF, 0xFF], Array("0\n".utf8), Array("-1\n".utf8),
+    ] as [[UInt8]])
+  func noNumber(bytes: [UInt8]) throws {
+    let raw = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0o644)
+    #expect(write(raw, bytes, bytes.count) == bytes.count && close(raw) == 0)
+    // One that was just made may be written in a moment: who has it is not known.
+    let failure = #expect(throws: OpenFailure.self) { try take() }
+    #expect(failure?.advice?.contains("pid") == false, "\(String(describing: failure))")
+    setTime(of: file, 1_000_000)
+    #expect(try take() != nil)
+  }
+
+  @Test("is not looked for behind a symbolic link, which could lead to a device that acts when it is opened")
+  func link() throws {
+    try folder.write("number", "\(getppid())\n")
+    #expect(symlink(folder / "number", file) == 0)
+    setTime(of: file, 1_000_000)
+    #expect(try take() != nil)
+  }
+
   @Test("keeps out another route of the same gateway")
   func ourselves() throws {
     let lock = try take()
@@ -152,7 +175,7 @@ struct UUCPLockTests {
     try await onLane { lane in
       let port = TTYPort(pair.path, TTYSettings(), locks: locks)
       let opened = try port.open(discardingInput: false).get()
-      let stream = TTYLine.stream(over: opened, of: port, on: lane.poller, queue: DispatchQueue(label: "port"))
+      let stream = TTYLine.stream(over: opened, of: port, on: lane.poller, device: DeviceQueue("port"))
       #expect(FileSystem.names(in: folder.path).count == 1)
       stream.close()
       let settled = Gate()

@@ -2,6 +2,7 @@
 
 import ByteStreams
 import COpenSSL
+import Glibc
 import StreamTestKit
 import Testing
 
@@ -88,6 +89,78 @@ struct ClientCertificateTests {
     #expect(said(try await rig.refuse().failure).hasSuffix("no revocation list of its issuer is there"))
     try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [], validity: -7200 ... -3600))
     #expect(said(try await rig.refuse().failure).hasSuffix("the revocation list of its issuer has expired"))
+  }
+
+  /// What a client showed in a handshake that a server let pass.
+  private func shown(
+    _ rig: TLSRig, _ context: TLSServerContext, resuming ticket: TLSTicket? = nil
+  ) async throws -> (shown: (chain: TLSClientChain, trust: TLSTrust)?, isResumed: Bool, ticket: TLSTicket?) {
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(context, resuming: ticket, on: lane)
+      defer { stream.close() }
+      try await stream.writeAll([1], on: lane)
+      _ = try await onOwnThread { try far.receive() }
+      let ticket = far.ticket
+      far.close()
+      return (stream.facts.shown, stream.facts.isResumed, ticket)
+    }
+  }
+
+  @Test(
+    "are kept, to be held against other authorities and lists later", arguments: TLSStreamTests.versions, [false, true])
+  func heldLater(version: ClosedRange<Int32>, isResumed: Bool) async throws {
+    var rig = try Self.rig(nil)
+    rig.far.version = version
+    let ada = try rig.authority.issue(Self.ada)
+    (rig.far.certificate, rig.far.key) = (ada.certificate, ada.key)
+    rig.server.crl = rig.folder / "crl.pem"
+    try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [7]))
+    let context = try TLSServerContext(rig.server)
+    var seen = try await shown(rig, context)
+    if isResumed { seen = try await shown(rig, context, resuming: seen.ticket) }
+    #expect(seen.isResumed == isResumed)
+    let (chain, trust) = try #require(seen.shown)
+    #expect(context.fault(of: chain) == nil && trust == context.trust)
+    #expect(abs(chain.lastSecond - (Glibc.time(nil) + 86_400)) < 60)
+    let same = try context.renewed()
+    #expect(same.trust == context.trust && same.fault(of: chain) == nil)
+
+    try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [7, ada.serial]))
+    let revoked = try context.renewed()
+    #expect(revoked.trust != context.trust)
+    #expect(
+      revoked.fault(of: chain).map { "\(TLSFailure.certificate($0))" } == "the client's certificate (CN=ada) is revoked"
+    )
+
+    try rig.folder.write("crl.pem", try rig.authority.revocationList(of: []))
+    let other = try TestAuthority("Else")
+    try rig.folder.write("ca.pem", other.pem)
+    try rig.folder.write("crl.pem", try other.revocationList(of: []))
+    #expect(try context.renewed().fault(of: chain)?.isUntrusted == true)
+    rig.server.clientAuth = .none
+    #expect(try TLSServerContext(rig.server).fault(of: chain) == nil)
+  }
+
+  @Test(
+    "that come with those who signed them are shown again each time, for a ticket would not keep all of them",
+    arguments: TLSStreamTests.versions)
+  func intermediate(version: ClosedRange<Int32>) async throws {
+    var rig = try Self.rig(nil)
+    rig.far.version = version
+    let middle = try rig.authority.subordinate("Middle")
+    let ada = try middle.issue(Self.ada)
+    (rig.far.certificate, rig.far.key) = (ada.certificate + middle.pem, ada.key)
+    let context = try TLSServerContext(rig.server)
+    let first = try await shown(rig, context)
+    #expect(context.fault(of: try #require(first.shown?.chain)) == nil)
+    let second = try await shown(rig, context, resuming: first.ticket)
+    #expect(!second.isResumed)
+    #expect(context.fault(of: try #require(second.shown?.chain)) == nil)
+    // Where the server knows the one in the middle, there is no need for that.
+    try rig.folder.write("ca.pem", rig.authority.pem + middle.pem)
+    let knowing = try TLSServerContext(rig.server)
+    let third = try await shown(rig, knowing)
+    #expect(try await shown(rig, knowing, resuming: third.ticket).isResumed)
   }
 
   @Test("may be left out where they are optional, but not be wrong")

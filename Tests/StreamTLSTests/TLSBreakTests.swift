@@ -98,7 +98,7 @@ struct TLSBreakTests {
         end.reset()
       }
       let descriptor = try near.take()
-      let handshake = TLSHandshake(try TLSServerContext(rig.server), over: descriptor.raw)
+      let handshake = try TLSHandshake(try TLSServerContext(rig.server), over: descriptor.raw)
       try await waitFor(descriptor.raw, .readable)
       let progress = try handshake.advance()
       #expect(progress == .blocked(until: .readable))  // the whole of our flight is out

@@ -163,7 +163,7 @@ struct TLSHandshakeTests {
     let descriptor = try near.take()
     try far.send(Array(text.utf8))
     await #expect(throws: failure) {
-      _ = try await shake(TLSHandshake(context, over: descriptor.raw), descriptor.raw)
+      _ = try await shake(try TLSHandshake(context, over: descriptor.raw), descriptor.raw)
     }
     shutdown(descriptor.raw, Int32(SHUT_WR))
     let answer = try await onOwnThread { try far.receiveToEnd() }
@@ -196,7 +196,7 @@ struct TLSHandshakeTests {
         try far.send(hello[..<count])
         far.finishWriting()
         await #expect(throws: TLSFailure.leftInHandshake(.client), "after \(count) bytes") {
-          _ = try await shake(TLSHandshake(context, over: descriptor.raw), descriptor.raw)
+          _ = try await shake(try TLSHandshake(context, over: descriptor.raw), descriptor.raw)
         }
         far.close()
       }
@@ -218,7 +218,8 @@ struct TLSHandshakeTests {
       try other.send(try middle.receive(upTo: 4096))
     }
     let descriptor = try near.take()
-    let session = try await shake(TLSHandshake(try TLSServerContext(rig.server), over: descriptor.raw), descriptor.raw)
+    let session = try await shake(
+      try TLSHandshake(try TLSServerContext(rig.server), over: descriptor.raw), descriptor.raw)
     #expect(session.facts.version == .tls13)
     try await forwarded
     try await greeted

@@ -36,7 +36,7 @@ struct TLSPiecesTests {
     async let greeted: Void = onOwnThread { try server.handshake() }
     async let carried: Void = onOwnThread { try carryHandshake(nearWire, farWire) }
     let descriptor = try near.take()
-    let session = try await shake(TLSHandshake(context, to: "gw.test", over: descriptor.raw), descriptor.raw)
+    let session = try await shake(try TLSHandshake(context, to: "gw.test", over: descriptor.raw), descriptor.raw)
     let stream = TLSStream(session, over: descriptor, kind: .socket, on: lane.poller)
     try await carried
     try await greeted

@@ -17,8 +17,8 @@ struct TLSRelayTests {
     let one = try near.take()
     let other = try far.take()
     let (oneRaw, otherRaw) = (one.raw, other.raw)
-    let server = TLSHandshake(try TLSServerContext(rig.server), over: oneRaw)
-    let client = TLSHandshake(try TLSClientContext(settings), to: "gw.test", over: otherRaw)
+    let server = try TLSHandshake(try TLSServerContext(rig.server), over: oneRaw)
+    let client = try TLSHandshake(try TLSClientContext(settings), to: "gw.test", over: otherRaw)
     var finished = [false, false]
     for _ in 0..<10 where finished != [true, true] {
       if !finished[0] { finished[0] = try client.advance() == .finished }

@@ -30,7 +30,7 @@ struct TLSRig: Sendable {
     async let greeted: Void = onOwnThread { try end.handshake() }
     let context = try context ?? TLSServerContext(server)
     let descriptor = try near.take()
-    let session = try await shake(TLSHandshake(context, over: descriptor.raw), descriptor.raw)
+    let session = try await shake(try TLSHandshake(context, over: descriptor.raw), descriptor.raw)
     let stream = TLSStream(session, over: descriptor, kind: .tcp(wasDialled: false), on: lane.poller)
     try await greeted
     return (stream, end)
@@ -60,9 +60,9 @@ struct TLSRig: Sendable {
     var failure: TLSFailure?
     let handshake =
       if let chosen {
-        TLSHandshake(context, choosing: { _ in chosen }, over: descriptor.raw)
+        try TLSHandshake(context, choosing: { _ in chosen }, over: descriptor.raw)
       } else {
-        TLSHandshake(context, over: descriptor.raw)
+        try TLSHandshake(context, over: descriptor.raw)
       }
     do { _ = try await shake(handshake, descriptor.raw) } catch let error
       as TLSFailure

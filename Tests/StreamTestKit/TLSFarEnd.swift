@@ -10,7 +10,7 @@ public final class TLSFarEnd: FarParty {
   /// How it speaks.
   public struct Manner: Sendable {
     public var isServer = false
-    /// PEM texts, of a server or of a client that shows who it is.
+    /// PEM texts, of a server or of a client that shows who it is; behind the certificate those who signed it.
     public var certificate: String?
     public var key: String?
     /// PEM text of an authority: the other side has to show a certificate of it.
@@ -212,6 +212,12 @@ public final class TLSFarEnd: FarParty {
     guard SSL_CTX_use_certificate(context, leaf) == 1, SSL_CTX_use_PrivateKey(context, itsKey) == 1 else {
       throw failure()
     }
+    // Behind it stand those who signed it.
+    while let issuer = PEM_read_bio_X509(first.bio, nil, nil, nil) {
+      defer { X509_free(issuer) }
+      guard openssl_CTX_add1_chain_cert(context, issuer) == 1 else { throw failure() }
+    }
+    ERR_clear_error()
   }
 
   private static func trust(_ authority: String, in context: OpaquePointer?) throws {

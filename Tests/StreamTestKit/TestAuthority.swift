@@ -44,9 +44,23 @@ public final class TestAuthority: Sendable {
     pem = try Self.text { PEM_write_bio_X509($0, certificate) }
   }
 
+  private init(_ certificate: OpaquePointer, _ key: OpaquePointer) throws {
+    (self.certificate, self.key) = (certificate, key)
+    pem = try Self.text { PEM_write_bio_X509($0, certificate) }
+  }
+
   deinit {
     X509_free(certificate)
     EVP_PKEY_free(key)
+  }
+
+  /// An authority that this one has signed.
+  public func subordinate(_ name: String) throws -> TestAuthority {
+    var wish = Wish(name)
+    wish.isAuthority = true
+    let serial = Int.random(in: 2...Int(Int32.max))
+    let (made, itsKey) = try Self.make(wish, serial: serial, issuer: (certificate, key))
+    return try TestAuthority(made, itsKey)
   }
 
   public func issue(_ wish: Wish) throws -> Issued {

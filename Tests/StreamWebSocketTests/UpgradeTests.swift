@@ -85,6 +85,37 @@ struct UpgradeTests {
     #expect(try !passes("http://app.example.org", .init(origins: ["http://app.example"])))
   }
 
+  @Test("lets a page of its own origin in under its own names only, and others whatever they call it")
+  func hosts() throws {
+    let settings = WebSocketUpgrade.Settings(
+      origins: ["http://friend.example"], hosts: HostNames(["Gate", "gate.local", "*.lab.example", "gw.example."]))
+    func status(_ host: String, origin: String? = nil) throws -> HTTPRefusal.Status? {
+      refusal(try head(["Origin": origin ?? "http://\(host)", "Host": host]), settings)?.status
+    }
+    for host in [
+      "gate", "gate:8080", "GATE.local", "gw.example", "gw.example.:81", "a.lab.example:1", "localhost:8080",
+      "LOCALHOST", "127.0.0.1",
+      "10.0.0.7:8080", "[::1]", "[fe80::1]:8080",
+    ] {
+      #expect(try status(host) == nil, "\(host)")
+    }
+    for host in [
+      "evil.example:8080", "gate.evil.example", "lab.example", "a.b.lab.example", "10.0.0.7.evil.example", "1.2.3",
+      "localhost.evil.example",
+      "xgate", "[evil.example]", "[::1", "[gate]:80",
+    ] {
+      #expect(try status(host) == .forbidden, "\(host)")
+    }
+    // One that is listed may call us what it likes; so may who is no page.
+    #expect(try status("evil.example", origin: "http://friend.example") == nil)
+    #expect(refusal(try head(["Host": "evil.example"]), settings) == nil)
+    let answer = refusal(try head(["Origin": "http://evil.example", "Host": "evil.example"]), settings)
+    #expect(answer?.cause == .foreignHost && answer?.text.contains("websocket.hosts") == true)
+    #expect(refusal(try head(["Origin": "http://evil.example"]), settings)?.cause == .foreignOrigin)
+    let any = WebSocketUpgrade.Settings(hosts: HostNames(["*"]))
+    #expect(refusal(try head(["Origin": "http://evil.example", "Host": "evil.example"]), any) == nil)
+  }
+
   @Test("chooses the client's first sub-protocol that is allowed, and keeps a token to itself")
   func subprotocols() throws {
     func chosen(_ offer: String, _ allowed: [WebSocketSubprotocol] = WebSocketSubprotocol.allCases) throws -> String {

@@ -50,6 +50,22 @@ int linux_open_pty(char *path, size_t capacity);
 /// Whoever the slave belongs to, unless somebody has it alone (EBUSY).
 int linux_open_peer(int master);
 
+/// openat(2) with O_PATH | O_NOFOLLOW | O_CLOEXEC: the thing that has the name itself, whatever it is and without touching it.
+int linux_open_path(int folder, const char *name);
+/// fchownat(2) with AT_EMPTY_PATH. Also for a descriptor of linux_open_path.
+int linux_change_owner(int fd, uid_t user, gid_t group);
+/// fchmod(2), and for a descriptor of linux_open_path, which that refuses, chmod(2) of /proc/self/fd/N.
+int linux_change_mode(int fd, mode_t mode);
+/// renameat2(2) with RENAME_EXCHANGE: both names stay, each with what the other had.
+int linux_exchange(int folder, const char *name, int other_folder, const char *other_name);
+/// renameat2(2) with RENAME_NOREPLACE. Where the file system has no such thing, a link(2) does it for all but folders.
+int linux_rename_new(int folder, const char *name, int to_folder, const char *to_name);
+
+/// From now on a fatal signal (SIGILL, SIGTRAP, SIGSEGV, SIGBUS, SIGABRT, SIGFPE) is reported before the process dies of it: one line on
+/// standard error with the signal, the place in the program as an offset from where it was loaded, places found on the stack,
+/// `version` and the build ID. For a program as a whole; the status it ends with stays the same.
+int linux_report_crashes(const char *version);
+
 /// posix_spawn(3) without a shell and without our descriptors, signal mask and handlers, in a process group of its own.
 /// `stream` becomes standard input and output, `errors` standard error. With a `terminal` instead, a path, all three are that,
 /// and the controlling terminal of a session of its own.
@@ -59,12 +75,43 @@ int linux_spawn(
 /// pidfd_open(2): readable when the process has ended.
 int linux_pidfd(pid_t pid);
 /// waitpid(2) without waiting. 1 when it has ended and is reaped, with its exit status, or else the signal that killed it;
-/// 0 while it lives.
+/// 0 while it lives. -1 with ECHILD: somebody else has reaped it, as the kernel does where SIGCHLD is ignored.
 int linux_reap(pid_t pid, int *status, int *signal);
+/// PIDFD_GET_INFO of Linux 6.15: how a process ended that somebody else has reaped. 1 with the answer, 0 when it comes in a moment, -1 on
+/// other kernels.
+int linux_pidfd_end(int pidfd, int *status, int *signal);
+/// pidfd_send_signal(2).
+int linux_pidfd_kill(int pidfd, int signal);
+
+/// Room for process groups that a guard knows, in memory that it shares; each is there or not. NULL with errno set when it fails.
+/// Never given back.
+void *linux_guard_groups(void);
+/// Safe on any thread, at once.
+void linux_guard_add(void *groups, pid_t group);
+void linux_guard_remove(void *groups, pid_t group);
+int linux_guard_knows(const void *groups, pid_t group);
+/// Starts a process, no child of ours, that waits until nobody has the pipe open whose writing end is returned, kills all
+/// `groups` with SIGKILL and ends. It has a session of its own, blocks all signals, and keeps no other descriptor and next to no memory.
+int linux_start_guard(void *groups);
+/// Whether it is gone.
+int linux_guard_is_gone(int pipe);
 /// "SEGV" for a signal, or NULL if the number is unknown. Static text.
 const char *linux_signal_name(int number);
 /// pipe2(2), close-on-exec; the reading end, ends[0], non-blocking.
 int linux_pipe(int ends[2]);
+
+/// Starts `count` threads that do nothing, as large as Dispatch makes its own, and waits for their end. 0, or the errno of the first that
+/// could not be started (EAGAIN: a limit of threads or of memory).
+int linux_try_threads(int count);
+/// The stack of a thread with its guard, in bytes.
+size_t linux_thread_size(void);
+/// Maps `length` bytes and gives them back, untouched. 0, or the errno: what pthread_create(3) and malloc(3) would meet.
+int linux_try_memory(size_t length);
+/// mallopt(3): no more than `count` arenas from now on. Each reserves 64 MiB of addresses.
+void linux_limit_arenas(int count);
+/// malloc_trim(3): whole free pages of all arenas go back to the kernel. Takes up to a millisecond for each 2 MiB, and each arena's
+/// lock for its share of that.
+void linux_trim_heap(void);
 
 /// struct termios2 of ioctl_tty(2), as far as a serial line needs it.
 struct linux_termios {

@@ -1,5 +1,6 @@
 // Hashes of crypt(3): made, checked, and told from what is none. Hashing takes tens of milliseconds and more: never on a lane.
 
+import ByteStreams
 import CCrypt
 import CLinux
 import Glibc
@@ -31,6 +32,29 @@ public enum CryptHash {
       // It calls SHA-256 outdated; that is for our table to say.
       && [CRYPT_SALT_OK, CRYPT_SALT_METHOD_LEGACY].contains(crypt_checksalt(text))
     return isWhole ? nil : "the hash is not whole"
+  }
+
+  /// Method and cost of a hash that is whole: "$y$j9T", "$6$rounds=5000". Checks against hashes of one kind take the same time.
+  static func kind(of hash: String) -> String? {
+    guard let method = methods.first(where: { hash.hasPrefix($0.prefix) }) else { return nil }
+    let fields = hash.dropFirst(method.prefix.count).split(separator: "$", omittingEmptySubsequences: false)
+    switch method.prefix {
+    // How many rounds there are unless the hash says so: crypt(5).
+    case "$5$", "$6$": return method.prefix + (fields[0].hasPrefix("rounds=") ? String(fields[0]) : "rounds=5000")
+    // N, r and p stand before the salt in one field.
+    case "$7$": return method.prefix + fields[0].prefix(11)
+    default: return method.prefix + fields[0]
+    }
+  }
+
+  /// How long a check against `hash` takes on this machine; of two, as something else may have had the processor. Blocks.
+  static func duration(of hash: Secret) -> Duration {
+    let times = (0..<2).map { _ in
+      let began = monotonicNanoseconds()
+      _ = verify(Secret("not the password"), against: hash)
+      return monotonicNanoseconds() &- began
+    }
+    return .nanoseconds(Int64(times.min() ?? 0))
   }
 
   /// Whether `password` is the one behind `hash`. Blocks.

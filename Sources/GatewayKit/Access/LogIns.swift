@@ -23,6 +23,8 @@ final class LogIns {
     fileprivate var done: ((Answer) -> Void)?
     fileprivate var timer: Timers.Token?
     fileprivate var check: Passwords.Check?
+    /// When what it shows began to be looked at; nil for one that shows nothing but a certificate, which is proof by itself.
+    fileprivate var began: UInt64?
     fileprivate init(_ done: @escaping (Answer) -> Void) { self.done = done }
 
     fileprivate func answer(_ answer: Answer) {
@@ -39,8 +41,19 @@ final class LogIns {
   /// Since the start; for status.
   private(set) var failed: UInt64 = 0
 
-  init(on poller: Poller, passwords: Passwords? = nil) {
+  /// A failed log-in is answered after this time, or a multiple of it: the time must not show whether the user exists or how the
+  /// password is kept. A successful one is answered at once.
+  private(set) var floor: Duration
+  private let leastFloor: Duration
+  static let standardFloor = Duration.milliseconds(100)
+  /// A greeting has ten seconds.
+  private static let mostFloor = Duration.seconds(4)
+  private var measured: [Secret] = []
+
+  init(on poller: Poller, passwords: Passwords? = nil, floor: Duration = standardFloor) {
     self.poller = poller
+    self.floor = floor
+    leastFloor = floor
     self.passwords = passwords ?? Passwords(on: poller)
   }
 
@@ -52,6 +65,7 @@ final class LogIns {
     from address: SocketAddress?, then done: @escaping (Answer) -> Void
   ) -> Attempt {
     let attempt = Attempt(done)
+    if credential != Credential.none { attempt.began = poller.timers.now }
     guard let credential else {
       wait(attempt, address) { [self] in fail(attempt, address, .broken) }
       return attempt
@@ -65,6 +79,16 @@ final class LogIns {
       }
     }
     return attempt
+  }
+
+  /// From now on these are the hashes that passwords are checked against, one of each kind: the floor is twice what the slowest takes.
+  func follow(_ hashes: [Secret]) {
+    guard hashes != measured else { return }
+    measured = hashes
+    passwords.measure(hashes) { [weak self] slowest in
+      guard let self, hashes == measured else { return }
+      floor = min(max(leastFloor, slowest * 2), Self.mostFloor)
+    }
   }
 
   func cancel(_ attempt: Attempt) {
@@ -86,7 +110,10 @@ final class LogIns {
       return attempt.answer(.busy(LogInFault(.tooManyTries, from: address)))
     }
     if time <= now { return go() }
-    attempt.timer = poller.timers.after(.nanoseconds(Int64(time - now)), go)
+    attempt.timer = poller.timers.after(.nanoseconds(Int64(time - now))) { [poller] in
+      attempt.began = poller.timers.now
+      go()
+    }
   }
 
   private func finish(
@@ -98,7 +125,7 @@ final class LogIns {
       if credential != .none { proven.remember(credential, hash: nil, at: poller.timers.now) }
       attempt.answer(.admitted(identity, role))
     case .asks: attempt.answer(.asks)
-    case .denied(let identity): attempt.answer(.denied(identity))
+    case .denied(let identity): answerLater(attempt, .denied(identity))
     case .failed: fail(attempt, address, .wrong(user: nil))
     case .check(let question):
       let settle = { [self] (isRight: Bool) in
@@ -117,7 +144,16 @@ final class LogIns {
   private func fail(_ attempt: Attempt, _ address: SocketAddress?, _ reason: LogInFault.Reason) {
     failed += 1
     let count = address.map { failures.failed(from: $0, at: poller.timers.now) }
-    attempt.answer(.failed(LogInFault(reason, from: address, failures: count)))
+    answerLater(attempt, .failed(LogInFault(reason, from: address, failures: count)))
+  }
+
+  /// At the next multiple of the floor.
+  private func answerLater(_ attempt: Attempt, _ answer: Answer) {
+    let floor = floor.nanoseconds
+    guard let began = attempt.began, floor > 0 else { return attempt.answer(answer) }
+    let spent = poller.timers.now &- began
+    let wait = (spent / floor + 1) * floor - spent
+    attempt.timer = poller.timers.after(.nanoseconds(Int64(wait))) { attempt.answer(answer) }
   }
 }
 

@@ -28,6 +28,8 @@ final class Passwords {
 
   /// Answers later, on the lane.
   private let verify: (PasswordQuestion, @escaping (Bool) -> Void) -> Void
+  /// How long the slowest of checks against these hashes takes; answers later, on the lane.
+  private let measure: ([Secret], @escaping (Duration) -> Void) -> Void
   private let atOnce: Int
   /// Handed to `verify`, and those that wait for that: each line is one address's, and the first line's turn is next.
   private var checked: [Check] = []
@@ -41,13 +43,22 @@ final class Passwords {
     self.init(atOnce: 1) { question, done in
       let (password, hash) = (question.password, question.hash)
       poller.offload(to: queue, { CryptHash.verify(password, against: hash) }, then: done)
+    } measure: { hashes, done in
+      poller.offload(to: queue, { hashes.map { CryptHash.duration(of: $0) }.max() ?? .zero }, then: done)
     }
   }
 
-  init(atOnce: Int, verify: @escaping (PasswordQuestion, @escaping (Bool) -> Void) -> Void) {
+  init(
+    atOnce: Int, verify: @escaping (PasswordQuestion, @escaping (Bool) -> Void) -> Void,
+    measure: @escaping ([Secret], @escaping (Duration) -> Void) -> Void = { _, _ in }
+  ) {
     self.atOnce = atOnce
     self.verify = verify
+    self.measure = measure
   }
+
+  /// How long the slowest check takes, of one hash of each kind.
+  func measure(_ hashes: [Secret], then done: @escaping (Duration) -> Void) { measure(hashes, done) }
 
   /// Calls `done` later, with whether the password is right. Nil when too many wait: `done` is not called then.
   func check(

@@ -7,11 +7,19 @@ import StreamTLS
 final class ShownToTLS: Sendable {
   private let asked: TLSServerSettings
   private let hasCertificate: Bool
+  /// The client's certificate, and what it was held against; nil for one that showed none.
+  let shown: (chain: TLSClientChain, trust: TLSTrust)?
 
-  init(_ asked: TLSServerSettings, hasCertificate: Bool) {
+  init(
+    _ asked: TLSServerSettings, hasCertificate: Bool, shown: (chain: TLSClientChain, trust: TLSTrust)? = nil
+  ) {
     self.asked = asked
     self.hasCertificate = hasCertificate
+    self.shown = shown
   }
+
+  /// The files that it was held against, by name.
+  var anchors: TrustAnchors { TrustAnchors(asked) }
 
   /// Whether `wanted` would have asked for no more. A certificate counts for the authorities and lists it was held against: by
   /// others it has to be shown again.
@@ -33,5 +41,16 @@ extension ListenerContext.Terms {
     let wanted = TLSServerSettings(tls, speaksHTTP: false)
     guard shown.isEnough(for: wanted) else { return false }
     return access.admits(client, couldBeAsked: wanted.clientAuth != .none)
+  }
+}
+
+/// The files that clients' certificates are held against. What is in them may change.
+struct TrustAnchors: Hashable, Sendable {
+  private let authorities: String?
+  private let lists: String?
+
+  init(_ settings: TLSServerSettings) {
+    authorities = settings.clientCA
+    lists = settings.crl
   }
 }

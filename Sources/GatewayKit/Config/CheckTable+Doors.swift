@@ -4,7 +4,34 @@ import StreamBroker
 
 extension Config.Limits {
   var table: String {
-    "{ handshakes-per-address: \(handshakesPerAddress), connects-per-second: \(connectsPerSecond.map(String.init) ?? "off") }"
+    YAMLText.mapping([
+      "handshakes: \(handshakes.map(String.init) ?? "auto")", "handshakes-per-address: \(handshakesPerAddress)",
+      "connects-per-second: \(connectsPerSecond.map(String.init) ?? "off")",
+    ])
+  }
+}
+
+extension Config {
+  /// What `check` says besides: the most that clients can cost, here and now.
+  public func costs(within limits: ProcessLimits) -> String {
+    let routes = routes.map(\.worstCaseMemory).reduce(0) { $0.addingReportingOverflow($1).partialValue }
+    let bound = HandshakeBound(self, limits)
+    let isGreeting = self.routes.flatMap(\.listen).contains(where: \.isGreeted)
+    let all = routes + (isGreeting ? bound.memory : 0)
+    var lines: [String] = []
+    if isGreeting {
+      lines.append(
+        "# handshakes: at most \(bound.most) unfinished at a time, \(bound.bytesEach >> 10) KiB each: "
+          + "at most \(bound.memory >> 20) MiB")
+      if let parts = bound.parts {
+        lines.append(
+          "#   by \(limits.descriptors) open files \(parts.byDescriptors), by \(limits.memory >> 20) MiB of memory "
+            + "\(parts.byMemory); both as they are where this command runs")
+      }
+    }
+    lines.append(
+      "# memory: at most \((all + (1 << 20) - 1) >> 20) MiB for clients of all routes, beside the gateway's own")
+    return lines.joined(separator: "\n") + "\n"
   }
 }
 
@@ -47,8 +74,11 @@ extension Config.TLS.Certificate {
 
 extension Config.WebSocket {
   var table: String {
-    YAMLText.mapping([
-      "origins: [\(origins.isEmpty ? "" : " \(origins.map(YAMLText.scalar).joined(separator: ", ")) ")]",
+    let list = { (items: [String]) in
+      items.isEmpty ? "[]" : "[ \(items.map(YAMLText.scalar).joined(separator: ", ")) ]"
+    }
+    return YAMLText.mapping([
+      "origins: \(list(origins))", "hosts: \(list(hosts))",
       "deflate: \(deflate ? "on" : "off")", "max-message: \(Units.text(bytes: maxMessage))",
       "ping: \(ping.map { Units.text($0) } ?? "off")",
     ])

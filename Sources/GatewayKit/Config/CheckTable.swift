@@ -8,7 +8,8 @@ extension Config {
   /// Ends in a line feed. Secrets are masked.
   public var table: String {
     var lines = [
-      "version: 1", "log: { level: \(log.level.rawValue), format: \(log.format.rawValue) }",
+      "version: 1",
+      "log: { level: \(log.level.rawValue), format: \(log.format.rawValue), repeats: \(log.repeats.rawValue) }",
       "control: { socket: \(control.socket) }", "limits: \(limits.table)",
     ]
     if !proxies.isEmpty {
@@ -44,7 +45,10 @@ extension Config.Route {
       "buffer: \(Units.text(bytes: self.clients.buffer))",
       shared ? "backlog: \(Units.text(bytes: self.clients.backlog))" : nil,
       "idle-timeout: \(self.clients.idleTimeout.map { Units.text($0) } ?? "off")",
+      shared ? "half-close: \(self.clients.halfClose.map { Units.text($0) } ?? "off")" : nil,
       "keepalive: \(self.clients.keepalive ? "on" : "off")", "notices: \(self.clients.notices ? "on" : "off")",
+      shared ? "refuse-http: \(self.clients.refuseHttp ? "yes" : "no")" : nil,
+      "per-address: \(self.clients.perAddress.map { "\($0)" } ?? "off")",
       self.clients.allow.map { "allow: [ \($0.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]" },
       self.clients.deny.isEmpty
         ? nil : "deny: [ \(self.clients.deny.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]",

@@ -6,6 +6,9 @@ import StreamBroker
 extension Config {
   /// What one address of clients may do at once.
   public struct Limits: Hashable, Sendable {
+    /// Unfinished at a time, of all addresses; nil for what the process's limits bear.
+    public var handshakes: Int?
+    static let mostHandshakes = 1_000_000
     public var handshakesPerAddress: Int
     /// Nil for as many as come.
     public var connectsPerSecond: Int?
@@ -36,6 +39,8 @@ extension Config {
   public struct WebSocket: Hashable, Sendable {
     /// Pages that may connect beside our own; `*` is all.
     public var origins: [String]
+    /// Names of this gateway in URLs of pages of the same origin, beside those that it knows itself; `*` is any.
+    public var hosts: [String]
     public var deflate: Bool
     /// Bytes.
     public var maxMessage: Int
@@ -68,6 +73,18 @@ extension Config.User {
     let fitting = roles.filter { $0.pattern.matches(route) }
     guard let nearest = fitting.map(\.pattern.nearness).max() else { return nil }
     return fitting.filter { $0.pattern.nearness == nearest }.map(\.role).min()
+  }
+}
+
+extension Config {
+  /// The hash of one user's password of each method and cost that there is, in the order of the file.
+  var hashesByKind: [(kind: String, hash: Secret)] {
+    var found: [(kind: String, hash: Secret)] = []
+    for hash in users.compactMap(\.password) {
+      guard let kind = CryptHash.kind(of: hash.reveal()), !found.contains(where: { $0.kind == kind }) else { continue }
+      found.append((kind, hash))
+    }
+    return found
   }
 }
 

@@ -18,10 +18,19 @@ public struct Config: Hashable, Sendable {
   public struct Log: Hashable, Sendable {
     public var level: Level
     public var format: Format
+    /// What becomes of lines that clients or absent devices could repeat without end.
+    public var repeats: Repeats
+
+    public init(level: Level, format: Format, repeats: Repeats = .summary) {
+      self.level = level
+      self.format = format
+      self.repeats = repeats
+    }
 
     /// The levels of swift-log.
     public enum Level: String, CaseIterable, Sendable { case trace, debug, info, notice, warning, error, critical }
     public enum Format: String, CaseIterable, Sendable { case text, json }
+    public enum Repeats: String, CaseIterable, Sendable { case summary, all }
   }
 
   public struct Control: Hashable, Sendable {
@@ -93,10 +102,16 @@ public struct Config: Hashable, Sendable {
     public var backlog: Int
     /// A client ends after so long without a byte either way; nil = never.
     public var idleTimeout: Duration?
+    /// Shared links: how long a client still receives after its FIN; nil = its FIN ends the session.
+    public var halfClose: Duration?
     /// Whether dead peers are looked for.
     public var keepalive: Bool
     /// Whether people are told in lines of text.
     public var notices: Bool
+    /// Whether a client that begins with an HTTP request is refused. Only on shared links, over TCP and TLS.
+    public var refuseHttp: Bool
+    /// How many of one address may be here at once, loopback and proxies apart; nil = any number.
+    public var perAddress: Int?
     /// Who may come; nil = all.
     public var allow: [Network]?
     /// Who of those may not.

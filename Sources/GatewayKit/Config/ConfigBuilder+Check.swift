@@ -21,15 +21,14 @@ extension ConfigBuilder {
     }
   }
 
-  /// A port's name with a bit rate behind it, which opening would look for as it stands.
-  mutating func checkName(_ endpoint: ConfigURL) {
-    let url = endpoint.url
-    guard url.grammar.path == .device, url.host != "usb", let meant = PortNotation.url(url.path),
-      (try? EndpointURL(meant))?.gives("baud") == true
-    else { return }
+  /// Answers to log-ins take as long as the slowest check, so that users can't be told apart by it; alike they take no longer than they must.
+  mutating func checkHashes(of config: Config) {
+    let kinds = config.hashesByKind.map(\.kind)
+    guard kinds.count > 1, let place = top.present["users"] else { return }
     reader.warn(
-      "a port whose name ends in a bit rate; if it is meant as one, write '\(Suggestion.plain(meant))'",
-      at: endpoint.place, endpoint.path)
+      "passwords have hashes of different methods or costs (\(kinds.joined(separator: ", "))); each check costs as the hash says, and "
+        + "who can measure that tells users apart; 'baudway hash-password' makes them alike",
+      at: place, "users")
   }
 
   // MARK: - Files
@@ -70,6 +69,29 @@ extension ConfigBuilder {
         report(error, at: endpoint.place, endpoint.path)
       }
     }
+  }
+
+  /// Files of certificates, keys and authorities that others could exchange, and keys that they can read.
+  mutating func checkPermissions() {
+    for (use, home) in tlsPlaces.sorted(by: { $0.value.place < $1.value.place }) {
+      switch use.part {
+      case .key: check(use.values.last, isSecret: true, at: home.place, home.path)
+      case .certificate, .authority, .revocations: check(use.values.first, isSecret: false, at: home.place, home.path)
+      case .ciphers: break
+      }
+    }
+    for (_, section) in top.children["routes"] ?? [] {
+      for endpoint in section.urls["endpoint"] ?? [] {
+        for name in ["ca", "cert", "key"] where endpoint.url.grammar.parameter(name)?.kind == .path {
+          check(endpoint.url.string(name), isSecret: name == "key", at: endpoint.place, endpoint.path)
+        }
+      }
+    }
+  }
+
+  private mutating func check(_ file: String?, isSecret: Bool, at place: ConfigProblem.Place, _ path: String) {
+    guard let file, told.insert("permissions \(file) \(isSecret)").inserted else { return }
+    reader.checkPermissions(file, isSecret: isSecret, at: place, path)
   }
 
   private mutating func open(

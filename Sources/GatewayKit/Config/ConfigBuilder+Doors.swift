@@ -11,6 +11,7 @@ extension ConfigBuilder {
 
   static func limits(_ settings: Settings) -> Config.Limits {
     Config.Limits(
+      handshakes: settings.integer("limits.handshakes"),
       handshakesPerAddress: settings.integer("limits.handshakes-per-address")!,
       connectsPerSecond: settings.integer("limits.connects-per-second"))
   }
@@ -22,15 +23,12 @@ extension ConfigBuilder {
     let listen = Config.Listen(url: listener.url)
     let address = Entrance.Address(listen)
     guard listen.isGreeted, address.canBeShared else { return false }
-    let company = ways.filter { $0.address == address }
-    if let other = company.first(where: { $0.listen.isTheSameWay(as: listen) }) {
+    let hasCompany = ways[address] != nil
+    if let other = ways[address, default: [:]][listen.serverName, default: SharedName()].claim(listen, listener.shown) {
       let how = listen.usesTLS ? "'server-name'\(listen.usesWebSocket ? " or the path" : "")" : "the path"
-      reader.report(
-        "the same as \(other.description); on one port \(how) tells them apart", at: listener.place, listener.path)
+      reader.report("the same as \(other); on one port \(how) tells them apart", at: listener.place, listener.path)
     }
-    let description = "\(listener.path) (\(listener.url.place), line \(listener.place.line))"
-    ways.append(SharedWay(address: address, listen: listen, description: description))
-    return !company.isEmpty
+    return hasCompany
   }
 
   /// Those who come by one name have done the handshake before it is known which of its routes they want.
@@ -38,15 +36,13 @@ extension ConfigBuilder {
     let listen = Config.Listen(url: listener.url)
     let address = Entrance.Address(listen)
     guard listen.usesTLS, let tls else { return }
-    for index in ways.indices where ways[index].address == address && ways[index].listen.serverName == listen.serverName
-    {
-      guard let other = ways[index].tls else {
-        if ways[index].listen.url == listener.url { ways[index].tls = tls }
-        continue
-      }
-      guard other != tls else { continue }
-      return reader.report(
-        "'tls' is another than that of \(ways[index].description), with which it shares the port and the name",
+    guard let first = ways[address]?[listen.serverName]?.tls else {
+      ways[address]?[listen.serverName]?.tls = (tls, listener.shown)
+      return
+    }
+    if first.settings != tls {
+      reader.report(
+        "'tls' is another than that of \(first.listener), with which it shares the port and the name",
         at: listener.place, listener.path)
     }
   }
@@ -66,6 +62,7 @@ extension ConfigBuilder {
 
   mutating func users(routes: [String]) -> [Config.User] {
     var tokens: [Secret: String] = [:]
+    let known = Set(routes)
     return (top.children["users"] ?? []).map { name, section in
       let path = "users.\(Suggestion.plain(name))"
       if name.isEmpty || name.utf8.count > 64 || name.contains(":")
@@ -77,7 +74,7 @@ extension ConfigBuilder {
       }
       let user = Config.User(
         name: name, password: password(section), tokens: self.tokens(section),
-        certificates: section.texts("certificate"), roles: roles(section, routes: routes))
+        certificates: section.texts("certificate"), roles: roles(section, known, routes: routes))
       for token in user.tokens {
         if let other = tokens.updateValue(name, forKey: token), let setting = section.settings["token"] {
           reader.report(
@@ -117,14 +114,14 @@ extension ConfigBuilder {
     }
   }
 
-  private mutating func roles(_ section: ConfigSection, routes: [String]) -> [Config.User.Rule]? {
+  private mutating func roles(_ section: ConfigSection, _ known: Set<String>, routes: [String]) -> [Config.User.Rule]? {
     guard section.present["roles"] != nil, let children = section.children["roles"] else { return nil }
     return children.compactMap { pattern, child in
       guard let setting = child.settings[""], let role = Config.Listen.Role(rawValue: setting.value.description) else {
         return nil
       }
       let rule = Config.User.Rule(pattern: RoutePattern(pattern), role: role)
-      if rule.pattern.isName, !routes.contains(pattern) {
+      if rule.pattern.isName, !known.contains(pattern) {
         reader.report(
           "there is no route \(Suggestion.quote(pattern))", at: setting.key, setting.path,
           suggestion: Suggestion.nearest(to: pattern, in: routes))
@@ -223,14 +220,27 @@ extension ConfigBuilder {
     }
     let origins = settings.texts("websocket.origins")
     if let setting = settings.given("websocket.origins"), checked.insert(setting.key).inserted {
+      if origins.contains("*") {
+        reader.warn(
+          "'*' lets the scripts of any web page connect from the browser that shows it; name the pages that may, such as "
+            + "'origins: [https://lab.example]'", at: setting.key, setting.path)
+      }
       for origin in origins where !WebOrigin.isOrigin(origin) {
         reader.report(
           "\(Suggestion.quote(origin)) is no origin; expected scheme, host and port as browsers say them, or *",
           at: setting.key, setting.path, suggestion: WebOrigin.repair(origin))
       }
     }
+    let hosts = settings.texts("websocket.hosts")
+    if let setting = settings.given("websocket.hosts"), checked.insert(setting.key).inserted {
+      for host in hosts where !WebOrigin.isHostName(host) {
+        reader.report(
+          "\(Suggestion.quote(host)) is no name of a host; expected one such as gw.example.org or *.example.org, or *",
+          at: setting.key, setting.path, suggestion: WebOrigin.hostName(in: host))
+      }
+    }
     return Config.WebSocket(
-      origins: origins, deflate: settings.flag("websocket.deflate"),
+      origins: origins, hosts: hosts, deflate: settings.flag("websocket.deflate"),
       maxMessage: settings.integer("websocket.max-message")!, ping: settings.durationUnlessOff("websocket.ping"))
   }
 
@@ -275,17 +285,30 @@ extension ConfigSection {
   }
 }
 
-/// A listener at an address that others may share.
-struct SharedWay {
-  let address: Entrance.Address
-  let listen: Config.Listen
-  let description: String
-  var tls: Config.TLS?
+extension ConfigURL {
+  /// As "already used by" names it.
+  fileprivate var shown: String { "\(path) (\(url.place), line \(place.line))" }
 }
 
-extension Config.Listen {
-  /// Whether no client could say which of the two he means.
-  fileprivate func isTheSameWay(as other: Config.Listen) -> Bool {
-    serverName == other.serverName && !(usesWebSocket && other.usesWebSocket && url.path != other.url.path)
+/// The listeners that clients of one name (SNI) find at an address that several may share.
+struct SharedName {
+  /// The first of these listeners, as messages about the others name it.
+  private var first: String?
+  private var withoutPath: String?
+  private var paths: [String: String] = [:]
+  /// What they all must say of TLS, and whose it is.
+  var tls: (settings: Config.TLS, listener: String)?
+
+  /// Nil, or the listener that no client could tell from this one.
+  mutating func claim(_ listen: Config.Listen, _ listener: String) -> String? {
+    let path = listen.url.path
+    let other = listen.usesWebSocket ? withoutPath ?? paths[path] : first
+    if !listen.usesWebSocket {
+      withoutPath = withoutPath ?? listener
+    } else if paths[path] == nil {
+      paths[path] = listener
+    }
+    first = first ?? listener
+    return other
   }
 }

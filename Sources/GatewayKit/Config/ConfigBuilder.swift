@@ -1,5 +1,6 @@
 // Settings → Config: defaults merged into routes key by key, then what only several values together can get wrong.
 
+import ByteStreams
 import StreamBroker
 
 struct ConfigBuilder {
@@ -13,31 +14,42 @@ struct ConfigBuilder {
   /// Of Bluetooth listeners: by number and adapter, which is empty where all are meant; and all of them, by route and place.
   var channels: [Int: [String: String]] = [:]
   var services: Set<String> = []
-  /// Ways through entrances that may be shared.
-  var ways: [SharedWay] = []
+  /// Ways through entrances that may be shared, by the name (SNI) that leads there.
+  var ways: [Entrance.Address: [String?: SharedName]] = [:]
   /// Where settings of TLS were first used.
   var tlsPlaces: [TLSUse: (place: ConfigProblem.Place, path: String)] = [:]
   /// Faults of files that were told of, with their places.
   var told: Set<String> = []
   /// Keys that were looked at: an inherited one is wrong once, not for every route.
   var checked: Set<ConfigProblem.Place> = []
+  private var checkedNetworks: Set<ConfigProblem.Place> = []
 
   /// The config of `root`, or every problem of it.
   static func build(_ root: YAMLNode, _ reader: ConfigReader) throws(ConfigProblems) -> Config {
     try examine(root, reader, opensFiles: false).config
   }
 
-  /// The same, with what is odd in it. With `opensFiles` the certificates that it names are read, which blocks.
+  /// The same, with what is odd in it. With `opensFiles` the certificates that it names are read, which blocks. `isReadable` is whether
+  /// anybody may read the file.
   static func examine(
-    _ root: YAMLNode, _ reader: ConfigReader, opensFiles: Bool
+    _ root: YAMLNode, _ reader: ConfigReader, opensFiles: Bool, isReadable: Bool = false
   ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
     var reader = reader
+    reader.looksAtFiles = opensFiles
     let top = reader.read(root)
     var builder = ConfigBuilder(reader: reader, top: top)
     let config = builder.config()
-    if opensFiles { builder.openFiles(of: config) }
+    if opensFiles {
+      builder.openFiles(of: config)
+      builder.checkPermissions()
+    }
+    if isReadable, let secret = builder.reader.inlineSecret {
+      builder.reader.warn(
+        "a secret in a file that anybody may read; 'chmod o-r \(reader.file)', or put it into a file of its own and write "
+          + "file:NAME", at: secret.place, secret.path)
+    }
     if let fault = builder.reader.fault { throw fault }
-    return (config, builder.reader.warnings)
+    return (config, builder.reader.warnings.sorted { ($0.place ?? .start) < ($1.place ?? .start) })
   }
 
   /// Where the control socket is, whatever is wrong elsewhere in the file.
@@ -74,12 +86,16 @@ struct ConfigBuilder {
       reader.report(
         "no routes; write at least one: 'NAME: { listen: URL, endpoint: URL }' under 'routes'", at: place, "")
     }
+    checkNetworks(top.settings["proxies"])
     let users = users(routes: routes.map(\.name))
-    return Config(
-      log: Config.Log(level: settings.word("log.level"), format: settings.word("log.format")),
+    let config = Config(
+      log: Config.Log(
+        level: settings.word("log.level"), format: settings.word("log.format"), repeats: settings.word("log.repeats")),
       control: Config.Control(socket: Self.controlSocket(settings)), limits: Self.limits(settings),
       proxies: settings.networks("proxies") ?? [], users: users,
       routes: routes.compactMap { route($0.name, $0.section, users) })
+    checkHashes(of: config)
+    return config
   }
 
   /// Nil when an address or the endpoint is missing or broken, which was reported.
@@ -112,13 +128,12 @@ struct ConfigBuilder {
       checkProxies(listener)
       checkLoop(listener, endpoint)
     }
-    checkName(endpoint)
     checkNetworks(listeners, settings)
     checkPairing(listeners)
     let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,
-      clients: clients(settings, link), device: device(settings, link), packets: packets(settings),
+      clients: clients(settings, link, endpoint.url), device: device(settings, link), packets: packets(settings),
       tls: tls, websocket: websocket(settings, name, section, listeners), access: access)
   }
 
@@ -129,17 +144,24 @@ struct ConfigBuilder {
     return endpoint.grammar.sharesLink ? .shared : .perClient
   }
 
-  private func clients(_ settings: Settings, _ link: Config.Link) -> Config.Clients {
+  private func clients(_ settings: Settings, _ link: Config.Link, _ endpoint: EndpointURL) -> Config.Clients {
     let shared = link == .shared ? settings : settings.withoutShared
+    let max = settings.integer("clients.max") ?? Config.Clients.standardMax(link, scheme: endpoint.scheme)
+    let perAddress =
+      settings.given("clients.per-address") == nil
+      ? Config.Clients.standardPerAddress(max) : settings.integer("clients.per-address")
     let writers: Config.Clients.Writers = shared.word("clients.writers")
     return Config.Clients(
-      max: settings.integer("clients.max") ?? Config.Clients.standardMax(link),
+      max: max,
       whenFull: settings.word("clients.when-full"), writers: writers,
       takeover: writers == .one ? Config.Clients.Takeover(shared.text("clients.takeover")) : .refuse,
       slow: settings.word("clients.slow"),
       buffer: settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link),
       backlog: shared.integer("clients.backlog")!, idleTimeout: settings.durationUnlessOff("clients.idle-timeout"),
+      halfClose: link == .shared ? shared.durationUnlessOff("clients.half-close") : nil,
       keepalive: settings.flag("clients.keepalive"), notices: settings.flag("clients.notices"),
+      refuseHttp: shared.flag("clients.refuse-http"),
+      perAddress: perAddress,
       allow: settings.networks("clients.allow"), deny: settings.networks("clients.deny") ?? [],
       banner: settings.value("clients.banner")?.description)
   }
@@ -171,6 +193,8 @@ struct ConfigBuilder {
   // MARK: what only several values can get wrong
 
   private mutating func checkClients(_ settings: Settings, _ link: Config.Link) {
+    checkNetworks(settings.given("clients.allow"))
+    checkNetworks(settings.given("clients.deny"))
     if link == .shared, let takeover = settings.own["clients.takeover"], takeover.value != .text("refuse"),
       settings.text("clients.writers") != "one"
     {
@@ -200,7 +224,9 @@ struct ConfigBuilder {
   private mutating func checkLink(_ link: Config.Link, _ settings: Settings, _ endpoint: EndpointURL) {
     if link == .perClient {
       for (name, setting) in settings.own where Settings.sharedOnly.contains(name) {
-        reader.report("means something on a shared link only; this one is per client", at: setting.key, setting.path)
+        reader.report(
+          "means something on a shared link only, and \(endpoint.scheme) has one for each client; write 'link: shared' beside "
+            + "'endpoint', or leave this out", at: setting.key, setting.path)
       }
       if endpoint.grammar.isExclusive, let word = settings.own["link"] {
         reader.report("\(endpoint.scheme) has one link at a time, so it can't be per client", at: word.key, word.path)
@@ -212,6 +238,18 @@ struct ConfigBuilder {
       reader.report(
         "'\(flush.value)' would throw away what 'clients.backlog' keeps; say none or disconnect", at: flush.key,
         flush.path)
+    }
+  }
+
+  /// Addresses that say more than their network, which counts alone.
+  private mutating func checkNetworks(_ setting: ConfigSetting?) {
+    guard case .list(let values)? = setting?.value, let setting, checkedNetworks.insert(setting.key).inserted else {
+      return
+    }
+    for network in values.compactMap({ Network($0.description) }) where network.hasHostBits {
+      reader.warn(
+        "\(network) is the network \(network.canonical); write that, or '\(network.address.host)' for the one address",
+        at: setting.key, setting.path)
     }
   }
 
@@ -243,7 +281,12 @@ extension Config.Clients.Takeover {
 extension Config.Clients {
   static let bannerNames = ["route", "endpoint", "client"]
   /// What `clients.max` is when nothing is said: a shared device is for a few, a proxy for many.
-  static func standardMax(_ link: Config.Link) -> Int { link == .shared ? 8 : 1000 }
+  /// Each client of an `exec` is a program of its own.
+  static func standardMax(_ link: Config.Link, scheme: String = "") -> Int {
+    link == .shared ? 8 : scheme == "exec" ? 64 : 1000
+  }
+  /// What `clients.per-address` is when nothing is said: no address can have all places, where there are a few.
+  static func standardPerAddress(_ max: Int) -> Int? { max >= 4 ? max - 1 : nil }
   /// Shared, it bounds how far behind a client may be; alone, reads of up to 256 KiB make a plain proxy faster.
   static func standardBuffer(_ link: Config.Link) -> Int { link == .shared ? 64 << 10 : 256 << 10 }
 }

@@ -10,6 +10,8 @@ extension Config.Route {
     keys += endpoint.keysThatDiffer(from: old.endpoint)
     if link != old.link { keys.append("link") }
     keys += differingProperties(clients, old.clients).map { "clients.\($0)" }
+    // What follows from `max` where the file says nothing is no change of the file's.
+    if clients.followsMax && old.clients.followsMax { keys.removeAll { $0 == "clients.per-address" } }
     keys += differingProperties(device, old.device).map { "device.\($0)" }
     switch (packets, old.packets) {
     case (let packets?, let old?): keys += differingProperties(packets, old).map { "packets.\($0)" }
@@ -40,6 +42,10 @@ extension Config {
       + differingProperties(limits, old.limits).map { "limits.\($0)" }
       + (proxies == old.proxies ? [] : ["proxies"]) + (users == old.users ? [] : ["users"])
   }
+}
+
+extension Config.Clients {
+  fileprivate var followsMax: Bool { perAddress == Self.standardPerAddress(max) }
 }
 
 extension EndpointURL {

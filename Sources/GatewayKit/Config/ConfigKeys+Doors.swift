@@ -30,6 +30,9 @@ extension ConfigKeys {
     "limits",
     .mapping([
       ConfigKey(
+        "handshakes", .either(.words(["auto"]), .integer(1...Config.Limits.mostHandshakes)), "auto",
+        says: "unfinished ones at a time, of all addresses; auto: by the limits of open files and of memory"),
+      ConfigKey(
         "handshakes-per-address", .integer(1...100_000), "100",
         says: "that one address may have under way"),
       ConfigKey(
@@ -60,6 +63,11 @@ extension ConfigKeys {
     "websocket",
     .mapping([
       ConfigKey("origins", .list(.text), says: "pages that may connect, beside our own; * is all"),
+      ConfigKey(
+        "hosts", .list(.text),
+        says:
+          "names of the gateway in pages' URLs, beside its addresses, the machine's names and its certificate's; * is any"
+      ),
       ConfigKey("deflate", .flag, "no", says: "compress messages"),
       ConfigKey("max-message", .size(1...1 << 30), "16MiB", says: "the longest that is taken"),
       ConfigKey(

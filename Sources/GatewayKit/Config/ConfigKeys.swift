@@ -1,4 +1,4 @@
-// Every key of config.yaml: its kind, its default, and whether this build obeys it. This table drives reading, checking
+// Every key of config.yaml: its kind, its default, and whether this version obeys it. This table drives reading, checking
 // and the output of `check`; it holds the whole format, so that a key of a later build is told from a mistyped one.
 
 import StreamBroker
@@ -80,6 +80,9 @@ enum ConfigKeys {
       .mapping([
         ConfigKey("level", .words(Config.Log.Level.allCases.map(\.rawValue)), "info", says: "the least that is told"),
         ConfigKey("format", .words(Config.Log.Format.allCases.map(\.rawValue)), "text", says: "for people or programs"),
+        ConfigKey(
+          "repeats", .words(Config.Log.Repeats.allCases.map(\.rawValue)), "summary",
+          says: "whether lines beyond a number a second are counted in a summary"),
       ]), says: "what is told on standard error"),
     // sun_path of unix(7) holds 108 bytes, the last one NUL.
     ConfigKey(
@@ -142,7 +145,8 @@ enum ConfigKeys {
     .mapping([
       // The default depends on the link: see Config.standardMax.
       ConfigKey(
-        "max", .integer(1...100_000), says: "how many at once; unless it is said 8 on a shared link, 1000 else"),
+        "max", .integer(1...100_000),
+        says: "how many at once; unless it is said 8 on a shared link, 1000 else, 64 for exec"),
       ConfigKey(
         "when-full", .words(Config.Clients.WhenFull.allCases.map(\.rawValue)), "refuse",
         says: "what happens to one more"),
@@ -164,14 +168,28 @@ enum ConfigKeys {
       ConfigKey(
         "idle-timeout", .either(.words(["off"]), .duration(pause)), "off",
         says: "end a client after so long without a byte either way"),
+      ConfigKey(
+        "half-close", .either(.words(["off"]), .duration(pause)), "5s", sharedOnly: true,
+        says: "how long a client still receives after its FIN, or the last byte sent to it; off: its FIN ends it"),
       ConfigKey("keepalive", .flag, "yes", says: "find dead clients within 30 seconds"),
       ConfigKey("notices", .flag, "yes", says: "tell people in a line of text why they are refused"),
+      ConfigKey(
+        "refuse-http", .flag, "yes", sharedOnly: true,
+        says: "turn away who begins with an HTTP request, as web pages do, on tcp and tls listeners"),
+      // The default depends on max: see Config.Clients.standardPerAddress.
+      ConfigKey(
+        "per-address", .either(.words(["off"]), .integer(1...100_000)),
+        says:
+          "how many of one address at once, loopback and proxies apart; unless it is said max - 1 where max is 4 or more"
+      ),
       ConfigKey("allow", .list(.network), says: "networks that may come; all unless it is said"),
       ConfigKey("deny", .list(.network), says: "networks of those that may not"),
       ConfigKey(
         "users", .list(.text), support: .later(), listeners: greeting,
         says: "who may come, by name or by the subject of a certificate; all who can log in unless it is said"),
-      ConfigKey("banner", .lines, says: "what each reads first, with {route}, {endpoint} and {client}"),
+      ConfigKey(
+        "banner", .escapes, says: "what each reads first, with {route}, {endpoint}, {client} and escapes such as \\r\\n"
+      ),
     ]), says: "who may come, and what they may do")
 
   private static let device = ConfigKey(

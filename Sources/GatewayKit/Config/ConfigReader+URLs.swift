@@ -3,7 +3,14 @@
 import StreamBroker
 
 extension ConfigReader {
-  private typealias Beside = (name: String, value: String, key: ConfigProblem.Place, place: ConfigProblem.Place)
+  private typealias Beside = (
+    name: String, value: String, key: ConfigProblem.Place, place: ConfigProblem.Place, isExpanded: Bool
+  )
+
+  /// What the URL's parser asked the secrets of.
+  private final class SecretTexts {
+    var texts: Set<String> = []
+  }
 
   mutating func readURL(
     _ node: YAMLNode, _ schemes: [SchemeGrammar], built: Set<String>?, at spot: Spot
@@ -23,18 +30,34 @@ extension ConfigReader {
       report("expected a URL, such as \(schemes[0].example), not \(urlNode.kind)", at: urlNode.place, spot.path)
       return nil
     }
+    // Spaces within a URL are for its own parser to tell, which may know the URL that was meant.
+    if scalar.isPlain, Typography.unquoted(scalar.text) != nil {
+      _ = reportTypography(scalar.text, column: scalar.firstColumn, at: urlNode.place, spot.path)
+      return nil
+    }
+    if let variable = Expansion.shellVariable(in: String(scalar.text.prefix { $0 != "?" })) {
+      let column = (scalar.firstColumn ?? urlNode.place.column - variable.offset) + variable.offset
+      report(
+        "'\(Suggestion.plain(variable.written))' stands for itself; a variable is written \(Suggestion.plain(variable.meant)), and a '$' "
+          + "of the URL's own is %24", at: ConfigProblem.Place(line: urlNode.place.line, column: column), spot.path)
+      return nil
+    }
     guard let text = expand(scalar, at: urlNode.place, spot.path) else { return nil }
     if scalar.isPlain, let advice = numberAdvice(text) {
       report(advice, at: urlNode.place, spot.path)
       return nil
     }
+    let secrets = SecretTexts()
     let parsed = EndpointURL.parse(
       text, beside: beside.map { ($0.name, $0.value) }, schemes: schemes, built: built
     ) { [expansion] text in
+      secrets.texts.insert(text)
       do throws(Expansion.Fault) { return .success(try expansion.secret(text)) } catch {
         return .failure(ValueFault(error.message))
       }
     }
+    let isExpanded = text != scalar.text || beside.contains(where: \.isExpanded)
+    for secret in secrets.texts.sorted() { noteSecret(secret, isExpanded: isExpanded, at: urlNode.place, spot.path) }
     let column = text == scalar.text ? scalar.firstColumn : nil
     for problem in parsed.problems {
       var place = urlNode.place
@@ -64,7 +87,7 @@ extension ConfigReader {
           continue
         }
         guard let text = expand(scalar, at: item.place, path) else { continue }
-        beside.append((entry.name, text, entry.place, item.place))
+        beside.append((entry.name, text, entry.place, item.place, text != scalar.text))
       }
     }
     return beside

@@ -41,6 +41,10 @@ struct ConfigReader {
   /// What is odd, and may be meant all the same.
   private(set) var warnings: [ConfigProblem] = []
   private var more = 0
+  /// Whether it is told when secrets lie open.
+  var looksAtFiles = false
+  /// The first secret that stands in the file itself.
+  private(set) var inlineSecret: (place: ConfigProblem.Place, path: String)?
 
   init(
     file: String, broker: Broker, listeners: Set<String> = ListenerSchemes.built, in surroundings: Surroundings
@@ -65,7 +69,7 @@ struct ConfigReader {
     }
   }
 
-  mutating func warn(_ message: String, at place: ConfigProblem.Place, _ path: String) {
+  mutating func warn(_ message: String, at place: ConfigProblem.Place?, _ path: String) {
     guard warnings.count < ConfigProblems.limit else { return }
     warnings.append(
       ConfigProblem(file: file, place: place, path: path, message: "warning: \(message)", suggestion: nil))
@@ -85,7 +89,7 @@ struct ConfigReader {
     /// Dotted, within the section.
     let name: String
     let key: ConfigProblem.Place
-    /// Something above is not in this build, which was said once.
+    /// Something above is not in this version, which was said once.
     var isLater = false
     /// One of a list of mappings.
     var isItem = false
@@ -110,9 +114,12 @@ struct ConfigReader {
           more += 1
           continue
         }
+        if entry.isPlain, reportTypography(entry.name, column: entry.place.column, at: entry.place, spot.path) {
+          continue
+        }
         let home = ConfigKeys.home(of: entry.name, under: spot.path, isSection: spot.name.isEmpty && !spot.isItem)
         let suggestion = home == nil ? Suggestion.nearest(to: entry.name, in: keys.map(\.name)) : nil
-        let advice = home.map { "; it belongs \($0)" } ?? ""
+        let advice = home.map { "; it belongs \($0)" } ?? (entry.mayBeText ? Self.commaAdvice : "")
         report(
           "unknown key \(Suggestion.quote(entry.name))\(advice)", at: entry.place, spot.path, suggestion: suggestion)
         continue
@@ -121,6 +128,24 @@ struct ConfigReader {
       section.present[below.name] = entry.place
       read(entry.value, key, at: below, into: &section)
     }
+  }
+
+  private static let commaAdvice = "; where it belongs to the text before the comma, that text needs quotes"
+
+  /// Curly quotes and no-break spaces in what stands there without straight quotes, at `column` of the place's line where the file holds
+  /// it letter by letter. Whether there are any, which was reported.
+  mutating func reportTypography(
+    _ text: String, column: Int?, at place: ConfigProblem.Place, _ path: String, isSecret: Bool = false
+  ) -> Bool {
+    if let inner = Typography.unquoted(text), let quote = text.unicodeScalars.first {
+      let form = isSecret || Suggestion.mayHoldSecret(text) ? "" : ": \(YAMLFault.quoted(inner))"
+      report(YAMLFault.curlyQuote(quote) + form, at: place, path)
+      return true
+    }
+    guard let space = Typography.oddSpace(in: text.unicodeScalars) else { return false }
+    let there = column.map { ConfigProblem.Place(line: place.line, column: $0 + space.offset) } ?? place
+    report("\(space.name), which is a letter to YAML; write a plain space or none", at: there, path)
+    return true
   }
 
   private mutating func read(_ node: YAMLNode, _ key: ConfigKey, at spot: Spot, into section: inout ConfigSection) {
@@ -194,14 +219,20 @@ struct ConfigReader {
     if node.isNull { return }
     let inner = later(key, at: spot)
     var children: [(String, ConfigSection)] = []
-    let all = entries(of: node, at: inner, sample: "name: …")
+    let sample = names == .routes ? RouteForm.example : "name: …"
+    let all = entries(of: node, at: inner, sample: sample)
     guard case .mapping = node.content else { return }
     for entry in all {
       if names == .routes { checkRouteName(entry.name, at: entry.place, spot.path) }
       var child = ConfigSection(place: entry.place)
       let below = inner.below(entry.name, key: entry.place, isNewSection: true)
-      read(entry.value, ConfigKey(entry.name, shape), at: below, into: &child)
       if case .mapping = entry.value.content {} else { child.isBroken = !entry.value.isNull }
+      if names == .routes, child.isBroken {
+        let form = RouteForm.text(Suggestion.plain(entry.name), of: entry.value)
+        report("expected keys and values, not \(entry.value.kind); write '\(form)'", at: entry.value.place, below.path)
+      } else {
+        read(entry.value, ConfigKey(entry.name, shape), at: below, into: &child)
+      }
       children.append((entry.name, child))
     }
     section.children[spot.name] = children
@@ -212,16 +243,17 @@ struct ConfigReader {
       letter.isASCII && (letter.isLowercase || letter.isNumber || "._-".contains(letter))
     }
     if !name.isEmpty, name.utf8.count <= 64, name.allSatisfy(isGood), name != ".", name != ".." { return }
+    if reportTypography(name, column: nil, at: place, path) { return }
     let meant = String(name.lowercased().map { isGood($0) ? $0 : "-" }.prefix(64))
     report(
       "\(Suggestion.quote(name)) is no name of a route; expected up to 64 of a-z 0-9 . _ -", at: place, path,
       suggestion: meant.contains { $0.isLetter } ? meant : nil)
   }
 
-  /// Says that a section is not in this build, once for all that is in it.
+  /// Says that a section is not in this version, once for all that is in it.
   private mutating func later(_ key: ConfigKey, at spot: Spot) -> Spot {
     guard !spot.isLater, key.support(with: listeners) != .built else { return spot }
-    report("not in this build", at: spot.key, spot.path)
+    report("not in \(Version.name)", at: spot.key, spot.path)
     var inner = spot
     inner.isLater = true
     return inner
@@ -235,14 +267,33 @@ struct ConfigReader {
       report("expected \(kind.expected), not \(node.kind); write for example '\(sample)'", at: node.place, spot.path)
       return nil
     }
+    if scalar.isPlain,
+      reportTypography(
+        scalar.text, column: scalar.firstColumn, at: node.place, spot.path, isSecret: kind.isSecret)
+    {
+      return nil
+    }
+    let variable = kind == .escapes ? nil : Expansion.shellVariable(in: scalar.text)
+    if kind.isSecret, let variable, variable.written == scalar.text {
+      report(
+        "'\(variable.written)' stands for itself; a variable is written \(variable.meant)", at: node.place, spot.path)
+      return nil
+    }
     do {
       var text = try expansion.expand(scalar.text)
-      if kind.isSecret { text = try expansion.secret(text) }
+      if kind.isSecret {
+        noteSecret(text, isExpanded: text != scalar.text, at: node.place, spot.path)
+        text = try expansion.secret(text)
+      }
       let value = try kind.read(text)
+      if let variable, !kind.isSecret {
+        warn(
+          "'\(variable.written)' stands for itself; a variable is written \(variable.meant)", at: node.place, spot.path)
+      }
       let support = key.support(with: listeners)
       if spot.isLater || support.grants(value.description) { return value }
       let word = support == .later() ? "" : Suggestion.quote(value.description) + " is "
-      report("\(word)not in this build", at: support == .later() ? spot.key : node.place, spot.path)
+      report("\(word)not in \(Version.name)", at: support == .later() ? spot.key : node.place, spot.path)
     } catch let fault as ValueFault {
       report(fault.message, at: node.place, spot.path, suggestion: fault.suggestion)
     } catch let fault as Expansion.Fault {
@@ -253,6 +304,25 @@ struct ConfigReader {
     return nil
   }
 
+  /// `text` is a secret, or names its file; `isExpanded` when it came from the environment.
+  mutating func noteSecret(_ text: String, isExpanded: Bool, at place: ConfigProblem.Place, _ path: String) {
+    if let file = expansion.secretFile(text) {
+      checkPermissions(file, isSecret: true, at: place, path)
+    } else if !isExpanded, inlineSecret == nil {
+      inlineSecret = (place, path)
+    }
+  }
+
+  /// Whether others may write a file that the configuration rests on, or read one that is secret.
+  mutating func checkPermissions(_ file: String, isSecret: Bool, at place: ConfigProblem.Place, _ path: String) {
+    guard looksAtFiles, let facts = expansion.surroundings.facts(file) else { return }
+    let name = Suggestion.plain(file)
+    if facts.othersMayWrite { warn("\(name): \(facts.writable(name))", at: place, path) }
+    if isSecret, facts.anybodyMayRead {
+      warn("\(name): anybody may read this secret (mode \(facts.shownMode)); 'chmod o-r \(name)'", at: place, path)
+    }
+  }
+
   /// A list's items; a single value is a list of one, and nothing a list of none.
   private func list(_ node: YAMLNode) -> [YAMLNode] {
     if case .sequence(let items) = node.content { return items }
@@ -261,7 +331,16 @@ struct ConfigReader {
 
   // MARK: mappings
 
-  typealias Entry = (name: String, place: ConfigProblem.Place, value: YAMLNode)
+  struct Entry {
+    let name: String
+    let place: ConfigProblem.Place
+    let value: YAMLNode
+    /// Written without quotes.
+    let isPlain: Bool
+
+    /// Stands in one line with the key before it, so in { }, and has no value: perhaps the rest of a text with a comma.
+    let mayBeText: Bool
+  }
 
   /// Each key once, with what `<<` brings in after them.
   mutating func entries(of node: YAMLNode, at spot: Spot, sample: String) -> [Entry] {
@@ -284,7 +363,11 @@ struct ConfigReader {
         report("\(Suggestion.quote(name)) is said twice, first in line \(line)", at: pair.key.place, spot.path)
       } else {
         lines[name] = pair.key.place.line
-        entries.append((name, pair.key.place, pair.value))
+        // A key stands in one line.
+        let isPlain = scalar.isPlain && scalar.firstColumn != nil
+        let mayBeText = pair.value.isNull && entries.last?.place.line == pair.key.place.line
+        entries.append(
+          Entry(name: name, place: pair.key.place, value: pair.value, isPlain: isPlain, mayBeText: mayBeText))
       }
     }
     for source in merged {

@@ -75,7 +75,7 @@ extension ConfigSchema {
 
     init(_ kind: ValueKind) {
       switch kind {
-      case .text, .lines, .secret, .path, .uuid, .flag: isFree = true
+      case .text, .secret, .path, .uuid, .flag: isFree = true
       case .file: patterns = ["/.*"]
       case .integer(let range):
         patterns = ["0|[1-9][0-9]*"]

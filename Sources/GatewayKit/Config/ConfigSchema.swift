@@ -52,7 +52,7 @@ public struct ConfigSchema {
     guard let body = body(of: key) else { return nil }
     let support = key.support(with: listeners)
     let notes = [
-      support == .built ? nil : "not in this build", key.isForSharedLinks ? "shared links only" : nil,
+      support == .built ? nil : "not in \(Version.name)", key.isForSharedLinks ? "shared links only" : nil,
     ].compactMap(\.self)
     let summary = key.summary + (notes.isEmpty ? "" : " (\(notes.joined(separator: "; ")))")
     var members = [JSONValue.Member(key: "description", value: .text(summary))]
@@ -161,16 +161,19 @@ public struct ConfigSchema {
 
   private static func parameters(of scheme: SchemeGrammar) -> JSONValue {
     let members = scheme.parameters.compactMap { parameter -> JSONValue.Member? in
-      let value: JSONValue
+      var value: JSONValue
       switch parameter.support {
       case .built: value = Self.value(parameter.kind)
       case .later(let granted):
         if granted.isEmpty { return nil }
         value = Self.value(.words(granted + (granted.contains("0s") ? ["0"] : [])))
       }
+      if !parameter.aliases.isEmpty {
+        value = Self.any([value, .object(["enum": .array(parameter.aliases.keys.sorted().map { .text($0) })])])
+      }
       let body = parameter.isRepeatable ? any([value, .object(["type": .text("array"), "items": value])]) : value
       let schema = JSONValue.object([
-        "description": .text(parameter.summary + (parameter.support == .built ? "" : " (not in this build)")),
+        "description": .text(parameter.summary + (parameter.support == .built ? "" : " (not in \(Version.name))")),
         "default": parameter.standard.map { plain($0, parameter.kind) },
       ])
       return JSONValue.Member(key: parameter.name, value: .object((schema.members ?? []) + (body.members ?? [])))

@@ -38,6 +38,22 @@ struct Expansion {
     return result + rest
   }
 
+  /// The first `$NAME` or `$(NAME)` of `text`, as shells and make write a variable, and how it is written here. Such a text is left as it
+  /// is: passwords and hashes have dollars, too.
+  static func shellVariable(in text: String) -> (offset: Int, written: String, meant: String)? {
+    let scalars = Array(text.unicodeScalars)
+    for (offset, scalar) in scalars.enumerated() where scalar == "$" {
+      let isBracketed = offset + 1 < scalars.count && scalars[offset + 1] == "("
+      let rest = scalars[(offset + (isBracketed ? 2 : 1))...]
+      let name = rest.prefix { $0.isASCII && ($0 == "_" || $0.properties.isAlphabetic || ("0"..."9").contains($0)) }
+      guard let first = name.first, !("0"..."9").contains(first) else { continue }
+      if isBracketed, rest.dropFirst(name.count).first != ")" { continue }
+      let text = name.reduce(into: "") { $0.unicodeScalars.append($1) }
+      return (offset, isBracketed ? "$(\(text))" : "$\(text)", "${\(text)}")
+    }
+    return nil
+  }
+
   private func value(of reference: Substring) throws(Fault) -> String {
     let parts = reference.firstRange(of: ":-").map {
       (reference[..<$0.lowerBound], String(reference[$0.upperBound...]))
@@ -57,12 +73,18 @@ struct Expansion {
     return value
   }
 
+  /// Where the secret stands that `text` refers to; nil when it is the secret itself.
+  func secretFile(_ text: String) -> String? {
+    guard text.hasPrefix("file:") else { return nil }
+    let name = String(text.dropFirst("file:".count))
+    return name.hasPrefix("/") ? name : "\(surroundings.directory)/\(name)"
+  }
+
   /// The text of a secret: itself, or the content of the file it names, less one line end.
   func secret(_ text: String) throws(Fault) -> String {
-    guard text.hasPrefix("file:") else { return text }
+    guard let path = secretFile(text) else { return text }
     let name = String(text.dropFirst("file:".count))
     if name.isEmpty { throw Fault(message: "'file:' without a path") }
-    let path = name.hasPrefix("/") ? name : "\(surroundings.directory)/\(name)"
     let bytes: [UInt8]
     do throws(SystemError) {
       bytes = try surroundings.content(path, 64 << 10).get()

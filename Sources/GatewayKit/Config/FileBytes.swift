@@ -8,6 +8,13 @@ enum FileBytes {
   /// A pipe, as of a shell's <(…), is read until its writer ends, ETIMEDOUT when that takes longer than `patience`. For what would
   /// keep us waiting without end, FIFOs and devices, ENXIO.
   static func read(_ path: String, limit: Int, patience: Duration = .seconds(30)) throws(SystemError) -> [UInt8] {
+    try readWithFacts(path, limit: limit, patience: patience).bytes
+  }
+
+  /// The same, with the facts of the very file that was read.
+  static func readWithFacts(
+    _ path: String, limit: Int, patience: Duration = .seconds(30)
+  ) throws(SystemError) -> (bytes: [UInt8], facts: FileFacts?) {
     let raw = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
     if raw < 0 { throw SystemError("open") }
     let file = Descriptor(owning: raw)
@@ -20,7 +27,7 @@ enum FileBytes {
       let count = Glibc.read(file.raw, &chunk, chunk.count)
       if count < 0, errno == EINTR || errno == EAGAIN && isPipe { continue }
       if count < 0 { throw SystemError("read") }
-      if count == 0 { return bytes }
+      if count == 0 { return (bytes, FileFacts(descriptor: file.raw)) }
       bytes += chunk[..<count]
       if bytes.count > limit { throw SystemError("read", EFBIG) }
     }

@@ -2,6 +2,7 @@
 // byte of a file can reach this machine.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 
 struct Surroundings: Sendable {
@@ -19,6 +20,11 @@ struct Surroundings: Sendable {
   var lacksGroup: @Sendable (_ name: String) -> Bool = { name in
     isUnknown { () throws(OpenFailure) in _ = try NodeOwnership.group(name) }
   }
+
+  /// Owner and permissions of the file at a path; nil where there is none.
+  var facts: @Sendable (_ path: String) -> FileFacts? = { FileFacts(path: $0) }
+  /// Whether we may do anything, so that who changes our files may, too.
+  var isRoot = geteuid() == 0
 
   init(environment: [String: String], directory: String) {
     self.environment = environment

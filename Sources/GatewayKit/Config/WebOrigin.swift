@@ -22,4 +22,28 @@ enum WebOrigin {
     }
     return candidates.first { isOrigin($0) }
   }
+
+  // MARK: - Hosts
+
+  /// For `websocket.hosts`: a name, with `*` for its first label, or `*`.
+  static func isHostName(_ text: String) -> Bool {
+    if text == "*" { return true }
+    let name = text.utf8.starts(with: "*.".utf8) ? text.dropFirst(2) : text[...]
+    let labels = name.split(separator: ".", omittingEmptySubsequences: false)
+    return name.utf8.count <= 253
+      && labels.allSatisfy { label in
+        (1...63).contains(label.utf8.count)
+          && label.utf8.allSatisfy {
+            (0x30...0x39).contains($0) || (0x41...0x5A).contains($0) || (0x61...0x7A).contains($0)
+              || $0 == UInt8(ascii: "-") || $0 == UInt8(ascii: "_")
+          }
+      }
+  }
+
+  /// The host of a URL, or of a name with a port.
+  static func hostName(in text: String) -> String? {
+    let rest = text.firstRange(of: "://").map { text[$0.upperBound...] } ?? text[...]
+    let name = String(rest.prefix { !":/?#".contains($0) })
+    return name != text && isHostName(name) ? name : nil
+  }
 }

@@ -164,6 +164,7 @@ struct YAMLParser {
     let problem = parser.pointee.problem.map { String(cString: $0) } ?? "not YAML"
     let context = parser.pointee.context.map { String(cString: $0) } ?? ""
     let (here, there) = (place(parser.pointee.problem_mark), place(parser.pointee.context_mark))
+    if let advised = YAMLAdvice(bytes, at: here).fault(problem, context) { return advised }
     if context.contains("quoted scalar") {
       return YAMLFault("a quote is opened here and not closed (\(problem), line \(here.line))", at: there)
     }

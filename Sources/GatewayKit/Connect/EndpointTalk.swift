@@ -19,8 +19,8 @@ public final class EndpointTalk: ByteStreamDelegate {
     /// It is left at once; one that takes nothing, after a second.
     case atOnce
     /// It is told, and left when it has ended; one that can't be told, or can't answer once it is, when it has been silent so
-    /// long.
-    case whenSilent(Duration)
+    /// long. With `always` one that was told is left after that silence, too.
+    case whenSilent(Duration, always: Bool = false)
   }
 
   private let here: any ByteStream
@@ -32,6 +32,8 @@ public final class EndpointTalk: ByteStreamDelegate {
   private let done: (End) -> Void
   private var isOver = false
   private var isParting = false
+  /// The endpoint knows that nothing more comes from us.
+  private var isTold = false
   /// We have said that we leave, and wait for the same word.
   private var isLeaving = false
   /// The endpoint broke; what it said before is still delivered.
@@ -130,10 +132,12 @@ public final class EndpointTalk: ByteStreamDelegate {
     switch parting {
     case .atOnce where isDelivered: leave()
     case .atOnce: leave(after: Self.deafness)
-    case .whenSilent(let patience):
+    case .whenSilent(let patience, let always):
       guard isDelivered, !isParting else { return }
       isParting = true
-      if there.canHalfClose { there.finishWriting() } else { leave(after: patience) }
+      isTold = there.canHalfClose
+      if isTold { there.finishWriting() }
+      if !isTold || always { leave(after: patience) }
     }
   }
 
@@ -145,7 +149,7 @@ public final class EndpointTalk: ByteStreamDelegate {
   /// Goes, or says so first, where the other side answers that: until then it may not have heard all.
   private func leave() {
     guard !isOver, !isLeaving else { return }
-    guard there.hasClosingHandshake, !there.holdsUnit else { return finish(.weLeft) }
+    guard there.hasClosingHandshake, !isTold, !there.holdsUnit else { return finish(.weLeft) }
     isLeaving = true
     poller.timers.cancel(timer)
     timer = poller.timers.after(Self.mostForHandshake) { [weak self] in self?.finish(.weLeft) }
@@ -153,7 +157,7 @@ public final class EndpointTalk: ByteStreamDelegate {
   }
 
   private func heardSomething() {
-    guard timer != nil, !isLeaving, case .whenSilent(let patience) = parting else { return }
+    guard timer != nil, !isLeaving, case .whenSilent(let patience, _) = parting else { return }
     poller.timers.cancel(timer)
     timer = nil
     leave(after: patience)

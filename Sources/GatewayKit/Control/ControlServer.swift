@@ -15,10 +15,14 @@ final class ControlServer {
   // Files may lie on a network; a lane must not wait for one.
   private let queue = DispatchQueue(label: "baudway.control-socket")
   private var socket: ControlSocket?
+  /// Where a link is put that leads to the socket.
+  private let signpostPath: String?
+  private var signpost: ControlSignpost?
   private var loop: AcceptLoop?
   private var conversations: [ObjectIdentifier: Conversation] = [:]
   private var retryTimer: Timers.Token?
   private var lastError: OpenFailure?
+  private var rebindPause = RebindPause()
   private var isBinding = false
   private var isStopped = false
   private var whenFree: () -> Void = {}
@@ -27,10 +31,12 @@ final class ControlServer {
   private static let retry = Duration.seconds(1)
 
   init(
-    _ address: ControlAddress, on poller: Poller, answerLimit: Duration = Conversation.answerLimit,
+    _ address: ControlAddress, signpost: String? = nil, on poller: Poller,
+    answerLimit: Duration = Conversation.answerLimit,
     answer: @escaping (ControlRequest) -> any ControlAnswer
   ) {
     self.address = address
+    signpostPath = signpost
     self.answerLimit = answerLimit
     self.poller = poller
     self.answer = answer
@@ -38,32 +44,51 @@ final class ControlServer {
 
   /// Binds, and keeps trying; `failed` is told of each reason once, `bound` when it is there.
   func start(bound: @escaping () -> Void = {}, failed: @escaping (OpenFailure) -> Void = { _ in }) {
-    let address = address
+    let (address, signpostPath) = (address, signpostPath)
     isBinding = true
-    poller.offload(to: queue) {
-      ControlSocket.open(address)
-    } then: { [self] result in
+    poller.offload(to: queue) { () -> (Result<ControlSocket, OpenFailure>, ControlSignpost?) in
+      let socket = ControlSocket.open(address)
+      guard case .success = socket, let signpostPath else { return (socket, nil) }
+      return (socket, ControlSignpost.raise(at: signpostPath, to: address.description))
+    } then: { [self] result, signpost in
       isBinding = false
+      self.signpost = signpost
       do throws(OpenFailure) {
         let socket = try result.get()
         self.socket = socket
         if isStopped { return giveUp() }
-        do throws(SystemError) { try accept(socket.parcel) } catch { throw OpenFailure(error.call, error) }
+        do throws(SystemError) {
+          try accept(socket.parcel) { [unowned self] error in
+            loop = nil
+            giveUp()
+            failed(.lost(error))
+            startAgain(after: rebindPause.next(at: poller.timers.now), bound, failed)
+          }
+        } catch {
+          throw OpenFailure(error.call, error)
+        }
         bound()
       } catch {
         giveUp()
         if isStopped { return }
         if error != lastError { failed(error) }
         lastError = error
-        retryTimer = poller.timers.after(Self.retry) { [weak self] in self?.start(bound: bound, failed: failed) }
+        startAgain(after: Self.retry, bound, failed)
       }
     }
   }
 
-  private func accept(_ parcel: DescriptorParcel) throws(SystemError) {
+  private func startAgain(
+    after pause: Duration, _ bound: @escaping () -> Void, _ failed: @escaping (OpenFailure) -> Void
+  ) {
+    retryTimer = poller.timers.after(pause) { [weak self] in self?.start(bound: bound, failed: failed) }
+  }
+
+  private func accept(_ parcel: DescriptorParcel, lost: @escaping (SystemError) -> Void) throws(SystemError) {
     guard let socket = parcel.take() else { throw SystemError("bind", EBADF) }
     // Unowned: the loop is its own, and ends before it goes.
-    loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }) { [unowned self] client, _ in
+    loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }, lost: lost) {
+      [unowned self] client, _ in
       greet(client)
     }
   }
@@ -87,7 +112,10 @@ final class ControlServer {
     guard let socket else { return done() }
     self.socket = nil
     _ = socket.parcel.take()
+    let signpost = signpost
+    self.signpost = nil
     poller.offload(to: queue) {
+      signpost?.remove()
       socket.removeFile()
     } then: { _ in
       done()

@@ -37,7 +37,7 @@ public struct DeviceList: Sendable {
       for link in port.links where !port.url.hasSuffix(link) { table.note("  \(link)") }
       if let obstacle = port.advice { table.note("  \(obstacle)") }
     }
-    return table.lines
+    return table.lines()
   }
 
   private func adapterLines(_ paint: Paint) -> [String] {
@@ -54,7 +54,7 @@ public struct DeviceList: Sendable {
           adapter.isOn ? .init("on", .green) : .init("off", .yellow), .init("rfcomm://ADDRESS?adapter=\(adapter.name)"),
         ])
       }
-      return table.lines
+      return table.lines()
     }
   }
 

@@ -68,7 +68,7 @@ struct NearbyList: Sendable {
       ])
       for way in ways { table.note("  " + ShellWord.quoted(way.url), way.isSure ? .green : .yellow) }
     }
-    return table.lines
+    return table.lines()
   }
 
   private func shown(_ name: String?) -> String {

@@ -6,11 +6,14 @@ import CLinux
 import Glibc
 
 final class AcceptLoop: PollHandler {
-  private let socket: Descriptor
+  private let raw: Int32
+  private var socket: Descriptor?
   private let poller: Poller
   private let accepted: (consuming Descriptor, SocketAddress?) -> Void
   /// Told once until it has been well for some seconds: at the limit each client who leaves makes room for one more.
   private let outOfDescriptors: (SystemError) -> Void
+  /// Called once; no client comes by this socket any more.
+  private let lost: (SystemError) -> Void
   private let farewell: () -> String?
   private var lastShortage: UInt64?
   private static let wellAgainAfter: UInt64 = 5_000_000_000
@@ -24,17 +27,19 @@ final class AcceptLoop: PollHandler {
   private static let mostTurnedAway = 64  // per pause
   private static let mostAtStop = 8192  // the kernel's queue twice over: others may connect meanwhile
 
-  /// Takes over a listening socket. `farewell` is what clients beyond the descriptor limit are told.
+  /// Takes over a listening socket. `farewell` is what clients beyond the descriptor limit are told. `lost` is called when the socket
+  /// accepts no more, as when another process that has it too has shut it down: its owner binds anew.
   init(
     _ socket: consuming Descriptor, on poller: Poller, farewell: @autoclosure @escaping () -> String?,
-    outOfDescriptors: @escaping (SystemError) -> Void,
+    outOfDescriptors: @escaping (SystemError) -> Void, lost: @escaping (SystemError) -> Void,
     accepted: @escaping (consuming Descriptor, SocketAddress?) -> Void
   ) throws(SystemError) {
-    let raw = socket.raw
-    self.socket = socket
+    raw = socket.raw
+    self.socket = consume socket
     self.poller = poller
     self.farewell = farewell
     self.outOfDescriptors = outOfDescriptors
+    self.lost = lost
     self.accepted = accepted
     spare = Self.makeSpare()
     try poller.add(raw, handler: self, for: .readable)
@@ -44,10 +49,14 @@ final class AcceptLoop: PollHandler {
   /// elsewhere too, where they can wait for somebody else.
   func stop(isSocketShared: Bool = false) {
     guard !isStopped else { return }
-    if !isSocketShared { handOverAll() }
     isStopped = true
+    if !isSocketShared { handOverAll() }
+    leave()
+  }
+
+  private func leave() {
     poller.timers.cancel(pause)
-    poller.remove(socket.raw)
+    poller.remove(raw)
   }
 
   private func handOverAll() {
@@ -55,10 +64,20 @@ final class AcceptLoop: PollHandler {
   }
 
   /// Lends out the socket, to change what clients inherit from it.
-  func withSocket(_ body: (Int32) -> Void) { body(socket.raw) }
+  func withSocket(_ body: (Int32) -> Void) { body(raw) }
 
   /// One client per event: a second accept(2) would mostly find nobody, and epoll comes back at once if it would not.
-  func ready(_ events: PollEvents) { _ = acceptOne() }
+  func ready(_ events: PollEvents) {
+    // A unix socket that was shut down says EAGAIN, and its events go on for ever.
+    if !acceptOne(), !isStopped, pause == nil, Self.isShutDown(raw) { lose(SystemError("accept", EINVAL)) }
+  }
+
+  static func isShutDown(_ socket: Int32) -> Bool {
+    var look = pollfd(fd: socket, events: shutDown, revents: 0)
+    return poll(&look, 1, 0) > 0
+  }
+
+  private static let shutDown: Int16 = 0x2000  // POLLRDHUP of poll(2), which Swift's Glibc lacks
 
   /// Whether it is worth to try again.
   private func acceptOne() -> Bool {
@@ -73,6 +92,9 @@ final class AcceptLoop: PollHandler {
       case EMFILE, ENFILE, ENOBUFS, ENOMEM:
         rest(error)
         return false
+      case EINVAL, EBADF, ENOTSOCK:
+        lose(error)
+        return false
       default: return true  // accept(2): errors of the network below are the client's; the next one may be well
       }
     }
@@ -81,14 +103,24 @@ final class AcceptLoop: PollHandler {
   private func accept(_ address: inout SocketAddress?) throws(SystemError) -> Descriptor {
     var storage = sockaddr_storage()
     var length = socklen_t(MemoryLayout<sockaddr_storage>.size)
-    let raw = withUnsafeMutablePointer(to: &storage) {
-      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { linux_accept(socket.raw, $0, &length) }
+    let client = withUnsafeMutablePointer(to: &storage) {
+      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { linux_accept(raw, $0, &length) }
     }
-    guard raw >= 0 else { throw SystemError("accept") }
+    guard client >= 0 else { throw SystemError("accept") }
     address = withUnsafePointer(to: &storage) {
       $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { SocketAddress($0, length: length)?.unmapped }
     }
-    return Descriptor(owning: raw)
+    return Descriptor(owning: client)
+  }
+
+  /// Asking again would be answered the same for ever, and epoll says at once that there is something to ask for.
+  private func lose(_ error: SystemError) {
+    guard !isStopped else { return }
+    isStopped = true
+    leave()
+    // The number is no socket of ours any more: closing it would close what somebody else has by now.
+    if error.errno != EINVAL { socket.take()?.disown() }
+    lost(error)
   }
 
   private func rest(_ error: SystemError) {
@@ -96,10 +128,11 @@ final class AcceptLoop: PollHandler {
     if lastShortage.map({ now &- $0 > Self.wellAgainAfter }) ?? true { outOfDescriptors(error) }
     lastShortage = now
     turnAway()
-    poller.change(socket.raw, to: [])
+    poller.change(raw, to: [])
     pause = poller.timers.after(Self.pauseLength) { [weak self] in
       guard let self, !isStopped else { return }
-      poller.change(socket.raw, to: .readable)
+      self.pause = nil
+      poller.change(raw, to: .readable)
     }
   }
 

@@ -26,6 +26,10 @@ public struct Arrival: ~Copyable, Sendable {
     var shown: ShownToTLS?
     /// Whether what he reads is a WebSocket's messages, where lines for people have no place.
     var isWebSocket = false
+    /// Whether its route is `link: per-client`; known once it has a place.
+    var hasOwnLink = false
+    /// Whether a web page could have connected: by TCP, plain or inside TLS, with nothing of HTTP in front of the bytes.
+    var isRawTCP = false
     /// Which of the route's listeners let him in; the same across reloads.
     var door = 0
 
@@ -60,6 +64,7 @@ public struct Arrival: ~Copyable, Sendable {
   ) {
     self.label = label
     self.label.isWebSocket = greeting != nil
+    if case .tcp = kind { self.label.isRawTCP = greeting == nil }
     self.greeting = greeting
     self.tls = tls
     self.kind = kind

@@ -2,7 +2,10 @@
 // arrival. A kind of listener is a folder beside this file and one line in Listeners.swift.
 
 import ByteStreams
+import Glibc
+import StreamBroker
 import StreamBrokerBluetooth
+import StreamTLS
 
 protocol Listener: AnyObject {
   /// Binds and accepts, and keeps trying while the address can't be bound.
@@ -20,6 +23,33 @@ protocol Listener: AnyObject {
 extension Listener {
   func contextChanged() {}
   func lookAfterPlace(then done: @escaping () -> Void) { done() }
+}
+
+/// How long a listener whose socket was lost rests before it takes its address anew: one whose socket is shut down again and again must
+/// neither spin nor fill the log.
+struct RebindPause {
+  private var last: (time: UInt64, pause: Duration)?
+  private static let shortest = Duration.seconds(1)
+  private static let longest = Duration.seconds(30)
+
+  /// `now` is in nanoseconds. Twice the last one, unless the socket worked for a while since.
+  mutating func next(at now: UInt64) -> Duration {
+    var pause = Self.shortest
+    if let last, now &- last.time < (last.pause + Self.longest).nanoseconds {
+      pause = min(last.pause * 2, Self.longest)
+    }
+    last = (now, pause)
+    return pause
+  }
+}
+
+extension OpenFailure {
+  /// Of a listener that worked.
+  static func lost(_ error: SystemError) -> OpenFailure {
+    OpenFailure(
+      error.call, error,
+      advice: "its socket was shut down, perhaps by another process that has it too; it is bound anew")
+  }
 }
 
 /// What a listener needs of its route. Reload changes it under a listener that stays bound.
@@ -87,6 +117,9 @@ final class ListenerContext {
   /// What those who are greeted for it end with when it closes.
   var closing = Ending.Word.routeRemoved
 
+  /// Clients' certificates are held against other authorities or lists from now on.
+  var trusts: (TLSServerContext) -> Void = { _ in }
+
   /// For those on another lane. Only on the route's.
   var resident: Resident<ListenerContext> { Resident(self, on: lane) }
 
@@ -120,8 +153,14 @@ struct RouteSurroundings: Sendable {
   /// Nil for a gateway that does not listen over Bluetooth. On the reception's lane.
   var bluetooth: Resident<BluetoothHost>?
   var rates = ConnectRates()
+  /// Addresses of many clients each.
+  var proxies = ProxyNetworks()
+  /// Who may still have descriptors.
+  var descriptors = DescriptorBudget()
   /// Of Bluetooth devices; nil for a gateway that keeps none.
   var bonds: BondKeeper?
+  /// Seconds since 1970, for certificates that expire.
+  var wallTime: @Sendable () -> Int = { time(nil) }
 
   /// Calls `done`, somewhere, when the reception has done what was asked of it so far: addresses that it gave up are free then.
   func whenReceptionIsThrough(_ done: @escaping @Sendable () -> Void) {

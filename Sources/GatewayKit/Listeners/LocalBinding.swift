@@ -112,6 +112,14 @@ final class LocalBinding<Place: Sendable> {
     retryTimer = context.poller.timers.after(Self.retry) { [weak self] in self?.start(taken) }
   }
 
+  /// The place can't be used any more: it is given up, and `takeAnew` called after `pause`, which has to `start` again.
+  func lost(_ place: Place, _ failure: OpenFailure, pause: Duration, takeAnew: @escaping () -> Void) {
+    giveUp(place) {}
+    context.status.tell(.listenerWaits(route: context.route, listener: listener, failure, retry: pause))
+    lastFailure = failure
+    retryTimer = context.poller.timers.after(pause) { takeAnew() }
+  }
+
   /// Tries no more, and gives up `place` if it was taken. `done` is called when that has happened, or takes too long.
   func stop(_ place: Place?, then done: @escaping () -> Void) {
     isStopped = true

@@ -12,6 +12,7 @@ struct AddressLimits {
     /// And since when.
     var greeted: [UInt64: UInt64] = [:]
     var waiting: [UInt64] = []
+    var count: Int { greeted.count + waiting.count }
   }
 
   /// One that is lowered sends nobody away.
@@ -20,6 +21,9 @@ struct AddressLimits {
   static let waitingPerPlace = 5
   private var crowds: [SocketAddress: Crowd] = [:]
   private var waiting = 0
+  /// Addresses by how many of each there are, and how many the largest crowd has.
+  private var bySize: [Int: Set<SocketAddress>] = [:]
+  private var largest = 0
 
   init(most: Int) { self.most = most }
 
@@ -30,13 +34,13 @@ struct AddressLimits {
     var crowd = crowds[household] ?? Crowd()
     if crowd.greeted.count < most && crowd.waiting.isEmpty {
       crowd.greeted[number] = now
-      crowds[household] = crowd
+      keep(crowd, of: household)
       return .greet
     }
     guard crowd.waiting.count < most * Self.waitingPerPlace else { return .refuse }
     crowd.waiting.append(number)
     waiting += 1
-    crowds[household] = crowd
+    keep(crowd, of: household)
     return .wait
   }
 
@@ -56,8 +60,37 @@ struct AddressLimits {
       crowd.greeted[first] = now
       next = first
     }
-    crowds[household] = crowd.greeted.isEmpty && crowd.waiting.isEmpty ? nil : crowd
+    keep(crowd, of: household)
     return next
+  }
+
+  private mutating func keep(_ crowd: Crowd, of household: SocketAddress) {
+    let (before, count) = (crowds[household]?.count ?? 0, crowd.count)
+    crowds[household] = count == 0 ? nil : crowd
+    guard count != before else { return }
+    if before > 0 { bySize[before]?.remove(household) }
+    if count > 0 { bySize[count, default: []].insert(household) }
+    largest = max(largest, count)
+    while largest > 0, bySize[largest]?.isEmpty ?? true {
+      bySize[largest] = nil
+      largest -= 1
+    }
+  }
+
+  /// Who goes for one more of `address`, where there are too many in all: of the address that has most the last to wait, else the one
+  /// greeted longest; `oldest` where none has more than one. Nil when it is that address's own turn not to get in.
+  func toMakeRoom(for address: SocketAddress?, oldest: @autoclosure () -> UInt64?) -> UInt64? {
+    let own = address.flatMap { crowds[$0.household]?.count } ?? 0
+    guard largest > own else { return largest == 0 ? oldest() : nil }
+    guard largest > 1, let household = bySize[largest]?.first, let crowd = crowds[household] else { return oldest() }
+    return crowd.waiting.last ?? crowd.greeted.min { ($0.value, $0.key) < ($1.value, $1.key) }?.key
+  }
+
+  /// Gives up the room of addresses that were many once.
+  mutating func shrink() {
+    guard crowds.isEmpty else { return }
+    crowds = [:]
+    bySize = [:]
   }
 
   /// As many of one address from now on. Who may be greeted at once, now that more may, in the order they came.
@@ -141,4 +174,40 @@ final class ConnectRates: Sendable {
     guard let address, isLimited.load(ordering: .relaxed) else { return true }
     return rate.withLock { $0.admits(address, at: monotonicNanoseconds()) }
   }
+}
+
+/// The networks under `proxies`: routes of all lanes ask, and a reload changes them.
+final class ProxyNetworks: Sendable {
+  private let networks = Mutex<[Network]>([])
+
+  func set(_ networks: [Network]) { self.networks.withLock { $0 = networks } }
+  func contains(_ address: SocketAddress) -> Bool { networks.withLock { $0.contains { $0.contains(address) } } }
+}
+
+/// Clients that have a place on a route, by address: `clients.per-address`.
+struct AddressCrowds {
+  private var households: [UInt64: SocketAddress] = [:]
+  private var counts: [SocketAddress: Int] = [:]
+
+  /// Session `number` has a place.
+  mutating func enter(_ number: UInt64, from address: SocketAddress?) {
+    guard let household = address?.household else { return }
+    households[number] = household
+    counts[household, default: 0] += 1
+  }
+
+  mutating func leave(_ number: UInt64) {
+    guard let household = households.removeValue(forKey: number), let count = counts[household] else { return }
+    counts[household] = count > 1 ? count - 1 : nil
+  }
+
+  /// How many clients have the address of this one, or another of the same household.
+  func count(of address: SocketAddress) -> Int { counts[address.household] ?? 0 }
+}
+
+/// Why a client ends as `full` although the route has places.
+struct AddressIsFull: Error, CustomStringConvertible {
+  let host: String
+  let count: Int
+  var description: String { "\(count) of \(host) are here (clients.per-address)" }
 }

@@ -5,6 +5,7 @@ import ByteStreams
 import Glibc
 import StreamBroker
 import StreamTLS
+import StreamWebSocket
 
 final class Entrance {
   /// What ways must agree in to share a port.
@@ -32,13 +33,16 @@ final class Entrance {
   }
 
   let address: Address
-  private(set) var ways: [Way]
+  private(set) var ways = WayTable()
   private unowned let reception: Reception  // which keeps it
+  /// Whose address it is; the same for all its ways.
+  private var firstWay: Way
   private var loops: [AcceptLoop] = []
   /// "127.0.0.1:4001"; nil until it is bound.
   private var name: String?
   private var failure: SystemError?
   private var timer: Timers.Token?
+  private var rebindPause = RebindPause()
   // What TLS shows, by what was asked for; and what each way has of it, which stays until something better is there.
   private var keepers: [TLSServerSettings: TLSKeeper] = [:]
   private var contexts: [UInt64: TLSServerContext] = [:]
@@ -46,20 +50,23 @@ final class Entrance {
   private var opened: Set<UInt64> = []
 
   private static let retry = Duration.seconds(1)
+  /// What a listener waits for whose files are of no use. The file is reported by itself, once.
+  static let certificate = "certificate"
 
   init(_ address: Address, _ way: Way, reception: Reception) {
     self.address = address
-    ways = [way]
     self.reception = reception
+    firstWay = way
+    ways.set(way)
   }
 
   private var binding: TCPBinding {
     TCPBinding(
-      listen: ways[0].listen, inherited: ways[0].inherited, keepsAlive: keepsAlive, limitsUnsent: limitsUnsent)
+      listen: firstWay.listen, inherited: firstWay.inherited, keepsAlive: keepsAlive, limitsUnsent: limitsUnsent)
   }
   // What clients inherit from the socket; for a way that wants it otherwise it is set as they leave.
-  private var keepsAlive: Bool { ways.contains(where: \.keepsAlive) }
-  private var limitsUnsent: Bool { ways.contains(where: \.isShared) }
+  private var keepsAlive: Bool { ways.keepsAlive }
+  private var limitsUnsent: Bool { ways.limitsUnsent }
 
   // MARK: - Its address
 
@@ -99,11 +106,25 @@ final class Entrance {
       try AcceptLoop(
         socket, on: reception.poller, farewell: nil,
         outOfDescriptors: { [unowned self] error in  // its loops stop before it goes
-          let route = ways.count == 1 ? ways[0].route : ""
-          reception.status.tell(.outOfDescriptors(route: route, listener: bound(as: ways[0]) ?? name, error))
+          let route = onlyWay?.route ?? ""
+          reception.status.tell(.outOfDescriptors(route: route, listener: bound(as: firstWay) ?? name, error))
         },
+        lost: { [unowned self] in lost($0) },
         accepted: { [unowned self] descriptor, peer in reception.receive(descriptor, peer, at: self) }))
     self.name = name
+  }
+
+  private func lost(_ error: SystemError) {
+    let bound = ways.map { ($0, self.bound(as: $0)) }
+    closeLoops()
+    failure = error
+    let pause = rebindPause.next(at: reception.poller.timers.now)
+    for (way, bound) in bound where opened.remove(way.number) != nil {
+      reception.status.tell(.listenerClosed(route: way.route, listener: way.listen.place, bound: bound))
+      reception.status.tell(
+        .listenerWaits(route: way.route, listener: way.listen.place, .lost(error), retry: pause))
+    }
+    timer = reception.poller.timers.after(pause) { [weak self] in self?.bind() }
   }
 
   private func closeLoops() {
@@ -116,10 +137,8 @@ final class Entrance {
 
   // MARK: - Its ways
 
-  func has(_ number: UInt64) -> Bool { ways.contains { $0.number == number } }
-
   func add(_ way: Way) {
-    ways.append(way)
+    ways.set(way)
     keep(way)
     if name != nil {
       tellListening(way)
@@ -130,23 +149,23 @@ final class Entrance {
   }
 
   func change(_ way: Way) {
-    guard let index = ways.firstIndex(where: { $0.number == way.number }) else { return }
-    ways[index] = way
+    guard ways[way.number] != nil else { return }
+    ways.set(way)
     keep(way)
     dropKeepers()
     for loop in loops { loop.withSocket { try? binding.setKeepalive(of: $0) } }
   }
 
   func remove(_ number: UInt64) {
-    guard let index = ways.firstIndex(where: { $0.number == number }) else { return }
-    let way = ways[index]
+    guard let way = ways[number] else { return }
     let bound = bound(as: way)
     if ways.count == 1 {  // who has connected already is received still
       reception.poller.timers.cancel(timer)
       timer = nil
       closeLoops()
     }
-    ways.remove(at: index)
+    ways.remove(number)
+    if let first = ways.first { firstWay = first }
     contexts[number] = nil
     opened.remove(number)
     dropKeepers()
@@ -171,75 +190,72 @@ final class Entrance {
   }
 
   /// The way that everybody takes who comes; nil where there is a choice.
-  var onlyWay: Way? { ways.count == 1 ? ways[0] : nil }
-  func onlyWay(for name: String?) -> Way? {
-    let ways = ways(for: name)
-    return ways.count == 1 ? ways[0] : nil
-  }
-
-  /// Where somebody may go who has asked for `name`, in lower case: ways of that name, else those of any.
-  func ways(for name: String?) -> [Way] {
-    let wildcard = name.flatMap(TLSServerContext.wildcard)
-    for wanted in [name, wildcard].compactMap(\.self) {
-      let named = ways.filter { $0.serverName == wanted }
-      if !named.isEmpty { return named }
-    }
-    return ways.filter { $0.serverName == nil }
-  }
+  var onlyWay: Way? { ways.count == 1 ? ways.first : nil }
 
   // MARK: - What TLS shows
 
   private func isReady(_ way: Way) -> Bool { way.tls == nil || contexts[way.number] != nil }
 
-  var firstContext: TLSServerContext? { ways.lazy.compactMap { self.contexts[$0.number] }.first }
+  var firstContext: TLSServerContext? { ways.lazy.compactMap { self.contexts[$0.number] }.first { _ in true } }
+
+  /// The names under which web pages may reach `way`. Put together when one asks, which is once for each connection of a browser.
+  func hostNames(of way: Way) -> HostNames {
+    HostNames(
+      reception.machineNames + (contexts[way.number]?.certificateNames ?? []) + (way.websocket?.hosts ?? []))
+  }
 
   /// What a client is shown who asks for `name`; nil when he is in the wrong place.
   func context(for name: String?) -> TLSServerContext? {
-    ways(for: name).lazy.compactMap { self.contexts[$0.number] }.first
+    ways.first(for: name) { contexts[$0] != nil }.flatMap { contexts[$0.number] }
   }
 
   /// Sees to it that the way has what it shows, as soon as that can be had.
   private func keep(_ way: Way) {
     guard let settings = way.tls else { return }
     if let keeper = keepers[settings] {
-      if keeper.context != nil || keeper.fault != nil { tookNews(of: settings) }
+      if keeper.context != nil || keeper.fault != nil { took(keeper, for: [way.number]) }
       return
     }
     keepers[settings] = TLSKeeper(
-      settings, replacing: contexts[way.number], on: reception.poller, status: reception.status
+      settings, replacing: contexts[way.number], on: reception.poller, report: reception.news
     ) { [weak self] in self?.tookNews(of: settings) }
   }
 
   private func tookNews(of settings: TLSServerSettings) {
-    guard let keeper = keepers[settings] else { return }
-    for way in ways where way.tls == settings {
+    if let keeper = keepers[settings] { took(keeper, for: ways.numbers(with: settings)) }
+  }
+
+  private func took(_ keeper: TLSKeeper, for numbers: [UInt64]) {
+    for way in numbers.compactMap({ ways[$0] }) {
       if let context = keeper.context {
+        if contexts[way.number] !== context, keeper.settings.clientAuth != .none { way.trusts(context) }
         contexts[way.number] = context
         tellListening(way)
-      } else if let fault = keeper.fault {
-        if contexts[way.number] == nil {
-          tellWaiting(way, OpenFailure("certificate", nil, advice: fault.description))
-        } else {
-          reception.status.tell(.certificatesRefused(fault))
-        }
+      } else if let fault = keeper.fault, contexts[way.number] == nil {
+        tellWaiting(way, OpenFailure(Self.certificate, nil, advice: fault.description))
       }
     }
-    reception.tellFaults()
+    if keeper.fault != nil || !(keeper.context?.warnings ?? []).isEmpty || !reception.news.isQuiet {
+      reception.tellNews()
+    }
     bind()
   }
 
-  /// What is wrong with files that are asked for, and whether some are being read.
-  var certificates: (faults: [String], areRead: Bool) {
-    (keepers.values.compactMap { $0.fault?.description }, keepers.values.allSatisfy { !$0.isLoading })
+  /// What is wrong with files that are asked for, what is odd in those that are shown, and whether some are being read.
+  var certificates: (faults: [TLSSettingsFault], doubts: [String], areRead: Bool) {
+    (
+      keepers.values.compactMap(\.fault), keepers.values.flatMap { $0.context?.warnings ?? [] },
+      keepers.values.allSatisfy { !$0.isLoading }
+    )
   }
 
   /// Those that no way asks for any more.
   private func dropKeepers() {
-    defer { reception.tellFaults() }
-    for (settings, keeper) in keepers where !ways.contains(where: { $0.tls == settings }) {
+    for (settings, keeper) in keepers where !ways.contains(settings) {
       keeper.cancel()
       keepers[settings] = nil
     }
+    if !reception.news.isQuiet { reception.tellNews() }
   }
 
   /// Looks at all files again.

@@ -60,14 +60,15 @@ extension Guest {
   // MARK: - Where to, and who
 
   private func decide(_ head: HTTPRequestHead, _ early: [UInt8]) {
-    let ways = entrance.ways(for: facts?.serverName).filter(\.listen.usesWebSocket)
-    guard let way = ways.first(where: { $0.listen.url.path == head.path }) else {
-      return refuse(.notFound, of: head, Ending(.denied, GreetingFault.noSuchPath(head.path)))
+    guard let way = entrance.ways.webSocket(for: facts?.serverName, path: head.path) else {
+      var refusal = HTTPRefusal.notFound
+      refusal.answersHead = head.method == "HEAD"
+      return endWithoutSession(.noSuchPath(head.path), saying: refusal.bytes)
     }
     self.way = way
     guard wasAskedEnough(for: way) else { return end(Ending(.loginFailed, GreetingFault.noCertificate), saying: []) }
     do throws(HTTPRefusal) {
-      let upgrade = try WebSocketUpgrade(head, way.upgradeSettings)
+      let upgrade = try WebSocketUpgrade(head, way.upgradeSettings(entrance.hostNames(of: way)))
       greeting = WebSocketGreeting(
         response: upgrade.response, settings: way.streamSettings(upgrade.terms), early: early, route: way.route)
     } catch {
@@ -121,9 +122,9 @@ extension Guest {
 }
 
 extension Way {
-  fileprivate var upgradeSettings: WebSocketUpgrade.Settings {
+  fileprivate func upgradeSettings(_ hosts: HostNames) -> WebSocketUpgrade.Settings {
     WebSocketUpgrade.Settings(
-      origins: websocket?.origins ?? [], isSecure: tls != nil, subprotocols: [.baudwayV1, .binary],
+      origins: websocket?.origins ?? [], hosts: hosts, isSecure: tls != nil, subprotocols: [.baudwayV1, .binary],
       deflate: websocket?.deflate == true ? DeflateSettings() : nil)
   }
 

@@ -12,9 +12,13 @@ extension Guest {
     }
     guard let first = entrance.firstContext else { return end(Ending(.internal)) }  // it accepts only when there is one
     let entrance = entrance
-    handshake = TLSHandshake(first, choosing: { entrance.context(for: $0) }, over: raw)
-    stage = .handshake
-    shakeHands()
+    do throws(TLSFailure) {
+      handshake = try TLSHandshake(first, choosing: { entrance.context(for: $0) }, over: raw)
+      stage = .handshake
+      shakeHands()
+    } catch {
+      end(Ending(error.word, error))
+    }
   }
 
   /// A fatal alert of TLS 1.2, access_denied (RFC 8446 section 6.2).
@@ -29,7 +33,7 @@ extension Guest {
       }
     } catch {
       // What it asked for decides whose failure it was, as far as it came to that.
-      if way == nil { way = entrance.onlyWay ?? entrance.onlyWay(for: handshake.serverName) }
+      if way == nil { way = entrance.onlyWay ?? entrance.ways.only(for: handshake.serverName) }
       end(Ending(error.word, error), saying: [])
     }
   }
@@ -39,8 +43,8 @@ extension Guest {
     let facts = session.facts
     self.session = consume session
     self.facts = facts
-    let ways = entrance.ways(for: facts.serverName)
-    guard let first = ways.first else { return end(Ending(.routeRemoved), saying: []) }  // it went during the handshake
+    // It went during the handshake.
+    guard let first = entrance.ways.first(for: facts.serverName) else { return end(Ending(.routeRemoved), saying: []) }
     certificate = facts.peer.map(ClientCertificate.init)
     if first.listen.scheme == "tls" {
       way = first
@@ -89,6 +93,7 @@ extension TLSFailure {
     case .leftInHandshake: .clientLeft
     case .system: .clientLost
     case .noCertificate, .certificate: .loginFailed
+    case .noMemory: .internal
     default: .protocolError
     }
   }

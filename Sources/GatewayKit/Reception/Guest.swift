@@ -9,13 +9,14 @@ import StreamTLS
 import StreamWebSocket
 
 /// Why somebody did not get through a greeting.
-enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
+enum GreetingFault: CountedRefusal, Equatable, CustomStringConvertible {
   case tooSlow(String, Duration)
   case left(String)
   case notAProxy
   case tooMany(of: String)
   case tooFast(from: String)
   case crowded(String)
+  case tooManyInAll
   case notLetIn(isUser: Bool)
   case noCertificate
   case unnamed
@@ -30,6 +31,7 @@ enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
     case .notAProxy: "not among the networks under 'proxies'"
     case .tooMany(let address): "too many clients of \(address) are being greeted"
     case .crowded(let step): "no \(step) so far, and others of its address wait"
+    case .tooManyInAll: "too many handshakes are unfinished ('limits.handshakes')"
     case .tooFast(let address): "too many clients of \(address) in a second"
     case .notLetIn(let isUser): isUser ? "this user is not let in here" : "no user has this certificate"
     case .noCertificate: "no certificate that says who it is"
@@ -37,6 +39,17 @@ enum GreetingFault: Error, Equatable, Sendable, CustomStringConvertible {
     case .noSuchPath(let path): "no route has the path \(Suggestion.quote(path))"
     case .noRequest(let fault): HTTPRefusal(fault).text
     case .refused(let refusal): "answered \(refusal.status.rawValue): \(refusal.text)"
+    }
+  }
+}
+
+extension GreetingFault {
+  var counter: String? {
+    switch self {
+    case .noSuchPath: "no-such-path"
+    case .refused(let refusal) where refusal.cause == .foreignOrigin: "web-origin"
+    case .refused(let refusal) where refusal.cause == .foreignHost: "web-host"
+    default: nil
     }
   }
 }
@@ -209,7 +222,7 @@ final class Guest: PollHandler {
     label.identity = identity
     label.role = role
     label.tls = facts.map { "TLS \($0.version.rawValue)" }
-    label.shown = facts?.asked.map { ShownToTLS($0, hasCertificate: certificate != nil) }
+    label.shown = facts?.asked.map { ShownToTLS($0, hasCertificate: certificate != nil, shown: facts?.shown) }
     return label
   }
 
@@ -234,12 +247,30 @@ final class Guest: PollHandler {
   }
 
   /// He has had his share, and others of his address wait.
+  /// There are too many in all, and it is one of the address that has most, or has only come.
+  func refuse() { end(Ending(.full, GreetingFault.tooManyInAll)) }
+
   func makeRoom() { end(Ending(.full, GreetingFault.crowded(step))) }
 
   /// Ends him, with an answer if there is one to give. Without one, not even an empty one, he is not waited for.
   func end(_ ending: Ending, saying answer: [UInt8]? = nil) {
     if case .over = stage { return }
     if way == nil { way = entrance.onlyWay }
+    close(saying: answer) { label, spent in
+      if let way { return way.ended(label, ending, nanoseconds: spent) }
+      let report = SessionReport(ending: ending, nanoseconds: spent)
+      reception.status.tell(.sessionEnded(route: "", number: nextSessionNumber(), label, report))
+    }
+  }
+
+  /// Turns away one who was asking for nothing that is here, and so has been nobody's session.
+  func endWithoutSession(_ fault: GreetingFault, saying answer: [UInt8]) {
+    if case .over = stage { return }
+    close(saying: answer) { label, _ in reception.status.tell(.requestRefused(label, fault)) }
+  }
+
+  /// `tell` tells of it, unless it is one that nothing is told of.
+  private func close(saying answer: [UInt8]?, tell: (Arrival.Label, _ spent: UInt64) -> Void) {
     let label = label(way)
     let spent = monotonicNanoseconds() &- began
     handshake = nil
@@ -247,10 +278,7 @@ final class Guest: PollHandler {
     attempt = nil
     if let descriptor = takeDescriptor(), let answer { part(descriptor, answer) }
     leave()
-    if isCheck { return }  // nobody's session
-    if let way { return way.ended(label, ending, nanoseconds: spent) }
-    reception.status.tell(
-      .sessionEnded(route: "", number: nextSessionNumber(), label, SessionReport(ending: ending, nanoseconds: spent)))
+    if !isCheck { tell(label, spent) }
   }
 
   private func part(_ descriptor: consuming Descriptor, _ answer: [UInt8]) {

@@ -13,7 +13,7 @@ final class TLSKeeper {
   private(set) var fault: TLSSettingsFault?
 
   private let poller: Poller
-  private let status: StatusSink
+  private let report: CertificateNews
   /// `context` or `fault` is another one.
   private let news: () -> Void
   private var watches: [ConfigWatch] = []
@@ -21,7 +21,6 @@ final class TLSKeeper {
   private var isStale = false
   private var isCancelled = false
   private var timer: Timers.Token?
-  private var warned: [String] = []
 
   // Files may hang, on a network's file system.
   private static let queue = DispatchQueue(label: "baudway.certificates")
@@ -30,18 +29,18 @@ final class TLSKeeper {
 
   /// With `other`, a context that this takes the place of, its tickets are honoured as far as that is right.
   init(
-    _ settings: TLSServerSettings, replacing other: TLSServerContext?, on poller: Poller, status: StatusSink,
+    _ settings: TLSServerSettings, replacing other: TLSServerContext?, on poller: Poller, report: CertificateNews,
     news: @escaping () -> Void
   ) {
     self.settings = settings
     self.poller = poller
-    self.status = status
+    self.report = report
     self.news = news
     for file in settings.files {
       let watch = ConfigWatch(file, on: poller) { [weak self] in
         self?.renew()
-      } failed: { [status] error in
-        status.tell(.watchFailed(error, path: file))
+      } failed: { [report] error in
+        report.isUnwatched(file, error)
       }
       watches.append(watch)
     }
@@ -80,13 +79,9 @@ final class TLSKeeper {
       let isRenewed = context != nil
       context = new
       fault = nil
-      if isRenewed { status.tell(.certificatesRenewed(files: new.files)) }
-      for warning in new.warnings where !warned.contains(warning) { status.tell(.certificateDoubtful(warning)) }
-      warned = new.warnings
+      if isRenewed { report.isRenewed(new) }
     case .failure(let fault):
       let isNew = fault != self.fault
-      // Said once, and not again for each step in which somebody exchanges files.
-      if isNew, context != nil { status.tell(.certificatesRefused(fault)) }
       self.fault = fault
       if context == nil {
         timer = poller.timers.after(Self.retry) { [weak self] in self?.renew() }

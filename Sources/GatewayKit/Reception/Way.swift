@@ -36,6 +36,11 @@ struct Way: Sendable {
     }
   }
 
+  /// What clients' certificates are held against from now on; those of clients that are here as well.
+  func trusts(_ context: TLSServerContext) {
+    self.context.post { _, listener in listener.trusts(context) }
+  }
+
   /// A client that was this way's did not get as far as his route.
   func ended(_ label: Arrival.Label, _ ending: Ending, nanoseconds: UInt64) {
     context.post { _, context in context.ended(label, ending, nanoseconds: nanoseconds) }

@@ -11,6 +11,7 @@ final class ClientQueue: ByteStreamDelegate {
     let since = monotonicNanoseconds()
     /// His place in the line when he was told last; 0 for never.
     fileprivate var toldPlace = 0
+    var wasTold: Bool { toldPlace > 0 }
     /// The rest of a line that his socket did not take; it goes before all else that he is sent.
     fileprivate(set) var unsent: [UInt8] = []
   }
@@ -37,6 +38,7 @@ final class ClientQueue: ByteStreamDelegate {
 
   var count: Int { line.count }
   var isEmpty: Bool { line.isEmpty }
+  func count(where isMeant: (Arrival.Label) -> Bool) -> Int { line.count { isMeant($0.label) } }
 
   /// `mayLeave` for one who waits long; else somebody is going for him, and his end is not looked at before he is in.
   func append(_ stream: any ByteStream, _ label: Arrival.Label, mayLeave: Bool) {

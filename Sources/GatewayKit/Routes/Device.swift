@@ -33,6 +33,8 @@ struct Device {
     case retryIsDue
     /// Its node is there, or has changed: waiting longer is pointless.
     case nodeAppeared
+    /// Another program has closed it, or removed its lock file. It may be in use for a moment still.
+    case freed
   }
 
   enum Step: Equatable {
@@ -57,39 +59,70 @@ struct Device {
   private(set) var state = State.closed
   var policy: Policy
   private var failures = 0
-  // Told while opening was under way, so that attempt may have come too early.
+  // The node appeared while opening was under way, so that attempt may have come too early.
   private var nodeHasAppeared = false
+  // Pauses before the tries that an event `freed` still calls for.
+  private var eagerPauses: ArraySlice<Duration> = []
+  // When it was tried, the newest last.
+  private var tries: [UInt64] = []
   // Somebody needs it behind the last words of the old one.
   private var opensAgain = false
-  // A link that opens and breaks at once must not be tried in a circle: only one that held for this long counts as good.
+  // A link that opens and breaks at once must not be tried in a circle: only one that has carried bytes, or held for this long,
+  // counts as good.
   static let goodAfter = Duration.seconds(5)
+  // A program is about to have closed it when the first event comes: tries follow 0, 20, 100 and 500 ms after that.
+  private static let pausesWhenFreed: [Duration] = [
+    .zero, .milliseconds(20), .milliseconds(80), .milliseconds(400),
+  ]
+  // News ask for so many tries a second at most: a program that opens and closes the device all the time would else set the pace.
+  private static let mostEagerTries = 5
   // Between tries that newcomers ask for, at most: they would else make the pace.
   static let longestRest = Duration.seconds(1)
 
   init(_ policy: Policy) { self.policy = policy }
 
-  /// `jitter` from 0 to 1 spreads the tries of many links; `heldFor` is how long a link that is lost was open, and
-  /// `restedFor` how long ago the last try failed.
+  /// `jitter` from 0 to 1 spreads the tries of many links; `heldFor` is how long a link that is lost was open, `hasCarried` whether
+  /// bytes went over it, and `restedFor` how long ago the last try failed. `now` is in nanoseconds, on any clock.
   mutating func handle(
-    _ event: Event, jitter: Double = 0.5, heldFor: Duration = .zero, restedFor: Duration = longestRest
+    _ event: Event, jitter: Double = 0.5, heldFor: Duration = .zero, hasCarried: Bool = false,
+    restedFor: Duration = longestRest, now: UInt64 = 0
+  ) -> Step {
+    let step = decide(event, jitter, heldFor, hasCarried, restedFor, now)
+    if step == .open { tries = tries.suffix(Self.mostEagerTries - 1) + [now] }
+    return step
+  }
+
+  private mutating func decide(
+    _ event: Event, _ jitter: Double, _ heldFor: Duration, _ hasCarried: Bool, _ restedFor: Duration, _ now: UInt64
   ) -> Step {
     switch (state, event) {
     case (.closed, .wanted): return tryForNewcomer(restedFor)
     case (.waiting, .wanted): return policy.endsClients ? tryForNewcomer(restedFor) : .nothing
     case (.waiting, .retryIsDue): return open()
-    case (.waiting, .nodeAppeared), (.waiting, .changed), (.opening, .changed):
+    case (.waiting, .changed), (.opening, .changed):
       failures = 0
       return open()
+    case (.waiting, .nodeAppeared):
+      failures = 0
+      return tryForNews(now)
+    case (.waiting, .freed):
+      eagerPauses = Self.pausesWhenFreed.dropFirst()
+      return tryForNews(now)
     case (.opening, .nodeAppeared):
       nodeHasAppeared = true
       return .nothing
+    case (.opening, .freed):
+      eagerPauses = Self.pausesWhenFreed[...]
+      return .nothing
     case (.opening, .opened):
       state = .open
+      eagerPauses = []
+      nodeHasAppeared = false
       return .nothing
-    case (.opening, .failed): return pause(jitter)
+    case (.opening, .failed): return pause(jitter, now)
     case (.open, .lost), (.lingering, .lost):
-      if heldFor >= Self.goodAfter { failures = 0 }
-      return pause(jitter)
+      if hasCarried || heldFor >= Self.goodAfter { failures = 0 }
+      return pause(jitter, now)
     case (.opening, .unwanted), (.opening, .dismissed): return close(.cancelOpening)
     case (.waiting, .unwanted), (.waiting, .dismissed): return close(.stopWaiting)
     default: return handleParting(event)
@@ -136,6 +169,7 @@ struct Device {
 
   private mutating func close(_ step: Step) -> Step {
     state = .closed
+    eagerPauses = []
     // Where newcomers ask for tries, one who came and went must not make the next one forget how long ago the last was.
     if !policy.endsClients || step == .close { failures = 0 }
     return step
@@ -149,20 +183,31 @@ struct Device {
     return .wait(rest - rested)
   }
 
-  private mutating func pause(_ jitter: Double) -> Step {
+  /// At once, unless there were too many tries in the last second.
+  private mutating func tryForNews(_ now: UInt64) -> Step {
+    let rest = restBeforeNews(now)
+    return rest > .zero ? .wait(rest) : open()
+  }
+
+  private func restBeforeNews(_ now: UInt64) -> Duration {
+    guard tries.count == Self.mostEagerTries, let oldest = tries.first else { return .zero }
+    return max(.zero, .seconds(1) - .nanoseconds(Int64(clamping: now &- oldest)))
+  }
+
+  private mutating func pause(_ jitter: Double, _ now: UInt64) -> Step {
     guard let retry = policy.retry else {
       state = .closed
       return .giveUp
     }
     state = .waiting
-    var pause = retry.lowerBound
     if nodeHasAppeared {
+      nodeHasAppeared = false
       failures = 0
-      pause = min(pause, Self.longestRest)  // it is there: a long pause would be for one that is not
-    } else {
-      for _ in 0..<min(failures, 32) where pause < retry.upperBound { pause *= 2 }
+      return .wait(restBeforeNews(now))
     }
-    nodeHasAppeared = false
+    if let pause = eagerPauses.popFirst() { return .wait(max(pause, restBeforeNews(now))) }
+    var pause = retry.lowerBound
+    for _ in 0..<min(failures, 32) where pause < retry.upperBound { pause *= 2 }
     failures += 1
     // A quarter off at most, so that many links that fell together do not come back together.
     return .wait(min(pause, retry.upperBound) * (1 - jitter / 4))

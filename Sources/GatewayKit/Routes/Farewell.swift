@@ -38,6 +38,7 @@ final class Farewell: ByteStreamDelegate {
   func start() {
     stream.delegate = self
     stream.readerWaits = .readable  // what it says is of no use any more, but unread it may keep it from listening
+    if stream.holdsBytes { poller.again(stream) }
     guard let line = stream.serialLine else {
       waitOnce()
       return speak()

@@ -24,7 +24,8 @@ extension Link {
   func failed(_ failure: OpenFailure) {
     failedAt = poller.timers.now
     lastCause = failure.cause
-    let step = device.handle(.failed, jitter: .random(in: 0...1))
+    tellWatch(failure.cause)
+    let step = device.handle(.failed, jitter: jitter(), now: poller.timers.now)
     let ending = Ending(.openFailed, failure)
     if step == .giveUp {
       say(.closed)
@@ -52,12 +53,15 @@ extension Link {
     stopLingering()
     failedAt = poller.timers.now
     lastCause = cause as? SystemError
-    let step = device.handle(.lost, jitter: .random(in: 0...1), heldFor: elapsed(since: openedAt))
+    let step = device.handle(
+      .lost, jitter: jitter(), heldFor: elapsed(since: openedAt), hasCarried: hub.hasCarried,
+      now: poller.timers.now)
+    let word: Ending.Word = cause is InternalFault ? .internal : .deviceLost
     if step == .giveUp {
       say(.closed)
-      hub.leaveAll(Ending(.deviceLost, cause))
+      hub.leaveAll(Ending(word, cause))
     } else {
-      let ending = Ending(.deviceLost, cause ?? end(of: endpoint))
+      let ending = Ending(word, cause ?? end(of: endpoint))
       isAway(LinkStatus.Reason(losingBy: cause), ending, then: step)
     }
   }

@@ -26,6 +26,8 @@ final class Link: HubDelegate {
   unowned let delegate: any LinkDelegate  // the group of sessions, which owns the link
   private(set) lazy var hub = Hub(settings.hub, on: poller, delegate: self)
 
+  /// Of the session, where the link is one client's own.
+  var number: UInt64?
   var device: Device
   private var opening: (any Opening)?
   private var deadline: Timers.Token?
@@ -47,6 +49,8 @@ final class Link: HubDelegate {
   // Each attempt has a number, so that the answer of one that was given up means nothing.
   private var attempt = 0
   private var isStopping = false
+  /// From 0 to 1: how much of each pause before a retry is random. Tests give their own, so that a run can be repeated.
+  var jitter: () -> Double = { .random(in: 0...1) }
   private(set) var status = LinkStatus.closed
   /// When it came to be what its status says, and when it is tried next; on the lane's clock.
   private(set) var since: UInt64
@@ -67,7 +71,7 @@ final class Link: HubDelegate {
 
   func join(_ session: Session) {
     hub.join(session)
-    follow(device.handle(.wanted, restedFor: elapsed(since: failedAt)))
+    follow(device.handle(.wanted, restedFor: elapsed(since: failedAt), now: poller.timers.now))
   }
 
   /// Sends all clients away, each after what is kept for him, and closes. The delegate hears of each.
@@ -128,6 +132,7 @@ final class Link: HubDelegate {
     cancelOpening()
     stopWaiting()
     let attempt = attempt
+    watch?.tryBegins()
     say(.opening)
     let opening = settings.connector.open(on: poller, discardingInput: settings.discardsInput) { [weak self] result in
       guard let self, self.attempt == attempt else { return }
@@ -178,14 +183,15 @@ final class Link: HubDelegate {
 
   private func wait(_ pause: Duration) {
     poller.timers.cancel(retryTimer)
+    retryAt = poller.timers.now &+ pause.nanoseconds
     retryTimer = poller.timers.after(pause) { [weak self] in
       guard let self else { return }
-      follow(device.handle(.retryIsDue))
+      follow(device.handle(.retryIsDue, now: poller.timers.now))
     }
     guard watch == nil else { return }
-    watch = settings.connector.watch(on: poller, after: lastCause) { [weak self] in
+    watch = settings.connector.watch(on: poller, after: lastCause) { [weak self] news in
       guard let self else { return }
-      follow(device.handle(.nodeAppeared))
+      follow(device.handle(news == .freed ? .freed : .nodeAppeared, now: poller.timers.now))
     }
   }
 
@@ -200,6 +206,8 @@ final class Link: HubDelegate {
     hub.setDropsInput(false)  // whether it is away still the next one will see
     say(.closed)
   }
+
+  func tellWatch(_ cause: SystemError?) { watch?.tryFailed(cause) }
 
   func stopWatching() {
     watch?.cancel()

@@ -27,29 +27,33 @@ struct Reloading {
   private var first: [Step] = []
   /// Routes whose addresses are not free yet.
   private var closing: Set<String> = []
-  private var left: [Step]
+  /// Steps to come, each of another route.
+  private var left: [String: Step] = [:]
+  private let order: [String]
+  /// Of those that can't be done yet, the routes that have what they need; and the other way round.
+  private var blockers: [String: Set<String>] = [:]
+  private var blocked: [String: [String]] = [:]
+  /// Those that can.
+  private var free: [String] = []
   /// Routes that something is under way with.
   private var busy: Set<String> = []
-  /// What a route has and won't have any more.
-  private var held: Devices = [:]
-  private let wanted: Devices
 
   /// `had` and `wanted` are the devices before and after.
   init(_ plan: ReloadPlan, from old: [Config.Route], had: Devices = [:], wanted: Devices = [:]) {
-    self.wanted = wanted
-    left = plan.updated.map { .update($0) } + plan.started.map { .start($0) }
     let newcomers = plan.updated + plan.started
+    let places = Places(newcomers)
+    let stopped = Set(plan.stopped)
+    let updated = Dictionary(uniqueKeysWithValues: plan.updated.map { ($0.name, $0) })
+    // What a route has and won't have any more.
+    var holders: [String: [String]] = [:]
     for route in old {
-      let dropped = (had[route.name] ?? []).subtracting(wanted[route.name] ?? [])
-      if plan.stopped.contains(route.name) {
+      let own = had[route.name] ?? []
+      if stopped.contains(route.name) {
         first.append(.stop(route.name))
-        held[route.name] = had[route.name] ?? []
-      } else if let new = plan.updated.first(where: { $0.name == route.name }) {
-        held[route.name] = dropped
-        let kept = route.listen.filter { listen in
-          new.listen.contains(listen)
-            || !newcomers.contains { $0.name != route.name && $0.listen.contains { $0.collides(with: listen) } }
-        }
+        for device in own { holders[device, default: []].append(route.name) }
+      } else if let new = updated[route.name] {
+        for device in own.subtracting(wanted[route.name] ?? []) { holders[device, default: []].append(route.name) }
+        let kept = route.listen.filter { new.listen.contains($0) || !places.collide(with: $0, of: route.name) }
         guard kept.count < route.listen.count else { continue }
         var narrow = route
         narrow.listen = kept
@@ -57,6 +61,20 @@ struct Reloading {
       }
     }
     closing = Set(first.map(\.name))
+    order = newcomers.map(\.name)
+    for step in plan.updated.map({ Step.update($0) }) + plan.started.map({ Step.start($0) }) {
+      let name = step.name
+      left[name] = step
+      var others = Set((wanted[name] ?? []).flatMap { holders[$0] ?? [] })
+      others.remove(name)
+      if stopped.contains(name) { others.insert(name) }  // the one of that name is still on its way out
+      if others.isEmpty {
+        free.append(name)
+      } else {
+        for other in others { blocked[other, default: []].append(name) }
+        blockers[name] = others
+      }
+    }
   }
 
   var isOver: Bool { first.isEmpty && left.isEmpty && busy.isEmpty && closing.isEmpty }
@@ -68,7 +86,12 @@ struct Reloading {
   mutating func over(_ name: String) {
     closing.remove(name)
     busy.remove(name)
-    held[name] = nil
+    for waiting in blocked.removeValue(forKey: name) ?? [] {
+      blockers[waiting]?.remove(name)
+      guard blockers[waiting]?.isEmpty ?? false else { continue }
+      blockers[waiting] = nil
+      free.append(waiting)
+    }
   }
 
   // MARK: - What may be done
@@ -81,18 +104,54 @@ struct Reloading {
       return first
     }
     guard closing.isEmpty else { return [] }
-    var ready = left.filter { mayDo($0) }
     // All wait for each other: they change places. Their links try again what is still in use.
-    if ready.isEmpty && busy.isEmpty { ready = left }
-    left.removeAll { ready.contains($0) }
+    if free.isEmpty && busy.isEmpty && !left.isEmpty { free = order }
+    let ready = free.compactMap { left.removeValue(forKey: $0) }
+    free = []
     for case .update(let route) in ready { busy.insert(route.name) }
     return ready
   }
 
-  private func mayDo(_ step: Step) -> Bool {
-    guard !busy.contains(step.name) else { return false }  // the one of that name is still on its way out
-    let needs = wanted[step.name] ?? []
-    return held.allSatisfy { $0.key == step.name || $0.value.isDisjoint(with: needs) }
+  /// Where routes listen, to find out whether another than oneself wants a place that collides with one's own.
+  private struct Places {
+    /// The names of at most two routes: who asks is perhaps one of them.
+    private typealias Names = Set<String>
+    private struct Port {
+      var any: Names = []
+      var all: Names = []
+      var hosts: [String: Names] = [:]
+    }
+    private var ports: [Int: Port] = [:]
+    private var paths: [String: Names] = [:]
+    private var channels: [(name: String, listen: Config.Listen)] = []
+
+    init(_ routes: [Config.Route]) {
+      func add(_ name: String, to names: inout Names) { if names.count < 2 { names.insert(name) } }
+      for route in routes {
+        for listen in route.listen {
+          if listen.isRFCOMM {
+            channels.append((route.name, listen))
+          } else if !listen.url.grammar.authority.isNetwork {
+            add(route.name, to: &paths[listen.url.path, default: []])
+          } else if listen.port != 0 {
+            add(route.name, to: &ports[listen.port, default: Port()].any)
+            if listen.isForAllAddresses { add(route.name, to: &ports[listen.port, default: Port()].all) }
+            add(route.name, to: &ports[listen.port, default: Port()].hosts[listen.url.host, default: []])
+          }
+        }
+      }
+    }
+
+    func collide(with listen: Config.Listen, of route: String) -> Bool {
+      func hasAnother(_ names: Names?) -> Bool { names?.contains { $0 != route } ?? false }
+      if listen.isRFCOMM { return channels.contains { $0.name != route && $0.listen.collides(with: listen) } }
+      guard listen.url.grammar.authority.isNetwork else {
+        return !listen.url.path.isEmpty && hasAnother(paths[listen.url.path])
+      }
+      guard let port = ports[listen.port] else { return false }
+      return listen.isForAllAddresses
+        ? hasAnother(port.any) : hasAnother(port.all) || hasAnother(port.hosts[listen.url.host])
+    }
   }
 }
 
@@ -104,7 +163,9 @@ extension Config.Listen {
       return !url.path.isEmpty && url.path == other.url.path
     }
     guard port != 0, port == other.port else { return false }
-    let all: Set = ["", "0.0.0.0", "::"]
-    return url.host == other.url.host || all.contains(url.host) || all.contains(other.url.host)
+    return url.host == other.url.host || isForAllAddresses || other.isForAllAddresses
   }
+
+  /// Of IPv4, IPv6 or both.
+  fileprivate var isForAllAddresses: Bool { ["", "0.0.0.0", "::"].contains(url.host) }
 }

@@ -6,11 +6,14 @@ import ByteStreams
 extension Route {
   func admit(_ arrival: consuming Arrival) {
     if let stopping { return refuse(arrival, stopping) }
+    guard present.isEmpty || surroundings.descriptors.admits(arrival.descriptor.raw) else {
+      return refuse(arrival, Ending(.full, DescriptorShortage()))
+    }
     // He may have been greeted by rules that a reload has changed since.
     guard terms.admits(arrival.label) else { return refuse(arrival, Ending(.denied)) }
     // Nobody overtakes those who came before and wait.
     let nobodyWaits = queue.isEmpty && candidates.isEmpty && lateCandidates.isEmpty
-    if present.count < clients.max && nobodyWaits { return place(arrival) }
+    if present.count < clients.max && nobodyWaits && crowd(of: arrival.label) == nil { return place(arrival) }
     lateCandidates.append(ArrivalParcel(arrival))
     if answersAwaited == 0 { lookForGhosts() }
   }
@@ -44,12 +47,26 @@ extension Route {
 
   /// Whoever still has a place now is really here.
   private func decide(_ arrival: consuming Arrival) {
+    if crowd(of: arrival.label) != nil, let household = arrival.label.address?.household {
+      group.freePlaceOfHalfClosed { $0.address?.household == household }
+    }
+    if let crowd = crowd(of: arrival.label) { return refuse(arrival, Ending(.full, crowd)) }
     if present.count >= clients.max { group.freePlaceOfHalfClosed() }
     if present.count < clients.max && queue.isEmpty { return place(arrival) }
     guard clients.whenFull != .refuse, queue.count < longestQueue else { return refuse(arrival, Ending(.full)) }
     let label = arrival.label
     queue.append(arrival.stream(on: poller), label, mayLeave: clients.whenFull == .queue)
     serveQueue()
+  }
+
+  /// The others of its address, where they are as many as there may be. Those who wait for a place count, too.
+  private func crowd(of client: Arrival.Label) -> AddressIsFull? {
+    guard let most = clients.perAddress, let address = client.address else { return nil }
+    let household = address.household
+    let waiting = queue.isEmpty ? 0 : queue.count { $0.address?.household == household }
+    let count = crowds.count(of: address) + waiting
+    guard count >= most, !address.isLoopback, !surroundings.proxies.contains(address) else { return nil }
+    return AddressIsFull(host: address.host, count: count)
   }
 
   /// As many as have a place, and some where few have one.
@@ -92,10 +109,14 @@ extension Route {
   func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
     let label = arrival.label
     // An answer of HTTP says why, whoever it is for.
-    let notice = clients.notices || label.isWebSocket ? line(ending.word, to: label) : []
+    let isShort = ending.cause is DescriptorShortage
+    let notice = clients.notices || label.isWebSocket ? isShort ? Self.shortage : line(ending, to: label) : []
     let (stream, text) = arrival.refusedStream(on: poller, ending.word, notice: notice)
-    group.turnAway(stream, label, nextNumber(), ending, text: text)
+    // What is left is not for the tail of a line.
+    group.turnAway(stream, label, nextNumber(), ending, text: text, atOnce: isShort)
   }
+
+  private static let shortage = Array("baudway: out of descriptors\r\n".utf8)
 
   /// Ends the waiting of one who has left the queue, or can't stay in it.
   func turnAway(_ client: ClientQueue.Client, _ ending: Ending) {
@@ -127,12 +148,14 @@ extension Route {
 
   /// The line for a client who does not get in.
   private func notice(_ word: Ending.Word, to client: Arrival.Label) -> [UInt8] {
-    clients.notices && !client.isWebSocket ? line(word, to: client) : []
+    clients.notices && !client.isWebSocket ? line(Ending(word), to: client) : []
   }
 
-  private func line(_ word: Ending.Word, to client: Arrival.Label) -> [UInt8] {
+  private func line(_ ending: Ending, to client: Arrival.Label) -> [UInt8] {
     let reason =
-      switch word {
+      switch ending.word {
+      case .full where ending.cause is AddressIsFull:
+        "\(settings.name) has \(clients.perAddress ?? 0) clients of \(client.address?.host ?? "your address") already"
       case .denied: "\(settings.name) is not open to \(client.address?.host ?? "you")"
       case .shutdown: "shutting down"
       case .routeRemoved: "\(settings.name) is served no longer"

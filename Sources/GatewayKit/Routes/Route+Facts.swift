@@ -71,6 +71,18 @@ extension Snapshot.Client {
       down: session.down, dropped: session.dropped, queuedUp: UInt64(session.pump.count),
       queuedDown: session.takesOutput ? session.hub.head &- session.cursor : 0,
       hasPen: session.hub.policy.writers == .one ? session.hub.pen === session : nil,
-      phase: session.leaving != nil ? .leaving : session.pump.sourceEnded ? .halfClosed : .open)
+      phase: session.phase,
+      closingNanoseconds: session.closingSince.map { session.hub.poller.timers.now &- $0 })
   }
+}
+
+extension Session {
+  fileprivate var phase: Snapshot.Client.Phase {
+    if leaving != nil { return .leaving }
+    if isHalfClosed { return .halfClosed }
+    return finishedAt == nil ? .open : .closing
+  }
+
+  /// When its FIN came or it was told to go, whichever was first.
+  fileprivate var closingSince: UInt64? { [finishedAt, leavingSince].compactMap(\.self).min() }
 }

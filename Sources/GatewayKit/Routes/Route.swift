@@ -19,7 +19,9 @@ final class Route {
   let status: StatusSink
   /// What listeners go by, and who may be here.
   private(set) var terms: ListenerContext.Terms
-  private let surroundings: RouteSurroundings
+  let surroundings: RouteSurroundings
+  /// For a first client, and its own link where clients have such; nil while there is one.
+  private var vacancy: DescriptorReservation?
 
   struct Door {
     var listen: Config.Listen
@@ -37,6 +39,9 @@ final class Route {
   private var nextGroup = 0
   /// Which group has each session, by its number: 0 is the one at home. A session counts until its last byte is out.
   private(set) var present: [UInt64: Int] = [:]
+
+  /// And how many of them each address has.
+  private(set) var crowds = AddressCrowds()
 
   // Clients that found the route full; decided when the lanes have looked for clients that have just left.
   var candidates: [ArrivalParcel] = []
@@ -66,8 +71,13 @@ final class Route {
     self.status = status
     poller = lane.poller
     let endings = Endings()
-    group = SessionGroup(settings, on: poller, status: status) { endings.route?.sessionEnded($0) }
+    group = SessionGroup(
+      settings, on: poller, status: status, wallTime: surroundings.wallTime, descriptors: surroundings.descriptors
+    ) {
+      endings.route?.sessionEnded($0)
+    }
     endings.route = self
+    keepVacancy()
     if !settings.hub.isShared { spread(over: others) }
     tellConfigured(config)
     for listen in config.listen { open(listen) }
@@ -84,11 +94,13 @@ final class Route {
 
   private func spread(over lanes: [Lane]) {
     let settings = settings
-    let status = status
+    let (status, wallTime) = (status, surroundings.wallTime)
+    let descriptors = surroundings.descriptors
     let home = Resident(self, on: lane)
     groupsElsewhere = lanes.map { lane in
       Resident(on: lane) { lane in
-        SessionGroup(settings, on: lane.poller, status: status) { number in
+        SessionGroup(settings, on: lane.poller, status: status, wallTime: wallTime, descriptors: descriptors) {
+          number in
           home.post { _, route in route.sessionEnded(number) }
         }
       }
@@ -99,42 +111,62 @@ final class Route {
 
   func nextNumber() -> UInt64 { nextSessionNumber() }
 
+  private func keepVacancy() {
+    let isWanted = present.isEmpty && stopping == nil
+    vacancy = isWanted ? surroundings.descriptors.reserve(1 + (isShared ? 0 : settings.descriptorsNeeded)) : nil
+  }
+
+  private var isShared: Bool { settings.hub.isShared }
+
+  /// What the link of a client of its own takes, until it is open. Others may be accepted meanwhile.
+  private var linkToCome: DescriptorReservation? {
+    isShared ? nil : surroundings.descriptors.reserve(settings.descriptorsNeeded)
+  }
+
   /// Begins a session with a client.
   func place(_ arrival: consuming Arrival) {
     let number = nextNumber()
     let turn = nextGroup
     nextGroup = turn == groupsElsewhere.count ? 0 : turn + 1
     present[number] = turn
+    crowds.enter(number, from: arrival.label.address)
+    vacancy = nil
     if turn > 0 { return send(arrival, preface: [], to: turn, number) }
     let label = arrival.label
-    group.take(arrival.stream(on: poller), label, preface: [], number)
+    group.take(arrival.stream(on: poller), label, preface: [], number, linkToCome)
   }
 
   /// Begins a session with one who waited here.
   func place(_ client: ClientQueue.Client) {
     let number = nextNumber()
+    crowds.enter(number, from: client.label.address)
+    vacancy = nil
     if nextGroup > 0, let stream = client.stream as? DescriptorStream, let descriptor = stream.release() {
       present[number] = nextGroup
       send(
         Arrival(descriptor, kind: stream.kind, label: client.label), preface: client.unsent, to: nextGroup, number)
     } else {
       present[number] = 0
-      group.take(client.stream, client.label, preface: client.unsent, number)
+      group.take(
+        client.stream, client.label, preface: client.unsent, hasReadText: client.wasTold, number, linkToCome)
     }
     nextGroup = nextGroup == groupsElsewhere.count ? 0 : nextGroup + 1
   }
 
   private func send(_ arrival: consuming Arrival, preface: [UInt8], to turn: Int, _ number: UInt64) {
     let parcel = ArrivalParcel(arrival)
+    let linkToCome = linkToCome
     groupsElsewhere[turn - 1].post { lane, group in
       guard let arrival = parcel.take() else { return }
       let label = arrival.label
-      group.take(arrival.stream(on: lane.poller), label, preface: preface, number)
+      group.take(arrival.stream(on: lane.poller), label, preface: preface, number, linkToCome)
     }
   }
 
   private func sessionEnded(_ number: UInt64) {
     present[number] = nil
+    crowds.leave(number)
+    if present.isEmpty { keepVacancy() }
     replaced.remove(number)
     serveQueue()
   }
@@ -169,6 +201,9 @@ final class Route {
       report: { [unowned self] label, ending, nanoseconds in
         group.report(label, nextNumber(), ending, nanoseconds: nanoseconds)
       }, admit: { [unowned self] arrival in admit(arrival) })
+    context.trusts = { [weak self] trusted in
+      self?.everyGroup { $0.clientTrust.changed(to: trusted, sessions: $0.sessions) }
+    }
     let door = Door(listen: listen, context: context, listener: Listeners.make(listen, context))
     doors.append(door)
     door.listener.start()
@@ -180,9 +215,13 @@ final class Route {
   /// listener that is still named keeps its address, and one that is not hands over who has connected already.
   func update(_ config: Config.Route, connector: any Connector) {
     guard stopping == nil else { return }
-    precondition(config.name == settings.name && (config.link == .shared) == settings.hub.isShared)
+    guard config.name == settings.name, (config.link == .shared) == settings.hub.isShared else {
+      let fault = InternalFault("route.update", "it is '\(config.name)' with a \(config.link.rawValue) link now")
+      return status.tell(.internalFault(route: settings.name, fault))
+    }
     let settings = RouteSettings(config, connector: connector)
     self.settings = settings
+    if vacancy != nil { keepVacancy() }
     clients = config.clients
     let terms = ListenerContext.Terms(config)
     self.terms = terms
@@ -265,6 +304,7 @@ final class Route {
   /// called on the home lane when nothing is left.
   func stop(_ ending: Ending, within limit: Duration, then done: @escaping () -> Void) {
     stopping = ending
+    vacancy = nil
     let stopped = doors
     doors = []
     refuseCandidates(ending)

@@ -13,12 +13,16 @@ final class RouteSettings: Sendable {
   /// The endpoint for log and status, secrets masked.
   let endpoint: String
   let maxClients: Int
+  /// For one link.
+  let descriptorsNeeded: Int
   let hub: Hub.Policy
   /// When the link is opened, what becomes of clients while it can't be, how it is closed.
   let device: Config.Device
   let discardsInput: Bool
   let sendsNotices: Bool
   let banner: Banner?
+  /// Clients that begin with a request of HTTP are turned away.
+  let refusesHTTP: Bool
   /// Nil for never.
   let idleTimeout: Duration?
 
@@ -42,10 +46,12 @@ final class RouteSettings: Sendable {
     self.connector = stepped ?? connector
     url = route.endpoint
     maxClients = route.clients.max
+    descriptorsNeeded = route.endpoint.descriptorsNeeded
     let isLine = type(of: connector).isLine
     hub = Hub.Policy(
       isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
       slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain,
+      halfClose: route.clients.halfClose,
       writers: route.clients.writers, takeover: route.clients.takeover,
       flushesBehindLast: isShared && route.device.flush.atDisconnect, packets: route.packets)
     device = route.device
@@ -54,6 +60,7 @@ final class RouteSettings: Sendable {
     let endpoint = route.endpoint.description
     self.endpoint = endpoint
     banner = route.clients.banner.map { Banner($0, route: route.name, endpoint: endpoint) }
+    refusesHTTP = isShared && route.clients.refuseHttp
     idleTimeout = route.clients.idleTimeout
   }
 }

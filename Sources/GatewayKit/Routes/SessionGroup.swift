@@ -2,6 +2,7 @@
 // Makes sessions of arrivals and tells the route of each ending.
 
 import ByteStreams
+import Glibc
 import StreamBroker
 
 final class SessionGroup: LinkDelegate {
@@ -17,33 +18,59 @@ final class SessionGroup: LinkDelegate {
   /// Told on this lane, with the session's number.
   private let sessionEnded: (UInt64) -> Void
   private var whenEmpty: (() -> Void)?
+  private let descriptors: DescriptorBudget
+  /// For a shared link that is not open; and for each other one until it is.
+  private var linkToCome: DescriptorReservation?
+  private var linksToCome: [UInt64: DescriptorReservation] = [:]
   // At the end of a route, clients get so long to take leave; one who stays would only see a reset then.
   private static let lastLinger = Duration.seconds(1)
 
-  init(_ settings: RouteSettings, on poller: Poller, status: StatusSink, sessionEnded: @escaping (UInt64) -> Void) {
+  /// Ends those whose certificates are good no longer.
+  private(set) lazy var clientTrust = ClientTrust(on: poller, wallTime: wallTime) { [unowned self] number, ending in
+    end(number, ending)  // it is the group's own
+  }
+  private let wallTime: () -> Int
+
+  init(
+    _ settings: RouteSettings, on poller: Poller, status: StatusSink, wallTime: @escaping () -> Int = { time(nil) },
+    descriptors: DescriptorBudget = DescriptorBudget(), sessionEnded: @escaping (UInt64) -> Void
+  ) {
+    self.descriptors = descriptors
     self.settings = settings
     self.poller = poller
     self.status = status
+    self.wallTime = wallTime
     self.sessionEnded = sessionEnded
     lingering = Lingering(on: poller)
     if settings.hub.isShared {
       let link = Link(settings, on: poller, lingering: lingering, delegate: self)
       sharedLink = link
+      linkToCome = descriptors.reserve(settings.descriptorsNeeded)
       if settings.staysOpen { link.start() }
     }
   }
 
   // MARK: - Clients who come
 
-  /// Begins session `number` with the client. `preface` is what he is to read before anything else.
-  func take(_ stream: any ByteStream, _ label: Arrival.Label, preface: [UInt8], _ number: UInt64) {
+  /// Begins session `number` with the client. `preface` is what it reads before anything else; `hasReadText` when it has read
+  /// something already. `linkToCome` is for the link of one that has its own.
+  func take(
+    _ stream: any ByteStream, _ label: Arrival.Label, preface: [UInt8], hasReadText: Bool = false, _ number: UInt64,
+    _ linkToCome: DescriptorReservation? = nil
+  ) {
+    var label = label
+    label.hasOwnLink = sharedLink == nil
     let channel = (stream as? any DeskChannel).flatMap { $0.carriesTexts ? $0 : nil }
     let banner = settings.banner?.bytes(for: label) ?? []
     // Beside the bytes for those who can hear it there.
-    let client = PrefacedStream.send(channel == nil ? preface + banner : preface, through: stream)
+    var client = PrefacedStream.send(channel == nil ? preface + banner : preface, through: stream)
+    let screen = settings.refusesHTTP && label.isRawTCP ? HTTPScreen(client, on: poller) : nil
+    if let screen { client = screen }
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
       label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
+    screen?.isThrough = { [weak session] in session?.exchangeClient(for: $0) }
+    session.hasReadText = hasReadText || !preface.isEmpty || !banner.isEmpty
     if let channel {
       let desk = Desk(channel)
       session.desk = desk
@@ -51,18 +78,24 @@ final class SessionGroup: LinkDelegate {
       desk.tell(
         .hello(route: settings.name, session: number, role: label.role, user: label.identity.name, banner: text))
     }
-    if sharedLink == nil { links[number] = link }
+    if sharedLink == nil {
+      links[number] = link
+      link.number = number
+      linksToCome[number] = linkToCome
+    }
     status.tell(.sessionOpened(route: settings.name, number: number, label))
     link.join(session)
-    if label.tls != nil || label.isWebSocket { poller.again(client) }
+    if label.tls != nil || label.isWebSocket { poller.again(session.client) }
     watchIfIdle(session)
+    if label.shown != nil, !session.isOver { clientTrust.joined(number, label) }
   }
 
   /// Ends a client who has no session yet: he reads `text`, and then our end. What he has sent is dropped and counted.
   /// `nanoseconds` is how long he waited.
+  /// With `atOnce` it does not linger.
   func turnAway(
     _ stream: any ByteStream, _ label: Arrival.Label, _ number: UInt64, _ ending: Ending, text: [UInt8],
-    nanoseconds: UInt64 = 0
+    nanoseconds: UInt64 = 0, atOnce: Bool = false
   ) {
     // The text first: what reading tells of an end would keep it back.
     if let channel = stream as? any DeskChannel, channel.carriesTexts { Desk(channel).tell(ending) }
@@ -70,7 +103,8 @@ final class SessionGroup: LinkDelegate {
     let client = PrefacedStream.send(text, through: stream)
     // Lingering bears with so many; the others close at once, and what lies unread then would turn their FIN into a reset.
     let (dropped, error) = Self.dropUnread(of: stream)
-    lingering.close(client, otherSideFinished: error != nil)
+    let left = Lingering.mostBeforeSession - Int(dropped)
+    lingering.close(client, otherSideFinished: error != nil || atOnce, readingAtMost: left)
     let report = SessionReport(
       ending: Ending(ending.word, ending.cause ?? error), dropped: dropped, nanoseconds: nanoseconds)
     tellEnd(of: number, label, report)
@@ -81,7 +115,7 @@ final class SessionGroup: LinkDelegate {
     withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { scratch in
       var dropped: UInt64 = 0
       do {
-        for _ in 0..<64 {
+        for _ in 0..<Lingering.mostBeforeSession / scratch.count {
           guard case .moved(let count) = try stream.read(into: scratch) else { break }
           dropped += UInt64(count)
         }
@@ -94,8 +128,10 @@ final class SessionGroup: LinkDelegate {
 
   /// Clients of a shared link that have finished sending, and whose input is delivered, give up their place to
   /// somebody new: most of them have closed altogether, which TCP does not tell.
-  func freePlaceOfHalfClosed() {
-    guard let hub = sharedLink?.hub, let gone = hub.sessions.first(where: \.isHalfClosed) else { return }
+  func freePlaceOfHalfClosed(where isMeant: (Arrival.Label) -> Bool = { _ in true }) {
+    guard let hub = sharedLink?.hub,
+      let gone = hub.sessions.first(where: { $0.isHalfClosed && isMeant($0.arrival) })
+    else { return }
     hub.end(gone, Ending(.clientLeft))
   }
 
@@ -126,6 +162,7 @@ final class SessionGroup: LinkDelegate {
     let before = self.settings
     self.settings = settings
     if settings.idleTimeout != before.idleTimeout { for session in sessions { watchIfIdle(session) } }
+    if before.refusesHTTP && !settings.refusesHTTP { for session in sessions { session.screen?.giveUp() } }
     sharedLink?.update(settings)
     for link in links.values { link.hub.update(settings.hub) }
   }
@@ -185,9 +222,24 @@ final class SessionGroup: LinkDelegate {
   // MARK: - What links tell
 
   func link(_ link: Link, is linkStatus: LinkStatus, retry: Duration?) {
-    // A client's own link comes and goes with him; his session's lines tell of it.
-    guard settings.hub.isShared else { return }
+    reserve(for: link, linkStatus)
+    if let number = link.number {
+      return status.tell(
+        .clientLink(route: settings.name, number: number, endpoint: settings.endpoint, linkStatus))
+    }
     status.tell(.link(route: settings.name, endpoint: settings.endpoint, linkStatus, retry: retry))
+  }
+
+  private func reserve(for link: Link, _ status: LinkStatus) {
+    if let number = link.number {
+      if status == .open { linksToCome[number] = nil }
+      return
+    }
+    switch status {
+    case .open, .draining: linkToCome = nil
+    case .closed, .opening, .waiting:
+      if linkToCome == nil { linkToCome = descriptors.reserve(settings.descriptorsNeeded) }
+    }
   }
 
   func link(_ link: Link, knows facts: DeviceFacts) {
@@ -196,13 +248,17 @@ final class SessionGroup: LinkDelegate {
   }
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
+    session.screen?.giveUp()  // what it held is in the account
     if ending.word == .tooSlow {
       session.client.abort()
     } else {
       session.desk?.tell(ending)
       PrefacedStream.tell(ending, to: session.client)
       let hasFinished = session.pump.sourceEnded && session.leaving == nil && !session.client.hasClosingHandshake
-      lingering.close(session.client, otherSideFinished: hasFinished)
+      let client = PrefacedStream.send(notice(of: ending, to: session), through: session.client)
+      // What a request carries besides its line is nobody's; it is not read for long.
+      let most = ending.cause is HTTPRequestFault ? Lingering.mostBeforeSession : nil
+      lingering.close(client, otherSideFinished: hasFinished, readingAtMost: most)
     }
     tellEnd(
       of: session.number, session.arrival,
@@ -210,8 +266,28 @@ final class SessionGroup: LinkDelegate {
         ending: ending, up: session.up, down: session.down, dropped: session.dropped,
         nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true))
     poller.timers.cancel(session.idleTimer)
+    if session.arrival.shown != nil { clientTrust.left(session.number) }
     links.removeValue(forKey: session.number)
+    linksToCome[session.number] = nil
     sessionEnded(session.number)
+  }
+
+  /// The line for a client that has got a place and nothing else, since the device of a shared link is away (`absent: close`):
+  /// for it this is a refusal. Bytes of a device must not be followed by words of ours.
+  private func notice(of ending: Ending, to session: Session) -> [UInt8] {
+    let label = session.arrival
+    guard settings.sendsNotices, settings.hub.isShared, session.desk == nil, !label.isWebSocket, session.takesOutput,
+      session.down == 0, !session.hasReadText
+    else { return [] }
+    let reason: String
+    switch ending.word {
+    case .openFailed:
+      let why = (ending.cause as? OpenFailure)?.cause.map { ": \($0.text)" } ?? ""
+      reason = "the device of \(settings.name) can't be opened\(why)"
+    case .deviceLost: reason = "the device of \(settings.name) is gone"
+    default: return []
+    }
+    return Array("baudway: \(reason)\r\n".utf8)
   }
 
   /// One of the route's who was greeted, and did not get as far as this.

@@ -1,45 +1,48 @@
-// The text that each client of a route reads before anything else: `clients.banner`, its names filled in and its lines
-// ended as terminals want them.
+// The text that each client of a route reads before anything else: `clients.banner`, its names and escapes filled in and its
+// lines ended as terminals want them.
 
 import ByteStreams
+import StreamBroker
 
 struct Banner: Sendable {
-  // The text around each `{client}`, the rest filled in.
-  private let pieces: [String]
+  // The bytes around each `{client}`, the rest filled in.
+  private let pieces: [[UInt8]]
 
   /// `endpoint` is for strangers' eyes: its secrets are masked.
   init(_ text: String, route: String, endpoint: String) {
-    var pieces = [""]
+    var pieces: [[UInt8]] = [[]]
     var rest = text[...]
-    while let start = rest.firstIndex(of: "{") {
-      pieces[pieces.count - 1] += rest[..<start]
-      rest = rest[start...]
-      // Once through, so that braces in a name or a URL stay what they are.
-      if rest.hasPrefix("{route}") {
-        pieces[pieces.count - 1] += route
-        rest = rest.dropFirst("{route}".count)
-      } else if rest.hasPrefix("{endpoint}") {
-        pieces[pieces.count - 1] += endpoint
-        rest = rest.dropFirst("{endpoint}".count)
+    while !rest.isEmpty {
+      // Names first, and once through, so that braces in a name, a URL or an escape stay what they are.
+      if let (name, value) = [("{route}", route), ("{endpoint}", endpoint)].first(where: { rest.hasPrefix($0.0) }) {
+        pieces[pieces.count - 1] += value.utf8
+        rest = rest.dropFirst(name.count)
       } else if rest.hasPrefix("{client}") {
-        pieces.append("")
+        pieces.append([])
         rest = rest.dropFirst("{client}".count)
       } else {
-        pieces[pieces.count - 1].append(rest.removeFirst())
+        let literal = rest[..<(rest.dropFirst().firstIndex(of: "{") ?? rest.endIndex)]
+        pieces[pieces.count - 1] += Escapes.bytes(of: String(literal)) ?? Array(literal.utf8)
+        rest = rest[literal.endIndex...]
       }
     }
-    pieces[pieces.count - 1] += rest
     self.pieces = pieces.map(Self.terminalLines)
   }
 
   /// CR, LF and CR LF become CR LF.
-  private static func terminalLines(_ text: String) -> String {
-    var lines = ""
-    for letter in text { if ["\r", "\n", "\r\n"].contains(letter) { lines += "\r\n" } else { lines.append(letter) } }
+  private static func terminalLines(_ bytes: [UInt8]) -> [UInt8] {
+    var lines: [UInt8] = []
+    for (index, byte) in bytes.enumerated() {
+      switch byte {
+      case 0x0A where index > 0 && bytes[index - 1] == 0x0D: break
+      case 0x0A, 0x0D: lines += [0x0D, 0x0A]
+      default: lines.append(byte)
+      }
+    }
     return lines
   }
 
   func bytes(for client: Arrival.Label) -> [UInt8] {
-    Array(pieces.joined(separator: client.client ?? "a local client").utf8)
+    Array(pieces.joined(separator: (client.client ?? "a local client").utf8))
   }
 }

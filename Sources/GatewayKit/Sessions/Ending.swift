@@ -1,5 +1,6 @@
 // Why a session is over. Every session ends with exactly one of these, the same word in log, events, status and tests.
 
+import ByteStreams
 import StreamTLS
 import StreamWebSocket
 
@@ -43,7 +44,11 @@ public struct Ending: Sendable {
     switch error {
     case let fault as WebSocketFault: self.init(fault.code == .truncated ? .clientLost : .protocolError, error)
     case TLSFailure.system, TLSFailure.truncated: self.init(.clientLost, error)
+    case TLSFailure.noMemory: self.init(.internal, error)
     case is TLSFailure: self.init(.protocolError, error)
+    case is InternalFault: self.init(.internal, error)
+    // The kernel has no room for what we wait with.
+    case let failure as SystemError where failure.call == "epoll_ctl": self.init(.internal, error)
     default: self.init(.clientLost, error)
     }
   }

@@ -68,7 +68,7 @@ extension Hub {
     session.dropped &+= UInt64(session.pump.discard())
     if session.isWaiting { waiting.removeAll { $0 === session } }
     session.isWaiting = false
-    if !session.pump.sourceEnded && session.client.readerWaits.isEmpty { session.client.readerWaits = .readable }
+    readOn(session)
   }
 
   /// What he sends goes nowhere.

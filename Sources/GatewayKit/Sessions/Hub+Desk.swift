@@ -40,9 +40,7 @@ extension Hub {
   func takeTexts(of session: Session, _ desk: Desk) {
     while !session.isOver, let text = desk.takeText() {
       handle(text, of: session, desk)
-      if !session.isOver, !session.pump.sourceEnded, session.client.readerWaits.isEmpty {
-        session.client.readerWaits = .readable
-      }
+      if !session.isOver { readOn(session) }
     }
   }
 

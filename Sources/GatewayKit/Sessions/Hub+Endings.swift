@@ -3,12 +3,13 @@
 import ByteStreams
 
 extension Hub {
-  // A client that has finished sending may go on listening to a shared endpoint; one that closed altogether looks the
-  // same until a write to him fails, so silence ends it. The same for a client that goes on after his endpoint's end.
+  // How long one side of a link of one client may be silent after the other's end, and a slow client may keep its last bytes
+  // waiting. On shared links `Policy.halfClose` says how long a client receives after its FIN.
   static let halfClosedLimit = Duration.seconds(30)
   // One who has left may have so much in his own kernel still (net.ipv4.tcp_wmem); one who is there could go on for ever.
   private static let mostLeftBehind: UInt64 = 4 << 20
   private static let lull = Duration.milliseconds(20)
+  private static let endLook = Duration.seconds(1)
 
   /// Sends everybody away with `ending` once they have what is kept for them, and their input is delivered.
   func leaveAll(_ ending: Ending) {
@@ -20,7 +21,10 @@ extension Hub {
   func leave(_ session: Session, _ ending: Ending) {
     guard session.leaving == nil, !session.isOver else { return }
     session.leaving = ending
+    session.leavingSince = poller.timers.now
     session.leavesAt = head
+    session.screen?.letThrough()
+    guard !session.isOver else { return }
     let isLost = !canReachEndpoint || policy.flushesBehindLast
     if isLost || !session.mayWrite { session.pump.endSource() }
     if isLost { session.dropped &+= UInt64(session.pump.discard()) }
@@ -52,6 +56,10 @@ extension Hub {
   /// Decides what follows from the state a session is in. Called after whatever may have changed it.
   func settle(_ session: Session) {
     guard !session.isOver else { return }
+    if let fault = session.fault { return end(session, Ending(.internal, fault)) }
+    if session.finishedAt == nil, session.pump.sourceEnded || session.hasSentLastByte {
+      session.finishedAt = poller.timers.now
+    }
     if session.pump.sourceEnded && session.pump.count == 0 { inputIsOver(session) }
     let heardAll =
       !session.takesOutput
@@ -89,15 +97,51 @@ extension Hub {
     guard session.pump.count == 0 else { return watch(session, drainLimit) }
     if let error = session.inputError { return end(session, Ending(brokenBy: error)) }
     guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
-    if policy.isShared {
-      return endsHalfClosed ? end(session, Ending(.clientLeft)) : watch(session, Self.halfClosedLimit)
-    }
+    if policy.isShared { return settleHalfClosed(session) }
     if isComplete {
       guard !holdsLastUnit(session) else { return watch(session, Self.halfClosedLimit) }
       end(session, session.endedFirst ?? Ending(.clientLeft))
     } else {
       stopWatching(session)  // the endpoint may take its time for an answer
       passOnEnd(of: session)
+    }
+  }
+
+  /// The input of a client of a shared link is over. TCP can't tell shutdown(2) from close(2): so it receives for a while
+  /// after its FIN or the last byte that was sent to it. While output waits for it, it has 30 s: a socket that is closed
+  /// would answer output with a reset.
+  private func settleHalfClosed(_ session: Session) {
+    guard !endsHalfClosed else { return end(session, Ending(.clientLeft)) }
+    guard let limit = policy.halfClose else { return leave(session, Ending(.clientLeft)) }
+    if session.receivedAt == nil { session.receivedAt = session.isGivenUp ? session.finishedAt : poller.timers.now }
+    stopWatching(session)
+    if let wait = session.halfCloseWait, wait.limit == limit { return }
+    poller.timers.cancel(session.halfCloseWait?.timer)
+    let timer = poller.timers.after(min(limit, patience(with: session, limit))) { [weak self, weak session] in
+      guard let self, let session, !session.isOver, session.leaving == nil else { return }
+      session.halfCloseWait = nil
+      if patience(with: session, limit) > .zero { settle(session) } else { end(session, Ending(.clientLeft)) }
+    }
+    session.halfCloseWait = (limit, timer)
+  }
+
+  /// How much longer one that is half-closed may be sent nothing.
+  private func patience(with session: Session, _ limit: Duration) -> Duration {
+    let most = (session.isBlocked ? max(limit, Self.halfClosedLimit) : limit).nanoseconds
+    let silence = poller.timers.now &- (session.receivedAt ?? 0)
+    return .nanoseconds(Int64(clamping: silence < most ? most - silence : 0))
+  }
+
+  /// Its input waits, so nobody reads, and behind a closed window its machine keeps the FIN as well. Once nothing has moved for a
+  /// second, this machine makes room, so that a client that closed is known as one.
+  func lookForEnd(of session: Session) {
+    guard policy.isShared, session.endLook == nil, !session.pump.sourceEnded, !session.hasSentLastByte else { return }
+    let up = session.up
+    session.endLook = poller.timers.after(Self.endLook) { [weak self, weak session] in
+      guard let self, let session, !session.isOver else { return }
+      session.endLook = nil
+      guard session.isWaiting else { return }
+      if session.up == up { session.client.makeRoomForEnd() } else { lookForEnd(of: session) }
     }
   }
 
@@ -140,6 +184,8 @@ extension Hub {
     guard !session.isOver else { return }
     session.isOver = true
     stopWatching(session)
+    poller.timers.cancel(session.halfCloseWait?.timer)
+    poller.timers.cancel(session.endLook)
     poller.timers.cancel(session.lull)
     remove(session)
     delegate.sessionIsOver(session, ending)
@@ -177,6 +223,7 @@ extension Hub {
     } else if session.pump.count > 0 && policy.isShared {
       session.dropped &+= UInt64(session.pump.discard())
       session.pump.endSource()  // what is unread is lost with it
+      session.isGivenUp = true
       settle(session)
     } else {
       end(session, session.endedFirst ?? Ending(.clientLeft))

@@ -13,6 +13,13 @@ extension Hub {
     if let desk = session.desk { takeTexts(of: session, desk) }
   }
 
+  /// Reads from the client again where reading was paused.
+  func readOn(_ session: Session) {
+    guard !session.pump.sourceEnded, session.client.readerWaits.isEmpty else { return }
+    session.client.readerWaits = .readable
+    if session.client.holdsBytes { poller.again(session.client) }  // no event reports what is inside the stream
+  }
+
   private func takeBytes(of session: Session) {
     if dropsInput || session.isFlushed { return drainAway(session) }
     guard session.mayWrite else { return dropInput(of: session) }
@@ -63,11 +70,10 @@ extension Hub {
           let isBlocked = session.pump.sinkIsBlocked && session.gate?.isShut != true
           // Who got nothing out keeps his turn. With one writer those before him in the line had the pen before him.
           let hadTurn = session.pump.moved != before && policy.writers != .one && !isSpeaker(session)
-          if hadTurn { waiting.append(waiting.removeFirst()) }
+          if hadTurn, waiting.first === session { waiting.append(waiting.removeFirst()) }
           if isBlocked { break }
         } else {
-          waiting.removeFirst()
-          session.isWaiting = false
+          leavesWaiting(session)
           if notesPenUse && session === pen { penUsedAt = poller.timers.now }
           if !session.mayWrite { packetLine?.isOver(session, in: self) }
           if outcome == .finished || session.leaving != nil { settle(session) }
@@ -89,6 +95,12 @@ extension Hub {
     } else if endpoint.writerWaits.isEmpty {
       endpoint.writerWaits = .writable
     }
+  }
+
+  /// It is the first one, unless what it asked for at its desk has ended others.
+  private func leavesWaiting(_ session: Session) {
+    if waiting.first === session { waiting.removeFirst() } else { waiting.removeAll { $0 === session } }
+    session.isWaiting = false
   }
 
   /// How much of the first one's input may go out in one go. With packets his gate counts it.
@@ -113,11 +125,15 @@ extension Hub {
   func queue(_ session: Session) {
     guard session.pump.count > 0, !session.isWaiting else { return }
     session.isWaiting = true
+    lookForEnd(of: session)
     waiting.insert(session, at: isSpeaker(session) ? 0 : waiting.count)
   }
 
   func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
     switch fault.side {
+    case .source where fault.cause is HTTPRequestFault:
+      // Nothing of it has been forwarded.
+      end(session, Ending(.denied, fault.cause))
     case .source:
       queue(session)
       clientFailed(session, fault.cause)

@@ -35,7 +35,7 @@ extension Hub {
         let room = ring.room
         switch try ring.fill({ try endpoint.read(into: $0) }) {
         case .moved(let count):
-          if count > 0 { distribute(ring) }
+          if count > 0 { try distribute(ring) }
           guard endpoint === self.endpoint else { return }
           if count > 0 && count < room && !endpoint.holdsBytes {
             if wantsMore(endpoint) || makesRoom(for: endpoint) {
@@ -57,6 +57,8 @@ extension Hub {
         }
       }
       giveBack()
+    } catch let fault as InternalFault {
+      isBroken(fault)
     } catch {
       giveBack()
       gone(error)
@@ -106,6 +108,7 @@ extension Hub {
     // Alone behind a blocked client: below half only, or each freed 4 KiB would cost a read.
     if sessions.count == 1, sessions[0].isBlocked, policy.slow != .dropOldest {
       return Int(truncatingIfNeeded: head &- sessions[0].cursor) <= ringSizes.buffer / 2
+        && ring.room >= endpoint.largestUnit
     }
     return ring.room >= (isPaused ? max(endpoint.largestUnit, ringSizes.buffer / 16) : endpoint.largestUnit)
   }
@@ -115,7 +118,7 @@ extension Hub {
   private func makesRoom(for endpoint: any ByteStream) -> Bool {
     guard let ring, policy.slow == .dropOldest || cutter != nil else { return false }
     var isHelped = false
-    for session in sessions where session.isBehind {
+    for session in sessions where session.isBehind && session.takesOutput {
       dropOldest(of: session, in: ring)
       isHelped = true
     }
@@ -129,8 +132,8 @@ extension Hub {
 
   // MARK: - Giving
 
-  func distribute(_ ring: RingBuffer) {
-    if let cutter { cut(ring, by: cutter) }
+  func distribute(_ ring: RingBuffer) throws(InternalFault) {
+    if let cutter { try cut(ring, by: cutter) }
     var someoneIsDone = false
     for session in sessions where session.takesOutput && !session.isBlocked {
       session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
@@ -188,7 +191,7 @@ extension Hub {
 
   private func free(upTo position: UInt64, in ring: RingBuffer) {
     let kept = ring.head &- min(ring.head, UInt64(ringSizes.backlog))
-    ring.release(upTo: max(ring.oldest, min(position, kept)))
+    do { try ring.release(upTo: max(ring.oldest, min(position, kept))) } catch { return isBroken(error) }
     cutter?.forget(before: ring.oldest)
   }
 
@@ -210,9 +213,37 @@ extension Hub {
 
   /// The link is closed because nobody needs it: what nobody heard is of no use to those who come to another one.
   func dropUnheard() {
-    guard let ring, sessions.isEmpty else { return }
+    guard sessions.isEmpty else { return }
+    endPacket()  // a beginning that is dropped makes no packet with what comes next
+    guard let ring else { return }
     free(upTo: ring.head, in: ring)
     giveBack()
+    guard isPaused, let endpoint else { return }
+    endHoldUp()
+    isPaused = false
+    endpoint.readerWaits = .readable
+    if endpoint.holdsBytes { poller.again(endpoint) }
+  }
+
+  /// What the hub keeps for all does not fit together, by a mistake of ours. Its sessions end as `internal`, the link is lost as if
+  /// it had broken, and both begin anew with nothing kept.
+  func isBroken(_ fault: InternalFault) {
+    if let ring {
+      lastHead = ring.head
+      ring.clear()
+      poller.rings.giveBack(ring)
+      self.ring = nil
+    }
+    poller.timers.cancel(packetTimer)
+    packetTimer = nil
+    packetLine?.end()
+    (cutter, packetLine) = (nil, nil)
+    startPackets()
+    isPaused = false  // or each that ends would make the hub read on
+    isDismissing = true
+    for session in sessions { end(session, Ending(.internal, fault)) }
+    isDismissing = false
+    if endpoint != nil { delegate.endpointIsGone(fault) }
   }
 
   func giveBack() {
@@ -234,14 +265,19 @@ extension Hub {
     guard ring.head &- oldest <= UInt64(capacity),
       let other = try? poller.rings.borrow(capacity: capacity, at: oldest)
     else { return }
-    ring.look(from: oldest) { bytes in
-      guard !bytes.isEmpty else { return }
-      _ = other.fill {
-        $0.copyMemory(from: bytes)
-        return .moved(bytes.count)
+    do {
+      try ring.look(from: oldest) { bytes in
+        guard !bytes.isEmpty else { return }
+        _ = try other.fill {
+          $0.copyMemory(from: bytes)
+          return .moved(bytes.count)
+        }
       }
+    } catch {
+      poller.rings.giveBack(other)  // what the old one keeps stays there
+      return
     }
-    ring.release(upTo: ring.head)
+    ring.clear()
     poller.rings.giveBack(ring)
     self.ring = other
     ringSizes = (policy.buffer, policy.backlog)

@@ -11,7 +11,7 @@ extension Hub {
   func startPackets() {
     guard let packets = policy.packets else { return }
     let rule = PacketRule(packets)
-    cutter = PacketCutter(rule, at: head)
+    cutter = PacketCutter(rule, at: head, oldest: ring?.oldest ?? head)
     if policy.isShared { packetLine = PacketLine(rule, on: poller) }
   }
 
@@ -30,8 +30,8 @@ extension Hub {
   }
 
   /// Finds the packets in what has come.
-  func cut(_ ring: RingBuffer, by cutter: PacketCutter) {
-    cutter.look(at: ring)
+  func cut(_ ring: RingBuffer, by cutter: PacketCutter) throws(InternalFault) {
+    try cutter.look(at: ring)
     guard cutter.rule.idle != nil else { return }
     cutter.lastByteAt = poller.timers.now
     watchPacket()
@@ -44,7 +44,7 @@ extension Hub {
     guard let cutter, cutter.end != head else { return }
     cutter.cut()
     guard let ring else { return }  // nobody was there to hear its beginning
-    distribute(ring)
+    do { try distribute(ring) } catch { return isBroken(error) }
     giveBack()
   }
 

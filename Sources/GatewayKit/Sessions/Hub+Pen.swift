@@ -60,7 +60,7 @@ extension Hub {
     session.mayWrite = false
     endBreak(of: session)
     guard !session.isOver else { return }
-    if !session.pump.sourceEnded && session.client.readerWaits.isEmpty { session.client.readerWaits = .readable }
+    readOn(session)
     if session.pump.count == 0 { packetLine?.isOver(session, in: self) }
   }
 

@@ -43,7 +43,7 @@ extension Hub {
     let now = poller.timers.now
     // A look that comes late is our own delay, or the machine's: nobody is charged for it.
     let length = min(now &- lastLook, 2 * SlowClock.tick.nanoseconds)
-    let tooSlow = sessions.filter { $0.holdsUpOthers && $0.slow.charge(length, at: now) }
+    let tooSlow = sessions.filter { $0.holdsUpOthers && $0.takesOutput && $0.slow.charge(length, at: now) }
     for session in tooSlow {
       if policy.slow == .dropOldest { session.isBehind = true } else { end(session, Ending(.tooSlow)) }
     }
@@ -90,6 +90,7 @@ extension Hub {
     let before = session.droppedAsSlow
     session.skip(to: cutter?.start(from: half) ?? half, in: ring)
     if session.droppedAsSlow > before { tellDrops(of: session) }
+    if session.fault != nil { settle(session) }
   }
 
   /// At once when nothing was told for a second; else when it is over, in sum.

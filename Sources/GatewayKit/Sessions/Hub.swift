@@ -34,6 +34,8 @@ final class Hub: ByteStreamDelegate {
     var dropsUnheard: Bool
     /// How long the last bytes of one who left may make no progress.
     var drain: Duration
+    /// Shared links: how long a client still receives after its FIN; nil = its FIN ends the session.
+    var halfClose: Duration?
     /// Who may send to the endpoint.
     var writers = Config.Clients.Writers.all
     /// With one writer: who else gets the pen.
@@ -92,6 +94,12 @@ final class Hub: ByteStreamDelegate {
   var writeFailure: (any Error)?
   /// Nor does it listen any more.
   var endpointIsDeaf = false
+  // Bytes both ways: clients' that are gone, and all when the endpoint was attached.
+  private var upOfGone: UInt64 = 0
+  private var carriedBefore: UInt64 = 0
+  /// Bytes went over the link that is open now, or was open last.
+  var hasCarried: Bool { carried != carriedBefore }
+  private var carried: UInt64 { sessions.reduce(head &+ upOfGone) { $0 &+ $1.up } }
   /// Said to the endpoint before anything of the clients'.
   var preface: ArraySlice<UInt8> = []
   /// So many reasons to keep clients' input back, though the endpoint is there.
@@ -122,6 +130,7 @@ final class Hub: ByteStreamDelegate {
     connect(session)
     session.client.readerWaits = .readable
     tellStatus(to: session)
+    release()  // what was kept for the first to come, and begins in the middle of a packet
     giveOutput(to: session)
     if isPaused, let endpoint { pause(endpoint) }  // a newcomer who waits makes the clock of the slow ones run
   }
@@ -141,6 +150,7 @@ final class Hub: ByteStreamDelegate {
   /// The endpoint is open and hears `words` first; the hub moves its bytes until `detach` or `endpointIsGone`.
   func attach(_ stream: any ByteStream, saying words: [UInt8] = []) {
     endpoint = stream
+    carriedBefore = carried
     writeFailure = nil
     preface = words[...]
     holds = 0
@@ -172,15 +182,17 @@ final class Hub: ByteStreamDelegate {
 
   /// Takes a session out of all lists; what was kept for it or of it counts as dropped.
   func remove(_ session: Session) {
-    let last = sessions.removeLast()
-    if last !== session {
+    if session.place < sessions.count, sessions[session.place] === session, let last = sessions.popLast(),
+      last !== session
+    {
       sessions[session.place] = last
       last.place = session.place
     }
     if session.isWaiting { waiting.removeAll { $0 === session } }
+    upOfGone &+= session.up
     let cut = session.pump.discard()
     if cut > 0 { session.isInputCut = true }
-    session.dropped &+= UInt64(cut)
+    session.dropped &+= UInt64(cut + (session.screen?.kept ?? 0))
     if session.takesOutput { session.dropped &+= session.kept(head: head) }
     leavesLine(session)
     inputIsOver(session)
@@ -194,13 +206,14 @@ final class Hub: ByteStreamDelegate {
   /// Other policies, from now on. Sizes hold for the next ring; one that is in use is changed as soon as what it keeps
   /// fits into the other, and nothing is lost by it.
   func update(_ policy: Policy) {
-    precondition(policy.isShared == self.policy.isShared, "a route with another kind of link is another route")
+    guard policy.isShared == self.policy.isShared else { return }  // another route; `Route.update` reports it
     let old = self.policy
     self.policy = policy
     notesPenUse = policy.takesIdlePen
     for session in sessions { session.pump.resize(to: policy.buffer) }
     if policy.packets != old.packets { changePackets() }
     if policy.writers != old.writers || policy.takeover != old.takeover { changeWriters() }
+    if policy.halfClose != old.halfClose { for session in sessions where session.isHalfClosed { settle(session) } }
     changeSlow()
     changeRing()
     release()

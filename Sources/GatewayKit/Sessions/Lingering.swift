@@ -20,6 +20,8 @@ final class Lingering: ByteStreamDelegate {
     var onlyHoldsUnit: Bool
     /// Its end is a reset.
     var breaksOff = false
+    /// How many bytes are still read; nil for no bound but time.
+    var mostRead: Int?
   }
 
   private var entries: [ObjectIdentifier: Entry] = [:]
@@ -31,12 +33,16 @@ final class Lingering: ByteStreamDelegate {
   /// seconds apart, and one that answers while it reads would take a reset for an answer that nobody wants.
   private static let longestStall = Duration.seconds(30)
 
+  /// What is read of one that never had a session. A session's client has sent what it sent in good faith.
+  static let mostBeforeSession = 256 << 10
+
   init(on poller: Poller) { self.poller = poller }
 
   private var whenEmpty: (() -> Void)?
 
-  /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already.
-  func close(_ stream: any ByteStream, otherSideFinished: Bool) {
+  /// Takes over `stream` and closes it in order. `otherSideFinished` when its end has been read already. After `most` bytes it
+  /// closes, whatever comes.
+  func close(_ stream: any ByteStream, otherSideFinished: Bool, readingAtMost most: Int? = nil) {
     let isOver = otherSideFinished || !(stream.canHalfClose || stream.hasClosingHandshake)
     if let unread = stream.unread, entries.count < Self.most { return awaitReader(of: stream, unread) }
     if isOver && stream.saysFarewell && !stream.holdsUnit { stream.finishWriting() }
@@ -44,7 +50,8 @@ final class Lingering: ByteStreamDelegate {
     stream.writerWaits = stream.holdsUnit ? .writable : []
     if !isOver && !stream.holdsUnit { stream.finishWriting() }
     entries[ObjectIdentifier(stream)] = Entry(
-      stream: stream, timer: setTimer(for: stream), unacknowledged: stream.unacknowledged, onlyHoldsUnit: isOver)
+      stream: stream, timer: setTimer(for: stream), unacknowledged: stream.unacknowledged, onlyHoldsUnit: isOver,
+      mostRead: most)
     stream.delegate = self
     stream.readerWaits = isOver ? [] : .readable
     askAgainIfHolding(stream)
@@ -164,8 +171,12 @@ final class Lingering: ByteStreamDelegate {
     do {
       let transfer = try withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { try stream.read(into: $0) }
       switch transfer {
-      case .moved:
+      case .moved(let count):
         entries[ObjectIdentifier(stream)]?.isHeard = true
+        if let most = entries[ObjectIdentifier(stream)]?.mostRead {
+          guard count < most else { return finish(stream) }
+          entries[ObjectIdentifier(stream)]?.mostRead = most - count
+        }
         // It may have waited for nothing but its unit, which is out.
         if let entry = entries[ObjectIdentifier(stream)], !entry.onlyHoldsUnit, !entry.breaksOff {
           stream.readerWaits = .readable

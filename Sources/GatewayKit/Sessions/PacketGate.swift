@@ -54,8 +54,10 @@ final class PacketLine {
       timer = nil
       guard let speaker else { return }
       if speaker.mayWrite { hub.takeInput(of: speaker) }  // the silence may be our own lateness
-      guard let speaker = self.speaker, !speaker.isWaiting, !hub.waiting.isEmpty else { return }
-      if poller.timers.now &- speaker.gate!.wroteAt >= limit {
+      guard let speaker = self.speaker, let gate = speaker.gate, !speaker.isWaiting, !hub.waiting.isEmpty else {
+        return
+      }
+      if poller.timers.now &- gate.wroteAt >= limit {
         isOver(speaker, in: hub)
       } else {
         watchSilence(in: hub)

@@ -132,18 +132,23 @@ final class PacketCutter {
   private var scanned: UInt64
   private var marks = PacketMarks()
 
-  /// Packets begin at `start`; what stands before it counts as one packet.
-  init(_ rule: PacketRule, at start: UInt64) {
+  /// Packets begin at `start`; what is kept before it, from `oldest` on, counts as one packet.
+  init(_ rule: PacketRule, at start: UInt64, oldest: UInt64) {
     self.rule = rule
     end = start
     scanned = start
+    if oldest < start { marks.add(oldest) }
     marks.add(start)
   }
 
   /// Looks at what was filled in since the last call.
-  func look(at ring: RingBuffer) {
+  func look(at ring: RingBuffer) throws(InternalFault) {
     while scanned < ring.head {
-      scanned &+= UInt64(ring.look(from: scanned) { scanner.take($0, by: rule) })
+      let taken: Int
+      do { taken = try ring.look(from: scanned) { scanner.take($0, by: rule) } } catch {
+        throw error as? InternalFault ?? InternalFault("packets.look", "\(error)")
+      }
+      scanned &+= UInt64(taken)
       if !scanner.isInside { mark() }
     }
   }

@@ -80,6 +80,7 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
   var serialLine: (any SerialLine)? { stream.serialLine }
   var saysFarewell: Bool { stream.saysFarewell }
   func finishWriting() { stream.finishWriting() }
+  func makeRoomForEnd() { stream.makeRoomForEnd() }
 
   func close() {
     stream.close()

@@ -8,7 +8,7 @@ final class Session: ByteStreamDelegate {
   /// Unique in the process; what the log calls him.
   let number: UInt64
   let arrival: Arrival.Label
-  let client: any ByteStream
+  private(set) var client: any ByteStream
   let pump: Pump
   private(set) unowned var hub: Hub  // the link keeps the hub longer than any of its sessions
   let began: UInt64  // nanoseconds, CLOCK_MONOTONIC
@@ -22,6 +22,8 @@ final class Session: ByteStreamDelegate {
   private(set) var down: UInt64 = 0
   /// A write failed: he takes nothing any more, though what he sent may still be read.
   private(set) var takesOutput = true
+  /// It was sent text of ours: a banner, or its place in the queue.
+  var hasReadText = false
   /// He was told that no more will come.
   var isToldEnd = false
   /// Where the packet ends that he has a part of; not beyond the cursor when he has none.
@@ -52,6 +54,17 @@ final class Session: ByteStreamDelegate {
   var isEndPassedOn = false
   /// He sends no more, or is gone, though there was no room yet to read all of it.
   private(set) var hasSentLastByte = false
+  /// When its FIN came, even if bytes before it are not delivered yet; nanoseconds on the lane's clock.
+  var finishedAt: UInt64?
+  /// What it sent before was given up after `device.drain`.
+  var isGivenUp = false
+  /// Half-closed on a shared link: when it was last sent a byte, at first when its input was over.
+  var receivedAt: UInt64?
+  var halfCloseWait: (limit: Duration, timer: Timers.Token)?
+  /// While its input waits: when to look whether it moves.
+  var endLook: Timers.Token?
+  /// A mistake of ours in what is kept of this session: it ends as `internal`.
+  private(set) var fault: InternalFault?
   /// The error that ended his input, if it was not in order.
   var inputError: (any Error)?
   /// Bytes of either direction that were given up, by policy or at an end that left no other choice.
@@ -64,6 +77,8 @@ final class Session: ByteStreamDelegate {
   // The end.
   /// He goes as soon as what is kept for him, and what he sent, is out.
   var leaving: Ending?
+  /// Since when; nanoseconds on the lane's clock.
+  var leavingSince: UInt64?
   /// Position up to which he still hears then; output under way must not keep him forever.
   var leavesAt: UInt64 = 0
   /// How much of what he sends is delivered then.
@@ -94,9 +109,18 @@ final class Session: ByteStreamDelegate {
     client.delegate = self
   }
 
+  /// The same client by another stream: the one in front of it has done its work.
+  func exchangeClient(for stream: any ByteStream) {
+    client = stream
+    pump.exchangeSource(for: stream)
+  }
+
+  /// Keeps the first bytes back until it is known whether they are an HTTP request; nil once that is known.
+  var screen: HTTPScreen? { client as? HTTPScreen }
+
   var up: UInt64 { pump.moved }
   /// Another value than before means that bytes went, either way.
-  var activity: UInt64 { up &+ down &+ pump.skimmed &+ UInt64(pump.count) }
+  var activity: UInt64 { down &+ pump.taken }
   /// He has finished sending, all of it is delivered, and he may listen still.
   var isHalfClosed: Bool { pump.sourceEnded && pump.count == 0 && leaving == nil }
   var isBlocked: Bool { !client.writerWaits.isEmpty }
@@ -120,16 +144,24 @@ final class Session: ByteStreamDelegate {
   func take(from ring: RingBuffer, upTo end: UInt64, by packets: PacketCutter? = nil) {
     let client = client
     var cursor = cursor
+    // Beyond the end nothing is looked at: the bytes before it would be missing without a word.
+    guard max(cursor, end) <= ring.head else {
+      return isBroken(InternalFault("session.take", "bytes \(cursor) to \(end) of \(ring.head)"), at: ring.head)
+    }
     let before = cursor
     defer {
       self.cursor = cursor
       down &+= cursor &- before
+      if receivedAt != nil && cursor != before { receivedAt = hub.poller.timers.now }
     }
     do {
       while cursor < end {
         let stop = if let packets { packetEnd(at: cursor, upTo: end, by: packets) } else { end }
         switch try ring.look(from: cursor, limit: Int(truncatingIfNeeded: stop &- cursor), { try client.write($0) }) {
         case .moved(let count):
+          guard UInt64(bitPattern: Int64(count)) <= stop &- cursor else {
+            throw InternalFault("session.take", "a stream has moved \(count) bytes of \(stop &- cursor)")
+          }
           cursor &+= UInt64(count)
           if packets != nil && count > 0 { packetEnd = stop }
         case .blocked(let wish):
@@ -158,7 +190,11 @@ final class Session: ByteStreamDelegate {
   func skip(to position: UInt64, in ring: RingBuffer) {
     guard position > cursor else { return }
     if packetEnd > cursor {
-      rest = ring.look(from: cursor, limit: Int(truncatingIfNeeded: packetEnd &- cursor)) { ArraySlice($0) }
+      do {
+        rest = try ring.look(from: cursor, limit: Int(truncatingIfNeeded: packetEnd &- cursor)) { ArraySlice($0) }
+      } catch {
+        return outputFailed(error, at: ring.head)
+      }
       cursor = packetEnd
     }
     guard position > cursor else { return }
@@ -173,6 +209,9 @@ final class Session: ByteStreamDelegate {
       while !rest.isEmpty {
         switch try rest.withUnsafeBytes({ try client.write($0) }) {
         case .moved(let count):
+          guard count >= 0 && count <= rest.count else {
+            throw InternalFault("session.sendRest", "a stream has moved \(count) bytes of \(rest.count)")
+          }
           rest.removeFirst(count)
           down &+= UInt64(count)
         case .blocked(let wish):
@@ -190,10 +229,16 @@ final class Session: ByteStreamDelegate {
   // A reset is told to whoever asks first, and reading then finds an end as if he had left in order. Linux says EPIPE in
   // place of ECONNRESET when his FIN came before it.
   private func outputFailed(_ error: any Error, at head: UInt64) {
+    if let fault = error as? InternalFault { return isBroken(fault, at: head) }
     if inputError == nil, let error = error as? SystemError, [ECONNRESET, ETIMEDOUT].contains(error.errno) {
       inputError = error
       if !pump.sourceEnded { isInputCut = true }
     }
+    stopOutput(at: head)
+  }
+
+  private func isBroken(_ fault: InternalFault, at head: UInt64) {
+    self.fault = self.fault ?? fault
     stopOutput(at: head)
   }
 
@@ -204,8 +249,10 @@ final class Session: ByteStreamDelegate {
     client.writerWaits = []
     dropped &+= kept(head: head)
     rest = []
+    packetEnd = 0
+    isBehind = false
   }
 
   /// Bytes of the endpoint's that are kept for him.
-  func kept(head: UInt64) -> UInt64 { head &- cursor &+ UInt64(rest.count) }
+  func kept(head: UInt64) -> UInt64 { (head > cursor ? head &- cursor : 0) &+ UInt64(rest.count) }
 }

@@ -66,6 +66,10 @@ enum JSONValue: Hashable, Sendable {
 
   /// Section 7: a line stays a line whatever a device, a client or an error text puts into it, and a terminal obeys none of it.
   static func quote(_ text: String) -> String {
+    let isHarmless = text.utf8.allSatisfy {
+      0x20...0x7E ~= $0 && $0 != UInt8(ascii: "\"") && $0 != UInt8(ascii: "\\")
+    }
+    if isHarmless { return "\"\(text)\"" }
     var quoted = "\""
     for scalar in text.unicodeScalars {
       switch scalar {

@@ -4,6 +4,7 @@
 import ByteStreams
 import Glibc
 import Logging
+import Synchronization
 
 public struct LineLogHandler: LogHandler {
   public enum Format: Sendable { case text, json }
@@ -12,12 +13,13 @@ public struct LineLogHandler: LogHandler {
   public var metadataProvider: Logger.MetadataProvider?
   public var logLevel: Logger.Level
   private let format: Format
-  private let descriptor: Int32
+  /// Where lines wait that are to be written together; copies of the handler share it.
+  let output: LogOutput
 
   /// Writes to `descriptor`, which stays its owner's.
   public init(_ format: Format, level: Logger.Level, to descriptor: Int32 = STDERR_FILENO) {
     self.format = format
-    self.descriptor = descriptor
+    output = LogOutput(to: descriptor)
     logLevel = level
   }
 
@@ -27,60 +29,115 @@ public struct LineLogHandler: LogHandler {
   }
 
   public func log(event: LogEvent) {
-    var fields = metadata.merging(event.metadata ?? [:]) { $1 }
+    if case .stringConvertible(let value)? = event.metadata?[StampedLine.key], let stamped = value as? StampedLine {
+      return write(stamped.time, stamped.line)
+    }
+    let given = event.metadata ?? [:]
+    var fields = metadata.isEmpty ? given : metadata.merging(given) { $1 }
     var now = timespec()
     clock_gettime(CLOCK_REALTIME, &now)
     let time = fields.removeValue(forKey: "time").map { "\($0)" } ?? LogTime.text(now)
-    let kind = fields.removeValue(forKey: "event").map { "\($0)" } ?? "\(event.message)"
-    let ordered = fields.sorted { Self.rank($0.key) < Self.rank($1.key) }
-    let line =
+    let text = "\(event.message)"
+    let kind = fields.removeValue(forKey: "event").map { "\($0)" } ?? text
+    let line = LogLine(event.level, kind, text: text, fields.map { ($0.key, LogLine.Value($0.value)) })
+    write(time, line)
+  }
+
+  private func write(_ time: String, _ line: LogLine) {
+    output.append { bytes in
       switch format {
-      case .text: Self.text(time, event.level, "\(event.message)", ordered)
-      case .json: Self.json(time, event.level, kind, ordered)
+      case .text: Self.text(time, line, to: &bytes)
+      case .json: Self.json(time, line, to: &bytes)
       }
-    write(line)
-  }
-
-  // Who and where first, what it came to last; words that are not here stand in between, by the alphabet.
-  private static let first = ["session", "route", "client", "listen", "endpoint", "reason", "up", "down", "dropped"]
-  private static let last = ["seconds", "changes", "error", "advice", "retry"]
-
-  private static func rank(_ key: String) -> String {
-    if let place = first.firstIndex(of: key) { return "0\(place)" }
-    if let place = last.firstIndex(of: key) { return "2\(place)" }
-    return "1\(key)"
-  }
-
-  private static func text(
-    _ time: String, _ level: Logger.Level, _ message: String, _ fields: [(key: String, value: Logger.MetadataValue)]
-  ) -> String {
-    var line = "\(time) \(level) \(message)"
-    for (key, value) in fields where key != "session" {  // its number is in the message
-      let value = "\(value)"
-      let isPlain =
-        !value.isEmpty && value.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !JSONValue.misleads($0) }
-      line += " \(key)=\(isPlain ? value : JSONValue.quote(value))"
     }
-    return line + "\n"
   }
 
-  private static func json(
-    _ time: String, _ level: Logger.Level, _ event: String, _ fields: [(key: String, value: Logger.MetadataValue)]
-  ) -> String {
-    var line =
-      "{\"time\":\(JSONValue.quote(time)),\"level\":\(JSONValue.quote(level.rawValue)),\"event\":\(JSONValue.quote(event))"
-    for (key, value) in fields {
-      line += ",\(JSONValue.quote(key)):"
+  private static func text(_ time: String, _ line: LogLine, to bytes: inout [UInt8]) {
+    bytes += time.utf8
+    bytes.append(UInt8(ascii: " "))
+    bytes += line.level.rawValue.utf8
+    bytes.append(UInt8(ascii: " "))
+    bytes += line.text.utf8
+    for (key, value) in line.fieldsInOrder where key != "session" {  // its number is in the message
+      bytes.append(UInt8(ascii: " "))
+      bytes += key.utf8
+      bytes.append(UInt8(ascii: "="))
       switch value {
-      case .stringConvertible(let number) where number is UInt64 || number is Seconds: line += "\(number)"
-      default: line += JSONValue.quote("\(value)")
+      case .text(let text): bytes += isPlain(text) ? text.utf8 : JSONValue.quote(text).utf8
+      case .number, .seconds: bytes += value.description.utf8
       }
     }
-    return line + "}\n"
+    bytes.append(UInt8(ascii: "\n"))
   }
 
-  private func write(_ line: String) {
+  private static func json(_ time: String, _ line: LogLine, to bytes: inout [UInt8]) {
+    let open = "{\"time\":\(JSONValue.quote(time)),\"level\":\(JSONValue.quote(line.level.rawValue)),\"event\":"
+    bytes += open.utf8
+    bytes += JSONValue.quote(line.event).utf8
+    for (key, value) in line.fieldsInOrder {
+      bytes.append(UInt8(ascii: ","))
+      bytes += JSONValue.quote(key).utf8
+      bytes.append(UInt8(ascii: ":"))
+      switch value {
+      case .text(let text): bytes += JSONValue.quote(text).utf8
+      case .number, .seconds: bytes += value.description.utf8
+      }
+    }
+    bytes += "}\n".utf8
+  }
+
+  /// Whether it needs no quotes.
+  private static func isPlain(_ text: String) -> Bool {
+    if text.utf8.allSatisfy({ 0x21...0x7E ~= $0 && $0 != UInt8(ascii: "\"") }) { return !text.isEmpty }
+    return text.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !JSONValue.misleads($0) }
+  }
+}
+
+/// A line and its time on the way through swift-log to the handler above, which needs no dictionary of its fields.
+struct StampedLine: CustomStringConvertible, Sendable {
+  static let key = "line"
+
+  let line: LogLine
+  let time: String
+
+  var description: String { line.text }
+}
+
+/// Lines on their way to a descriptor: each by itself, or several by one write(2).
+final class LogOutput: Sendable {
+  private struct State {
+    var bytes: [UInt8] = []
+    var isHeld = false
+  }
+
+  private let state = Mutex(State())
+  private let descriptor: Int32
+  /// A burst leaves by pieces of this size.
+  private static let most = 16384
+
+  init(to descriptor: Int32) { self.descriptor = descriptor }
+
+  func append(_ body: (inout [UInt8]) -> Void) {
+    state.withLock { state in
+      body(&state.bytes)
+      if !state.isHeld || state.bytes.count >= Self.most { write(&state) }
+    }
+  }
+
+  /// Lines wait until `release`.
+  func hold() { state.withLock { $0.isHeld = true } }
+
+  func release() {
+    state.withLock { state in
+      state.isHeld = false
+      write(&state)
+    }
+  }
+
+  private func write(_ state: inout State) {
+    guard !state.bytes.isEmpty else { return }
     // Where nobody reads any more there is nowhere left to say so.
-    try? writeAll(Array(line.utf8), to: descriptor)
+    try? writeAll(state.bytes, to: descriptor)
+    state.bytes.removeAll(keepingCapacity: state.bytes.capacity <= 2 * Self.most)
   }
 }

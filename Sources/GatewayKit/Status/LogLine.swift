@@ -6,8 +6,8 @@ import Logging
 import StreamBroker
 import StreamTLS
 
-struct LogLine {
-  enum Value {
+struct LogLine: Sendable {
+  enum Value: Sendable {
     case text(String)
     case number(UInt64)
     case seconds(UInt64)  // nanoseconds, shown with three places
@@ -18,14 +18,42 @@ struct LogLine {
   let event: String
   /// With the session's number: "session 17 ended".
   let text: String
-  let fields: [(key: String, value: Value)]
+  private(set) var fields: [(key: String, value: Value)]
 
-  private init(_ level: Logger.Level, _ event: String, text: String? = nil, _ fields: [(String, Value?)] = []) {
+  init(_ level: Logger.Level, _ event: String, text: String? = nil, _ fields: [(String, Value?)] = []) {
     self.level = level
     self.event = event
     self.text = text ?? event
     self.fields = fields.compactMap { key, value in value.map { (key, $0) } }
   }
+
+  private init(_ level: Logger.Level, _ event: String, text: String, fields: [(key: String, value: Value)]) {
+    self.level = level
+    self.event = event
+    self.text = text
+    self.fields = fields
+  }
+
+  // Who and where first, what it came to last; words that are not here stand in between, by the alphabet.
+  private static let first = ["session", "route", "client", "listen", "endpoint", "reason", "up", "down", "dropped"]
+  private static let last = ["seconds", "changes", "error", "advice", "retry"]
+  private static let rankOfOthers = first.count
+  private static let ranks = Dictionary(
+    uniqueKeysWithValues: first.enumerated().map { ($1, $0) } + last.enumerated().map { ($1, rankOfOthers + 1 + $0) })
+
+  var fieldsInOrder: [(key: String, value: Value)] {
+    let ranked = fields.map { (rank: Self.ranks[$0.key] ?? Self.rankOfOthers, field: $0) }
+    // Most lines are made in this order.
+    if zip(ranked, ranked.dropFirst()).allSatisfy({ Self.isBefore($0, $1) }) { return fields }
+    return ranked.sorted(by: Self.isBefore).map(\.field)
+  }
+
+  private typealias Ranked = (rank: Int, field: (key: String, value: Value))
+  private static func isBefore(_ one: Ranked, _ other: Ranked) -> Bool {
+    one.rank == other.rank ? one.field.key < other.field.key : one.rank < other.rank
+  }
+
+  mutating func add(_ more: [(String, Value?)]) { fields += more.compactMap { key, value in value.map { (key, $0) } } }
 
   init(_ status: StatusEvent) {
     switch status {
@@ -37,7 +65,7 @@ struct LogLine {
       self.init(.info, "listener closed", [("route", .text(route)), ("listen", .text(bound ?? listener))])
     case .listenerWaits(let route, let listener, let error, let retry):
       self.init(
-        .warning, "listener waiting",
+        Self.level(of: status), "listener waiting",
         [
           ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("retry", .seconds(retry.nanoseconds)),
@@ -66,21 +94,20 @@ struct LogLine {
         .info, "session opened", text: "session \(number) opened",
         [
           ("session", .number(number)), ("route", .text(route)), ("client", label.clientValue),
-          ("user", label.userValue), ("listen", .text(label.listener)),
-          ("role", label.role == .writer ? nil : .text(label.role.rawValue)), ("tls", label.tls.map { .text($0) }),
+          ("listen", .text(label.listener)), ("role", label.roleValue), ("tls", label.tls.map { .text($0) }),
+          ("user", label.userValue),
         ])
     case .sessionEnded(let route, let number, let label, let report):
+      self.init(route, number, label, report, saysOpening: false)
+    case .requestRefused(let label, let fault):
       self.init(
-        report.ending.word == .internal ? .error : .info, "session ended", text: "session \(number) ended",
-        [
-          ("session", .number(number)), ("route", Self.known(route)), ("client", label.clientValue),
-          ("user", label.userValue), ("reason", .text(report.ending.word.rawValue)), ("up", .number(report.up)),
-          ("down", .number(report.down)),
-          ("dropped", .number(report.dropped)), ("seconds", .seconds(report.nanoseconds)),
-          ("error", report.ending.cause.map { .text("\($0)") }),
-        ])
+        .info, "request refused",
+        [("client", label.clientValue), ("listen", .text(label.listener)), ("error", .text("\(fault)"))])
     case .link(let route, let endpoint, let status, let retry):
       self.init(route: route, endpoint: endpoint, status, retry)
+    case .clientLink(let route, let number, let endpoint, let status):
+      self.init(route: route, endpoint: endpoint, status, nil)
+      self = LogLine(.debug, event, text: "session \(number) \(event)", fields: [("session", .number(number))] + fields)
     case .deviceKnown(let route, let endpoint, let facts):
       self.init(
         .info, "device known",
@@ -101,10 +128,14 @@ struct LogLine {
     case .certificatesRenewed(let files):
       self.init(.info, "certificates renewed", [("files", .text(files.joined(separator: " ")))])
     case .certificatesRefused(let fault):
-      self.init(.error, "certificates not renewed", [("error", .text(fault.description))])
+      self.init(.error, "certificates refused", [("error", .text(fault.description))])
     case .certificateDoubtful(let warning): self.init(.warning, "certificate in doubt", [("error", .text(warning))])
     case .certificateFaults(let faults):
       self.init(.debug, "certificates at fault", [("count", .number(UInt64(faults.count)))])
+    case .internalFault(let route, let fault):
+      self.init(
+        .error, "internal fault",
+        [("route", .text(route)), ("place", .text(fault.place)), ("error", .text(fault.description))])
     case .routeStopped(let route): self.init(.info, "route stopped", [("route", .text(route))])
     case .routeConfigured(let route, let listeners):
       self.init(.debug, "route configured", [("route", .text(route)), ("listeners", .number(UInt64(listeners.count)))])
@@ -132,6 +163,21 @@ struct LogLine {
     case .stopping: self.init(.info, "stopping")
     case .stopped: self.init(.info, "stopped")
     }
+  }
+
+  /// With `saysOpening` it has what an opening line would have said.
+  init(_ route: String, _ number: UInt64, _ label: Arrival.Label, _ report: SessionReport, saysOpening: Bool) {
+    self.init(
+      report.ending.word == .internal ? .error : .info, "session ended", text: "session \(number) ended",
+      [
+        ("session", .number(number)), ("route", Self.known(route)), ("client", label.clientValue),
+        ("listen", saysOpening ? .text(label.listener) : nil), ("reason", .text(report.ending.word.rawValue)),
+        ("up", .number(report.up)), ("down", .number(report.down)), ("dropped", .number(report.dropped)),
+        ("place", (report.ending.cause as? InternalFault).map { .text($0.place) }),
+        ("role", saysOpening ? label.roleValue : nil), ("tls", saysOpening ? label.tls.map { .text($0) } : nil),
+        ("user", label.userValue), ("seconds", .seconds(report.nanoseconds)),
+        ("error", report.ending.cause.map { .text("\($0)") }),
+      ])
   }
 
   // A reload may change thousands of routes; the line names so many and counts all.
@@ -165,6 +211,9 @@ struct LogLine {
       self.init(.warning, "link lost", place + [("error", .text(error?.description ?? "the endpoint ended"))])
     case .waiting(.exited(let end)):
       self.init(.warning, "link lost", place + [("error", .text(end.description))])
+    case .waiting(.broken(let fault)):
+      self.init(
+        .error, "link lost", place + [("place", .text(fault.place)), ("error", .text(fault.description))])
     case .waiting(.openFailed(let failure)):
       self.init(.warning, "link waiting", place + [("error", .text(failure.description))])
     }
@@ -173,11 +222,14 @@ struct LogLine {
   /// What an event's line will be, without making it.
   static func level(of status: StatusEvent) -> Logger.Level {
     switch status {
+    // The file is reported once, for all its listeners.
+    case .listenerWaits(_, _, let failure, _) where failure.attempt == Entrance.certificate: .debug
+    case .link(_, _, .waiting(.broken), _): .error
     case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped, .certificateDoubtful,
       .bondTrouble, .pairingRefused, .link(_, _, .waiting, _):
       .warning
-    case .outOfDescriptors, .reloadFailed, .certificatesRefused: .error
-    case .link(_, _, .opening, _), .link(_, _, .draining, _), .routeConfigured, .queue, .reloading,
+    case .outOfDescriptors, .reloadFailed, .certificatesRefused, .internalFault: .error
+    case .link(_, _, .opening, _), .link(_, _, .draining, _), .clientLink, .routeConfigured, .queue, .reloading,
       .certificateFaults:
       .debug
     case .sessionEnded(_, _, _, let report): report.ending.word == .internal ? .error : .info
@@ -188,7 +240,27 @@ struct LogLine {
   }
 }
 
+extension LogLine.Value: CustomStringConvertible {
+  /// Of swift-log's, as far as it is one of ours.
+  init(_ value: Logger.MetadataValue) {
+    switch value {
+    case .stringConvertible(let number as UInt64): self = .number(number)
+    case .stringConvertible(let seconds as Seconds): self = .seconds(seconds.nanoseconds)
+    default: self = .text("\(value)")
+    }
+  }
+
+  var description: String {
+    switch self {
+    case .text(let text): text
+    case .number(let number): String(number)
+    case .seconds(let nanoseconds): Seconds(nanoseconds: nanoseconds).description
+    }
+  }
+}
+
 extension Arrival.Label {
   fileprivate var clientValue: LogLine.Value? { client.map { .text($0) } }
+  fileprivate var roleValue: LogLine.Value? { role == .writer ? nil : .text(role.rawValue) }
   fileprivate var userValue: LogLine.Value? { identity.name.map { .text($0) } }
 }

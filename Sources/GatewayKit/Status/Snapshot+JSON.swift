@@ -11,6 +11,16 @@ extension Snapshot {
       "protocol": .integer(ControlRequest.version), "version": .text(version), "pid": .integer(process),
       "seconds": .seconds(nanoseconds), "healthy": .bool(isHealthy),
       "certificate-faults": certificateFaults.isEmpty ? nil : .array(certificateFaults.map { .text($0) }),
+      "refused": refused.isEmpty
+        ? nil
+        : .object(refused.sorted { $0.key < $1.key }.map { JSONValue.Member(key: $0.key, value: .integer($0.value)) }),
+      "reload-failed": failedReload.map { failed in
+        .object([
+          "seconds": .seconds(failed.nanoseconds), "problems": .array(failed.problems.map { .text($0) }),
+          "more": failed.more > 0 ? .integer(failed.more) : nil,
+        ])
+      },
+      "handshakes": handshakes?.json,
     ])
     return String(head.description.dropLast()) + ",\"routes\":["
   }
@@ -25,8 +35,27 @@ extension Snapshot {
     self.init(
       version: version, process: Int(clamping: process), nanoseconds: nanoseconds, isHealthy: isHealthy,
       certificateFaults: (json["certificate-faults"]?.array ?? []).compactMap(\.text),
-      routes: routes.compactMap { Route($0) })
+      failedReload: json["reload-failed"].map { failed in
+        FailedReload(
+          problems: (failed["problems"]?.array ?? []).compactMap(\.text),
+          more: Int(clamping: failed["more"]?.integer ?? 0),
+          nanoseconds: failed["seconds"]?.nanoseconds ?? 0)
+      }, routes: routes.compactMap { Route($0) })
     guard self.routes.count == routes.count else { return nil }
+    for member in json["refused"]?.members ?? [] { refused[member.key] = member.value.integer }
+    handshakes = json["handshakes"].flatMap { Handshakes($0) }
+  }
+}
+
+extension Snapshot.Handshakes {
+  fileprivate var json: JSONValue {
+    .object(["unfinished": .integer(unfinished), "most": .integer(most), "refused": .integer(refused)])
+  }
+
+  fileprivate init?(_ json: JSONValue) {
+    guard let unfinished = json["unfinished"]?.integer, let most = json["most"]?.integer else { return nil }
+    self.init(
+      unfinished: Int(clamping: unfinished), most: Int(clamping: most), refused: json["refused"]?.integer ?? 0)
   }
 }
 
@@ -116,7 +145,7 @@ extension Snapshot.Totals {
     }
     return .object([
       "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "sessions": .integer(sessions),
-      "ended": .object(words),
+      "ended": .object(words), "per-address": .integer(perAddress),
     ])
   }
 
@@ -124,6 +153,7 @@ extension Snapshot.Totals {
     up = json["up"]?.integer ?? 0
     down = json["down"]?.integer ?? 0
     dropped = json["dropped"]?.integer ?? 0
+    perAddress = json["per-address"]?.integer ?? 0
     for member in json["ended"]?.members ?? [] {
       if let word = Ending.Word(rawValue: member.key), let count = member.value.integer { ended[word] = count }
     }
@@ -136,6 +166,7 @@ extension Snapshot.Client {
       "session": .integer(number), "client": address.map { .text($0) },
       "user": user.map { .text($0) }, "tls": tls.map { .text($0) }, "listen": .text(listener),
       "role": .text(role.rawValue), "state": .text(phase.rawValue), "seconds": .seconds(nanoseconds),
+      "closing-seconds": closingNanoseconds.map { .seconds($0) },
       "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "queued-up": .integer(queuedUp),
       "queued-down": .integer(queuedDown), "pen": hasPen.map { .bool($0) },
     ])
@@ -150,6 +181,7 @@ extension Snapshot.Client {
       role: json["role"]?.text.flatMap { Config.Listen.Role(rawValue: $0) } ?? .writer,
       nanoseconds: json["seconds"]?.nanoseconds ?? 0, up: count("up"), down: count("down"), dropped: count("dropped"),
       queuedUp: count("queued-up"), queuedDown: count("queued-down"), hasPen: json["pen"]?.flag,
-      phase: json["state"]?.text.flatMap { Phase(rawValue: $0) } ?? .open)
+      phase: json["state"]?.text.flatMap { Phase(rawValue: $0) } ?? .open,
+      closingNanoseconds: json["closing-seconds"]?.nanoseconds)
   }
 }

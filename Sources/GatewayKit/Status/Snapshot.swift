@@ -13,7 +13,37 @@ public struct Snapshot: Hashable, Sendable {
   public var isHealthy: Bool
   /// What is wrong with files of certificates.
   public var certificateFaults: [String] = []
+  /// Clients that were refused since the start, by reason: "http-request".
+  public var refused: [String: UInt64] = [:]
+  /// Why the configuration is not the file's, when the last reload changed nothing.
+  public var failedReload: FailedReload?
+  public var handshakes: Handshakes?
   public var routes: [Route] = []
+
+  public struct FailedReload: Hashable, Sendable {
+    /// The first ones.
+    public var problems: [String]
+    /// How many there are beyond these.
+    public var more: Int
+    /// Since then.
+    public var nanoseconds: UInt64
+
+    private static let most = 10
+
+    init(problems: [String], more: Int = 0, nanoseconds: UInt64) {
+      self.problems = Array(problems.prefix(Self.most))
+      self.more = more + max(0, problems.count - Self.most)
+      self.nanoseconds = nanoseconds
+    }
+  }
+
+  /// Of TLS, requests and log-ins, at all listeners.
+  public struct Handshakes: Hashable, Sendable {
+    public var unfinished: Int
+    public var most: Int
+    /// Since the start, because there were `most`, or too few descriptors.
+    public var refused: UInt64
+  }
 
   public struct Route: Hashable, Sendable {
     public var name: String
@@ -71,6 +101,8 @@ public struct Snapshot: Hashable, Sendable {
   public struct Totals: Hashable, Sendable {
     /// Ended sessions, those who were turned away among them.
     public var ended: [Ending.Word: UInt64] = [:]
+    /// Of those that ended as `full`: because of `clients.per-address`.
+    public var perAddress: UInt64 = 0
     /// Bytes of sessions that ended and of those that go on.
     public var up: UInt64 = 0
     public var down: UInt64 = 0
@@ -97,9 +129,13 @@ public struct Snapshot: Hashable, Sendable {
     /// Nil where nobody needs one to write.
     public var hasPen: Bool?
     public var phase: Phase
+    /// How long ago its FIN came, or it was told to go; nil for one that is open.
+    public var closingNanoseconds: UInt64?
 
     public enum Phase: String, CaseIterable, Sendable {
       case open
+      /// Its FIN came, and what it sent before is not delivered yet: `device.drain` bounds that.
+      case closing
       /// He has finished sending, and may listen still.
       case halfClosed = "half-closed"
       /// He goes as soon as what is kept for him is out.
@@ -111,6 +147,7 @@ public struct Snapshot: Hashable, Sendable {
 extension Snapshot.Totals {
   mutating func count(_ report: SessionReport) {
     ended[report.ending.word, default: 0] += 1
+    if report.ending.cause is AddressIsFull { perAddress += 1 }
     add(up: report.up, down: report.down, dropped: report.dropped)
   }
 
@@ -122,6 +159,7 @@ extension Snapshot.Totals {
 
   mutating func add(_ other: Snapshot.Totals) {
     ended.merge(other.ended, uniquingKeysWith: +)
+    perAddress += other.perAddress
     add(up: other.up, down: other.down, dropped: other.dropped)
   }
 

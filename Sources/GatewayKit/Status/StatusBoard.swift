@@ -19,9 +19,12 @@ public final class StatusBoard: Sendable {
     var listeners: [String: [Listener]] = [:]
     var isRunning = false
     var certificateFaults: [String] = []
+    var failedReload: (problems: [String], at: UInt64)?
   }
 
   private let picture = Mutex(Picture())
+  /// Clients that were refused since the start, by reason: see CountedRefusal.
+  private let refusals = Mutex<[String: UInt64]>([:])
 
   public init() {}
 
@@ -29,8 +32,12 @@ public final class StatusBoard: Sendable {
 
   public func observe(_ event: StatusEvent) {
     switch event {
+    case .sessionEnded(_, _, _, let report):
+      if report.ending.word == .denied { count(report.ending.cause) }
+      return
+    case .requestRefused(_, let fault): return count(fault)
     // The many: lanes need not meet at the lock for them.
-    case .sessionOpened, .sessionEnded, .link, .writerChanged, .dropped, .linkDropped, .deviceKnown: return
+    case .sessionOpened, .link, .clientLink, .writerChanged, .dropped, .linkDropped, .deviceKnown: return
     default: break
     }
     picture.withLock { picture in
@@ -47,6 +54,8 @@ public final class StatusBoard: Sendable {
         picture.limit(limits.isEmpty ? nil : limits.map(\.description).joined(separator: " | "), name, route)
       case .routeStopped(let route): picture.listeners[route] = nil
       case .certificateFaults(let faults): picture.certificateFaults = faults
+      case .reloadFailed(let problems): picture.failedReload = (problems, monotonicNanoseconds())
+      case .reloaded: picture.failedReload = nil
       case .stopping: picture.isRunning = false
       default: break
       }
@@ -56,7 +65,15 @@ public final class StatusBoard: Sendable {
   /// The route is about to start, or to take on these listeners. Until each has been tried, `isHealthy` is false.
   func expect(_ urls: [String], of route: String) { picture.withLock { $0.expect(urls, of: route) } }
 
+  private func count(_ fault: (any Error)?) {
+    guard let counter = (fault as? any CountedRefusal)?.counter else { return }
+    refusals.withLock { $0[counter, default: 0] += 1 }
+  }
+
   // MARK: - Looking
+
+  /// Clients that were refused since the start, by reason.
+  var refused: [String: UInt64] { refusals.withLock { $0 } }
 
   /// Serves on every address it was told to. A device that is away is awaited and does no harm here.
   public var isHealthy: Bool { picture.withLock { $0.isHealthy } }
@@ -70,6 +87,14 @@ public final class StatusBoard: Sendable {
 
   /// What is wrong with files of certificates.
   var certificateFaults: [String] { picture.withLock { $0.certificateFaults } }
+
+  /// Nil when the last one was carried out, or there was none.
+  var failedReload: Snapshot.FailedReload? {
+    let now = monotonicNanoseconds()
+    return picture.withLock { $0.failedReload }.map { failed in
+      Snapshot.FailedReload(problems: failed.problems, nanoseconds: now &- failed.at)
+    }
+  }
 
   func listeners(of route: String) -> [Snapshot.Listener] {
     let now = monotonicNanoseconds()
@@ -88,6 +113,7 @@ public final class StatusBoard: Sendable {
         "healthy": .bool(picture.isHealthy), "routes": .integer(picture.listeners.count),
         "listeners-waiting": .integer(waiting),
         // Who restarts what is not healthy would lose the certificate that is shown still.
+        "reload-failed": picture.failedReload == nil ? nil : .bool(true),
         "certificate-faults": picture.certificateFaults.isEmpty
           ? nil : .array(picture.certificateFaults.map { .text($0) }),
       ])

@@ -27,12 +27,16 @@ public enum StatusEvent: Sendable {
   /// Told once of everybody who was accepted: of those who were turned away, or left the queue, without `sessionOpened` before.
   /// `route` is empty for one who ended before he had said which of the routes that share a port he wants.
   case sessionEnded(route: String, number: UInt64, Arrival.Label, SessionReport)
+  /// Somebody asked a port for something that is not there, and got an answer; no route's session.
+  case requestRefused(Arrival.Label, any Error)
   /// The pen of a route with one writer has gone from one session to another; nil is nobody.
   case writerChanged(route: String, from: UInt64?, to: UInt64?)
   /// A session that goes on has lost `bytes` since this was last told of it, at most once a second; `total` since it began.
   case dropped(route: String, number: UInt64, bytes: UInt64, total: UInt64)
   /// `retry` is the pause before the next try, where there is one.
   case link(route: String, endpoint: String, LinkStatus, retry: Duration?)
+  /// The link of one client, whose session has this number.
+  case clientLink(route: String, number: UInt64, endpoint: String, LinkStatus)
   /// What the device behind an open link says of itself; told again when it says more.
   case deviceKnown(route: String, endpoint: String, DeviceFacts)
   /// Bytes that are in no session's account were thrown away: sent to the device and not gone out when the link closed, or
@@ -46,10 +50,13 @@ public enum StatusEvent: Sendable {
   case bondTrouble(String)
   /// A device that called an `rfcomm://` listener wanted to be paired and was not, and why.
   case pairingRefused(device: String, reason: String)
+  /// A mistake of ours, found in time: something of the route was given up, and the rest goes on. Sessions and links that it costs
+  /// say so themselves.
+  case internalFault(route: String, InternalFault)
   case routeStopped(String)
   /// What TLS shows was read anew, and connections from now on get it.
   case certificatesRenewed(files: [String])
-  /// It has changed and is of no use; what was shown before is shown still.
+  /// A file is of no use: what was shown before is shown still, and where there is nothing listeners wait. Told once for all of them.
   case certificatesRefused(TLSSettingsFault)
   /// It is odd, and shown all the same: it has expired.
   case certificateDoubtful(String)

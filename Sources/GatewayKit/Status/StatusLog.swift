@@ -1,5 +1,6 @@
-// Events to swift-log, and swift-log's lines to a descriptor. Formatting and writing happen on a queue of their own: a
-// stuck pipe behind standard error must hold up nobody, so the queue is bounded, and what it can't take is counted.
+// Events to swift-log, and swift-log's lines to a descriptor. A lane only hands over the event: choosing, formatting and writing
+// happen on a queue of their own. A stuck pipe behind standard error must hold up nobody, so the queue is bounded, and what it
+// can't take is counted.
 
 import ByteStreams
 import Dispatch
@@ -16,19 +17,36 @@ public final class StatusLog: Sendable {
   private struct Waiting {
     var entries: [Entry] = []
     var dropped: UInt64 = 0
+    /// Somebody is going to write, now or after the pause.
     var isScheduled = false
   }
 
-  nonisolated(unsafe) private var logger: Logger  // touched on the queue only
-  private let level: Atomic<Int>  // what is told, so that nobody has to ask the queue
+  // Touched on the queue only.
+  nonisolated(unsafe) private var logger: Logger
+  /// The logger's, where its handler is ours: the lines of a moment are written together.
+  nonisolated(unsafe) private var output: LogOutput?
+  nonisolated(unsafe) private var limiter: LogLimiter
+  /// Empty; it takes turns with the array of those who wait, so that lanes find room.
+  nonisolated(unsafe) private var spare: [Entry] = []
+  nonisolated(unsafe) private var times = LogTimes()
+  /// The earliest time that the limiter is asked again, if it waits for one.
+  nonisolated(unsafe) private var alarm: UInt64?
+  private let level: Atomic<Int>  // what is logged, so that nobody has to ask the queue
   private let make: @Sendable (Config.Log) -> Logger
   private let queue = DispatchQueue(label: "baudway.log")
   private let waiting = Mutex(Waiting())
-  private static let most = 8192  // events, some 200 bytes each
+  private static let most = 8192  // events, some 400 bytes each
+  /// An array that a burst made larger than this is freed.
+  private static let mostKept = 256
+  /// A line that follows others waits so long at most. Waking the queue for each would cost more than the line.
+  private static let pause: useconds_t = 10_000
 
   /// Logs as `settings` say, and as those of a later configuration do once it is in force. `make` makes the logger of them.
   public init(_ settings: Config.Log, make: @escaping @Sendable (Config.Log) -> Logger = StatusLog.toStandardError) {
-    logger = make(settings)
+    let logger = make(settings)
+    self.logger = logger
+    output = (logger.handler as? LineLogHandler)?.output
+    limiter = LogLimiter(settings.repeats)
     level = Atomic(Self.rank(Logger.Level(settings.level)))
     self.make = make
   }
@@ -50,9 +68,10 @@ public final class StatusLog: Sendable {
       changesLog = true
       level.store(Self.rank(Logger.Level(settings.level)), ordering: .relaxed)
     }
-    guard LogLine.level(of: event) >= Self.levels[level.load(ordering: .relaxed)] || changesLog else { return }
-    var time = timespec()
-    clock_gettime(CLOCK_REALTIME, &time)
+    guard
+      LogLine.level(of: event) >= Self.levels[level.load(ordering: .relaxed)] || changesLog || LogLimiter.needs(event)
+    else { return }
+    let time = Self.now
     let mustSchedule = waiting.withLock { waiting in
       guard waiting.entries.count < Self.most || changesLog else {
         waiting.dropped += 1
@@ -65,29 +84,82 @@ public final class StatusLog: Sendable {
     if mustSchedule { queue.async { self.write() } }
   }
 
-  private func write() {
-    let (entries, dropped) = waiting.withLock { waiting in
-      defer {
-        waiting.entries = []
-        waiting.dropped = 0
-        waiting.isScheduled = false
-      }
-      return (waiting.entries, waiting.dropped)
-    }
-    for entry in entries {
-      if case .reloaded(let report) = entry.event, let settings = report.log { logger = make(settings) }
-      let line = LogLine(entry.event)
-      var metadata: Logger.Metadata = ["time": "\(LogTime.text(entry.time))", "event": "\(line.event)"]
-      for (key, value) in line.fields { metadata[key] = value.metadata }
-      logger.log(level: line.level, "\(line.text)", metadata: metadata)
-    }
-    if dropped > 0 { logger.warning("log entries dropped", metadata: ["dropped": .stringConvertible(dropped)]) }
+  private static var now: timespec {
+    var time = timespec()
+    clock_gettime(CLOCK_REALTIME, &time)
+    return time
   }
 
-  /// Waits until everything is written, but not for a stuck pipe.
+  // MARK: - On the queue
+
+  /// Writes until nothing has come for a pause. It stays on its thread meanwhile: a timer would cost several task switches.
+  private func write() {
+    while writeWaiting() { usleep(Self.pause) }
+    setAlarm(at: monotonicNanoseconds())
+  }
+
+  /// Whether anything was written.
+  private func writeWaiting() -> Bool {
+    var entries: [Entry] = []
+    swap(&entries, &spare)
+    let dropped = waiting.withLock { waiting in
+      swap(&waiting.entries, &entries)
+      defer { waiting.dropped = 0 }
+      // Events that come while lines are written, or in the pause after that, are found at its end.
+      if entries.isEmpty { waiting.isScheduled = false }
+      return waiting.dropped
+    }
+    let isBusy = !entries.isEmpty
+    let now = monotonicNanoseconds()
+    output?.hold()
+    for entry in entries {
+      if case .reloaded(let report) = entry.event, let settings = report.log { follow(settings) }
+      limiter.take(entry.event, entry.time, at: now, write: log)
+    }
+    limiter.advance(to: now, write: log)
+    if dropped > 0 { logger.warning("log entries dropped", metadata: ["dropped": .stringConvertible(dropped)]) }
+    output?.release()
+    entries.removeAll(keepingCapacity: entries.capacity <= Self.mostKept)
+    spare = entries
+    return isBusy
+  }
+
+  private func follow(_ settings: Config.Log) {
+    limiter.set(settings.repeats, write: log)
+    output?.release()
+    logger = make(settings)
+    output = (logger.handler as? LineLogHandler)?.output
+    output?.hold()
+  }
+
+  private func setAlarm(at now: UInt64) {
+    if let alarm, now >= alarm { self.alarm = nil }
+    guard let due = limiter.due, alarm.map({ due < $0 }) ?? true else { return }
+    alarm = due
+    queue.asyncAfter(deadline: .now() + .nanoseconds(Int(clamping: due &- min(now, due)))) { self.write() }
+  }
+
+  private func log(_ line: LogLine, _ time: timespec?) {
+    if output != nil {
+      let stamped = StampedLine(line: line, time: times.text(time ?? Self.now))
+      return logger.log(
+        level: line.level, "\(line.text)", metadata: [StampedLine.key: .stringConvertible(stamped)])
+    }
+    var metadata = Logger.Metadata(minimumCapacity: line.fields.count + 2)
+    metadata["event"] = .string(line.event)
+    if let time { metadata["time"] = .string(times.text(time)) }
+    for (key, value) in line.fields { metadata[key] = value.metadata }
+    logger.log(level: line.level, "\(line.text)", metadata: metadata)
+  }
+
+  /// Writes everything, also what was still to be counted, and waits for it; but not for a stuck pipe.
   public func flush() {
     let done = DispatchSemaphore(value: 0)
-    queue.async { done.signal() }
+    queue.async {
+      _ = self.writeWaiting()
+      self.limiter.finish(write: self.log)
+      done.signal()
+    }
     _ = done.wait(timeout: .now() + .seconds(1))
   }
 }
@@ -117,7 +189,26 @@ struct Seconds: CustomStringConvertible, Sendable {
   }
 }
 
+/// Keeps the text of the second, which most lines share with the one before.
+struct LogTimes {
+  private var second: time_t?
+  private var text = ""
+
+  mutating func text(_ time: timespec) -> String {
+    if second != time.tv_sec {
+      second = time.tv_sec
+      text = String(LogTime.text(time).dropLast(4))
+    }
+    return text + LogTime.milliseconds(time)
+  }
+}
+
 enum LogTime {
+  static func milliseconds(_ time: timespec) -> String {
+    let text = String(time.tv_nsec / 1_000_000)
+    return String(repeating: "0", count: 3 - text.count) + text + "Z"
+  }
+
   /// RFC 3339 in UTC with milliseconds: "2026-11-21T11:00:00.123Z".
   static func text(_ time: timespec) -> String {
     var seconds = time.tv_sec
@@ -129,6 +220,6 @@ enum LogTime {
     }
     return "\(digits(parts.tm_year + 1900, 4))-\(digits(parts.tm_mon + 1, 2))-\(digits(parts.tm_mday, 2))T"
       + "\(digits(parts.tm_hour, 2)):\(digits(parts.tm_min, 2)):\(digits(parts.tm_sec, 2))."
-      + "\(digits(time.tv_nsec / 1_000_000, 3))Z"
+      + milliseconds(time)
   }
 }

@@ -13,9 +13,17 @@ public struct StatusSink: Sendable {
 
   /// Those who listen from beginning to end: asked without a lock.
   let observers: [Observer]
-  private let guests = Guests()
+  private let guests: Guests
 
-  public init(_ observers: [Observer] = []) { self.observers = observers }
+  public init(_ observers: [Observer] = []) { self.init(observers, Guests()) }
+
+  private init(_ observers: [Observer], _ guests: Guests) {
+    self.observers = observers
+    self.guests = guests
+  }
+
+  /// The same, with one observer more.
+  func adding(_ observer: @escaping Observer) -> StatusSink { StatusSink(observers + [observer], guests) }
 
   /// For one who comes and goes, such as a reader of an event stream. He hears what happens from here on, as long as the
   /// answer is kept; a call that is under way on another thread at the end may still come.

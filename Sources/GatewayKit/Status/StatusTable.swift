@@ -5,19 +5,27 @@ import ByteStreams
 public struct StatusTable {
   private let snapshot: Snapshot
   private let before: Snapshot?
+  /// What routes and clients had then, by name and number.
+  private let earlier: [String: (totals: Snapshot.Totals, clients: [UInt64: Snapshot.Client])]
   private let paint: Paint
+  private let room: Int?
 
-  /// `before` is an earlier snapshot of the same gateway, for rates.
-  public init(_ snapshot: Snapshot, since before: Snapshot? = nil, hasColours: Bool) {
+  /// `before` is an earlier snapshot of the same gateway, for rates; `room` the columns of the terminal, nil for as many as it takes.
+  public init(_ snapshot: Snapshot, since before: Snapshot? = nil, hasColours: Bool, within room: Int? = nil) {
     self.snapshot = snapshot
+    self.room = room
     let isEarlier = before.map { $0.process == snapshot.process && $0.nanoseconds < snapshot.nanoseconds } ?? false
     self.before = isEarlier ? before : nil
+    let routes = (self.before?.routes ?? []).map { route in
+      (route.name, (route.totals, Dictionary(route.clients.map { ($0.number, $0) }) { first, _ in first }))
+    }
+    earlier = Dictionary(routes) { first, _ in first }
     paint = Paint(isOn: hasColours)
   }
 
   /// Lines without line ends. Nothing in them moves a terminal's cursor.
   public var lines: [String] {
-    var lines = [headline] + faults + [""] + routes
+    var lines = [headline] + faults + refusals + handshakes + [""] + routes
     if snapshot.routes.contains(where: { !$0.clients.isEmpty }) { lines += [""] + clients }
     if snapshot.routes.contains(where: { !$0.totals.ended.isEmpty }) { lines += [""] + endings }
     return lines
@@ -31,8 +39,29 @@ public struct StatusTable {
     return "\(name), pid \(snapshot.process), up \(Figures.age(snapshot.nanoseconds)): \(health), \(figures)"
   }
 
+  private var handshakes: [String] {
+    guard let handshakes = snapshot.handshakes, handshakes.refused > 0 else { return [] }
+    let refused = Figures.count(Int(clamping: handshakes.refused), "handshake")
+    return [paint("\(refused) refused: \(handshakes.unfinished) of \(handshakes.most) are unfinished", .yellow)]
+  }
+
   private var faults: [String] {
-    snapshot.certificateFaults.map { paint(TextTable.Cell("not taken: \($0)").text, .red) }
+    let certificates = snapshot.certificateFaults.map { "not taken: \($0)" }
+    return (certificates + failedReload).map { paint(TextTable.Cell($0).text, .red) }
+  }
+
+  private var failedReload: [String] {
+    guard let failed = snapshot.failedReload else { return [] }
+    let more = failed.more > 0 ? ["  and \(failed.more) more"] : []
+    return ["the last reload failed \(Figures.age(failed.nanoseconds)) ago, what was before is in force:"]
+      + failed.problems.map { "  \($0)" } + more
+  }
+
+  private var refusals: [String] {
+    let refused = snapshot.refused.filter { $0.value > 0 }.sorted { ($1.value, $0.key) < ($0.value, $1.key) }
+    guard !refused.isEmpty else { return [] }
+    let text = refused.map { "\($0.value) \($0.key)" }.joined(separator: ", ")
+    return [paint(TextTable.Cell("refused: \(text)").text, .yellow)]
   }
 
   // MARK: - Routes
@@ -40,6 +69,10 @@ public struct StatusTable {
   private var routes: [String] {
     var table = TextTable(["ROUTE", "LINK", "ENDPOINT", "LISTENERS", "CLIENTS"] + traffic + ["DROPPED"], paint)
     table.alignRight(4...5 + traffic.count)
+    table.allow(.init(least: 8, weight: 2), of: 0)
+    table.allow(.init(least: 12, weight: 2), of: 1)
+    table.allow(.init(least: 12, weight: 2, rank: 2), of: 2)
+    table.allow(.init(least: 12, rank: 1), of: 3)
     for route in snapshot.routes {
       var cells: [TextTable.Cell] = [
         .init(route.name), link(of: route), .init(route.endpoint), listener(route.listeners.first),
@@ -51,7 +84,7 @@ public struct StatusTable {
       for other in route.listeners.dropFirst() { table.add(["", "", "", listener(other)]) }
       for note in notes(on: route) { table.note("  " + note) }
     }
-    return table.lines
+    return table.lines(within: room)
   }
 
   private func link(of route: Snapshot.Route) -> TextTable.Cell {
@@ -87,6 +120,9 @@ public struct StatusTable {
       }
       if let limit = listener.limit { notes.append("\(listener.url) is limited: \(limit)") }
     }
+    if route.totals.perAddress > 0 {
+      notes.append("\(route.totals.perAddress) refused because of others from their address (clients.per-address)")
+    }
     if route.queued > 0 { notes.append("\(Figures.count(route.queued, "client")) in the queue for a place") }
     return notes
   }
@@ -98,8 +134,14 @@ public struct StatusTable {
       ["SESSION", "ROUTE", "CLIENT", "LISTENER", "SINCE"] + traffic + ["QUEUED", "DROPPED", ""], paint)
     table.alignRight(0...0)
     table.alignRight(4...6 + traffic.count)
+    table.allow(.init(least: 8, weight: 2), of: 1)
+    table.allow(.init(least: 14, weight: 2), of: 2)
+    table.allow(.init(least: 10, rank: 1), of: 3)
+    table.allow(.init(rank: 2), of: 4)
+    var least = 0
     for route in snapshot.routes {
       for client in route.clients {
+        least = max(least, rights(of: client).joined(separator: ", ").count)
         var cells: [TextTable.Cell] = [
           .init("\(client.number)"), .init(route.name), .init(client.address ?? "local"), .init(client.listener),
           .init(Figures.age(client.nanoseconds)),
@@ -110,15 +152,24 @@ public struct StatusTable {
         table.add(cells + [dropped(client.dropped), marks(of: client)])
       }
     }
-    return table.lines
+    // What it may do is never cut, who it is and how it came may be.
+    table.allow(.init(least: least, weight: 2), of: 7 + traffic.count)
+    return table.lines(within: room)
   }
 
   private func marks(of client: Snapshot.Client) -> TextTable.Cell {
-    var marks = [client.user, client.tls].compactMap(\.self)
-    if client.hasPen == true { marks.append("pen") }
-    if client.role == .monitor { marks.append("monitor") }
-    if client.phase != .open { marks.append(client.phase.rawValue) }
+    let marks = rights(of: client) + [client.user, client.tls].compactMap(\.self)
     return .init(marks.joined(separator: ", "), client.hasPen == true ? .green : .dim)
+  }
+
+  private func rights(of client: Snapshot.Client) -> [String] {
+    var rights: [String] = []
+    if client.hasPen == true { rights.append("pen") }
+    if client.role == .monitor { rights.append("monitor") }
+    if client.phase != .open {
+      rights.append(client.phase.rawValue + (client.closingNanoseconds.map { " " + Figures.age($0) } ?? ""))
+    }
+    return rights
   }
 
   // MARK: - Endings
@@ -133,7 +184,7 @@ public struct StatusTable {
         .init(words.map { "\($0.value) \($0.key.rawValue)" }.joined(separator: ", ")),
       ])
     }
-    return table.lines
+    return table.lines(within: room)
   }
 
   // MARK: - Bytes and rates
@@ -153,14 +204,13 @@ public struct StatusTable {
   }
 
   private func rate(of route: Snapshot.Route) -> Rates? {
-    guard let before, let old = before.routes.first(where: { $0.name == route.name }) else { return nil }
-    return (perSecond(route.totals.up, old.totals.up), perSecond(route.totals.down, old.totals.down))
+    guard let old = earlier[route.name]?.totals else { return nil }
+    return (perSecond(route.totals.up, old.up), perSecond(route.totals.down, old.down))
   }
 
   private func rate(of client: Snapshot.Client, on route: Snapshot.Route) -> Rates? {
-    guard let before else { return nil }
-    let clients = before.routes.first { $0.name == route.name }?.clients ?? []
-    let old = clients.first { $0.number == client.number }
+    guard before != nil else { return nil }
+    let old = earlier[route.name]?.clients[client.number]
     return (perSecond(client.up, old?.up ?? 0), perSecond(client.down, old?.down ?? 0))
   }
 

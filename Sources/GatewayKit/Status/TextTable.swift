@@ -1,4 +1,5 @@
-// Columns of text under a headline, as wide as they must be. Used by StatusTable.
+// Columns of text under a headline, as wide as they must be; on a terminal that has too little room, columns by their weight are cut
+// or left out until the rest fits. Used by StatusTable and the lists of devices.
 
 struct TextTable {
   struct Cell: ExpressibleByStringLiteral {
@@ -32,6 +33,20 @@ struct TextTable {
     rows = [.cells(headline.map { Cell($0, .bold) })]
   }
 
+  /// What may be done to a column where there is too little room for all; nothing to one of which nothing is said.
+  struct Give {
+    /// Its texts are cut in the middle, down to so many characters.
+    var least: Int?
+    /// Of two columns that may be cut, one of twice the weight stays twice as wide.
+    var weight = 1
+    /// It is left out; the lowest number first.
+    var rank: Int?
+  }
+
+  private var gives: [Int: Give] = [:]
+
+  mutating func allow(_ give: Give, of column: Int) { gives[column] = give }
+
   mutating func alignRight(_ columns: ClosedRange<Int>) { right.formUnion(columns) }
 
   mutating func add(_ cells: [Cell]) {
@@ -43,28 +58,84 @@ struct TextTable {
     rows.append(.note(paint(Cell(text).text, colour)))
   }
 
-  var lines: [String] {
-    rows.map { row in
+  /// At most `room` columns of a terminal wide, as far as the columns allow that; nil for as wide as it must be.
+  func lines(within room: Int? = nil) -> [String] {
+    let layout = Layout(widths, gives, room ?? .max)
+    return rows.map { row in
       switch row {
       case .note(let text): text
-      case .cells(let cells): line(cells)
+      case .cells(let cells): line(cells, layout)
       }
     }
   }
 
-  private func line(_ cells: [Cell]) -> String {
+  private func line(_ cells: [Cell], _ layout: Layout) -> String {
     var line = ""
     var blanks = 0  // before the next text; none at the end of a line
     for (column, cell) in cells.enumerated() {
-      let padding = widths[column] - cell.text.count
+      guard let width = layout.widths[column] else { continue }
+      let text = Self.cut(cell.text, to: width)
+      let padding = width - text.count
       if right.contains(column) { blanks += padding }
-      if !cell.text.isEmpty {
-        line += String(repeating: " ", count: blanks) + (cell.colour.map { paint(cell.text, $0) } ?? cell.text)
+      if !text.isEmpty {
+        line += String(repeating: " ", count: blanks) + (cell.colour.map { paint(text, $0) } ?? text)
         blanks = 0
       }
-      blanks += (right.contains(column) ? 0 : padding) + 2
+      blanks += (right.contains(column) ? 0 : padding) + layout.gap
     }
     return line
+  }
+
+  /// The beginning and the end tell more than the middle: of a URL its scheme and its port.
+  static func cut(_ text: String, to width: Int) -> String {
+    guard text.count > width else { return text }
+    guard width > 3 else { return String(text.prefix(width)) }
+    let tail = (width - 1) / 2
+    return "\(text.prefix(width - 1 - tail))…\(text.suffix(tail))"
+  }
+
+  /// How wide each column is; nil for one that is left out.
+  private struct Layout {
+    var widths: [Int?]
+    var gap = 2
+
+    init(_ widths: [Int], _ gives: [Int: Give], _ room: Int) {
+      self.widths = widths
+      narrow(gives, to: room)
+      if isTooWide(room) { gap = 1 }
+      for column in gives.filter({ $0.value.rank != nil }).sorted(by: { $0.value.rank! < $1.value.rank! }).map(\.key) {
+        guard isTooWide(room) else { break }
+        self.widths[column] = nil
+      }
+      // What was left out may have made more room than was needed.
+      guard gap == 1 || self.widths.contains(nil) else { return }
+      for column in widths.indices where self.widths[column] != nil { self.widths[column] = widths[column] }
+      narrow(gives, to: room)
+    }
+
+    private var total: Int {
+      let shown = widths.compactMap(\.self)
+      return shown.reduce(0, +) + gap * max(0, shown.count - 1)
+    }
+
+    private func isTooWide(_ room: Int) -> Bool { total > room }
+
+    /// Takes from the column that is widest for its weight, a character at a time.
+    private mutating func narrow(_ gives: [Int: Give], to room: Int) {
+      var excess = total - room
+      while excess > 0 {
+        var widest: (column: Int, rank: Int)?
+        for (column, give) in gives {
+          guard let width = widths[column], let least = give.least, width > least else { continue }
+          // In hundredths of a weight; of two alike the right one.
+          let rank = width * 100 / give.weight + column
+          if rank > widest?.rank ?? .min { widest = (column, rank) }
+        }
+        guard let widest, let width = widths[widest.column] else { return }
+        widths[widest.column] = width - 1
+        excess -= 1
+      }
+    }
   }
 }
 

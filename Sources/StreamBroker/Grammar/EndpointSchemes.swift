@@ -36,7 +36,9 @@ public enum EndpointSchemes {
     Parameter("baud", .integer(1...4_294_967_295), standard: "115200", "bits per second"),
     Parameter("data", .integer(5...8), standard: "8", "data bits"),
     Parameter("parity", .words(["none", "even", "odd", "mark", "space"]), standard: "none", "parity bit"),
-    Parameter("stop", .words(["1", "1.5", "2"]), standard: "1", "stop bits; 1.5 with data=5 only"),
+    Parameter(
+      "stop", .words(["1", "1.5", "2"]), standard: "1", aliases: ["1.0": "1", "2.0": "2"],
+      "stop bits; 1.5 with data=5 only"),
     Parameter(
       "flow", .words(["none", "rtscts", "xonxoff"]), standard: "none",
       refused: ["dtrdsr": "Linux has no DTR/DSR flow control; use rtscts or xonxoff"], "flow control"),

@@ -25,6 +25,20 @@ public enum Escapes {
     return bytes
   }
 
+  /// `text` with each backslash doubled that begins no escape, as pictures made of letters have them.
+  static func repair(_ text: String) -> String? {
+    var repaired = ""
+    var rest = text[...]
+    while let letter = rest.first {
+      // Of an escape, two or four characters; of all else one.
+      let known =
+        letter == "\\" ? [4, 2].first { bytes(of: String(rest.prefix($0)))?.count == 1 && rest.count >= $0 } : 1
+      repaired += known == nil ? "\\\\" : rest.prefix(known ?? 1)
+      rest = rest.dropFirst(known ?? 1)
+    }
+    return bytes(of: repaired) == nil || text.unicodeScalars.contains(where: Suggestion.isControl) ? nil : repaired
+  }
+
   /// The other way round: printable ASCII as it is, everything else escaped.
   public static func text(of bytes: [UInt8]) -> String {
     bytes.map { byte in

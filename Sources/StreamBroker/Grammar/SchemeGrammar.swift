@@ -72,6 +72,8 @@ extension SchemeGrammar {
     /// The value when none is given, in the text form of its kind; nil when "not given" means something of its own.
     public let standard: String?
     public let isRepeatable: Bool
+    /// Other ways to write a value: `1.0` for `1`.
+    public let aliases: [String: String]
     /// Values understood but never granted, and why.
     public let refused: [String: String]
     public let support: Support
@@ -80,12 +82,13 @@ extension SchemeGrammar {
 
     public init(
       _ name: String, _ kind: ValueKind, standard: String? = nil, isRepeatable: Bool = false,
-      refused: [String: String] = [:], support: Support = .built, _ summary: String
+      aliases: [String: String] = [:], refused: [String: String] = [:], support: Support = .built, _ summary: String
     ) {
       self.name = name
       self.kind = kind
       self.standard = standard
       self.isRepeatable = isRepeatable
+      self.aliases = aliases
       self.refused = refused
       self.support = support
       self.summary = summary

@@ -33,7 +33,18 @@ public enum Suggestion {
     "max-connections": ["max"], "kickolduser": ["takeover", "when-full"], "whitelist": ["allow"], "blacklist": ["deny"],
     "timeout": ["idle-timeout", "connect-timeout"], "password-hash": ["password"], "subject": ["certificate"],
     "max-size": ["max-message"], "compress": ["deflate"], "compression": ["deflate"], "origin": ["origins"],
+    "bits": ["data"], "wordlength": ["data"], "csize": ["data"], "cs7": ["data=7"], "cs8": ["data=8"],
+    "rtscts": ["flow=rtscts"], "crtscts": ["rtscts", "flow=rtscts"], "xonxoff": ["flow=xonxoff"],
+    "n": ["none", "no"], "no": ["none", "off"], "e": ["even"], "o": ["odd"], "m": ["mark"], "s": ["space"],
+    "y": ["yes"], "off": ["none"], "hw": ["rtscts"], "hard": ["rtscts"], "hardware": ["rtscts"], "rts/cts": ["rtscts"],
+    "sw": ["xonxoff"], "soft": ["xonxoff"], "software": ["xonxoff"], "xon/xoff": ["xonxoff"],
   ]
+
+  /// Whether a message must not repeat `text`: where a secret is named, one may stand.
+  public static func mayHoldSecret(_ text: String) -> Bool {
+    let text = text.lowercased()
+    return ["password", "token", "secret"].contains { text.contains($0) }
+  }
 
   /// `word` between single quotes, cut to 40 characters, control characters escaped: fit for a line of a log.
   public static func quote(_ word: String) -> String { "'\(plain(word))'" }

@@ -151,7 +151,14 @@ extension URLParser {
       return ""
     case .file, .device:
       if !path.hasPrefix("/") || path.hasSuffix("/") {
-        report("needs the absolute path of a file, as in \(grammar.example)", at: start)
+        let isProgram = grammar.scheme == "exec" && !path.isEmpty && !path.contains("/")
+        let advice =
+          isProgram
+          ? "needs the absolute path of a program ('command -v \(Suggestion.plain(path))' prints it), as in exec:/usr/bin/\(Suggestion.plain(path))"
+          : "needs the absolute path of a file, as in \(grammar.example)"
+        report(advice, at: start)
+      } else if grammar.path == .device {
+        checkPortName(range, grammar)
       }
       return path
     case .bluetooth(let isRequired):
@@ -167,6 +174,25 @@ extension URLParser {
         : "\(Suggestion.quote(peer)) is no Bluetooth address; expected one such as 00:0A:3A:22:68:73"
       report(message, at: start + 1)
       return path
+    }
+  }
+
+  /// A port's name holds no settings, and no wildcards: opening it would wait for a file of that very name. Escaped, a name may hold
+  /// anything.
+  private mutating func checkPortName(_ range: Range<Int>, _ grammar: SchemeGrammar) {
+    if let wildcard = range.first(where: { scalars[$0] == "*" || scalars[$0] == "[" }) {
+      report(
+        "'\(scalars[wildcard])' in a port's name: a route is one port; name it, as in tty:///dev/ttyUSB0 or "
+          + "tty://usb/VID:PID, which 'baudway devices' prints", at: wildcard)
+    } else if let (name, url) = PortNotation.cut(string(range)) {
+      let mark = range.lowerBound + name.unicodeScalars.count
+      let digits = String(scalars[mark].value, radix: 16, uppercase: true)
+      // What stands behind the '?' already holds, too.
+      let query = scalars[range.upperBound...].dropFirst()
+      let more = query.isEmpty ? "" : (url.contains("?") ? "&" : "?") + string(query.startIndex..<query.endIndex)
+      report(
+        "'\(scalars[mark])' in a port's name: settings are parameters (write a '\(scalars[mark])' of the name itself as %\(digits))",
+        at: mark, suggestion: firstGood([url + more, url]))
     }
   }
 
@@ -212,7 +238,9 @@ extension URLParser {
     return given
   }
 
-  private mutating func known(_ name: String, _ grammar: SchemeGrammar, at origin: Origin) -> SchemeGrammar.Parameter? {
+  private mutating func known(
+    _ name: String, _ grammar: SchemeGrammar, at origin: Origin, value: String? = nil
+  ) -> SchemeGrammar.Parameter? {
     if let parameter = grammar.parameter(name) { return parameter }
     if isFull { return nil }
     if grammar.authority == .bluetooth, name == "channel" {
@@ -222,7 +250,12 @@ extension URLParser {
     var word = "parameter"
     if case .beside = origin { word = "key" }
     let none = grammar.parameters.isEmpty ? "; \(grammar.scheme) has none" : ""
-    let suggestion = Suggestion.nearest(to: name, in: grammar.parameters.map(\.name))
+    let names = grammar.parameters.map(\.name)
+    var suggestion = Suggestion.nearest(to: name, in: names)
+    if ["flow=rtscts", "flow=xonxoff"].contains(suggestion), let value, ValueKind.isNo(value) {
+      suggestion = "flow=none"
+    }
+    if suggestion == nil, names.contains("baud"), let settings = PortNotation.settings(name) { suggestion = settings }
     report("unknown \(word) \(Suggestion.quote(name))\(none)", at: origin, suggestion: suggestion)
     return nil
   }
@@ -231,7 +264,8 @@ extension URLParser {
     _ name: String, _ text: String, _ grammar: SchemeGrammar, at nameOrigin: Origin, _ valueOrigin: Origin,
     _ given: inout [Given]
   ) {
-    guard let parameter = known(name, grammar, at: nameOrigin) else { return }
+    guard let parameter = known(name, grammar, at: nameOrigin, value: text) else { return }
+    let text = parameter.aliases[text] ?? text
     if !parameter.isRepeatable, said.contains(name) {
       report("'\(name)' is said twice", at: nameOrigin)
       return
@@ -243,7 +277,7 @@ extension URLParser {
     do {
       let value = try parameter.kind.read(parameter.kind.isSecret ? reveal(text).get() : text)
       if !parameter.support.grants(value.description) {
-        report("\(name): \(Suggestion.quote(value.description)) is not in this build", at: valueOrigin)
+        report("\(name): \(Suggestion.quote(value.description)) is not in \(Version.name)", at: valueOrigin)
       }
       if !parameter.isRepeatable { said.insert(name) }
       given.append((EndpointURL.Setting(name: name, value: value), valueOrigin))

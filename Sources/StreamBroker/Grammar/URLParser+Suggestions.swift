@@ -4,7 +4,9 @@ extension URLParser {
   /// The first of these texts that is a URL. None that has a secret: it may be what stood for a variable.
   func firstGood(_ texts: [String?]) -> String? {
     texts.lazy.compactMap { $0 }.first {
-      guard let url = EndpointURL.parse($0, schemes: schemes, built: built, reveal: reveal).url else { return false }
+      guard $0 != text,  // it would ask for its own suggestion, without end
+        let url = EndpointURL.parse($0, schemes: schemes, built: built, reveal: reveal).url
+      else { return false }
       return !url.settings.contains { if case .secret = $0.value { true } else { false } }
     }
   }
@@ -25,20 +27,36 @@ extension URLParser {
     default: return firstGood(["\(grammar.scheme)://\(bare)", "\(grammar.scheme)://:\(bare)"])
     }
   }
-}
 
-/// How other programs name a serial port together with its settings: `/dev/ttyUSB0:9600`, `/dev/ttyUSB0,115200,8N1`.
-public enum PortNotation {
-  /// What `path` means as a URL; nil when there is no bit rate at its end. Names of udev's have colons and numbers, too, but
-  /// short ones.
-  public static func url(_ path: String) -> String? {
-    var parts = path.split(omittingEmptySubsequences: false) { $0 == ":" || $0 == "," }
-    if parts.count > 2, parts.last?.lowercased() == "8n1" { parts.removeLast() }
-    guard parts.count > 1, let rate = parts.last, rate.utf8.count > 2, let baud = UInt32(rate), baud > 0 else {
-      return nil
-    }
-    // As it was written, up to the rate.
-    let name = path[..<path.index(before: rate.startIndex)]
-    return "tty://\(name)?baud=\(baud)"
+  /// Pasted from a page, with other spaces than plain ones in it.
+  func urlWithoutOddSpaces() -> String? {
+    var plain = String.UnicodeScalarView()
+    plain.append(contentsOf: scalars.filter { !Typography.isOddSpace($0) })
+    return firstGood([String(plain)])
+  }
+
+  /// By scalars: a space and a combining mark after it are one `Character`, which is no space, and the text would come back as it was.
+  func urlWithEscapedSpaces() -> String? {
+    firstGood([scalars.map { $0 == " " ? "%20" : String($0) }.joined()])
+  }
+
+  /// The URL before a comment that lacks its space, with that space.
+  func urlBeforeComment(at offset: Int) -> String? {
+    firstGood([string(0..<offset)]).map { "\($0) \(string(offset..<scalars.count))" }
+  }
+
+  /// `exec:ls -l` → exec:/usr/bin/ls?arg=-l. Nil for other schemes, and where quotes say that some shell was to read it.
+  func programWithArguments() -> (program: String, url: String?)? {
+    guard text.lowercased().hasPrefix("exec:"), schemes.contains(where: { $0.scheme == "exec" }) else { return nil }
+    let words = string(5..<scalars.count).split(separator: " ")
+    guard let program = words.first, !program.contains("?") else { return nil }
+    if text.contains("'") || text.contains("\"") { return (String(program), nil) }
+    let path = program.hasPrefix("/") ? String(program) : "/usr/bin/\(program)"
+    let arguments = words.dropFirst().map { "arg=\(Self.escaped($0))" }
+    return (String(program), firstGood(["exec:\(path)?\(arguments.joined(separator: "&"))"]))
+  }
+
+  private static func escaped(_ word: Substring) -> String {
+    String(word).replacing("%", with: "%25").replacing("&", with: "%26").replacing("#", with: "%23")
   }
 }

@@ -78,7 +78,7 @@ struct URLParser {
       report(rule.parameter.map { "\($0): \(message)" } ?? message, at: origin ?? .text(0))
     }
     if let built, !built.contains(grammar.scheme), !isRefused {
-      report("scheme '\(grammar.scheme)' is not in this build", at: 0)
+      report("scheme '\(grammar.scheme)' is not in \(Version.name)", at: 0)
     }
     return url
   }
@@ -92,12 +92,30 @@ struct URLParser {
       report("longer than \(Self.limit) bytes", at: 0)
     } else if let offset = scalars.firstIndex(where: { Suggestion.isControl($0) }) {
       report("control character \(scalars[offset].escaped(asASCII: true)) in a URL", at: offset)
-    } else if let offset = scalars.firstIndex(where: { $0 == " " || !$0.isASCII && $0.properties.isWhitespace }) {
-      report("blank in a URL; where one is meant write %20", at: offset)
-    } else if let offset = scalars.firstIndex(of: "#") {
-      report("'#' in a URL; where one is meant write %23", at: offset)
+    } else if let space = Typography.oddSpace(in: scalars) {
+      report("\(space.name) in a URL; write none there", at: space.offset, suggestion: urlWithoutOddSpaces())
+    } else if let offset = scalars.firstIndex(where: { $0 == " " || $0 == "#" }) {
+      reportBlank(at: offset)
     }
     return problems.isEmpty
+  }
+
+  /// What comes after a space or a `#` is a comment that lacks its space, arguments of a program, or a mistake.
+  private mutating func reportBlank(at offset: Int) {
+    if scalars[offset] == "#" {
+      report(
+        "'#' in a URL; a comment needs a space before it, and a '#' of the URL's own is written %23", at: offset,
+        suggestion: urlBeforeComment(at: offset))
+    } else if let (program, url) = programWithArguments() {
+      let look = program.contains("/") ? "" : " ('command -v \(Suggestion.plain(program))' prints it)"
+      report(
+        "exec takes the path of a program\(look) and each argument as a parameter; no shell reads them", at: offset,
+        suggestion: url)
+    } else {
+      report(
+        "space in a URL; where one is meant write %20", at: offset,
+        suggestion: urlWithEscapedSpaces())
+    }
   }
 
   private mutating func readScheme() -> (SchemeGrammar, Int)? {

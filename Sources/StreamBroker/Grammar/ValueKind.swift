@@ -46,8 +46,6 @@ public struct ValueFault: Error, Hashable, Sendable {
 public indirect enum ValueKind: Hashable, Sendable {
   /// Any text of one line but an empty one.
   case text
-  /// Text that may have several lines.
-  case lines
   case secret
   case path
   /// An absolute path of at most so many bytes.
@@ -76,7 +74,18 @@ public indirect enum ValueKind: Hashable, Sendable {
   public func read(_ text: String) throws(ValueFault) -> Value {
     if let value = value(of: text) { return value }
     throw ValueFault(
-      "expected \(expected)\(isSecret ? "" : ", not \(Suggestion.quote(text))")", suggestion: repair(text))
+      "expected \(expected)\(isSecret ? "" : ", not \(Suggestion.quote(text))")",
+      suggestion: repair(text) ?? variable(text))
+  }
+
+  /// A variable as shells have it, `$NAME` or `$(NAME)`, as a configuration has it.
+  private func variable(_ text: String) -> String? {
+    guard !isSecret, text.hasPrefix("$") else { return nil }
+    let isBracketed = text.hasPrefix("$(") && text.hasSuffix(")")
+    let name = isBracketed ? text.dropFirst(2).dropLast() : text.dropFirst()
+    let isName =
+      name.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "_") } && name.first?.isNumber == false
+    return isName ? "${\(name)}" : nil
   }
 
   public var isSecret: Bool { self == .secret }
@@ -85,7 +94,6 @@ public indirect enum ValueKind: Hashable, Sendable {
   public var expected: String {
     switch self {
     case .text: "a text of one line"
-    case .lines: "a text"
     case .secret: "a secret"
     case .path: "a file path"
     case .file(let limit): "an absolute file path of at most \(limit) bytes"
@@ -101,7 +109,7 @@ public indirect enum ValueKind: Hashable, Sendable {
     case .words(let words): Suggestion.list(words)
     case .uuid: "a UUID of 16, 32 or 128 bits, such as 1101"
     case .network: "an address or a network, such as 192.168.0.0/16"
-    case .escapes: "a text whose escapes are \\r \\n \\t \\\\ or \\xHH"
+    case .escapes: "a text whose escapes are \\r \\n \\t \\xHH, and \\\\ for a backslash"
     case .prefixed(let word, let kind): "\(word): and \(kind.expected)"
     case .either(let first, let second): "\(first.expected), or \(second.expected)"
     }
@@ -110,7 +118,7 @@ public indirect enum ValueKind: Hashable, Sendable {
   /// A value of this kind, for examples.
   public var sample: String {
     switch self {
-    case .text, .lines, .secret: "text"
+    case .text, .secret: "text"
     case .path, .file: "/path"
     case .integer(let range): String(min(max(8, range.lowerBound), range.upperBound))
     case .mode: "0660"
@@ -130,7 +138,6 @@ public indirect enum ValueKind: Hashable, Sendable {
   private func value(of text: String) -> Value? {
     switch self {
     case .text, .path: text.isEmpty || text.unicodeScalars.contains { Suggestion.isControl($0) } ? nil : .text(text)
-    case .lines: text.isEmpty ? nil : .text(text)
     case .file(let limit): text.hasPrefix("/") && text.utf8.count <= limit ? ValueKind.path.value(of: text) : nil
     case .secret: text.isEmpty ? nil : .secret(Secret(text))
     case .integer(let range): Self.wholeNumber(text).flatMap { range.contains($0) ? .integer($0) : nil }
@@ -162,6 +169,7 @@ public indirect enum ValueKind: Hashable, Sendable {
     case .size: return Units.repair(text, isDuration: false).flatMap { value(of: $0) == nil ? nil : $0 }
     case .duration: return Units.repair(text, isDuration: true).flatMap { value(of: $0) == nil ? nil : $0 }
     case .either(let first, let second): return first.repair(text) ?? second.repair(text)
+    case .escapes: return Escapes.repair(text)
     default: return nil
     }
   }
@@ -169,6 +177,9 @@ public indirect enum ValueKind: Hashable, Sendable {
   private static let flags = [
     "yes": true, "no": false, "on": true, "off": false, "true": true, "false": false, "1": true, "0": false,
   ]
+
+  /// Whether `text` is how somebody says no.
+  static func isNo(_ text: String) -> Bool { flags[text.lowercased()] == false }
 
   private static func wholeNumber(_ text: String) -> Int? {
     guard text.utf8.allSatisfy({ (0x30...0x39).contains($0) }), text == "0" || !text.hasPrefix("0") else { return nil }

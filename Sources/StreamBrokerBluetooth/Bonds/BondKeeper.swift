@@ -284,8 +284,8 @@ public protocol BondingConnector: SteppedConnector {
 
 extension BondingConnector {
   public func watch(
-    on poller: Poller, after cause: SystemError?, _ changed: @escaping () -> Void
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping (DeviceNews) -> Void
   ) -> (any DeviceWatch)? {
-    AdapterWatch(on: poller, after: cause, changed: changed)
+    AdapterWatch(on: poller, after: cause) { changed(.appeared) }
   }
 }

@@ -14,7 +14,8 @@ struct Connect: ParsableCommand {
     discussion: """
       On a terminal every key goes to the endpoint, and Ctrl-] leaves. Elsewhere standard input goes there and what it says to \
       standard output, and nothing is added to either. At the end of its input it tells the endpoint, as far as that can be \
-      told, and waits for its end; a serial port it leaves when that has been silent for --silence.
+      told, and waits for its end, or until it has been silent for --silence; a serial port can't be told, and is left after 500ms of \
+      silence unless --silence says otherwise.
 
       Exit codes: 64 for a URL with a mistake, 69 when it can't be opened, 77 when that is for want of rights, 74 when it broke.
       """)
@@ -27,14 +28,17 @@ struct Connect: ParsableCommand {
   var url: String
   @Option(help: "How long opening may take; of a Bluetooth device connecting to it.")
   var timeout = "10s"
-  @Option(help: "After the end of input: how long an endpoint may be silent before it is left, if it can't be told.")
-  var silence = "500ms"
+  @Option(
+    help:
+      "After the end of input: how long the endpoint may be silent before it is left. Else it ends the connection itself."
+  )
+  var silence: String?
 
   func validate() throws {
     guard Units.duration(timeout) != nil else {
       throw ValidationError("--timeout: '\(timeout)' is no duration such as 10s")
     }
-    guard Units.duration(silence) != nil else {
+    if let silence, Units.duration(silence) == nil {
       throw ValidationError("--silence: '\(silence)' is no duration such as 500ms")
     }
   }
@@ -44,10 +48,11 @@ struct Connect: ParsableCommand {
     signal(SIGCHLD, SIG_DFL)
     let broker = Gateway.broker
     let (url, connector) = try connector(of: broker)
+    try require(.oneLane)
     let terminal = isatty(STDIN_FILENO) == 1
     let visit = try Visit(
       url, connector, broker, isTerminal: terminal, timeout: Units.duration(timeout) ?? .seconds(10),
-      silence: Units.duration(silence) ?? .milliseconds(500))
+      silence: silence.flatMap { Units.duration($0) })
     let signals = Signals(visit)
     visit.begin()
     withExtendedLifetime(signals) { dispatchMain() }
@@ -87,7 +92,8 @@ private final class Visit: Sendable {
   private let broker: Broker
   private let isTerminal: Bool
   private let timeout: Duration
-  private let silence: Duration
+  /// Nil when nothing was said of it.
+  private let silence: Duration?
   private let attempt: Resident<Attempt>
   private let isEnding = Atomic<Bool>(false)
   private static let mark: UInt8 = 0x1D  // Ctrl-]
@@ -101,7 +107,7 @@ private final class Visit: Sendable {
   }
 
   init(
-    _ url: String, _ connector: any Connector, _ broker: Broker, isTerminal: Bool, timeout: Duration, silence: Duration
+    _ url: String, _ connector: any Connector, _ broker: Broker, isTerminal: Bool, timeout: Duration, silence: Duration?
   ) throws {
     self.url = url
     self.connector = connector
@@ -142,8 +148,9 @@ private final class Visit: Sendable {
     }
     let here = BlockingStream(
       reading: STDIN_FILENO, writing: STDOUT_FILENO, endingAt: isTerminal ? Self.mark : nil, on: poller)
-    let talk = EndpointTalk(here, with: stream, parting: isTerminal ? .atOnce : .whenSilent(silence), on: poller) {
-      [self] in settle($0, on: poller)
+    let parting = EndpointTalk.Parting.whenSilent(silence ?? .milliseconds(500), always: silence != nil)
+    let talk = EndpointTalk(here, with: stream, parting: isTerminal ? .atOnce : parting, on: poller) { [self] in
+      settle($0, on: poller)
     }
     talk.start()
   }

@@ -47,7 +47,7 @@ class Gateway:
     def write(self):
         """The configuration, replaced in one step."""
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"version": 1, "log": {"format": "json"}, "defaults": self.defaults, "routes": self.routes}))
+        new.write_text(json.dumps({"version": 1, "log": {"format": "json", "repeats": "all"}, "defaults": self.defaults, "routes": self.routes}))
         new.rename(self.path)
 
     async def start(self):

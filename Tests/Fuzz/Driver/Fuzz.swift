@@ -22,6 +22,8 @@ enum Fuzz {
       exit(64)
     }
     do throws(Broken) { check = try chosen.checker() } catch { exit(71) }
+    // libFuzzer ends the process itself.
+    atexit { if PoliciesProperty.steps > 0 { say("stat::steps: \(PoliciesProperty.steps)") } }
     exit(start([words[0]] + words.dropFirst(2)))
   }
 

@@ -9,7 +9,8 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control, credentials, messages, proxy, sdp, att, gatt, management, adverts, frames, upgrade
+  case url, config, control, credentials, messages, proxy, sdp, att, gatt, management, adverts, frames, upgrade,
+    policies
 
   /// Throws for an input for which the property does not hold. To be used by one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
@@ -28,6 +29,9 @@ enum Property: String, CaseIterable {
     case .gatt:
       let stream = try GATTStreamProperty()
       return { input throws(Broken) in try stream.check(input) }
+    case .policies:
+      let policies = try PoliciesProperty()
+      return { input throws(Broken) in try policies.check(input) }
     case .control:
       let control = try ControlProperty()
       return { input throws(Broken) in try control.check(input) }

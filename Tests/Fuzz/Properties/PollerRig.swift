@@ -11,7 +11,8 @@ final class PollerRig {
   private let clock = Clock()
 
   /// Ahead of the machine's, whose timers must not fire.
-  private final class Clock { var now: UInt64 = 1 << 60 }
+  private final class Clock { var now = PollerRig.start }
+  private static let start: UInt64 = 1 << 60
 
   init() throws(Broken) {
     let clock = clock
@@ -25,6 +26,18 @@ final class PollerRig {
     _ = poller.turn(waiting: 0)
     poller.runAgain()
     poller.timers.fireDue()
+  }
+
+  /// Nanoseconds.
+  var now: UInt64 {
+    get { clock.now }
+    set { clock.now = newValue }
+  }
+
+  /// Forgets all that waits, and turns the clock back.
+  func restart() {
+    poller.forgetAll()
+    clock.now = Self.start
   }
 
   func pass(seconds: UInt64) { clock.now += seconds * 1_000_000_000 }

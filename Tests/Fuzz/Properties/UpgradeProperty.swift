@@ -12,6 +12,7 @@ enum UpgradeProperty {
     case .success(let head?): try check(head)
     case .failure(let fault): try check(HTTPRefusal(fault))
     }
+    try checkLine(input, isHead: (try? whole.get()) ?? nil != nil)
     let answered = answer([input])
     try hold(answer(input.map { [$0] }) == answered, "another answer in pieces")
     if case .success(let head?) = answered {
@@ -22,6 +23,21 @@ enum UpgradeProperty {
         try holdsOneLine("\(error)", "a fault")
       }
     }
+  }
+
+  /// A port that is no web server judges the same bytes by their first line: the same however they come, and what a server would take
+  /// for a request is one.
+  private static func checkLine(_ input: [UInt8], isHead: Bool) throws(Broken) {
+    guard input.withUnsafeBytes({ HTTPRequestLine.mayBegin(with: $0) }) else { return }
+    var whole = HTTPRequestLine()
+    let verdict = input.withUnsafeBytes { whole.judge($0) }
+    try hold(!isHead || verdict == .isRequest, "a request that is none")
+    var line = HTTPRequestLine()
+    for end in 1...input.count {
+      let judged = input[..<end].withUnsafeBytes { line.judge($0) }
+      if judged != .undecided { return try hold(judged == verdict, "another verdict in pieces") }
+    }
+    try hold(verdict == .undecided, "no verdict in pieces")
   }
 
   private static func request(_ pieces: [[UInt8]]) -> Result<HTTPRequestHead?, HTTPFault> {
@@ -51,6 +67,17 @@ enum UpgradeProperty {
     _ = WebSocketUpgrade.bearerToken(in: head)
     for isSecure in [false, true] {
       let settings = WebSocketUpgrade.Settings(isSecure: isSecure, deflate: DeflateSettings(windowBits: 12))
+      var named = settings
+      named.hosts = HostNames(["gate", "*.lab.example"])
+      if case .success = upgrade(head, named), head.fields.count(of: "origin") > 0 {
+        // Behind the port and the root's dot stands one of ours.
+        let host = lowercased(head["host"] ?? "")
+        let isAddress = host.first.map { $0 == "[" || $0.isNumber } ?? false
+        try hold(
+          isAddress || ["gate", "localhost"].contains(where: host.hasPrefix) || host.contains(".lab.example"),
+          "a page under the name \(host)")
+        guard case .success = upgrade(head, settings) else { throw Broken("refused without names") }
+      }
       switch upgrade(head, settings) {
       case .failure(let refusal): try check(refusal)
       case .success(let upgrade):

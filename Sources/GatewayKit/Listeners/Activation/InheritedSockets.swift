@@ -61,6 +61,12 @@ public struct InheritedSockets: Sendable {
 }
 
 extension InheritedSockets.Socket {
+  /// Whether a unix socket takes clients still. One that was shut down says it listens, and can't be made to again (unix(7) has no
+  /// way back); a TCP socket can.
+  var accepts: Bool {
+    !AcceptLoop.isShutDown(raw)
+  }
+
   /// A descriptor of a listener's own, which ends with the listener; the socket stays.
   func duplicate() throws(SystemError) -> Descriptor {
     let copy = fcntl(raw, F_DUPFD_CLOEXEC, 0)

@@ -61,6 +61,10 @@ final class RFCOMMListener: Listener {
     loop = try AcceptLoop(
       socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
       outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
+      lost: { [unowned self] error in  // its loop stops before it goes
+        loop = nil
+        startAgain(.lost(error))
+      },
       accepted: { descriptor, _ in
         let device = RFCOMMClient.address(of: descriptor.raw)?.description ?? "a device that has gone"
         context.arrived(Arrival(rfcomm: descriptor, label: Arrival.Label(address: nil, device: device, listener: name)))

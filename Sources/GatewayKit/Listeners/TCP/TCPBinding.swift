@@ -19,11 +19,15 @@ struct TCPBinding {
   /// Whether somebody has bound it for us, and goes on to have it.
   var isInherited: Bool { !inherited.matching(listen).isEmpty }
 
-  /// Hands out each socket: one, but for inherited ones.
+  /// Hands out each socket: one, but for inherited ones. Where none of those can be used any more, one of our own.
   func open(_ take: (consuming Descriptor) throws(SystemError) -> Void) throws(SystemError) {
-    let inherited = inherited.matching(listen)
-    if inherited.isEmpty { try take(bind()) }
-    for socket in inherited { try take(adopt(socket)) }
+    var isOpen = false
+    for inherited in inherited.matching(listen) {
+      guard let socket = try? adopt(inherited) else { continue }
+      try take(socket)
+      isOpen = true
+    }
+    if !isOpen { try take(bind()) }
   }
 
   /// Where a socket of `open` listens: "127.0.0.1:4001", "*:4001".
@@ -57,10 +61,23 @@ struct TCPBinding {
   /// What clients inherit from it may have been set for another route before.
   private func adopt(_ inherited: InheritedSockets.Socket) throws(SystemError) -> Descriptor {
     let socket = try inherited.duplicate()
+    // For its clients as well: one that is leaving would keep the port from it, should it have to listen again.
+    try SocketOptions.set(socket.raw, SOL_SOCKET, SO_REUSEADDR, 1)
+    try listenAgain(socket.raw)
     try SocketOptions.applyStream(to: socket.raw, keepalive: false, limitsUnsent: limitsUnsent)
     if !limitsUnsent { try SocketOptions.set(socket.raw, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT, 0) }
     try setKeepalive(of: socket.raw)
     return socket
+  }
+
+  /// Somebody who has the socket too may have shut it down. One that listens has another queue by this, and nothing else.
+  private func listenAgain(_ socket: Int32) throws(SystemError) {
+    guard Glibc.listen(socket, Self.queue) == 0 else { throw SystemError("listen") }
+    // A port that the kernel had chosen has gone with that, and it has chosen another one.
+    guard try SocketAddress.local(of: socket)?.port == port else {
+      shutdown(socket, Int32(SHUT_RD))
+      throw SystemError("listen", EADDRNOTAVAIL)
+    }
   }
 
   private func bind() throws(SystemError) -> Descriptor {

@@ -11,6 +11,7 @@ final class TCPListener: Listener {
   private var bound: String?
   private var retryTimer: Timers.Token?
   private var lastError: SystemError?
+  private var rebindPause = RebindPause()
 
   private static let retry = Duration.seconds(1)
 
@@ -28,6 +29,7 @@ final class TCPListener: Listener {
   func start() {
     do throws(SystemError) {
       try binding.open { socket throws(SystemError) in try accept(from: socket) }
+      lastError = nil
       context.status.tell(.listening(route: context.route, listener: url, bound: bound ?? url))
     } catch {
       closeLoops()
@@ -48,6 +50,7 @@ final class TCPListener: Listener {
       try AcceptLoop(
         socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
         outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
+        lost: { [unowned self] in lost($0) },  // its loops stop before it goes
         accepted: { descriptor, address in
           let label = Arrival.Label(address: address, listener: name)
           guard context.rates.admits(address) else {
@@ -60,6 +63,15 @@ final class TCPListener: Listener {
           context.arrived(Arrival(descriptor, kind: .tcp(wasDialled: false), label: label))
         }))
     bound = name
+  }
+
+  private func lost(_ error: SystemError) {
+    let bound = bound
+    closeLoops()
+    let pause = rebindPause.next(at: context.poller.timers.now)
+    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: bound))
+    context.status.tell(.listenerWaits(route: context.route, listener: url, .lost(error), retry: pause))
+    retryTimer = context.poller.timers.after(pause) { [weak self] in self?.start() }
   }
 
   private func closeLoops() {

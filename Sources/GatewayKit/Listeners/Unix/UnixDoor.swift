@@ -25,18 +25,26 @@ struct UnixDoor: Sendable {
   }
 
   /// Binds and listens at `path`. A socket's file that nobody has bound is left over from a crash and makes way; anything else
-  /// stays, and is EADDRINUSE.
-  static func open(_ path: String, _ ownership: NodeOwnership, queue: Int32) throws(OpenFailure) -> UnixDoor {
-    let door: UnixDoor
+  /// stays, and is EADDRINUSE. With `replacingDead` also a socket that takes no more clients, though somebody has it open. `afterBind` is
+  /// for tests: what other users may do at that moment.
+  static func open(
+    _ path: String, _ ownership: NodeOwnership, queue: Int32, replacingDead: Bool = false, afterBind: () -> Void = {}
+  ) throws(OpenFailure) -> UnixDoor {
+    let socket: Descriptor
     do throws(SystemError) {
-      door = try bound(to: path)
+      socket = try bound(to: path, mayBeDead: replacingDead)
     } catch {
       throw OpenFailure("\(error.call) \(path)", error, advice: advice(error))
     }
+    afterBind()
     // Nobody can connect before listen(2), so the file needs no other name until then, nor the process's umask a change: between
-    // the two calls it is given to those it is for.
+    // the two calls it is given to those it is for. Where others may write to the folder the name may be something else's by now,
+    // so it is opened once, looked at, and changed by its descriptor.
+    let file = try node(at: path)
+    let raw = socket.raw
+    let door = UnixDoor(socket: DescriptorParcel(socket), raw: raw, file: (path, file.identity))
     do throws(OpenFailure) {
-      try ownership.apply(to: path)
+      try ownership.apply(to: file.node.raw, at: path)
       guard listen(door.raw, queue) == 0 else { throw OpenFailure("listen \(path)", SystemError("listen")) }
     } catch {
       door.removeFile()
@@ -45,18 +53,38 @@ struct UnixDoor: Sendable {
     return door
   }
 
-  private static func bound(to path: String) throws(SystemError) -> UnixDoor {
-    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
-    guard raw >= 0 else { throw SystemError("socket") }
-    let socket = DescriptorParcel(Descriptor(owning: raw))
-    try bind(raw, to: path)
-    guard let file = FileIdentity(path) else { throw SystemError("stat") }
-    return UnixDoor(socket: socket, raw: raw, file: (path, file))
+  private struct Node: ~Copyable {
+    let node: Descriptor
+    let identity: FileIdentity
   }
 
-  /// Removes the file, unless somebody else has put his own in its place.
+  /// The file of a socket that we have just bound.
+  private static func node(at path: String) throws(OpenFailure) -> Node {
+    let raw = linux_open_path(AT_FDCWD, path)
+    guard raw >= 0 else { throw OpenFailure("open \(path)", SystemError("open"), advice: "somebody has removed it") }
+    let node = Descriptor(owning: raw)
+    var status = stat()
+    guard fstat(node.raw, &status) == 0 else { throw OpenFailure("stat \(path)", SystemError("stat")) }
+    guard status.st_mode & S_IFMT == S_IFSOCK, status.st_nlink == 1, status.st_uid == geteuid() else {
+      throw OpenFailure(
+        "open \(path)", nil,
+        advice: "somebody has put something else in its place; the folder should be the gateway's own")
+    }
+    return Node(node: node, identity: FileIdentity(status))
+  }
+
+  private static func bound(to path: String, mayBeDead: Bool) throws(SystemError) -> Descriptor {
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
+    guard raw >= 0 else { throw SystemError("socket") }
+    let socket = Descriptor(owning: raw)
+    try bind(raw, to: path, mayBeDead: mayBeDead)
+    return socket
+  }
+
+  /// Removes the file, unless somebody else has put another in its place.
   func removeFile() {
-    if let file, FileIdentity(file.path) == file.identity { unlink(file.path) }
+    guard let file else { return }
+    _ = try? OpenFolder.remove(file.path) { FileIdentity($0) == file.identity }
   }
 
   /// False when the file is gone, or another has its name. One that can't be looked at counts as there.
@@ -66,22 +94,23 @@ struct UnixDoor: Sendable {
     return errno != ENOENT
   }
 
-  private static func bind(_ raw: Int32, to path: String) throws(SystemError) {
+  private static func bind(_ raw: Int32, to path: String, mayBeDead: Bool) throws(SystemError) {
     let address = UnixAddress.path(path)
     if try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 { return }
     let error = SystemError("bind")
-    guard error.errno == EADDRINUSE, let file = FileIdentity(path), file.isSocket, try isLeftOver(address) else {
-      throw error
-    }
+    guard error.errno == EADDRINUSE, let file = FileIdentity(path), file.isSocket else { throw error }
+    var isLeftOver = try refuses(address, asking: SOCK_DGRAM)
+    if !isLeftOver && mayBeDead { isLeftOver = try refuses(address, asking: SOCK_STREAM) }
+    guard isLeftOver else { throw error }
     // Once more: another gateway may have put its own there.
-    if FileIdentity(path) == file { unlink(path) }
+    try OpenFolder.remove(path) { FileIdentity($0) == file }
     guard try address.withSockaddr({ Glibc.bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
   }
 
   /// Asked by a socket of another type: one that is bound answers EPROTOTYPE, whether it listens already or not, and does not
-  /// notice. Only a file without a socket refuses.
-  private static func isLeftOver(_ address: UnixAddress) throws(SystemError) -> Bool {
-    let raw = linux_socket(AF_UNIX, Int32(SOCK_DGRAM.rawValue), 0)
+  /// notice. Only a file without a socket refuses. By one of its own type also a socket that was shut down, and one that works accepts.
+  private static func refuses(_ address: UnixAddress, asking type: __socket_type) throws(SystemError) -> Bool {
+    let raw = linux_socket(AF_UNIX, Int32(type.rawValue), 0)
     guard raw >= 0 else { throw SystemError("socket") }
     let probe = Descriptor(owning: raw)
     return try address.withSockaddr { connect(probe.raw, $0, $1) } != 0 && errno == ECONNREFUSED
@@ -107,9 +136,14 @@ struct FileIdentity: Equatable, Sendable {
   private let modified: Int64
 
   /// Nil when there is none. Links are not followed.
-  init?(_ path: String) {
-    var status = stat()
-    guard lstat(path, &status) == 0 else { return nil }
+  init?(_ path: String) { self.init(OpenFolder.Name(path)) }
+
+  init?(_ name: OpenFolder.Name) {
+    guard let status = name.status else { return nil }
+    self.init(status)
+  }
+
+  init(_ status: stat) {
     device = status.st_dev
     number = status.st_ino
     isSocket = status.st_mode & S_IFMT == S_IFSOCK

@@ -10,6 +10,7 @@ final class UnixListener: Listener {
   private let binding: LocalBinding<UnixDoor>
   private var door: UnixDoor?
   private var loop: AcceptLoop?
+  private var rebindPause = RebindPause()
 
   // Clients that may wait for accept(2); the kernel cuts it to net.core.somaxconn.
   private static let queue: Int32 = 4096
@@ -22,8 +23,9 @@ final class UnixListener: Listener {
     let inherited = context.inherited
     binding = LocalBinding(context, listener: name, path: path) { _ in
       do throws(OpenFailure) {
-        if let socket = inherited.matching(listen).first { return .success(try .inherited(socket)) }
-        return .success(try UnixDoor.open(path, ownership, queue: Self.queue))
+        let given = inherited.matching(listen).first
+        if let given, given.accepts { return .success(try .inherited(given)) }
+        return .success(try UnixDoor.open(path, ownership, queue: Self.queue, replacingDead: given != nil))
       } catch {
         return .failure(error)
       }
@@ -46,6 +48,7 @@ final class UnixListener: Listener {
       door.socket.take()!, on: context.poller,  // nobody else has seen the parcel
       farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
       outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
+      lost: { [unowned self] in lost($0) },  // its loop stops before it goes
       accepted: { descriptor, _ in
         let label = Arrival.Label(address: nil, process: PeerProcess(of: descriptor.raw), listener: name)
         context.arrived(Arrival(descriptor, kind: .socket, label: label))
@@ -66,6 +69,13 @@ final class UnixListener: Listener {
     self.loop = nil
     door = nil
     context.status.tell(.listenerClosed(route: context.route, listener: name, bound: name))
+  }
+
+  private func lost(_ error: SystemError) {
+    guard let door else { return }
+    hasLostItsFile()
+    let pause = rebindPause.next(at: context.poller.timers.now)
+    binding.lost(door, .lost(error), pause: pause) { [weak self] in self?.start() }
   }
 
   func stop(then done: @escaping () -> Void) {

@@ -38,7 +38,10 @@ public struct ExecConnector: RemarkingConnector {
     let programs = poller.programs
     return device.open(path, most: Self.mostAttempts, on: poller) { [self] () -> Result<Started, OpenFailure> in
       do throws(SystemError) {
-        return .success(hasTerminal ? try startInTerminal(programs) : try start(programs))
+        let guardFailure = startGuard()
+        var started = hasTerminal ? try startInTerminal(programs) : try start(programs)
+        started.guardFailure = guardFailure
+        return .success(started)
       } catch {
         return .failure(OpenFailure("start \(path)", error, advice: Self.advice(error)))
       }
@@ -57,6 +60,17 @@ public struct ExecConnector: RemarkingConnector {
     let stream: DescriptorParcel
     /// What it says on standard error; none in a terminal, where that goes to the terminal too.
     let errors: DescriptorParcel?
+    /// Why nobody ends it when this process is killed.
+    var guardFailure: SystemError?
+  }
+
+  private func startGuard() -> SystemError? {
+    do throws(SystemError) {
+      try ProgramGuard.shared.start()
+      return nil
+    } catch {
+      return error
+    }
   }
 
   private func start(_ programs: Closings) throws(SystemError) -> Started {
@@ -116,6 +130,9 @@ public struct ExecConnector: RemarkingConnector {
   // MARK: - The stream, on the lane
 
   private func stream(over started: Started, on poller: Poller) -> Result<any ByteStream, OpenFailure> {
+    if let failure = started.guardFailure {
+      hear(EndpointRemark("runs without a guard, and goes on if the gateway is killed: \(failure)", isWarning: true))
+    }
     do throws(SystemError) {
       let process = try ExecProcess(path, started.child, on: poller)
       let descriptor = started.stream.take()!  // nobody else has seen the parcels

@@ -11,6 +11,8 @@ import Synchronization
 final class ChildParcel: Sendable {
   struct Child: Sendable {
     let pid: pid_t
+    /// Nil for one that has ended already and whose number is nobody's: where SIGCHLD is ignored nothing has to be reaped.
+    let pidfd: DescriptorParcel?
     /// Among the programs: whoever ends the process can end it as well, from before it is there until it is reaped.
     let closing: Closings.Token
   }
@@ -24,7 +26,16 @@ final class ChildParcel: Sendable {
     let start = ProgramStart()
     let closing = programs.begin { start.giveUp() }
     do throws(SystemError) {
-      content = Mutex(Child(pid: try start.run(spawn), closing: closing))
+      let pid = try start.run(spawn)
+      ProgramGuard.shared.add(pid)
+      let pidfd = linux_pidfd(pid)
+      guard pidfd >= 0 || errno == ESRCH else {
+        let error = SystemError("pidfd_open")
+        ExecProcess.killAndReap(pid)
+        throw error
+      }
+      let parcel = pidfd < 0 ? nil : DescriptorParcel(Descriptor(owning: pidfd))
+      content = Mutex(Child(pid: pid, pidfd: parcel, closing: closing))
     } catch {
       programs.end(closing)
       throw error
@@ -77,7 +88,9 @@ final class ExecProcess: PollHandler {
 
   private let program: String
   private let pid: pid_t
-  private let pidfd: Descriptor
+  private let pidfd: Descriptor?
+  // Its number, or -1.
+  private let raw: Int32
   private let poller: Poller
   private var killing: Timers.Token?
   private var isTerminated = false
@@ -85,6 +98,9 @@ final class ExecProcess: PollHandler {
   private var leavesOthers = false
   // Until nobody of its group is left.
   private let closing: Closings.Token
+  private var isClosed = false
+  // How often the kernel may be asked how it ended, when another has reaped it.
+  private var looksLeft = 100
 
   // Who was asked to end has so long to do it.
   static let patience = Duration.seconds(5)
@@ -93,34 +109,39 @@ final class ExecProcess: PollHandler {
   /// When this fails, the child is killed.
   init(_ program: String, _ child: ChildParcel, on poller: Poller) throws(SystemError) {
     let child = child.take()!  // nobody else has seen the parcel
-    let raw = linux_pidfd(child.pid)
-    guard raw >= 0 else {
-      let error = SystemError("pidfd_open")
-      Self.killAndReap(child.pid)
-      poller.programs.end(child.closing)
-      throw error
-    }
     self.program = program
     self.poller = poller
     pid = child.pid
     closing = child.closing
-    pidfd = Descriptor(owning: raw)
-    try poller.add(raw, handler: self, for: .readable)
+    let pidfd = child.pidfd?.take()
+    switch pidfd {
+    case .some(let descriptor): raw = descriptor.raw
+    case .none: raw = -1
+    }
+    self.pidfd = consume pidfd
+    if raw >= 0 {
+      try poller.add(raw, handler: self, for: .readable)
+    } else {
+      poller.timers.after(.zero) { [self] in finish(.unknown) }
+    }
   }
 
   // The lane has stopped, or would not take it.
   deinit {
     if end == nil {
       Self.killAndReap(pid)
-    } else if leavesOthers {
-      kill(-pid, SIGKILL)
+      isClosed = true
+      poller.programs.end(closing)
+    } else {
+      if leavesOthers { kill(-pid, SIGKILL) }
+      closed()
     }
-    closed()
   }
 
   /// For one that nobody waits for any more. A death by SIGKILL takes a moment, or longer where a driver hangs.
   static func killAndReap(_ pid: pid_t) {
     signal(pid, SIGKILL)
+    ProgramGuard.shared.remove(pid)
     DispatchQueue(label: "reap \(pid)").async {
       while waitpid(pid, nil, 0) < 0, errno == EINTR {}
     }
@@ -146,10 +167,27 @@ final class ExecProcess: PollHandler {
     if !isTerminated { kill(-pid, SIGTERM) }
     var status: Int32 = 0
     var signal: Int32 = 0
-    guard linux_reap(pid, &status, &signal) != 0 else { return }
-    poller.remove(pidfd.raw)
+    switch linux_reap(pid, &status, &signal) {
+    case 0: return
+    case 1: finish(signal == 0 ? .exited(status: status) : .killed(signal: signal))
+    default: askHowItEnded()
+    }
+  }
+
+  /// Another part of this process waits for all children, or SIGCHLD is ignored. Newer kernels know it all the same.
+  private func askHowItEnded() {
+    var status: Int32 = 0
+    var signal: Int32 = 0
+    let answer = linux_pidfd_end(raw, &status, &signal)
+    looksLeft -= 1
+    if answer == 0 && looksLeft > 0 { return }  // the poller asks again at once
+    finish(answer != 1 ? .unknown : signal == 0 ? .exited(status: status) : .killed(signal: signal))
+  }
+
+  private func finish(_ how: ProgramEnd.How) {
+    if raw >= 0 { poller.remove(raw) }
     poller.timers.cancel(killing)
-    end = ProgramEnd(program: program, how: signal == 0 ? .exited(status: status) : .killed(signal: signal))
+    end = ProgramEnd(program: program, how: how)
     endOthers(looksLeft: 5)
     hasEnded()
     hasEnded = {}
@@ -168,5 +206,10 @@ final class ExecProcess: PollHandler {
     poller.timers.after(Self.look) { [self] in endOthers(looksLeft: looksLeft - 1) }
   }
 
-  private func closed() { poller.programs.end(closing) }
+  private func closed() {
+    guard !isClosed else { return }
+    isClosed = true
+    ProgramGuard.shared.remove(pid)
+    poller.programs.end(closing)
+  }
 }

@@ -25,14 +25,14 @@ public struct Pseudoterminal: Sendable {
     }
     let master = DescriptorParcel(Descriptor(owning: raw))
     let path = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
-    let slave: DescriptorParcel
+    let slave: Descriptor
     do throws(SystemError) {
-      slave = DescriptorParcel(try openSlave(path, line))
+      slave = try openSlave(path, line)
     } catch {
       throw OpenFailure("\(error.call) \(path)", error)
     }
-    try ownership.apply(to: path)
-    return Pseudoterminal(master: master, slave: slave, path: path)
+    try ownership.apply(to: slave.raw, at: path)
+    return Pseudoterminal(master: master, slave: DescriptorParcel(slave), path: path)
   }
 
   private static func openSlave(_ path: String, _ line: LineSettings) throws(SystemError) -> Descriptor {
@@ -51,17 +51,24 @@ public struct PtyName: Sendable {
   /// "/dev/pts/7"
   public let target: String
 
-  /// Makes the link. One that a gateway before us has left is replaced, and so is `old`, which is ours; one that leads to somebody's
-  /// pty is EADDRINUSE, and anything else under that name not ours to touch.
+  /// Makes the link. One that a gateway of the same user has left is replaced, and so is `old`, which is ours; one that leads to
+  /// somebody's pty is EADDRINUSE, and anything else under that name not ours to touch.
   public static func place(
     _ path: String, leadingTo target: String, replacing old: PtyName? = nil
   ) throws(OpenFailure) -> PtyName {
     do throws(SystemError) {
       // Once more where somebody, such as the pty before this one, has removed what we found.
       var isMade = try make(path, target)
-      if !isMade { isMade = try replace(path, target, old) }
+      if !isMade {
+        isMade = try OpenFolder.replace(path, byLinkTo: target) { found in
+          isOurs(found) && (isStale(found) || old.map { found.target == $0.target } ?? false)
+        }
+      }
       if !isMade { isMade = try make(path, target) }
-      guard isMade else { throw SystemError("symlink", leadsToPty(path) && !isStale(path) ? EADDRINUSE : EEXIST) }
+      guard isMade else {
+        let found = OpenFolder.Name(path)
+        throw SystemError("symlink", leadsToPty(found) && !isStale(found) ? EADDRINUSE : EEXIST)
+      }
     } catch {
       throw OpenFailure("symlink \(path)", error, advice: advice(error))
     }
@@ -76,43 +83,30 @@ public struct PtyName: Sendable {
     return false
   }
 
-  /// In one step: a program that writes to a name which is missing for a moment makes a file of it, and that would stay.
-  /// False when what has the name is not to be replaced.
-  private static func replace(_ path: String, _ target: String, _ old: PtyName?) throws(SystemError) -> Bool {
-    guard old?.isThere ?? false || isStale(path) else { return false }
-    let next = path + "~"
-    if try !make(next, target) {
-      guard isStale(next), unlink(next) == 0, try make(next, target) else { return false }
-    }
-    guard rename(next, path) == 0 else {
-      let error = SystemError("rename")
-      unlink(next)
-      throw error
-    }
-    return true
-  }
-
   /// False when it was removed, or leads elsewhere.
   public var isThere: Bool { FileSystem.target(of: path) == target }
 
-  /// Removes it, unless somebody else has put his own in its place.
+  /// Removes it, unless somebody else has put another in its place.
   public func remove() {
-    if isThere { unlink(path) }
+    _ = try? OpenFolder.remove(path) { Self.isOurs($0) && $0.target == target }
   }
 
-  private static func leadsToPty(_ path: String) -> Bool {
-    guard let target = FileSystem.target(of: path), target.hasPrefix("/dev/pts/") else { return false }
+  /// A user may lay what it likes in a folder of its own; a gateway that is root leaves that alone.
+  private static func isOurs(_ found: OpenFolder.Name) -> Bool { found.status?.st_uid == geteuid() }
+
+  private static func leadsToPty(_ link: OpenFolder.Name) -> Bool {
+    guard let target = link.target, target.hasPrefix("/dev/pts/") else { return false }
     return Int(target.dropFirst("/dev/pts/".count)) != nil
   }
 
   /// Whether it led to a pty that is gone. Its number may be somebody else's by now, a shell's: then that pty is younger than
-  /// the link, by all of its times, of which chmod(2) sets one anew and use the others. A link that is in use is made last, when its pty has its rights, a moment later: one that seems to be far younger was made
+  /// the link, by all of its times, of which chmod(2) sets one anew and use the others. A link that is in use is made last, when its
+  /// pty has its rights, a moment later: one that seems to be far younger was made
   /// before the clock was set back, as it is at the start of a machine without one of its own.
-  private static func isStale(_ path: String) -> Bool {
-    var link = stat()
+  private static func isStale(_ found: OpenFolder.Name) -> Bool {
     var node = stat()
-    guard leadsToPty(path), lstat(path, &link) == 0 else { return false }
-    guard stat(path, &node) == 0 else { return errno == ENOENT }
+    guard leadsToPty(found), let link = found.status, let target = found.target else { return false }
+    guard stat(target, &node) == 0 else { return errno == ENOENT }
     let made = link.st_mtim
     let isYounger = [node.st_ctim, node.st_mtim, node.st_atim].allSatisfy {
       (made.tv_sec, made.tv_nsec) < ($0.tv_sec, $0.tv_nsec)
@@ -129,7 +123,7 @@ public struct PtyName: Sendable {
     case EACCES, EPERM, EROFS: "the folder has to be writable for the gateway's user"
     case EADDRINUSE: "it leads to a pty of another route, gateway or program, and is replaced as soon as that is gone"
     case EEXIST:
-      "something else has this name, and only links to ptys are replaced; remove it, or name another place"
+      "something else has this name, and only the gateway's own links to ptys are replaced; remove it, or name another place"
     default: nil
     }
   }

@@ -55,13 +55,12 @@ public struct PtyConnector: Connector {
 
   private func stream(over opened: Opened, on poller: Poller) -> Result<any ByteStream, OpenFailure> {
     let name = opened.name
-    // The queue is kept until then: who opens it anew, for another configuration, finds the name free.
-    let remove: @Sendable () -> Void = { [device] in withExtendedLifetime(device) { name.remove() } }
+    let remove: @Sendable () -> Void = { name.remove() }
     do throws(SystemError) {
       return .success(
-        try PtyEndpointStream(opened.pty, closes: opened.closes, on: poller, queue: device.queue, atClose: remove))
+        try PtyEndpointStream(opened.pty, closes: opened.closes, on: poller, device: device, atClose: remove))
     } catch {
-      device.queue.async(execute: remove)
+      device.queue.async { [device] in withExtendedLifetime(device) { remove() } }
       return .failure(OpenFailure("\(error.call) \(path)", error))
     }
   }

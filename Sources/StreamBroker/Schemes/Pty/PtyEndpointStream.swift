@@ -25,23 +25,23 @@ final class PtyEndpointStream: ByteStream, ByteStreamDelegate {
   private let raw: Int32
   private let slave: PtySlave
   private let closes: PtyCloses
-  private let queue: DispatchQueue
+  private let device: DeviceQueue
   private let closings: Closings
   // Called once on the queue, before the master closes.
   private var atClose: (@Sendable () -> Void)?
 
-  /// Takes over the pty, and `closes`, which tells of IN_CLOSE of the slave. All is closed on `queue`, after `atClose` has run
-  /// there.
+  /// Takes over the pty, and `closes`, which tells of IN_CLOSE of the slave. All is closed on the queue of `device`, after `atClose`
+  /// has run there.
   init(
-    _ pty: Pseudoterminal, closes inotify: Inotify, on poller: Poller, queue: DispatchQueue,
+    _ pty: Pseudoterminal, closes inotify: Inotify, on poller: Poller, device: DeviceQueue,
     atClose: @escaping @Sendable () -> Void
   ) throws(SystemError) {
     slave = PtySlave(pty.slave)
-    closes = try PtyCloses(inotify, slave, on: poller, queue: queue)
+    closes = try PtyCloses(inotify, slave, on: poller, queue: device.queue)
     let descriptor = pty.master.take()!  // nobody else has seen the parcel
     raw = descriptor.raw
-    master = DescriptorStream(descriptor, kind: .device, on: poller, closingOn: queue)
-    self.queue = queue
+    master = DescriptorStream(descriptor, kind: .device, on: poller, closingOn: device.queue)
+    self.device = device
     closings = poller.closings
     self.atClose = atClose
     master.delegate = self
@@ -64,11 +64,11 @@ final class PtyEndpointStream: ByteStream, ByteStreamDelegate {
     guard let atClose else { return }
     self.atClose = nil
     closes.end()
-    closings.run(on: queue, atClose)
+    closings.run(on: device.queue, atClose)
     master.delegate = nil
     master.close()
-    let slave = slave
-    queue.async { slave.letGo() }
+    // The queue is kept until then: who opens the same anew, for another configuration, comes after all of it.
+    device.queue.async { [slave, device] in withExtendedLifetime(device) { slave.letGo() } }
     dismissDelegate()
   }
 }

@@ -16,7 +16,7 @@ struct SimEcho: SimDevice {
 
   mutating func give(_ run: UnsafeMutableRawBufferPointer) -> Int {
     let count = min(run.count, ring.count)
-    _ = ring.drain(limit: count) { kept in
+    _ = try? ring.drain(limit: count) { kept in
       run.copyMemory(from: kept)
       return .moved(kept.count)
     }
@@ -26,7 +26,7 @@ struct SimEcho: SimDevice {
   mutating func take(_ run: UnsafeRawBufferPointer) -> Int {
     let count = isFinished ? 0 : min(run.count, ring.room)
     guard count > 0 else { return 0 }
-    _ = ring.fill { room in
+    _ = try? ring.fill { room in
       room.copyMemory(from: UnsafeRawBufferPointer(rebasing: run.prefix(count)))
       return .moved(count)
     }

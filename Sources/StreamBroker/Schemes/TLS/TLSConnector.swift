@@ -100,9 +100,13 @@ private final class TLSOpening: Opening, PollHandler {
     guard let descriptor = (stream as? DescriptorStream)?.release() else {
       return fail(OpenFailure("TLS to \(place)", SystemError("connect", EBADF)))
     }
-    handshake = TLSHandshake(context, to: serverName, over: descriptor.raw)
-    self.descriptor = consume descriptor
-    advance()
+    do throws(TLSFailure) {
+      handshake = try TLSHandshake(context, to: serverName, over: descriptor.raw)
+      self.descriptor = consume descriptor
+      advance()
+    } catch {
+      fail(failure(error))
+    }
   }
 
   func ready(_ events: PollEvents) { advance() }

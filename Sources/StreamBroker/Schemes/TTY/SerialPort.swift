@@ -49,7 +49,7 @@ public struct SerialPort: Hashable, Sendable {
       return FileSystem.realPath("\(place)/device") != nil && FileSystem.line(of: "\(place)/type") != "0"
     }
     let usb = names.compactMap { ports.port($0) }
-    let holders = holders(of: Set(names.map { node($0, ports) }), in: procfs)
+    let holders = PortHolders.all(of: Set(names.map { node($0, ports) }), in: procfs)
     return names.sorted { ($0.utf8.count, $0) < ($1.utf8.count, $1) }.map { name in
       let node = node(name, ports)
       let obstacle = access(node, R_OK | W_OK) == 0 ? nil : SystemError("access")
@@ -65,20 +65,6 @@ public struct SerialPort: Hashable, Sendable {
 
   private static func node(_ name: String, _ ports: USBPorts) -> String {
     "\(ports.dev)/\(name.replacing("!", with: "/"))"
-  }
-
-  /// By node. Only the processes that we may look into.
-  private static func holders(of nodes: Set<String>, in procfs: String) -> [String: [Holder]] {
-    var holders: [String: [Holder]] = [:]
-    for process in FileSystem.names(in: procfs).compactMap({ Int($0) }).sorted() {
-      let files = "\(procfs)/\(process)/fd"
-      let targets = Set(FileSystem.names(in: files).compactMap { FileSystem.target(of: "\(files)/\($0)") })
-      for node in targets.intersection(nodes) {
-        holders[node, default: []].append(
-          Holder(process: process, program: FileSystem.line(of: "\(procfs)/\(process)/comm")))
-      }
-    }
-    return holders
   }
 }
 

@@ -52,6 +52,19 @@ public struct TTYConnector: Connector {
     }
   }
 
+  public func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping (DeviceNews) -> Void
+  ) -> (any DeviceWatch)? {
+    PortWatch(node, { [self] in releasePlace }, after: cause, on: poller, changed)
+  }
+
+  private var releasePlace: ReleasePlace? {
+    guard let path = try? path() else { return nil }
+    return ReleasePlace(
+      node: path, lockFolder: locks?.folder,
+      locks: UUCPLocks.names(of: path, leadingTo: FileSystem.realPath(path) ?? path))
+  }
+
   /// The path without symbolic links. Nil while there is no such port, or several.
   public var realDevice: String? {
     (try? path()).flatMap { FileSystem.realPath($0) }.map { "tty://\($0)" }
@@ -78,8 +91,7 @@ public struct TTYConnector: Connector {
   public func open(
     on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let queue = device.queue
-    return device.open(name, on: poller) { [self] () -> Result<Opened, OpenFailure> in
+    device.open(name, on: poller) { [self] () -> Result<Opened, OpenFailure> in
       do throws(OpenFailure) {
         let path = try path()
         let port = TTYPort(path, settings, calls: calls, locks: locks)
@@ -94,7 +106,7 @@ public struct TTYConnector: Connector {
     } _: { result in
       done(
         result.map { opened in
-          let stream = TTYLine.stream(over: opened.content, of: opened.port, on: poller, queue: queue)
+          let stream = TTYLine.stream(over: opened.content, of: opened.port, on: poller, device: device)
           if !opened.facts.isEmpty { stream.metadata = StreamMetadata(opened.facts) }
           return stream
         })

@@ -13,35 +13,37 @@ final class TTYLine: SerialLine {
 
   private let port: TTYPort
   private let tty: Int32
-  private let queue: DispatchQueue
+  private let device: DeviceQueue
+  private var queue: DispatchQueue { device.queue }
   private let poller: Poller
   private var watching: TTYWatch?
   private let waits = ModemWaits()
 
-  private init(_ port: TTYPort, _ tty: Int32, _ settings: LineSettings, on poller: Poller, queue: DispatchQueue) {
+  private init(_ port: TTYPort, _ tty: Int32, _ settings: LineSettings, on poller: Poller, _ device: DeviceQueue) {
     self.port = port
     self.tty = tty
     self.settings = settings
     self.poller = poller
-    self.queue = queue
+    self.device = device
   }
 
   deinit { watching?.end() }
 
-  /// The stream of an open port, with its line. Its calls and its close all run on `queue`; the lock goes after the close.
+  /// The stream of an open port, with its line. Its calls and its close all run on the queue of `device`; the lock goes after the
+  /// close.
   static func stream(
-    over opened: TTYPort.Opened, of port: TTYPort, on poller: Poller, queue: DispatchQueue
+    over opened: TTYPort.Opened, of port: TTYPort, on poller: Poller, device: DeviceQueue
   ) -> DescriptorStream {
     let tty = opened.descriptor.take()!  // nobody else has seen the parcel
-    let line = TTYLine(port, tty.raw, opened.line, on: poller, queue: queue)
+    let line = TTYLine(port, tty.raw, opened.line, on: poller, device)
     let waits = line.waits
     let stream = DescriptorStream(
-      tty, kind: .device, on: poller, closingOn: queue,
+      tty, kind: .device, on: poller, closingOn: device.queue,
       beforeClose: {
         // Who waits in the driver keeps the port open.
         waits.end()
         port.prepareToClose($0)
-      }, afterClose: { [lock = opened.lock] in lock?.letGo() }, serialLine: line)
+      }, afterClose: { [lock = opened.lock] in withExtendedLifetime(device) { lock?.letGo() } }, serialLine: line)
     line.stream = stream
     return stream
   }

@@ -197,7 +197,7 @@ struct TTYPort: Sendable {
 
   private func advice(_ error: SystemError) -> String? {
     switch (error.call, error.errno) {
-    case ("flock", EWOULDBLOCK), (_, EBUSY): "in use by another program or route; 'fuser -v \(path)' names it"
+    case _ where error.meansInUse: PortHolders.advice(for: path)
     case ("ioctl TIOCMBIS", _), ("ioctl TIOCMBIC", _): "a port without these lines needs dtr=keep and rts=keep"
     case ("ioctl TIOCSRS485", _), ("ioctl TIOCGRS485", _):
       "the driver has no RS-485 mode; an adapter that switches direction by itself needs rs485=off"

@@ -47,7 +47,7 @@ final class UUCPLock: Sendable {
 
   private static func remove(_ path: String, _ held: inout Held) {
     // After a mistake of others it may be theirs.
-    if UUCPLocks.pid(in: path) == getpid() { unlink(path) }
+    _ = try? OpenFolder.remove(path) { UUCPLocks.pid(in: $0) == getpid() }
     held[path] = nil
   }
 
@@ -73,15 +73,15 @@ struct UUCPLocks: Sendable {
   func take(_ path: String, leadingTo node: String) throws(OpenFailure) -> UUCPLock? {
     // Others may call it by the link they were given. Ours is the node's, which all links lead to.
     let ours = "\(folder)/LCK..\(Self.names(of: node)[0])"
-    let others = (Self.names(of: path) + Self.names(of: node)).map { "\(folder)/LCK..\($0)" }
+    let others = Self.names(of: path, leadingTo: node).map { "\(folder)/\($0)" }
     return try UUCPLock.alone { held throws(OpenFailure) in
-      for other in Set(others) where other != ours {
-        if case .held(let holder) = look(at: other, held) { throw failure(path, holder, other) }
+      for other in others where other != ours {
+        if case .held(let holder) = look(other, held) { throw failure(path, holder, other) }
       }
       for _ in 0..<5 {  // more than one: somebody else may be as quick as we are
-        switch look(at: ours, held) {
+        switch look(ours, held) {
         case .held(let holder): throw failure(path, holder, ours)
-        case .stale: guard removeStale(ours, held) else { return nil }
+        case .stale: guard removeStale(ours) else { return nil }
         case .free: break
         }
         switch make(ours) {
@@ -92,6 +92,11 @@ struct UUCPLocks: Sendable {
       }
       return nil
     }
+  }
+
+  /// The names of all lock files that keep us out of the port at `path`, which leads to `node`.
+  static func names(of path: String, leadingTo node: String) -> Set<String> {
+    Set((names(of: path) + names(of: node)).map { "LCK..\($0)" })
   }
 
   /// What programs call it: all of the path below /dev with `_` for slashes (picocom, ser2net), or the last name (minicom).
@@ -109,11 +114,14 @@ struct UUCPLocks: Sendable {
     case held(pid_t?)
   }
 
-  private func look(at path: String, _ held: UUCPLock.Held) -> State {
+  private func look(_ path: String, _ held: UUCPLock.Held) -> State {
     if held[path] != nil { return .held(getpid()) }  // whatever others wrote over it
-    var status = stat()
-    guard lstat(path, &status) == 0 else { return .free }
-    guard let pid = Self.pid(in: path) else {
+    return Self.look(at: OpenFolder.Name(path))
+  }
+
+  private static func look(at name: OpenFolder.Name) -> State {
+    guard let status = name.status else { return .free }
+    guard let pid = pid(in: name) else {
       // Empty, perhaps: some make it first and write then. Or nobody's.
       return time(nil) - status.st_mtim.tv_sec < 10 ? .held(nil) : .stale
     }
@@ -121,23 +129,26 @@ struct UUCPLocks: Sendable {
     return kill(pid, 0) == 0 || errno == EPERM ? .held(pid) : .stale
   }
 
-  /// In digits, or as four bytes, as Kermit does it. Nil when it is neither.
-  fileprivate static func pid(in path: String) -> pid_t? {
-    guard let bytes = FileSystem.beginning(of: path) else { return nil }
+  /// In digits, or as four bytes, as Kermit does it. Nil when it is neither, or no process has the number: to kill(2), 0 and
+  /// negative ones are groups, and there is always somebody in them.
+  fileprivate static func pid(in file: OpenFolder.Name) -> pid_t? {
+    guard let bytes = file.beginning else { return nil }
     if bytes.count == 4, !bytes.allSatisfy({ $0 < 0x80 && $0 >= 0x0A }) {
-      return bytes.withUnsafeBytes { $0.loadUnaligned(as: Int32.self) }
+      let pid = bytes.withUnsafeBytes { $0.loadUnaligned(as: Int32.self) }
+      return pid > 0 ? pid : nil
     }
     let text = String(decoding: bytes, as: UTF8.self).split { $0.isWhitespace }.first
     return text.flatMap { pid_t($0) }.flatMap { $0 > 0 ? $0 : nil }
   }
 
-  /// Moves it away first: another process that found it stale may have put its own there by now, and that goes back.
-  private func removeStale(_ path: String, _ held: UUCPLock.Held) -> Bool {
-    let aside = temporaryName()
-    guard rename(path, aside) == 0 else { return errno == ENOENT }
-    if case .held = look(at: aside, held) { _ = link(aside, path) }
-    unlink(aside)
-    return true
+  /// Another process that found it stale, too, may have put its own there by now, and that stays.
+  private func removeStale(_ path: String) -> Bool {
+    do throws(SystemError) {
+      try OpenFolder.remove(path) { if case .stale = Self.look(at: $0) { true } else { false } }
+      return true
+    } catch {
+      return false
+    }
   }
 
   private enum Making { case made, isThere, impossible }
@@ -167,6 +178,9 @@ struct UUCPLocks: Sendable {
       let name = FileSystem.line(of: "/proc/\(holder)/comm").map { Suggestion.plain($0) }
       who = holder == getpid() ? "this program, on another route" : "\(name ?? "a program") (pid \(holder))"
     }
-    return OpenFailure("open \(path)", SystemError("open", EBUSY), advice: "in use by \(who), says \(lock)")
+    return OpenFailure("open \(path)", SystemError(Self.call, EBUSY), advice: "in use by \(who), says \(lock)")
   }
+
+  /// What failures that a lock file has caused name as their call.
+  static let call = "lock"
 }

@@ -1,0 +1,48 @@
+// What a route looks like that was written in another form, as one text or a list: for the message that says so.
+
+import StreamBroker
+
+enum RouteForm {
+  static let example = "gps: { listen: \"tcp://:4001\", endpoint: \"tty:///dev/ttyUSB0?baud=115200\" }"
+  private static let anyListener = "tcp://:4001"
+  private static let anyEndpoint = "tty:///dev/ttyUSB0?baud=115200"
+
+  /// The route of this name, made of the URLs in `node` as far as there are any.
+  static func text(_ name: String, of node: YAMLNode) -> String {
+    var listen: String?
+    var endpoint: String?
+    for url in words(node) {
+      guard let scheme = url.firstIndex(of: ":").map({ String(url[..<$0]) }) else { continue }
+      let isListener = ListenerSchemes.all.contains { $0.scheme == scheme }
+      if isListener, listen == nil, !["pty", "rfcomm"].contains(scheme) {
+        listen = url
+      } else if EndpointSchemes.grammar(scheme) != nil, endpoint == nil {
+        endpoint = url
+      }
+    }
+    return text(name, listen: listen ?? anyListener, endpoint: endpoint ?? anyEndpoint)
+  }
+
+  static func text(_ name: String, listen: String, endpoint: String) -> String {
+    "\(name): { listen: \"\(listen)\", endpoint: \"\(endpoint)\" }"
+  }
+
+  /// Those that can stand in a message: short, and without what may be a secret.
+  private static func words(_ node: YAMLNode) -> [String] {
+    let texts: [String] =
+      switch node.content {
+      case .scalar(let scalar): [scalar.text]
+      case .sequence(let items):
+        items.compactMap { if case .scalar(let scalar) = $0.content { scalar.text } else { nil } }
+      case .mapping: []
+      }
+    let words = texts.prefix(8).flatMap { $0.split { $0 == " " || $0 == "," || $0 == "\n" } }.map(String.init)
+    return words.filter { word in
+      let isPlain = word.utf8.allSatisfy { byte in byte > 0x20 && byte < 0x7F && !misleading.contains(byte) }
+      return isPlain && word.utf8.count <= 60 && !Suggestion.mayHoldSecret(word)
+    }
+  }
+
+  /// Quotes, variables, users and escapes.
+  private static let misleading = Set("\"'$@\\".utf8)
+}

@@ -1,0 +1,71 @@
+// Ends sessions whose certificate lets them in no longer: because it expires, or because authorities or revocation lists have changed
+// since the handshake. Only sessions that showed a certificate cost anything here.
+
+import ByteStreams
+import Dispatch
+import StreamTLS
+
+/// Of a group of sessions, on its lane.
+final class ClientTrust {
+  private let poller: Poller
+  private let wallTime: () -> Int
+  /// Ends a session, if it is still there.
+  private let end: (UInt64, Ending) -> Void
+  /// What holds now, by the names of its files. Only after a change, or a listener's start.
+  private var current: [TrustAnchors: TLSServerContext] = [:]
+  private var expiries: [UInt64: Timers.Token] = [:]
+
+  // Verifying thousands takes a second; no lane has that.
+  private static let queue = DispatchQueue(label: "baudway.trust")
+  /// The wall clock may be set meanwhile, so a day that is far off is not waited for in one go.
+  private static let longestWait = 3600
+
+  init(on poller: Poller, wallTime: @escaping () -> Int, end: @escaping (UInt64, Ending) -> Void) {
+    self.poller = poller
+    self.wallTime = wallTime
+    self.end = end
+  }
+
+  /// A listener holds its clients' certificates against `context` from now on. `sessions` are all that are here.
+  func changed(to context: TLSServerContext, sessions: [Session]) {
+    let anchors = TrustAnchors(context.settings)
+    let before = current.updateValue(context, forKey: anchors)
+    guard before?.trust != context.trust else { return }
+    let old = sessions.compactMap { session in
+      session.arrival.shown.flatMap { $0.anchors == anchors ? $0.shown : nil }.map { (session.number, $0) }
+    }
+    verify(old.filter { $0.1.trust != context.trust }.map { ($0.0, $0.1.chain) }, by: context)
+  }
+
+  /// A session has begun.
+  func joined(_ number: UInt64, _ client: Arrival.Label) {
+    guard let asked = client.shown, let (chain, trust) = asked.shown else { return }
+    watchExpiry(of: chain, number)
+    // Its handshake may have come before a change, and its place behind it.
+    if let now = current[asked.anchors], now.trust != trust { verify([(number, chain)], by: now) }
+  }
+
+  func left(_ number: UInt64) {
+    if let timer = expiries.removeValue(forKey: number) { poller.timers.cancel(timer) }
+  }
+
+  private func verify(_ chains: [(number: UInt64, chain: TLSClientChain)], by context: TLSServerContext) {
+    guard !chains.isEmpty else { return }
+    poller.offload(to: Self.queue) {
+      chains.compactMap { number, chain in context.fault(of: chain).map { (number, $0) } }
+    } then: { [weak self] refused in
+      for (number, fault) in refused { self?.end(number, Ending(.denied, TLSFailure.certificate(fault))) }
+    }
+  }
+
+  private func watchExpiry(of chain: TLSClientChain, _ number: UInt64) {
+    let left = chain.lastSecond.subtractingReportingOverflow(wallTime()).partialValue
+    let wait = min(max(0, left + 1), Self.longestWait)
+    expiries[number] = poller.timers.after(.seconds(wait)) { [weak self] in
+      guard let self else { return }
+      guard wallTime() > chain.lastSecond else { return watchExpiry(of: chain, number) }
+      expiries[number] = nil
+      end(number, Ending(.denied, TLSFailure.certificate(chain.hasExpired)))
+    }
+  }
+}

@@ -1,5 +1,0 @@
-// What --version and the log say.
-
-public enum Version {
-  public static let text = "0.1.0"
-}

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""How the work of each command grows with the number of routes, in instructions: `growth.py [--binary FILE] [COUNT …]`.
+
+Instructions are counted by Valgrind, so the figures are the same on a busy machine and on one without performance counters. The
+routes are WebSockets that share one port (and, as `wss`, one certificate): there each could meet all others. A gateway is
+started under Valgrind and asked over its control socket; `status` and `kick` count what the command itself does, too.
+"""
+import argparse
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from kit import binary, free_port
+
+COLUMNS = ["check", "start", "reload", "replace", "status", "kick", "start wss", "reload wss"]
+
+
+def config(count: int, port: int, scheme: str = "ws", *, clients: int = 8, replaced: bool = False) -> str:
+    """`clients` changes every route, `replaced` gives half of them another name and path."""
+    lines = [f"defaults: {{clients: {{max: {clients}}}}}"]
+    if scheme == "wss":
+        lines.append("tls: {certificate: cert.pem, key: key.pem}")
+    lines.append("routes:")
+    for number in range(count):
+        name = f"x{number}" if replaced and number % 2 else f"r{number}"
+        lines.append(f' {name}: {{listen: "{scheme}://127.0.0.1:{port}/{name}", endpoint: "sim://echo"}}')
+    return "\n".join(lines) + "\n"
+
+
+def of_command(program: str, *words: str, environment=None) -> int:
+    """The instructions of a command that ends by itself."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        done = subprocess.run(
+            ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", f"--log-file={log.name}",
+             program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, timeout=600)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return int(re.search(r"I\s+refs:\s+([\d,]+)", log.read())[1].replace(",", ""))
+
+
+class CountedGateway:
+    """A gateway in a folder of its own, healthy when it is made; under Valgrind if it is to be counted."""
+
+    def __init__(self, program: str, text: str, certificate=None, is_counted=True):
+        self.program = program
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bw-growth-"))
+        self.path = self.folder / "config.yaml"
+        self.path.write_text(text)
+        for source, name in zip(certificate or (), ("cert.pem", "key.pem")):
+            shutil.copy(source, self.folder / name)
+        self.environment = {**os.environ, "RUNTIME_DIRECTORY": str(self.folder)}
+        self.log = open(self.folder / "log", "w+b")
+        prefix = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={self.folder}/counts", "--vgdb=yes",
+                  f"--vgdb-prefix={self.folder}/vgdb"]
+        self.process = subprocess.Popen(
+            [*(prefix if is_counted else []), program, "serve", str(self.path)],
+            stdout=subprocess.DEVNULL, stderr=self.log, env=self.environment)
+        try:
+            self.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, seconds: float = 600):
+        end = time.monotonic() + seconds
+        while not self.ask("health").startswith('{"healthy":true'):
+            assert self.process.poll() is None and time.monotonic() < end, (self.folder / "log").read_bytes()[-2000:]
+            time.sleep(0.2)
+
+    def total(self) -> int:
+        """All instructions so far."""
+        done = subprocess.run(
+            ["vgdb", f"--pid={self.process.pid}", f"--vgdb-prefix={self.folder}/vgdb", "status", "internal"],
+            capture_output=True, text=True, timeout=60)
+        # One line for each thread, "events-3: 4711"; those of single calls have two numbers.
+        counts = [int(n) for n in re.findall(r"^events-\d+: (\d+)$", done.stdout, re.M)]
+        assert counts, done.stdout + done.stderr
+        return sum(counts)
+
+    def ask(self, request: str) -> str:
+        """The answer of the control socket; the commands themselves do not wait as long as Valgrind takes. Empty when there is none yet."""
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(300)
+            try:
+                control.connect(str(self.folder / "control.sock"))
+            except OSError:
+                return ""
+            control.sendall(f"{request}\n".encode())
+            pieces = []
+            while piece := control.recv(1 << 20):
+                pieces.append(piece)
+        answer = b"".join(pieces).decode()
+        assert '"stuck":true' not in answer and '"error"' not in answer, answer[:500]
+        return answer
+
+    def close(self):
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def measure(program: str, count: int, certificate=None, *, columns=COLUMNS) -> dict[str, int]:
+    """The instructions of each of `columns` for a gateway of `count` routes."""
+    with tempfile.TemporaryDirectory(prefix="bw-growth-") as folder:
+        # Valgrind 3.19 gives up on the newer debug information of an unoptimised build.
+        plain = str(pathlib.Path(folder, "baudway"))
+        subprocess.run(["strip", "--strip-debug", "-o", plain, program], check=True, timeout=60)
+        return _measure(plain, count, certificate, columns)
+
+
+def _measure(program, count, certificate, columns) -> dict[str, int]:
+    found, port = {}, free_port()
+    text = config(count, port)
+    if "check" in columns:
+        with tempfile.TemporaryDirectory(prefix="bw-growth-") as folder:
+            path = pathlib.Path(folder, "config.yaml")
+            path.write_text(text)
+            found["check"] = of_command(program, "check", str(path))
+    for scheme in ["ws", "wss"] if certificate else ["ws"]:
+        found |= _gateway(program, count, free_port(), scheme, certificate, columns)
+    return {name: found[name] for name in columns if name in found}
+
+
+def _gateway(program, count, port, scheme, certificate, columns) -> dict[str, int]:
+    found = {}
+    with contextlib.closing(CountedGateway(program, config(count, port, scheme), certificate)) as gateway:
+        def counted(action) -> int:
+            before = gateway.total()
+            action()
+            return gateway.total() - before
+
+        def reload(**changes):
+            gateway.path.write_text(config(count, port, scheme, **changes))
+            assert '"reloaded":true' in gateway.ask("reload")
+
+        if scheme == "wss":
+            found["start wss"] = gateway.total()
+            found["reload wss"] = counted(lambda: reload(clients=9))
+            return found
+        found["start"] = gateway.total()
+        found["status"] = counted(lambda: gateway.ask("status"))
+        found["kick"] = counted(lambda: gateway.ask("kick r0 --all"))
+        found["reload"] = counted(lambda: reload(clients=9))
+        if "replace" in columns:
+            found["replace"] = counted(lambda: reload(clients=9, replaced=True))
+    # What the commands do besides: they read the configuration for the control socket's place, and the answer.
+    with contextlib.closing(CountedGateway(program, config(count, port, scheme), certificate, is_counted=False)) as gateway:
+        for words in (["status", str(gateway.path)], ["kick", "r0", "--all", "--config", str(gateway.path)]):
+            found[words[0]] += of_command(program, *words, environment=gateway.environment)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("counts", nargs="*", type=int, default=[1000, 2000, 4000, 8000, 16000])
+    parser.add_argument("--binary", default=None)
+    parser.add_argument("--certificate", nargs=2, metavar=("CHAIN", "KEY"), help="for the two columns of wss")
+    options = parser.parse_args()
+    program = options.binary or binary()
+    print("Million instructions, and in brackets how many times as many as in the row above.\n")
+    print("| routes | " + " | ".join(COLUMNS) + " |\n|" + "---:|" * (len(COLUMNS) + 1), flush=True)
+    last = {}
+    for count in options.counts:
+        found = measure(program, count, options.certificate)
+        cells = [
+            f"{found[name] / 1e6:,.0f}" + (f" ({found[name] / last[name]:.2f})" if name in last else "") if name in found else "–"
+            for name in COLUMNS]
+        print(f"| {count:,} | " + " | ".join(cells) + " |", flush=True)
+        last = found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

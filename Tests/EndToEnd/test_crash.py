@@ -1,0 +1,67 @@
+"""What a gateway that dies of a fault of its own leaves: one line that says where, and the status that the signal gives."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from kit import Gateway, binary, free_port
+
+FATAL = ["SIGILL", "SIGTRAP", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE"]
+LINE = re.compile(
+    r"baudway: ended by (SIG\w+) at offset 0x[0-9a-f]+ of [\w.+-]+(; on the stack:( 0x[0-9a-f]+)+)?; version [\w.-]+, build (\w+)")
+
+
+@pytest.mark.parametrize("name", FATAL)
+def test_serve_reports_a_fatal_signal_in_one_line_and_dies_of_it(name):
+    with Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}, stopping=False) as gateway:
+        with gateway.connect("echo") as client:
+            client.sendall(b"?")
+            assert client.recv(1) == b"?"
+            gateway.signal(getattr(signal, name))
+            assert gateway.wait() == -getattr(signal, name)
+    found = [line for line in gateway.lines if "ended by" in line]
+    assert len(found) == 1 and (match := LINE.fullmatch(found[0])), gateway.lines[-3:]
+    assert match.group(1) == name
+    notes = subprocess.run(["readelf", "-n", binary()], capture_output=True, text=True, timeout=30).stdout
+    if build := re.search(r"Build ID: (\w+)", notes):
+        assert match.group(4) == build.group(1)
+
+
+def test_a_crash_is_not_held_up_by_a_standard_error_that_nobody_reads():
+    inside, outside = os.pipe()
+    os.set_blocking(outside, False)
+    try:
+        while True:
+            os.write(outside, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(outside, True)
+    port = free_port()
+    program = subprocess.Popen(
+        [binary(), "serve", "/dev/stdin"], stdin=subprocess.PIPE, stderr=outside)
+    try:
+        program.stdin.write(b"routes: { echo: { listen: 'tcp://127.0.0.1:%d', endpoint: 'sim://echo' } }" % port)
+        program.stdin.close()
+        time.sleep(0.5)  # its log stands still
+        program.send_signal(signal.SIGSEGV)
+        assert program.wait(10) == -signal.SIGSEGV
+    finally:
+        program.kill()
+        program.wait()
+        os.close(inside)
+        os.close(outside)
+
+
+def test_connect_dies_of_a_fatal_signal_without_a_word():
+    program = subprocess.Popen(
+        [binary(), "connect", "sim://nmea?rate=50"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "SWIFT_BACKTRACE": "enable=no"})  # the toolchain's own report, where there is one
+    try:
+        assert program.stdout.read(1) == b"$"  # it runs
+        program.send_signal(signal.SIGSEGV)
+        _, errors = program.communicate(timeout=10)
+        assert program.returncode == -signal.SIGSEGV and b"ended by" not in errors
+    finally:
+        program.kill()
+        program.wait()

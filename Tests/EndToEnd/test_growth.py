@@ -1,0 +1,27 @@
+"""Twice the routes, twice the work: no command may compare each route with all others. What is counted are instructions (growth.py)."""
+import growth
+import pytest
+from certificates import Authority
+from kit import binary
+
+pytestmark = [pytest.mark.counts, pytest.mark.timeout(1200)]  # Valgrind takes fifty times as long
+
+# A little more than twice: tables grow in steps, and figures have more digits.
+MOST = 2.5
+# Fewer than these would hide a square: what each route costs by itself is most of it.
+COUNTS = (500, 1000)
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory):
+    if "/debug/" in binary():
+        pytest.skip("counted on the release: Valgrind 3.19 itself aborts in a gateway that was built without optimisation")
+    pair = Authority(tmp_path_factory.mktemp("certificates")).issue("gw.test", "gw.test")
+    files = (pair.certificate, pair.key)
+    return [growth.measure(binary(), count, files) for count in COUNTS]
+
+
+@pytest.mark.parametrize("command", growth.COLUMNS)
+def test_twice_the_routes_take_at_most_two_and_a_half_times_the_instructions(counts, command):
+    few, many = (count[command] for count in counts)
+    assert 0 < few and many <= MOST * few, f"{command}: {few:,} instructions for {COUNTS[0]} routes, {many:,} for {COUNTS[1]}"

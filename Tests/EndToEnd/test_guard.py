@@ -1,0 +1,156 @@
+"""Programs of `exec:` when nobody can end them in order: the gateway is killed, and its guard kills them."""
+import os
+import pathlib
+import signal
+import time
+from urllib.parse import quote
+
+import pytest
+from kit import Gateway, receive_all, receive_until, until
+
+
+def shell(script: str, query: str = "") -> str:
+    return f"exec:/bin/sh?arg=-c&arg={quote(script)}{query}"
+
+
+def route(endpoint: str, **more) -> dict:
+    return {"listen": "tcp://127.0.0.1:0", "endpoint": endpoint, **more}
+
+
+def alive(pid: int) -> bool:
+    """Not even a zombie counts."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def pipes(pid: int) -> set[str]:
+    found = set()
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if target.startswith("pipe:"):
+                found.add(target)
+    except OSError:
+        pass
+    return found
+
+
+def guards(gateway: int) -> list[int]:
+    """Those that share a pipe with it."""
+    ours, found = pipes(gateway), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                comm = pathlib.Path(f"/proc/{name}/comm").read_text()
+            except OSError:
+                continue
+            if comm == "exec-guard\n" and pipes(int(name)) & ours:
+                found.append(int(name))
+    return found
+
+
+# Deaf to all that can be asked, with a child that is so, too.
+DEAF = "trap '' TERM HUP INT; (while :; do sleep 0.1; done) & echo $$ $!.; while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize("query", ["", "&pty=yes"])
+def test_programs_and_their_children_are_gone_within_a_second_of_the_gateways_death(query):
+    with Gateway({"routes": {"deaf": route(shell(DEAF, query))}}, stopping=False) as gateway:
+        clients = [gateway.connect("deaf") for _ in range(3)]
+        pids = [int(word) for c in clients for word in receive_until(c, b".").decode().strip().rstrip(".").split()]
+        assert len(pids) == 6 and all(map(alive, pids))
+        (guard,) = guards(gateway.pid)
+        gateway.signal(signal.SIGKILL)
+        start = time.monotonic()
+        until(lambda: not any(map(alive, pids)), 5, "all gone")
+        assert time.monotonic() - start < 1
+        until(lambda: not alive(guard), 5, "and the guard")
+        for client in clients:
+            client.close()
+
+
+def test_signals_to_the_gateways_group_do_not_end_the_guard_before_the_gateway():
+    deaf = shell(DEAF)
+    with Gateway({"routes": {"deaf": route(deaf)}}, prefix=("setsid",), stopping=False) as gateway, gateway.connect("deaf") as client:
+        pids = [int(word) for word in receive_until(client, b".").decode().rstrip(".\n").split()]
+        pid = gateway.process.pid
+        (guard,) = guards(pid)
+        assert os.getsid(guard) == guard != os.getsid(pid)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(guard, number)
+        os.kill(pid, signal.SIGSTOP)
+        os.killpg(os.getpgid(pid), signal.SIGINT)
+        time.sleep(0.2)
+        assert alive(guard)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(map(alive, pids)), 5, "all gone")
+        gateway.process.wait(5)
+
+
+def test_an_orderly_stop_leaves_no_guard_and_no_program():
+    with Gateway({"routes": {"cat": route("exec:/bin/cat")}}) as gateway:
+        assert guards(gateway.pid) == []  # not before it is needed
+        with gateway.connect("cat") as client:
+            client.sendall(b"x")
+            receive_until(client, b"x")
+            (guard,) = guards(gateway.pid)
+        gateway.stop()
+        until(lambda: not alive(guard), 2, "the guard's end")
+
+
+def test_many_programs_come_and_go_with_one_small_guard_that_harms_nobody_afterwards():
+    # Whoever has a number that a program had is not meant; the system hands them out in turn, so its own would be among them.
+    with Gateway({"routes": {"echo": route("exec:/bin/echo?arg=hello")}}, stopping=False) as gateway:
+        for _ in range(150):
+            with gateway.connect("echo") as client:
+                assert receive_all(client) == b"hello\n"
+        (guard,) = guards(gateway.pid)
+        assert sorted(os.listdir(f"/proc/{guard}/fd")) == [next(iter(os.listdir(f"/proc/{guard}/fd")))]
+        memory = dict(
+            line.split(":") for line in pathlib.Path(f"/proc/{guard}/smaps_rollup").read_text().splitlines()[1:])
+        kilobytes = {key: int(memory[key].split()[0]) for key in ("Pss_Anon", "Private_Dirty", "Pss_Shmem")}
+        print("the guard's memory in KiB:", kilobytes)
+        assert kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"] < 1024, kilobytes
+        gateway.event("session ended", count=150)
+        gateway.signal(signal.SIGKILL)
+        until(lambda: not alive(guard), 5, "the guard's end")
+
+
+@pytest.mark.root("chooses the number of the next process")
+def test_a_number_that_was_a_programs_and_is_anothers_now_is_not_killed():
+    last = pathlib.Path("/proc/sys/kernel/ns_last_pid")
+    with Gateway({"routes": {"tell": route(shell("echo $$"))}}, stopping=False) as gateway:
+        with gateway.connect("tell") as client:
+            pid = int(receive_all(client))
+        gateway.event("session ended")
+        until(lambda: not os.path.exists(f"/proc/{pid}"), 5, "reaped")
+        bystander = None
+        for _ in range(200):
+            last.write_text(str(pid - 1))
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.setpgid(0, 0)
+                    signal.pause()
+                finally:
+                    os._exit(0)
+            if child == pid:
+                bystander = child
+                break
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert bystander, "the number was not to be had"
+        try:
+            until(lambda: os.getpgid(bystander) == bystander, 5)
+            (guard,) = guards(gateway.pid)
+            gateway.signal(signal.SIGKILL)
+            until(lambda: not alive(guard), 5, "the guard's end")
+            assert alive(bystander)
+        finally:
+            os.kill(bystander, signal.SIGKILL)
+            os.waitpid(bystander, 0)

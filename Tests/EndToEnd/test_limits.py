@@ -1,0 +1,385 @@
+"""Limits of the process: too small to start, few descriptors under a flood, little memory, memory that returns; and a
+listening socket that another process shuts down."""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import resource
+import socket
+import subprocess
+import time
+
+import pytest
+
+from certificates import Authority
+from test_activation import Activated
+from kit import Gateway, binary, until
+
+SIM = {"log": {"format": "json"}, "routes": {"e": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}
+
+
+def limited(**limits):
+    """A prefix that sets limits, hard and soft: `nofile=16`, `as=61440000`."""
+    return ["prlimit", *(f"--{name}={value}:{value}" for name, value in limits.items())]
+
+
+# --- too small to start --------------------------------------------------------------------------------------------
+
+
+def start(limits, config=SIM, seconds=20):
+    """Exit code and what was said; 0 when it serves, which is asked of `health`. Nothing may hang."""
+    gateway = Gateway(config, prefix=limited(**limits), stopping=False)
+    try:
+        gateway.start()
+        try:
+            until(lambda: gateway.process.poll() is not None or gateway.events("listening"), seconds, f"a start at {limits}")
+        finally:
+            running = gateway.process.poll() is None
+            answer = ask(gateway) if running else None
+            if running:
+                gateway.process.kill()
+            code = gateway.process.wait(5)
+        if running:
+            assert answer["healthy"], answer
+            return 0, ""
+        return code, "\n".join(gateway.lines)
+    finally:
+        gateway._folder.cleanup()
+
+
+def ask(gateway, request="health", seconds=5):
+    with socket.socket(socket.AF_UNIX) as control:
+        control.settimeout(seconds)
+        control.connect(str(gateway.folder / "control.sock"))
+        control.sendall(request.encode() + b"\n")
+        answer = b""
+        while piece := control.recv(65536):
+            answer += piece
+    return json.loads(answer)
+
+
+def test_too_few_descriptors_are_said_before_the_start():
+    code, said = start({"nofile": 16})
+    assert code == 71, (code, said)
+    limit, needed = re.search(r"the limit of (\d+) open files is too small to start: (\d+) are needed", said).groups()
+    assert limit == "16"
+    # As many are enough, and none less.
+    assert start({"nofile": int(needed)})[0] == 0
+    assert start({"nofile": int(needed) - 1})[0] == 71
+
+
+def test_too_little_address_space_is_said_before_the_start():
+    code, said = start({"as": 60000 << 10})
+    assert code == 71, (code, said)
+    limit, needed = re.search(r"the limit of (\d+) KiB of address space is too small to start: (\d+) KiB", said).groups()
+    assert limit == "60000"
+    assert start({"as": int(needed) + 512 << 10})[0] == 0
+
+
+@pytest.mark.parametrize("mebibytes", [80, 120, 140, 160, 200, 260, 330, 400])
+def test_no_address_space_hangs(mebibytes):
+    """Also where malloc could reserve for an arena what a thread's stack needs."""
+    code, said = start({"as": mebibytes << 20})
+    assert code in (0, 71), (code, said)
+
+
+def as_nobody():
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.mark.root
+def test_too_few_threads_are_said_before_the_start(tmp_path):
+    """Root has no limit of processes, so an ordinary user's is tried."""
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"version": 1, "control": {"socket": "off"}, **SIM}))
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        os.chmod(folder, 0o755)
+    ended = subprocess.run(
+        [*as_nobody(), *limited(nproc=1), binary(), "serve", str(path)], capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 71, ended
+    assert "threads that are needed" in ended.stderr and "TasksMax" in ended.stderr
+
+
+@pytest.mark.parametrize("limits", [{"nofile": 10}, {"as": 60000 << 10}])
+@pytest.mark.parametrize("command", [["connect", "sim://echo"], ["scan", "--seconds", "1"]])
+def test_other_commands_say_so_too(command, limits):
+    ended = subprocess.run(
+        [*limited(**limits), binary(), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 71, ended
+    assert "too small to start" in ended.stderr
+
+
+# --- a listening socket that is shut down --------------------------------------------------------------------------
+
+
+def cpu(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def echo(address, family=socket.AF_INET):
+    with socket.socket(family) as client:
+        client.settimeout(5)
+        client.connect(address)
+        client.sendall(b"hello")
+        assert client.recv(10) == b"hello"
+
+
+def free_port():
+    """As a number that somebody names: one that the kernel chooses is given up when its socket is shut down."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ws", "unix"])
+@pytest.mark.parametrize("how", [socket.SHUT_RD, socket.SHUT_RDWR])
+def test_a_listening_socket_that_another_process_shuts_down_is_bound_anew(kind, how, folder):
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+    with socket.socket(family) as given:
+        given.bind(f"{folder}/s" if kind == "unix" else ("127.0.0.1", 0 if kind == "ws" else free_port()))
+        given.listen(16)
+        address = given.getsockname()
+        listen = f"unix://{folder}/s" if kind == "unix" else f"{kind}://127.0.0.1:{address[1]}"
+        config = {"routes": {"e": {"listen": listen, "endpoint": "sim://echo"}}}
+        with Activated(config, [given]) as gateway:
+            upgrade(address[1]) if kind == "ws" else echo(address, family)
+            before = cpu(gateway.pid)
+            given.shutdown(how)
+            lost = until(lambda: gateway.events("listener waiting"), 5, "a line that says so")[0]
+            assert "EINVAL" in lost["error"] and "shut down" in lost["error"], lost
+            assert not ask(gateway)["healthy"]
+            until(lambda: len(gateway.events("listening")) == 2, 10, "the address again")
+            assert ask(gateway)["healthy"]
+            upgrade(address[1]) if kind == "ws" else echo(address, family)
+            # Again: after a longer pause, and without a line or a turn in between.
+            with contextlib.suppress(OSError):  # it is another socket by now, where this one could not listen again
+                given.shutdown(how)
+            time.sleep(0.3)
+            assert cpu(gateway.pid) - before < 0.5
+
+
+def test_a_socket_that_is_shut_down_again_and_again_is_bound_more_and_more_seldom(folder):
+    with socket.socket() as given:
+        given.bind(("127.0.0.1", free_port()))
+        given.listen(16)
+        config = {"routes": {"e": {"listen": f"tcp://127.0.0.1:{given.getsockname()[1]}", "endpoint": "sim://echo"}}}
+        with Activated(config, [given]) as gateway:
+            pauses = []
+            for turn in range(3):
+                given.shutdown(socket.SHUT_RDWR)
+                line = until(lambda: gateway.events("listener waiting")[turn:], 5, "a loss")[0]
+                pauses.append(line["retry"])
+                until(lambda: len(gateway.events("listening")) == turn + 2, 10, "the address again")
+            assert pauses == [1, 2, 4], pauses
+
+
+# --- few descriptors, little memory --------------------------------------------------------------------------------
+
+
+HALF_HEAD = b"GET / HTTP/1.1\r\nHost: here\r\n"
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
+
+
+def flood(port, addresses, each, first=HALF_HEAD):
+    """Connections from loopback addresses that begin and say no more."""
+    clients = []
+    for number in range(each):
+        for last in range(addresses):
+            client = socket.socket()
+            client.settimeout(5)
+            with contextlib.suppress(OSError):
+                client.bind((f"127.0.1.{last + 1}", 0))
+                client.connect(("127.0.0.1", port))
+                client.sendall(first)
+                clients.append(client)
+    return clients
+
+
+def port_of(gateway, route):
+    line = next(e for e in gateway.events("listening") if e["route"] == route)
+    return int(line["listen"].rsplit(":", 1)[1].rstrip("/"))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("limits"))
+
+
+def few(authority):
+    chain, key = authority.issue("gw.test", "DNS:gw.test")
+    return {
+        "defaults": {"tls": {"certificate": str(chain), "key": str(key)}},
+        "routes": {
+            "web": {"listen": "ws://127.0.0.1:0", "endpoint": "sim://echo"},
+            "safe": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo"},
+            "raw": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo", "clients": {"max": 10}},
+            "program": {"listen": "tcp://127.0.0.1:0", "endpoint": "exec:/bin/cat"},
+        },
+    }
+
+
+@pytest.mark.parametrize("first, route", [(HALF_HEAD, "web"), (HALF_HELLO, "safe")])
+def test_half_open_handshakes_leave_descriptors_to_everybody_else(authority, first, route):
+    with Gateway(few(authority), prefix=limited(nofile=300), stopping=False) as gateway:
+        crowd = flood(port_of(gateway, route), 7, 100, first)
+        try:
+            began = time.monotonic()
+            assert ask(gateway)["healthy"]
+            assert time.monotonic() - began < 1
+            served = []
+            for _ in range(10):
+                client = socket.create_connection(("127.0.0.1", port_of(gateway, "raw")), 5)
+                client.sendall(b"hello")
+                assert client.recv(10) == b"hello"
+                served.append(client)
+            echo(("127.0.0.1", port_of(gateway, "program")))
+            counts = ask(gateway, "status")["handshakes"]
+            assert counts["unfinished"] <= counts["most"] < 150, counts
+            assert counts["refused"] >= 100, counts
+            # One of another address gets in although there are as many as may be.
+            if route == "web":
+                upgrade(port_of(gateway, "web"))
+            for client in served:
+                client.close()
+        finally:
+            for client in crowd:
+                client.close()
+
+
+def upgrade(port):
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        client.sendall(
+            HALF_HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 101"), "no upgrade"
+
+
+def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(authority):
+    config = few(authority)
+    config["routes"]["raw"] = {"listen": "tcp://127.0.0.1:0", "link": "per-client", "endpoint": "sim://echo"}
+    with Gateway(config, prefix=limited(nofile=300), stopping=False) as gateway:
+        crowd = flood(port_of(gateway, "raw"), 7, 60, b"x")
+        try:
+            assert ask(gateway)["healthy"]
+            echo(("127.0.0.1", port_of(gateway, "program")))
+            upgrade(port_of(gateway, "web"))
+            status = ask(gateway, "status")
+            raw = next(r for r in status["routes"] if r["route"] == "raw")
+            assert len(raw["clients"]) > 150 and raw["totals"]["ended"]["full"] > 50, raw["totals"]
+        finally:
+            for client in crowd:
+                client.close()
+
+
+def test_a_memory_limit_bounds_handshakes(authority):
+    """Of address space, as a test can limit that everywhere; and a number of the configuration."""
+    limit = 1 << 30
+    with Gateway(few(authority), prefix=limited(**{"as": limit}), stopping=False) as gateway:
+        assert ask(gateway, "status")["handshakes"]["most"] < 8000
+    config = {**few(authority), "limits": {"handshakes": 200}}
+    with Gateway(config, stopping=False) as gateway:
+        crowd = flood(port_of(gateway, "safe"), 40, 20, HALF_HELLO)
+        try:
+            counts = ask(gateway, "status")["handshakes"]
+            assert counts["most"] == 200 and counts["unfinished"] <= 200 and counts["refused"] >= 100, counts
+            # Each address keeps its share.
+            lines = [e for e in gateway.events("session ended") if "limits.handshakes" in e.get("error", "")]
+            assert lines, "no line says why"
+        finally:
+            for client in crowd:
+                client.close()
+
+
+@contextlib.contextmanager
+def memory_cgroup(limit):
+    """A prefix that runs a process with so much memory, where a cgroup can be made."""
+    for base, file in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+        folder = pathlib.Path(base) / f"bw-test-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            if not (folder / file).exists():
+                folder.rmdir()
+                continue
+            try:
+                (folder / file).write_text(str(limit))
+                yield ["/bin/sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
+            finally:
+                until(lambda: not (folder / "cgroup.procs").read_text(), 5, "the cgroup to be empty")
+                folder.rmdir()
+            return
+    pytest.skip("no cgroup of memory can be made here")
+
+
+@pytest.mark.root
+def test_four_thousand_half_open_handshakes_fit_into_a_cgroup_of_120_mb(authority):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 5000:
+        pytest.skip("takes 5,000 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with memory_cgroup(120_000_000) as prefix, Gateway(few(authority), prefix=prefix, stopping=False) as gateway:
+            crowd = flood(port_of(gateway, "safe"), 40, 100, HALF_HELLO)
+            try:
+                assert len(crowd) == 4000
+                began = time.monotonic()
+                assert ask(gateway)["healthy"]
+                assert time.monotonic() - began < 1
+                counts = ask(gateway, "status")["handshakes"]
+                assert 100 < counts["most"] < 450 and counts["unfinished"] <= counts["most"], counts
+                echo(("127.0.0.1", port_of(gateway, "raw")))
+                upgrade(port_of(gateway, "web"))
+            finally:
+                for client in crowd:
+                    client.close()
+            assert gateway.process.poll() is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_check_says_what_clients_can_cost(authority, tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"version": 1, **few(authority)}))
+    said = subprocess.run(
+        [*limited(nofile=300), binary(), "check", str(path)], capture_output=True, text=True, timeout=20).stdout
+    most, each, total = map(int, re.search(
+        r"# handshakes: at most (\d+) unfinished at a time, (\d+) KiB each: at most (\d+) MiB", said).groups())
+    assert most < 150 and total == most * each >> 10
+    assert re.search(r"# memory: at most \d+ MiB for clients of all routes", said)
+
+
+# --- memory returns ------------------------------------------------------------------------------------------------
+
+
+def anonymous(gateway):
+    """KiB."""
+    text = pathlib.Path(f"/proc/{gateway.pid}/smaps_rollup").read_text()
+    return int(re.search(r"^Pss_Anon: +(\d+)", text, re.M)[1])
+
+
+def wave(port, count):
+    import ssl
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    clients = [context.wrap_socket(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(count)]
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.waits
+def test_memory_returns_after_a_wave_of_clients(authority):
+    config = few(authority)
+    config["routes"]["safe"].update({"link": "per-client", "clients": {"max": 5000}})
+    config["limits"] = {"handshakes-per-address": 1000}
+    with Gateway(config, stopping=False) as gateway:
+        port = port_of(gateway, "safe")
+        wave(port, 200)
+        until(lambda: not ask(gateway, "status")["routes"][2]["clients"], 20, "they have gone")
+        before = anonymous(gateway)
+        wave(port, 1200)
+        after = anonymous(gateway)
+        limit = before + max(before // 10, 4096)
+        assert after > limit, f"{before} KiB before the wave, {after} after it: too small to see anything"
+        until(lambda: anonymous(gateway) <= limit, 60, f"memory as before: {before}, {after}, {anonymous(gateway)} KiB")
+        gateway.falls_asleep(3)

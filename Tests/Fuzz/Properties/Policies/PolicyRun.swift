@@ -1,0 +1,652 @@
+// One input at work: a route's group of sessions with its link, hub and device, on a clock turned by hand, and the model beside it.
+// The fuzzer's bytes say which policies hold and what happens next; README.md says what is checked.
+
+import Glibc
+import StreamBroker
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+final class PolicyRun {
+  private let rig: PollerRig
+  private let world: PolicyWorld
+  private(set) var route: Config.Route
+  let isShared: Bool
+  private let isLine: Bool
+  private var connector: PlayedConnector!
+  private(set) var group: SessionGroup!
+  private var links: [LinkModel] = []
+  /// By their place, which a byte of the input names.
+  private(set) var clients: [ClientModel?] = Array(repeating: nil, count: 8)
+  /// Whose sessions are not over; and all that ever were, whose streams may linger.
+  private var everybody: [ClientModel] = []
+  private var past: [ClientModel] = []
+  private var streams: [PlayedStream] = []
+  private var lastNumber: UInt64 = 0
+
+  /// The first rule that did not hold.
+  private(set) var broken: String?
+  private(set) var step = 1
+  private(set) var isReloading = false
+  private(set) var reloadedIn = 0
+  private(set) var isStopping = false
+  private var hasStopped = false
+  private var pen: UInt64?
+  private var placesAreWanted = false
+  var now: UInt64 { rig.now }
+  var deviceIsFullSince: UInt64?
+  private var heldUpSince: UInt64?
+  private var heldUpAt = 0
+
+  // What has held since the beginning, and may still have consequences.
+  private(set) var closeWas = false
+  private var discardWas = false
+  private var flushWas = false
+  private(set) var leastDrain = Duration.seconds(3600)
+  private(set) var idleLimits: [Duration] = []
+
+  init(_ world: PolicyWorld, _ input: inout ArraySlice<UInt8>) {
+    self.world = world
+    rig = world.rig
+    let shape = input.popFirst() ?? 0
+    isShared = shape & 7 != 7
+    isLine = shape & 8 == 0
+    route = world.route
+    route.link = isShared ? .shared : .perClient
+    for key in 0..<PolicyKey.places {
+      let value = Int((input.popFirst() ?? 0) & 7)
+      if key < PolicyKey.varied.count { vary(key, value) }
+    }
+    noteSettings()
+    if PoliciesProperty.tells {
+      PoliciesProperty.tell(
+        "\(route.link) \(isLine ? "line" : "no line") \(route.clients) \(route.device) packets \(route.packets as Any)")
+    }
+    connector = isLine ? PlayedConnector(self) : PlayedOtherConnector(self)
+    if isShared { links.append(LinkModel(self)) }
+    // Unchecked: the run, the sink and all that tells are one thread's.
+    nonisolated(unsafe) let run = Weak(self)
+    let status = StatusSink([{ run.value?.hears($0) }])
+    group = SessionGroup(settings, on: rig.poller, status: status) { _ in }
+    if isShared {
+      links[0].link = group.sharedLink
+      links[0].hub = group.sharedLink?.hub
+      group.sharedLink?.jitter = { 0.5 }
+    }
+  }
+
+  private final class Weak {
+    weak var value: PolicyRun?
+    init(_ value: PolicyRun) { self.value = value }
+  }
+
+  private var settings: RouteSettings { RouteSettings(route, connector: connector) }
+
+  private func vary(_ key: Int, _ value: Int) {
+    if isShared || !PolicyKey.sharedOnly.contains(key) { PolicyKey.varied[key].vary(&route, value) }
+  }
+
+  private func noteSettings() {
+    closeWas = closeWas || route.device.absent == .close
+    discardWas = discardWas || route.device.absent == .discard
+    flushWas = flushWas || route.device.flush.atDisconnect
+    leastDrain = min(leastDrain, route.device.drain)
+    if let limit = route.clients.idleTimeout, !idleLimits.contains(limit) { idleLimits.append(limit) }
+  }
+
+  func fail(_ rule: String) { if broken == nil { broken = "step \(step): \(rule)" } }
+
+  /// Input that is not delivered need not be a fault.
+  var mayDropAnyInput: Bool { discardWas || flushWas || isStopping }
+
+  // MARK: - Steps
+
+  /// Whether there was one.
+  func play(_ input: inout ArraySlice<UInt8>) -> Bool {
+    guard let what = input.popFirst(), let how = input.popFirst() else { return false }
+    step += 1
+    if PoliciesProperty.tells { tell(Int(what), Int(how)) }
+    grantRights()
+    act(Int(what & 15), slot: Int(what >> 4 & 7), Int(how))
+    if what & 0x80 == 0 { turn() }
+    endStep()
+    if PoliciesProperty.tells { tellState() }
+    return broken == nil
+  }
+
+  private func act(_ what: Int, slot: Int, _ how: Int) {
+    let client = clients[slot].flatMap { $0.isOver ? nil : $0 }
+    switch what {
+    case 0: connect(slot, UInt8(how))
+    case 1, 2: if let client { send(client, how) }
+    case 3:
+      guard let stream = client?.stream else { break }
+      stream.room = how == 0 ? 0 : how >= 250 ? .max : stream.room == .max ? how : stream.room + how
+    case 4: if let client { leave(client, how) }
+    case 5, 6: if let link = link(slot) { say(link, how, times: what == 6 ? 4 : 1) }
+    case 7:
+      guard let device = link(slot)?.device else { break }
+      device.room = how == 0 ? 0 : how >= 250 ? .max : device.room == .max ? how : device.room + how
+    case 8: if let link = link(slot) { endDevice(link, how) }
+    case 9: answerOpening(how)
+    case 10, 11: pass(how)
+    case 12: reload(how)
+    case 13: if !isStopping { sendAway(client, how) }
+    case 14: touchLine(link(slot), how)
+    default:
+      if how < 64 {
+        connector.watch?.changed(how & 1 == 0 ? .appeared : .freed)
+      } else if how < 255 {
+        beCalm()
+      } else {
+        stop()
+      }
+    }
+  }
+
+  /// What is about to happen, for people: FUZZ_TELL=1.
+  private func tell(_ what: Int, _ how: Int) {
+    let slot = what >> 4 & 7
+    let name =
+      switch what & 15 {
+      case 0: "client \(slot) connects, kind \(how)"
+      case 1, 2: "client \(slot) sends \((how & 31) + 1) bytes, delimiters \(how >> 5)"
+      case 3: "client \(slot) has room: \(how)"
+      case 4: "client \(slot) \(["finishes", "finishes", "is reset", "takes no more"][how & 3])"
+      case 5, 6:
+        "the device says \((how & 31) + 1) bytes, delimiters \(how >> 5)\(what & 15 == 6 ? ", four times" : "")"
+      case 7: "the device has room: \(how)"
+      case 8: "the device \(["ends", "breaks", "takes no more", "hangs up"][how & 3])"
+      case 9: "the opening \(how & 7 == 7 ? "fails" : "succeeds, kind \(how >> 3 & 15)")"
+      case 10, 11: "\(Self.times[how & 15]) pass\(how & 0xF0 == 0xF0 ? ", all at once" : "")"
+      case 12 where how >> 3 < PolicyKey.varied.count: "reload: \(PolicyKey.varied[how >> 3].name), value \(how & 7)"
+      case 12: "reload: endpoint \(how % world.endpoints.count)"
+      case 13: "client \(slot) is sent away, kind \(how & 7)"
+      case 14: "the line answers \((how & 7) + 1) calls"
+      default: how < 64 ? "the node \(how & 1 == 0 ? "appears" : "is freed")" : how < 255 ? "quiet" : "the route stops"
+      }
+    PoliciesProperty.tell("\(step): \(name)\(what & 0x80 == 0 ? "" : "; no turn")")
+  }
+
+  private func tellState() {
+    for link in links {
+      guard let hub = link.hub else { continue }
+      PoliciesProperty.tell(
+        "     link \(link.link?.status.word ?? "") head \(hub.head) ring \(hub.ring?.oldest ?? hub.head) packets to \(link.lastEnd) "
+          + "\(hub.isPaused ? "paused " : "")the device has \(link.device?.left ?? 0)")
+      for session in hub.sessions {
+        PoliciesProperty.tell(
+          "     session \(session.number) at \(session.cursor) of \(session.pump.taken) kept \(session.pump.count) "
+            + "dropped \(session.dropped)\(session.takesOutput ? "" : " takes nothing")\(session.leaving.map { " leaving \($0.word)" } ?? "")"
+        )
+      }
+    }
+  }
+
+  private func link(_ slot: Int) -> LinkModel? { isShared ? links[0] : clients[slot]?.link }
+
+  private func connect(_ slot: Int, _ kind: UInt8) {
+    guard clients[slot]?.isOver ?? true, !isStopping else { return }
+    let link: LinkModel
+    if isShared {
+      link = links[0]
+      link.followCuts()
+    } else {
+      link = LinkModel(self)
+      links.append(link)
+    }
+    lastNumber += 1
+    let starts = link.hub.map { link.starts(hub: $0) } ?? 0...0
+    var label = Arrival.Label(
+      address: nil, listener: "tcp://127.0.0.1:1", role: kind & 1 == 0 ? .writer : .monitor)
+    label.isRawTCP = true
+    let client = ClientModel(
+      self, link, number: lastNumber, slot: slot, kind: kind, starts: starts,
+      banner: route.clients.banner == nil ? [] : Array("hello a local client".utf8))
+    clients[slot] = client
+    everybody.append(client)
+    streams.append(client.stream)
+    connector.link = link
+    grantRights()
+    group.take(client.stream, label, preface: [], lastNumber)
+    if let own = group.links[lastNumber] { (link.link, link.hub) = (own, own.hub) }
+    _ = client.meet()
+    noteCompany()
+    if isShared, route.clients.writers == .one, route.clients.takeover == .newest, client.role == .writer,
+      !client.isOver, client.session?.hub.pen !== client.session
+    {
+      fail("the newest client does not get the writer role")
+    }
+  }
+
+  private func noteCompany() {
+    let present = everybody.filter { !$0.isOver }
+    if present.count > 1 { for client in present { client.hadCompany = true } }
+  }
+
+  /// Bytes of a kind nobody else sends; delimiters where the fuzzer wants them.
+  private func send(_ client: ClientModel, _ how: Int) {
+    guard !client.stream.hasEnded, !client.stream.isBroken, client.stream.content.count < 1 << 16 else { return }
+    for _ in 0..<(how & 31) + 1 {
+      let place = client.stream.content.count
+      client.stream.content.append(0x80 | UInt8(client.slot << 4) | Self.mix(place) & 15)
+    }
+    Self.delimit(&client.stream.content, how)
+    client.stream.arrived()
+  }
+
+  private func say(_ link: LinkModel, _ how: Int, times: Int) {
+    guard let device = link.device, !device.isClosed, !device.hasEnded, device.readFailure == nil else { return }
+    guard device.content.count < 1 << 16 else { return }
+    for _ in 0..<times {
+      for _ in 0..<(how & 31) + 1 { device.content.append(0x80 | Self.mix(device.content.count + link.head)) }
+      Self.delimit(&device.content, how)
+    }
+    device.arrived()
+  }
+
+  private static func mix(_ place: Int) -> UInt8 { UInt8(truncatingIfNeeded: (place &* 0x9E37_79B1) >> 16) & 127 }
+
+  private static func delimit(_ content: inout [UInt8], _ how: Int) {
+    if how & 64 != 0 { content += [13] }
+    if how & 128 != 0 { content += [10, 10] }
+    if how & 32 != 0 { content += [10] }
+  }
+
+  /// It finishes sending, or is reset, or only takes no more.
+  private func leave(_ client: ClientModel, _ how: Int) {
+    switch how & 3 {
+    case 0, 1: client.finishes()
+    case 2:
+      client.stream.readFailure = SystemError("read", ECONNRESET)
+      client.stream.writeFailure = SystemError("write", EPIPE)
+    default: client.stream.writeFailure = SystemError("write", how & 4 == 0 ? EPIPE : ECONNRESET)
+    }
+  }
+
+  private func endDevice(_ link: LinkModel, _ how: Int) {
+    guard let device = link.device else { return }
+    switch how & 3 {
+    case 0: device.hasEnded = true
+    case 1: device.readFailure = device.readFailure ?? SystemError("read", EIO)
+    case 2: device.writeFailure = SystemError("write", EIO)
+    default:
+      device.hasEnded = true
+      device.writeFailure = SystemError("write", EPIPE)
+    }
+    device.arrived()
+  }
+
+  private func answerOpening(_ how: Int) {
+    guard let opening = connector.openings.first(where: { !$0.isOver }) else { return }
+    connector.openings.removeAll { $0 === opening || $0.isOver }
+    if how & 7 == 7 { return opening.answer(.failure(OpenFailure("open x", SystemError("open", ENOENT)))) }
+    let device = PlayedStream(
+      PlayedStream.Kind(rawValue: UInt8(how >> 3 & 15) | (isLine ? 20 : 0)), line: isLine ? PlayedLine() : nil,
+      account: opening.link)
+    streams.append(device)
+    opening.link.opened(device, route.device.onOpen)
+    opening.answer(.success(device))
+  }
+
+  /// Other policies: a key and a value of one.
+  private func reload(_ how: Int) {
+    guard !isStopping else { return }
+    let key = how >> 3
+    if key < PolicyKey.varied.count {
+      vary(key, how & 7)
+    } else {
+      route.endpoint = world.endpoints[how % world.endpoints.count]
+    }
+    noteSettings()
+    for client in clients { client?.upPacket.mayEnd() }
+    if route.clients.slow == .dropOldest { for client in everybody { client.mayLose = true } }
+    isReloading = true
+    reloadedIn = step
+    grantRights()
+    group.update(settings)
+    for link in links { link.followReload() }
+    isReloading = false
+    grantRights()
+  }
+
+  /// What a route does with clients, beside taking them.
+  private func sendAway(_ client: ClientModel?, _ how: Int) {
+    switch how & 7 {
+    case 0, 1, 2:
+      guard let client else { return }
+      let word: Ending.Word = how & 7 == 0 ? .kicked : how & 7 == 1 ? .replaced : .denied
+      client.told = word
+      if word == .denied {
+        group.endForbidden { _ in true }
+        client.told = nil
+      } else {
+        group.end(client.number, Ending(word))
+      }
+    case 3:
+      for client in everybody { client.told = .denied }
+      group.endForbidden { $0.role == .writer }
+      for client in everybody where !client.isOver { client.told = nil }
+    case 4: group.freePlaceOfHalfClosed()
+    default:
+      placesAreWanted.toggle()
+      group.placesAreWanted = placesAreWanted
+    }
+  }
+
+  private func touchLine(_ link: LinkModel?, _ how: Int) {
+    guard let line = link?.device?.line else { return }
+    if how & 128 != 0 { line.unsentCount = how & 63 }
+    for _ in 0..<(how & 7) + 1 { line.answer() }
+  }
+
+  private func stop() {
+    guard !isStopping else { return }
+    isStopping = true
+    group.stop(Ending(.shutdown)) { [weak self] in self?.hasStopped = true }
+  }
+
+  // MARK: - The lane
+
+  /// Whether anything happened.
+  @discardableResult
+  private func turn() -> Bool {
+    var isBusy = false
+    var place = 0
+    while place < streams.count {
+      if streams[place].isClosed {
+        streams.swapAt(place, streams.count - 1)
+        streams.removeLast()
+        continue
+      }
+      if streams[place].poll() { isBusy = true }
+      place += 1
+    }
+    if rig.poller.hasAgain {
+      rig.poller.runAgain()
+      isBusy = true
+    }
+    rig.poller.timers.fireDue()
+    return isBusy
+  }
+
+  private static let times: [Duration] = [
+    .milliseconds(1), .milliseconds(5), .milliseconds(10), .milliseconds(20), .milliseconds(50), .milliseconds(100),
+    .milliseconds(250), .milliseconds(500), .seconds(1), .seconds(2), .seconds(5), .seconds(10), .seconds(30),
+    .milliseconds(40), .milliseconds(60), .seconds(3),
+  ]
+
+  private func pass(_ how: Int) { pass(Self.times[how & 15], late: how & 0xF0 == 0xF0) }
+
+  /// From deadline to deadline, as a lane does; or all at once, as one that is late.
+  private func pass(_ time: Duration, late: Bool = false) {
+    let end = now + time.nanoseconds
+    var left = late ? 0 : 200
+    while left > 0, let next = rig.poller.timers.nextMoment, next <= end, broken == nil {
+      left -= 1
+      rig.now = max(now, next)
+      turn()
+      lookWhoHoldsUp(isLate: false)
+    }
+    rig.now = end
+    turn()
+    lookWhoHoldsUp(isLate: true)
+  }
+
+  /// Nobody waits longer than 50 ms for another client, unless that is the policy; with the ticks of looking 70.
+  private func lookWhoHoldsUp(isLate: Bool) {
+    let isHeldUp = isShared && isOutputHeldUp
+    if !isHeldUp {
+      heldUpSince = nil
+    } else if isLate || heldUpSince == nil || heldUpAt != links[0].head {
+      heldUpSince = now
+      heldUpAt = links[0].head
+    } else if let heldUpSince, now - heldUpSince > 70_000_000 {
+      fail("a client that takes all waits for others since \((now - heldUpSince) / 1_000_000) ms")
+    }
+  }
+
+  private var isOutputHeldUp: Bool {
+    guard route.clients.slow != .block, let device = links[0].device, device.left > 0, !device.isClosed,
+      let hub = links[0].hub, hub.endpoint === device, hub.isPaused
+    else { return false }
+    return everybody.contains { $0.waitsForMore }
+  }
+
+  // MARK: - What must hold behind each step
+
+  private func grantRights() {
+    for case let client? in clients where !client.isOver && client.role == .writer {
+      switch route.clients.writers {
+      case .all: client.mayWrite()
+      case .one: if client.number == pen || !isShared { client.mayWrite() }
+      case .none: break
+      }
+    }
+  }
+
+  private func endStep() {
+    for link in links {
+      link.settlePen()
+      if let hub = link.hub { link.look(hub) }
+    }
+    if isShared, let hub = links[0].hub, route.clients.writers == .one, hub.pen == nil,
+      let heir = hub.sessions.first(where: {
+        $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil
+      }), !isStopping
+    {
+      fail("nobody has the writer role, though session \(heir.number) could")
+    }
+  }
+
+  private func hears(_ event: StatusEvent) {
+    switch event {
+    case .sessionEnded(_, let number, _, let report):
+      guard let client = everybody.first(where: { $0.number == number }) else {
+        return fail("a session ends that never was")
+      }
+      client.ended(report)
+      everybody.removeAll { $0 === client }
+      past.append(client)
+      sessionsHaveEnded.insert(number)
+      if isShared, let hub = links[0].hub, hub.sessions.isEmpty {
+        // What is kept for the next one begins here.
+        links[0].mustFrom = links[0].available
+        if route.device.flush.atDisconnect { links[0].unheardIsDropped() }
+      }
+    case .writerChanged(_, let from, let to): penMoves(from, to)
+    case .link(_, _, let status, _):
+      if status == .closed || status == .draining { links[0].unheardIsDropped() }
+    default: break
+    }
+  }
+  private var sessionsHaveEnded: Set<UInt64> = []
+
+  private func penMoves(_ from: UInt64?, _ to: UInt64?) {
+    if from != pen { fail("the writer role comes from \(from ?? 0), who does not have it") }
+    pen = to
+    guard let to else { return }
+    guard let client = everybody.first(where: { $0.number == to }), client.role == .writer else {
+      return fail("the writer role goes to \(to), which may not write")
+    }
+    client.mayWrite()
+    guard let from, let holder = everybody.first(where: { $0.number == from }), !isReloading else { return }
+    // From one that is there still: it has finished, or another may take over.
+    if holder.stream.hasEnded || holder.stream.isBroken { return }
+    if holder.session?.leaving != nil || holder.session?.isOver == true { return }
+    switch route.clients.takeover {
+    case .refuse: fail("the writer role is taken from \(from)")
+    case .newest: if to != lastNumber { fail("the writer role goes to \(to), which is not the newest") }
+    case .idle(let pause):
+      if now - holder.activeAt < pause.nanoseconds && holder.wroteAt + pause.nanoseconds > now {
+        fail("the writer role is taken from \(from), which was not idle for so long")
+      }
+    }
+  }
+
+  // MARK: - Quiet
+
+  /// Everybody takes what comes, the device answers: then nothing is left that could be delivered.
+  private func beCalm() {
+    for stream in streams where !stream.isClosed { stream.room = .max }
+    settleDown()
+    for _ in 0..<3 {
+      pass(.seconds(1))
+      settleDown()
+    }
+    for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
+      guard let device = link.device, !device.isBroken, link.link?.status == .open else { continue }
+      if device.left > 0, link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsUnheard == true {
+        fail("the device has \(device.left) bytes more, and nobody reads them")
+      }
+      link.followCuts()
+      if link.packets?.idle != nil, link.lastEnd != link.head, !device.hasEnded {
+        fail("a packet is not over after seconds of silence")
+      }
+      for client in everybody where client.link === link { client.mustBeServed() }
+    }
+  }
+
+  private func settleDown() {
+    for _ in 0..<5000 {  // a byte each, where packets are that short
+      var isBusy = turn()
+      for link in links {
+        guard let line = link.device?.line, line.isAsked else { continue }
+        line.answer()
+        isBusy = true
+      }
+      if !isBusy || broken != nil { return }
+    }
+    fail("the lane does not come to rest")
+  }
+
+  /// All finish, and the route stops: each session has ended once, and nothing is left.
+  func conclude() {
+    step += 1
+    if PoliciesProperty.tells { PoliciesProperty.tell("\(step): the end: quiet, all finish, the route stops") }
+    grantRights()
+    for _ in 0..<4 where broken == nil {
+      while connector.openings.contains(where: { !$0.isOver }), broken == nil { answerOpening(0) }
+      beCalm()
+      connector.watch?.changed(.appeared)
+    }
+    endStep()
+    step += 1
+    for client in everybody { client.finishes() }
+    for link in links where !isShared { link.device?.hasEnded = true }
+    for _ in 0..<5 where broken == nil && !everybody.isEmpty {
+      pass(.seconds(30))
+      settleDown()
+    }
+    if let left = everybody.first, broken == nil { fail("client \(left.number) has finished, and does not end") }
+    endStep()
+    stop()
+    settleDown()
+    for _ in 0..<3 where broken == nil && !hasStopped {
+      pass(.seconds(10))
+      settleDown()
+    }
+    if !hasStopped && broken == nil {
+      group.cutOff(Ending(.shutdown))
+      settleDown()
+      pass(.seconds(10))
+      if !hasStopped { fail("the route has not stopped") }
+    }
+    if broken == nil, UInt64(sessionsHaveEnded.count) != lastNumber {
+      fail("\(sessionsHaveEnded.count) of \(lastNumber) sessions have ended")
+    }
+  }
+
+  /// Lets go of everything, so that the next input begins anew.
+  func end() {
+    for stream in streams {
+      stream.line?.forget()
+      stream.close()
+    }
+    for client in everybody { client.stream.close() }
+    rig.restart()
+  }
+
+  // MARK: - The endpoint
+
+  fileprivate var linkToOpen: LinkModel { connector.link ?? links[0] }
+}
+
+/// What all inputs share.
+final class PolicyWorld {
+  let rig: PollerRig
+  let route: Config.Route
+  let endpoints: [EndpointURL]
+
+  init() throws(Broken) {
+    rig = try PollerRig()
+    var routes: [Config.Route] = []
+    for endpoint in ["tty:///dev/a?baud=9600", "tty:///dev/a?baud=115200", "tty:///dev/b?baud=9600"] {
+      let text = "routes: { x: { listen: 'tcp://127.0.0.1:0', endpoint: '\(endpoint)' } }\n"
+      guard let config = try? ConfigFile.read(Array(text.utf8), broker: Gateway.broker) else {
+        throw Broken("the fuzzer's own configuration is wrong")
+      }
+      routes += config.routes
+    }
+    route = routes[0]
+    endpoints = routes.map(\.endpoint)
+  }
+}
+
+/// Each opening waits for the fuzzer.
+class PlayedConnector: Connector, @unchecked Sendable {  // one thread's
+  class var scheme: String { "played" }
+  class var isLine: Bool { true }
+  private unowned let run: PolicyRun
+  var link: LinkModel?
+  var openings: [PlayedOpening] = []
+  weak var watch: PlayedWatch?
+
+  init(_ run: PolicyRun) { self.run = run }
+  required init(_ url: EndpointURL) { fatalError("made by its run only") }
+
+  func watch(
+    on poller: Poller, after cause: SystemError?, _ changed: @escaping (DeviceNews) -> Void
+  ) -> (any DeviceWatch)? {
+    let watch = PlayedWatch(changed)
+    self.watch = watch
+    return watch
+  }
+
+  func open(
+    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    let opening = PlayedOpening(run.linkToOpen, done)
+    openings.append(opening)
+    return opening
+  }
+}
+
+final class PlayedOtherConnector: PlayedConnector, @unchecked Sendable {
+  override class var isLine: Bool { false }
+}
+
+final class PlayedOpening: Opening {
+  let link: LinkModel
+  private(set) var isOver = false
+  private let done: (Result<any ByteStream, OpenFailure>) -> Void
+
+  init(_ link: LinkModel, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void) {
+    self.link = link
+    self.done = done
+  }
+
+  func answer(_ result: Result<any ByteStream, OpenFailure>) {
+    isOver = true
+    done(result)
+  }
+
+  func cancel() { isOver = true }
+}
+
+final class PlayedWatch: DeviceWatch {
+  private var tell: ((DeviceNews) -> Void)?
+  init(_ changed: @escaping (DeviceNews) -> Void) { tell = changed }
+  func changed(_ news: DeviceNews) { tell?(news) }
+  func cancel() { tell = nil }
+}

@@ -1,0 +1,203 @@
+// Sessions whose certificate lets them in no longer: revoked, of an authority that is gone, or expired while they are here.
+
+import Glibc
+import StreamBroker
+import StreamTestKit
+import Synchronization
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+@testable import StreamTLS
+
+@Suite("A client certificate", .timeLimit(.minutes(1)))
+struct ClientTrustTests {
+  private let rig: GuestRig
+  private let ada: TestAuthority.Issued
+  private let bob: TestAuthority.Issued
+
+  init() throws {
+    rig = try GuestRig()
+    ada = try rig.authority.issue(.init("ada"))
+    bob = try rig.authority.issue(.init("bob"))
+    try revoke([])
+  }
+
+  /// Exchanges the list, as a program that makes one does.
+  private func revoke(_ users: [TestAuthority.Issued]) throws {
+    try rig.folder.write("new.pem", rig.authority.revocationList(of: [7] + users.map(\.serial)))
+    try #require(rename(rig.folder / "new.pem", rig.folder / "crl.pem") == 0)
+  }
+
+  private var tls: String { "client-ca: '\(rig.folder / "ca.pem")', crl: '\(rig.folder / "crl.pem")'" }
+
+  private func connect(_ story: Story, _ user: TestAuthority.Issued) throws -> TLSFarEnd {
+    var manner = try rig.manner()
+    (manner.certificate, manner.key) = (user.certificate, user.key)
+    let client = try rig.connectTLS(story.address(), manner)
+    try client.send([1])
+    #expect(try client.receive(exactly: 1) == [1])
+    return client
+  }
+
+  private static let limit: UInt64 = 5_000_000_000
+
+  @Test("that is revoked while its client is here ends the session within 5 s, and no other", arguments: [true, false])
+  func revoked(isShared: Bool) async throws {
+    let suite = self
+    let config = try rig.config(
+      "tls://127.0.0.1:0", tls: tls, endpoint: isShared ? "sim://echo" : "exec:/bin/cat",
+      route: isShared ? "" : "link: per-client")
+    try await withRoute(config) { story, _ in
+      let (one, other) = (try suite.connect(story, suite.ada), try suite.connect(story, suite.bob))
+      try suite.revoke([suite.ada])
+      let began = monotonicNanoseconds()
+      let reports = try story.reports(atLeast: 1)
+      #expect(monotonicNanoseconds() - began < Self.limit)
+      #expect(reports.count == 1 && reports[0].ending.word == .denied)
+      #expect("\(reports[0].ending.cause!)" == "the client's certificate (CN=ada) is revoked")
+      if isShared { while try one.receive() != [] {} }
+      try other.send([2])
+      while try other.receive(exactly: 1) != [2] {}
+      one.drop()
+      other.close()
+    }
+  }
+
+  @Test("of an authority that is gone ends the session")
+  func otherAuthority() async throws {
+    let suite = self
+    try await withRoute(rig.config("tls://127.0.0.1:0", tls: "client-ca: '\(rig.folder / "ca.pem")'")) { story, _ in
+      let client = try suite.connect(story, suite.ada)
+      try suite.rig.folder.write("ca.pem", TestAuthority("Else").pem)
+      #expect(try story.reports(atLeast: 1)[0].ending.word == .denied)
+      client.close()
+    }
+  }
+
+  @Test("is looked at again when its client gets a place that it had to wait for")
+  func queued() async throws {
+    let suite = self
+    let config = try rig.config(
+      "tls://127.0.0.1:0", tls: tls, route: "clients: { max: 1, when-full: queue, notices: off }")
+    try await withRoute(config) { story, route in
+      let first = try suite.connect(story, suite.bob)
+      var manner = try suite.rig.manner()
+      (manner.certificate, manner.key) = (suite.ada.certificate, suite.ada.key)
+      let second = try suite.rig.connectTLS(story.address(), manner)
+      let limit = monotonicNanoseconds() + 10_000_000_000
+      while try ask(route, { $0.queue.count }) == 0 { try #require(monotonicNanoseconds() < limit) }
+      try suite.revoke([suite.ada])
+      _ = try story.wait { $0.contains { if case .certificatesRenewed = $0 { true } else { false } } ? true : nil }
+      first.close()
+      let reports = try story.reports(atLeast: 2)
+      #expect(reports.map(\.ending.word) == [.clientLeft, .denied])
+      second.close()
+    }
+  }
+
+  @Test("that expires ends the session then, by the wall clock, and not before")
+  func expires() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    let story = Story()
+    let (chain, trust, settings) = try handshake()
+    var wall = chain.lastSecond - 100_000
+    let route = RouteSettings(try routeConfig(endpoint: "sim://echo"), connector: ScriptedConnector())
+    let group = SessionGroup(route, on: poller, status: story.sink, wallTime: { wall }) { _ in }
+    var label = Arrival.Label(address: nil, listener: "tls://127.0.0.1:1")
+    label.shown = ShownToTLS(settings, hasCertificate: true, shown: (chain, trust))
+    group.take(ScriptedStream(), label, preface: [], 1)
+    group.take(ScriptedStream(), Arrival.Label(address: nil, listener: "tls://127.0.0.1:1"), preface: [], 2)
+    func pass(_ seconds: Int, onTheWall wallSeconds: Int? = nil) {
+      clock.advance(by: .seconds(seconds))
+      wall += wallSeconds ?? seconds
+      poller.timers.fireDue()
+    }
+    for _ in 0..<27 { pass(3600) }
+    #expect(story.reports.isEmpty)
+    pass(2800)
+    #expect(wall == chain.lastSecond && story.reports.isEmpty)  // the last second is valid still
+    pass(1)
+    let ended = story.reports.map(\.ending)
+    #expect(ended.map(\.word) == [.denied])
+    #expect("\(ended[0].cause!)" == "the client's certificate (CN=ada) has expired")
+    #expect(group.sessions.map(\.number) == [2])
+    // A clock that is set is noticed within the hour.
+    wall = chain.lastSecond - 100_000
+    group.take(ScriptedStream(), label, preface: [], 3)
+    pass(3600, onTheWall: 200_000)
+    #expect(story.reports.count == 2 && group.sessions.map(\.number) == [2])
+    // Who comes with one that has just expired goes at once.
+    group.take(ScriptedStream(), label, preface: [], 4)
+    pass(1)
+    #expect(story.reports.count == 3)
+    group.cutOff(Ending(.shutdown))
+  }
+
+  /// What a server keeps of ada.
+  private func handshake() throws -> (TLSClientChain, TLSTrust, TLSServerSettings) {
+    var settings = TLSServerSettings(
+      identities: [TLSIdentity(certificate: rig.folder / "server.pem", key: rig.folder / "server.key")])
+    settings.clientAuth = .required
+    settings.clientCA = rig.folder / "ca.pem"
+    var wishes = TLSClientSettings()
+    wishes.ca = rig.folder / "ca.pem"
+    let files = try rig.authority.write("ada", .init("ada"), to: rig.folder)
+    wishes.identity = TLSIdentity(certificate: files.certificate, key: files.key)
+    let (near, far) = try FarEnd.pair()
+    let one = try near.take()
+    let other = try far.take()
+    let server = try TLSHandshake(try TLSServerContext(settings), over: one.raw)
+    let client = try TLSHandshake(try TLSClientContext(wishes), to: "gw.test", over: other.raw)
+    var isOver = false
+    for _ in 0..<10 where !isOver {
+      _ = try client.advance()
+      isOver = try server.advance() == .finished
+    }
+    let shown = try #require(server.takeSession().facts.shown)
+    return (shown.chain, shown.trust, settings)
+  }
+
+  @Test("file that is broken is reported once, whatever number of listeners show it and however often it changes")
+  func reportedOnce() async throws {
+    let suite = self
+    let text = """
+      tls: { certificate: '\(rig.folder / "server.pem")', key: '\(rig.folder / "server.key")' }
+      routes: { x: { listen: ['tls://127.0.0.1:0', 'tls://127.0.0.1:0', 'wss://127.0.0.1:0/x'], endpoint: 'sim://echo' } }
+
+      """
+    let config = try #require(try ConfigFile.read(Array(text.utf8)).routes.first)
+    try await withReception(config) { story, route, reception in
+      _ = try story.address(of: "x", 2)
+      func count(_ isMeant: (StatusEvent) -> Bool) -> Int { story.all.count(where: isMeant) }
+      func refusals() -> Int { count { if case .certificatesRefused = $0 { true } else { false } } }
+      /// Until all three have met the fault, or none has one.
+      func wait(forFault isFaulty: Bool) throws {
+        let limit = monotonicNanoseconds() + 10_000_000_000
+        while try ask(reception, { $0.faultyListeners }) != (isFaulty ? 3 : 0) {
+          try #require(monotonicNanoseconds() < limit)
+          usleep(5000)
+        }
+      }
+      for round in 1...2 {
+        for piece in 1...2 {
+          try suite.rig.folder.write("server.pem", String(repeating: "nothing\n", count: piece))
+          try wait(forFault: true)
+        }
+        #expect(refusals() == round)
+        try ask(reception) { $0.renewCertificates() }
+        let good = try suite.rig.authority.issue(.init("gw.test", names: "DNS:gw.test"))
+        try suite.rig.folder.write("server.key", good.key)
+        try suite.rig.folder.write("server.pem", good.certificate)
+        try wait(forFault: false)
+      }
+      #expect(refusals() == 2)
+    }
+  }
+}
+
+extension Reception {
+  /// How many listeners want files that are of no use.
+  fileprivate var faultyListeners: Int { entrances.values.count { !$0.certificates.faults.isEmpty } }
+}

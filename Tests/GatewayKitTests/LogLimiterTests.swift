@@ -1,0 +1,467 @@
+// What becomes a line and what is counted instead, on a clock that the test moves.
+
+import Glibc
+import StreamBroker
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A log limiter")
+struct LogLimiterTests {
+  /// A limiter, its clock, and what it wrote: event, and fields as "key=value".
+  private struct Rig {
+    var limiter: LogLimiter
+    var now: UInt64 = 1_000_000_000_000
+    private(set) var lines: [String] = []
+    private(set) var times: [timespec?] = []
+    private var number: UInt64 = 0
+
+    init(_ repeats: Config.Log.Repeats = .summary) { limiter = LogLimiter(repeats) }
+
+    mutating func take(_ event: StatusEvent) {
+      var (lines, times) = ([String](), [timespec?]())
+      limiter.take(event, timespec(tv_sec: Int(now / 1_000_000_000), tv_nsec: 0), at: now) { line, time in
+        lines.append(Self.text(line))
+        times.append(time)
+      }
+      self.lines += lines
+      self.times += times
+    }
+
+    mutating func wait(_ length: Duration) {
+      now += length.nanoseconds
+      var (lines, times) = ([String](), [timespec?]())
+      limiter.advance(to: now) { line, time in
+        lines.append(Self.text(line))
+        times.append(time)
+      }
+      self.lines += lines
+      self.times += times
+    }
+
+    mutating func set(_ repeats: Config.Log.Repeats) {
+      var lines = [String]()
+      limiter.set(repeats) { line, _ in lines.append(Self.text(line)) }
+      self.lines += lines
+    }
+
+    /// What was written since this was asked last.
+    mutating func news() -> [String] {
+      defer { lines = [] }
+      return lines
+    }
+
+    static func text(_ line: LogLine) -> String {
+      let fields = line.fields.map { key, value in
+        switch value {
+        case .text(let text): " \(key)=\(text)"
+        case .number(let number): " \(key)=\(number)"
+        case .seconds(let nanoseconds): " \(key)=\(Seconds(nanoseconds: nanoseconds))"
+        }
+      }
+      return "\(line.level) \(line.event)" + fields.joined()
+    }
+
+    // Sessions.
+
+    mutating func refuse(_ address: String = "192.0.2.1", _ word: Ending.Word = .denied, route: String = "x") {
+      number += 1
+      take(.sessionEnded(route: route, number: number, label(address), SessionReport(ending: Ending(word))))
+    }
+
+    mutating func refuse(report: SessionReport) {
+      number += 1
+      take(.sessionEnded(route: "x", number: number, label("192.0.2.1"), report))
+    }
+
+    mutating func open(ownLink: Bool = true, tls: String? = nil) -> UInt64 {
+      number += 1
+      var label = label("192.0.2.1")
+      label.hasOwnLink = ownLink
+      label.tls = tls
+      take(.sessionOpened(route: "x", number: number, label))
+      return number
+    }
+
+    mutating func end(_ number: UInt64, _ word: Ending.Word = .clientLeft, ownLink: Bool = true, tls: String? = nil) {
+      var label = label("192.0.2.1")
+      label.hasOwnLink = ownLink
+      label.tls = tls
+      let report = SessionReport(ending: Ending(word), wasOpened: true)
+      take(.sessionEnded(route: "x", number: number, label, report))
+    }
+
+    private func label(_ address: String) -> Arrival.Label {
+      Arrival.Label(address: SocketAddress(numeric: address, port: 50_000), listener: "tcp://192.0.2.100:4001")
+    }
+
+    // Devices.
+
+    mutating func fail(_ error: Int32 = ENOENT, route: String = "x") {
+      take(.link(route: route, endpoint: "tty:///dev/x", .opening, retry: nil))
+      let failure = OpenFailure("open", SystemError("open", error))
+      take(.link(route: route, endpoint: "tty:///dev/x", .waiting(.openFailed(failure)), retry: .seconds(30)))
+      lines.removeAll { $0.hasPrefix("debug") }
+    }
+
+    mutating func link(_ status: LinkStatus) {
+      take(.link(route: "x", endpoint: "tty:///dev/x", status, retry: nil))
+    }
+  }
+
+  // MARK: - Connections without a place
+
+  @Test("writes ten refusals of an address in a second, and counts the rest by reason")
+  func oneAddress() {
+    var rig = Rig()
+    for _ in 0..<40 { rig.refuse() }
+    for _ in 0..<5 { rig.refuse("192.0.2.1", .full) }
+    #expect(rig.news().count == 10)
+    rig.wait(.milliseconds(999))
+    #expect(rig.news().isEmpty)
+    rig.wait(.milliseconds(1))
+    #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=35 denied=30 full=5"])
+    #expect(rig.limiter.due == nil)
+  }
+
+  @Test("counts clients that are refused for their first bytes as refused, though they had a session")
+  func firstBytes() {
+    var rig = Rig()
+    for _ in 0..<40 { rig.refuse(report: SessionReport(ending: Ending(.denied, HTTPRequestFault()), wasOpened: true)) }
+    #expect(rig.news().count == 10)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=30 denied=30"])
+  }
+
+  @Test("writes a line for each of ten, and for the next ten a second later")
+  func within() {
+    var rig = Rig()
+    for _ in 0..<3 {
+      for _ in 0..<10 { rig.refuse() }
+      #expect(rig.news().count == 10)
+      rig.wait(.seconds(1))
+      #expect(rig.news().isEmpty)
+    }
+  }
+
+  @Test("writes one line a second while an address goes on, and each again after a second within the limit")
+  func goesOn() {
+    var rig = Rig()
+    for _ in 0..<50 { rig.refuse() }
+    #expect(rig.news().count == 10)
+    for _ in 0..<3 {
+      rig.wait(.seconds(1))
+      for _ in 0..<50 { rig.refuse() }
+      #expect(rig.news().count == 1)
+    }
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=50 denied=50"])
+    for _ in 0..<5 { rig.refuse() }
+    #expect(rig.news().isEmpty, "this second still belongs to the limit")
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=5 denied=5"])
+    rig.refuse()
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("forgets a limit after a pause")
+  func pause() {
+    var rig = Rig()
+    for _ in 0..<50 { rig.refuse() }
+    rig.wait(.seconds(1))
+    _ = rig.news()
+    rig.wait(.seconds(5))
+    rig.refuse()
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("does not let one address use up the lines of others")
+  func others() {
+    var rig = Rig()
+    for _ in 0..<5000 { rig.refuse("192.0.2.1") }
+    for _ in 0..<5 { rig.refuse("192.0.2.2") }
+    #expect(rig.news().count == 15)
+  }
+
+  @Test("writes a hundred of all addresses in a second, and counts the rest by reason")
+  func allAddresses() {
+    var rig = Rig()
+    for number in 0..<250 {
+      rig.refuse("10.0.\(number / 200).\(number % 200)", number % 5 == 0 ? .protocolError : .full)
+    }
+    #expect(rig.news().count == 100)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served route=x count=150 full=120 protocol-error=30"])
+    for _ in 0..<3 { rig.refuse("10.9.9.9") }
+    #expect(rig.news().isEmpty)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served route=x client=10.9.9.9 count=3 denied=3"])
+    rig.refuse("10.9.9.9")
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("comes back to lines for others while one address alone goes on")
+  func oneStays() {
+    var rig = Rig()
+    for number in 0..<250 { rig.refuse("10.0.0.\(number)") }
+    for _ in 0..<4 {
+      rig.wait(.seconds(1))
+      for _ in 0..<500 { rig.refuse("10.0.0.1") }
+    }
+    _ = rig.news()
+    rig.refuse("10.0.0.2")
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("takes an IPv6 network of 64 bits for one address, and names no route and client when there were several")
+  func network() {
+    var rig = Rig()
+    for number in 1...20 { rig.refuse("2001:db8::\(number)") }
+    #expect(rig.news().count == 10)
+    for _ in 0..<20 { rig.refuse("192.0.2.1", route: "y") }
+    rig.wait(.seconds(1))
+    #expect(rig.news().last == "info connections not served count=20 denied=20")
+    for number in 1...20 { rig.refuse("2001:db8:1::\(number)") }
+    rig.wait(.seconds(1))
+    #expect(rig.news().last == "info connections not served route=x client=2001:db8:1::/64 count=10 denied=10")
+  }
+
+  @Test("remembers few addresses, however many come")
+  func memory() {
+    var rig = Rig()
+    for round in 0..<5 {
+      for number in 0..<20_000 { rig.refuse("10.\(round).\(number / 200).\(number % 200)") }
+      #expect(rig.limiter.rememberedAddresses <= 256)
+      rig.wait(.seconds(1))
+    }
+    rig.wait(.seconds(2))
+    #expect(rig.limiter.rememberedAddresses == 0 && rig.limiter.due == nil)
+  }
+
+  @Test("has each of five thousand refusals in a line or in a count")
+  func complete() {
+    var rig = Rig()
+    for number in 0..<5000 {
+      rig.refuse("10.0.0.\(number % 30)")
+      if number % 100 == 0 { rig.wait(.milliseconds(170)) }
+    }
+    rig.wait(.seconds(1))
+    let lines = rig.news()
+    let counts: [Int] = lines.compactMap { line in line.firstMatch(of: /count=(\d+)/).flatMap { Int($0.1) } }
+    let counted = counts.reduce(0, +)
+    let written = lines.count { $0.contains(" session ended") }
+    #expect(written + counted == 5000)
+    #expect(lines.count < 200)
+  }
+
+  // MARK: - Sessions
+
+  @Test("writes a thousand ends of sessions in a second, and counts the rest by ending")
+  func ends() {
+    var rig = Rig()
+    for number in 1...1500 { rig.end(UInt64(number), number % 2 == 0 ? .clientLost : .clientLeft) }
+    #expect(rig.news().count == 1000)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info sessions ended route=x count=500 client-left=250 client-lost=250"])
+    rig.end(1501)
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("says at what level the worst of what it counted would have been")
+  func level() {
+    var rig = Rig()
+    for number in 1...1000 { rig.end(UInt64(number)) }
+    rig.end(1001, .internal)
+    _ = rig.news()
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["error sessions ended route=x count=1 internal=1"])
+  }
+
+  @Test("does not count ends of sessions among refusals, nor the other way round")
+  func apart() {
+    var rig = Rig()
+    for _ in 0..<500 { rig.refuse() }
+    for number in 10_000..<10_999 { rig.end(UInt64(number)) }
+    #expect(rig.news().count == 10 + 999)
+  }
+
+  @Test("writes the opening line of a session with a link of its own once it is 1 s old, with the time when it opened")
+  func opening() throws {
+    var rig = Rig()
+    let opened = rig.now
+    let number = rig.open()
+    #expect(rig.limiter.due == opened + 1_000_000_000)
+    rig.wait(.milliseconds(999))
+    #expect(rig.news().isEmpty)
+    rig.wait(.milliseconds(1))
+    #expect(rig.times.last??.tv_sec == Int(opened / 1_000_000_000))
+    let place = "route=x client=192.0.2.1:50000 listen=tcp://192.0.2.100:4001"
+    #expect(rig.news() == ["info session opened session=\(number) \(place)"])
+    rig.end(number)
+    #expect(try #require(rig.news().first).contains("listen=") == false)
+    #expect(rig.limiter.due == nil)
+  }
+
+  @Test("writes no opening line for a session that is over before, and says in its end line what that would have said")
+  func shortSession() throws {
+    var rig = Rig()
+    let number = rig.open(tls: "TLS 1.3")
+    rig.wait(.milliseconds(500))
+    rig.end(number, tls: "TLS 1.3")
+    let line = try #require(rig.news().first)
+    #expect(
+      line.contains("session ended") && line.contains(" listen=tcp://192.0.2.100:4001 ")
+        && line.contains(" tls=TLS 1.3 "))
+    rig.wait(.seconds(5))
+    #expect(rig.news().isEmpty && rig.limiter.due == nil)
+  }
+
+  @Test("writes opening lines in their order, whichever of the sessions end before")
+  func order() {
+    var rig = Rig()
+    var numbers: [UInt64] = []
+    for _ in 0..<3000 {
+      numbers.append(rig.open())
+      rig.now += 100_000
+    }
+    for number in numbers where number % 3 != 0 { rig.end(number) }
+    _ = rig.news()
+    rig.wait(.seconds(2))
+    let opened: [UInt64] = rig.news().compactMap { line in
+      line.firstMatch(of: /session opened session=(\d+)/).flatMap { UInt64($0.1) }
+    }
+    let left: [UInt64] = numbers.filter { $0 % 3 == 0 }
+    #expect(opened == left)
+  }
+
+  @Test("writes opening lines at once when very many would have to wait")
+  func manyOpen() {
+    var rig = Rig()
+    for _ in 0..<LogLimiter.mostHeld { _ = rig.open() }
+    #expect(rig.news().isEmpty)
+    _ = rig.open()
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("writes the opening line of a session on a shared link at once, up to a thousand in a second")
+  func sharedLink() {
+    var rig = Rig()
+    for _ in 0..<1200 { _ = rig.open(ownLink: false) }
+    #expect(rig.news().count == 1000)
+    rig.take(.writerChanged(route: "x", from: 1, to: 2))
+    rig.link(.open)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info lines left out route=x count=202 link-open=1 session-opened=200 writer-changed=1"])
+  }
+
+  // MARK: - Absent devices
+
+  @Test("writes once that a device is absent, again when the reason changes, and then hourly with the count")
+  func absent() {
+    var rig = Rig()
+    rig.fail()
+    #expect(rig.news().count == 1)
+    for _ in 0..<119 {
+      rig.wait(.seconds(30))
+      rig.fail()
+    }
+    #expect(rig.news().isEmpty)
+    rig.wait(.seconds(30))
+    rig.fail()
+    let error = "error=open: No such file or directory (ENOENT)"
+    #expect(rig.news() == ["warning link waiting route=x endpoint=tty:///dev/x retry=30.000 \(error) count=120"])
+    rig.fail(EACCES)
+    #expect(rig.news().count == 1)
+    rig.fail(EACCES)
+    #expect(rig.news().isEmpty)
+    rig.fail(ENOENT)
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("writes a day of absence in 25 lines")
+  func day() {
+    var rig = Rig()
+    for _ in 0...(24 * 120) {
+      rig.fail()
+      rig.wait(.seconds(30))
+    }
+    #expect(rig.news().count == 25)
+  }
+
+  @Test("begins anew when the device was open, and tells the routes apart")
+  func back() {
+    var rig = Rig()
+    rig.fail()
+    rig.fail(route: "y")
+    #expect(rig.news().count == 2)
+    rig.link(.open)
+    rig.link(.waiting(.lost(nil)))
+    rig.fail()
+    rig.fail(route: "y")
+    let words = rig.news().map { String($0.split(separator: " ")[2]) }
+    #expect(words == ["open", "lost", "waiting"])
+  }
+
+  @Test("leaves out that a link closes which never was open")
+  func closes() {
+    var rig = Rig()
+    rig.fail()
+    _ = rig.news()
+    for _ in 0..<10 {
+      rig.link(.closed)
+      rig.fail()
+    }
+    #expect(rig.news().isEmpty)
+    rig.link(.open)
+    rig.link(.closed)
+    #expect(rig.news().count == 2)
+  }
+
+  @Test("forgets the absence of a route that has stopped")
+  func stopped() {
+    var rig = Rig()
+    rig.fail()
+    rig.take(.routeStopped("x"))
+    rig.fail()
+    #expect(rig.news().count == 3)
+  }
+
+  // MARK: - All
+
+  @Test("writes each line with 'repeats: all'")
+  func all() {
+    var rig = Rig(.all)
+    for _ in 0..<300 { rig.refuse() }
+    for number in 1...1500 { rig.end(UInt64(number)) }
+    _ = rig.open()
+    for _ in 0..<3 { rig.fail() }
+    #expect(rig.news().count == 300 + 1500 + 1 + 3)
+    #expect(rig.limiter.due == nil)
+  }
+
+  @Test("writes what waits before another configuration holds")
+  func changed() {
+    var rig = Rig()
+    _ = rig.open()
+    for _ in 0..<12 { rig.refuse() }
+    _ = rig.news()
+    rig.set(.summary)
+    #expect(rig.news().isEmpty)
+    rig.set(.all)
+    let lines = rig.news()
+    #expect(lines.count == 2)
+    #expect(lines[0].contains("session opened"))
+    #expect(lines[1].contains("count=2 denied=2"))
+    rig.refuse()
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("lets an event below the level that is logged through only where it needs it")
+  func needs() {
+    #expect(LogLimiter.needs(.link(route: "x", endpoint: "y", .open, retry: nil)))
+    #expect(LogLimiter.needs(.routeStopped("x")))
+    #expect(!LogLimiter.needs(.link(route: "x", endpoint: "y", .closed, retry: nil)))
+    #expect(!LogLimiter.needs(.stopping))
+  }
+}

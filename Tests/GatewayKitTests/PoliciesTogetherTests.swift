@@ -1,0 +1,148 @@
+// Policies that are right each by itself, where they meet. Each of these was found by the fuzzer of policies (Tests/Fuzz).
+
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("Policies that meet", .timeLimit(.minutes(1)))
+struct PoliciesTogetherTests {
+  private func says(_ text: String) -> ScriptedStream.Step { .bytes(Array(text.utf8)) }
+  private func text(_ client: ScriptedStream) -> String { String(decoding: client.written, as: UTF8.self) }
+
+  @Test(
+    "begin a new packet after a beginning that nobody heard was flushed",
+    arguments: [(Config.Device.Flush.disconnect, Duration.zero, true), (.both, .seconds(5), false)])
+  func flushedBeginning(flush: Config.Device.Flush, linger: Duration, isAlwaysOpen: Bool) throws {
+    let rig = try LinkRig(packets: .lines) {
+      $0.open = isAlwaysOpen ? .always : .onDemand
+      $0.linger = linger
+      $0.flush = flush
+    }
+    if isAlwaysOpen { rig.link.start() }
+    let first = ScriptedStream(takesAll: true)
+    let session = rig.join(first)
+    let device = ScriptedStream()
+    rig.openings[0].succeed(device)
+    device.willRead(says("login: "))
+    rig.wakeReader(device)
+    rig.link.hub.end(session, Ending(.clientLeft))
+    let clients = [ScriptedStream(takesAll: true), ScriptedStream(takesAll: true)]
+    for (client, words) in zip(clients, ["x", "hello\n"]) {
+      rig.join(client)
+      device.willRead(says(words))
+      rig.wakeReader(device)
+    }
+    #expect(clients.map(text) == ["xhello\n", "xhello\n"] && text(first) == "")
+  }
+
+  @Test(
+    "drop nothing for a client that takes no more, in the middle of a packet or before one",
+    arguments: [Config.Listen.Role.writer, .monitor], [0, 3])
+  func brokenWhileBehind(role: Config.Listen.Role, taken: Int) throws {
+    let rig = try HubRig(slow: .dropOldest, packets: Config.Packets(idle: nil, max: 10, delimiter: nil))
+    let client = ScriptedStream(writes: taken == 0 ? [] : [.moved(taken)])
+    let session = rig.join(client, role: role)
+    let healthy = ScriptedStream(takesAll: true)
+    let other = rig.join(healthy)
+    let device = ScriptedStream(reads: [.moved(100_000)])
+    rig.hub.attach(device)
+    rig.wakeReader(device)
+    rig.advance(by: .milliseconds(60))
+    for _ in 0..<20 { rig.wakeReader(device) }
+    #expect(session.droppedAsSlow > 0 && session.isBehind)
+    // Its own end is not read yet: the session goes on.
+    client.willWrite(.failed(SystemError("write", 32)))
+    rig.wakeWriter(client)
+    let (head, dropped) = (rig.hub.head, session.dropped)
+    #expect(!session.takesOutput && UInt64(session.down) + dropped == head)
+    for _ in 0..<100 { rig.wakeReader(device) }
+    #expect(session.dropped == dropped && rig.ending(of: session) == nil)
+    #expect(rig.hub.head > head + 1000 && healthy.written == pattern(0..<healthy.written.count))
+    #expect(UInt64(healthy.written.count) == other.down && healthy.written.count % 10 == 0)
+  }
+
+  @Test("read on when what filled the ring was flushed behind the last client", arguments: [true, false])
+  func flushedFullRing(hasLine: Bool) throws {
+    let rig = try LinkRig {
+      $0.open = .always
+      $0.flush = .disconnect
+    }
+    rig.link.start()
+    let session = rig.join(ScriptedStream())
+    let device = ScriptedStream(reads: [.moved(1000)])
+    let line = ScriptedLine()
+    if hasLine { device.serialLine = line }
+    rig.openings[0].succeed(device)
+    rig.wakeReader(device)
+    let other = rig.join(ScriptedStream())
+    for _ in 0..<5 { rig.wakeReader(device) }
+    #expect(device.readerWaits == [])
+    rig.link.hub.end(other, Ending(.kicked))
+    rig.link.hub.end(session, Ending(.kicked))
+    while line.asked > 0 { line.answer() }
+    let client = ScriptedStream(takesAll: true)
+    rig.join(client)
+    for _ in 0..<30 { rig.wakeReader(device) }
+    #expect(client.written.count > 700 && device.readerWaits == .readable)
+  }
+
+  @Test("never read without room, when a newcomer is slow after one that left in the middle of a packet")
+  func readWithoutRoom() throws {
+    let rig = try HubRig(
+      buffer: 32, dropsUnheard: false, packets: Config.Packets(idle: nil, max: 16, delimiter: nil))
+    let device = ScriptedStream(reads: [.moved(12), .moved(100)])  // a read without room is a precondition of it
+    rig.hub.attach(device)
+    let first = ScriptedStream(writes: [.moved(5)])
+    let session = rig.join(first)
+    for _ in 0..<5 { rig.wakeReader(device) }
+    rig.hub.end(session, Ending(.kicked))
+    for _ in 0..<5 { rig.wakeReader(device) }
+    let client = ScriptedStream()
+    rig.join(client)
+    for _ in 0..<5 { rig.wakeReader(device) }
+    client.willWrite(.moved(1000))
+    rig.wakeWriter(client)
+    #expect(client.written.count == 16 && client.written == Array(ScriptedStream.pattern(16..<32)))
+  }
+
+  @Test("still give the first to come what nobody heard, when a reload turns packets on")
+  func unheardBeforePackets() throws {
+    let rig = try HubRig(dropsUnheard: false)
+    let device = ScriptedStream(reads: [.moved(20)])
+    rig.hub.attach(device)
+    rig.wakeReader(device)
+    var policy = rig.hub.policy
+    policy.packets = .lines
+    rig.hub.update(policy)
+    let client = ScriptedStream(takesAll: true)
+    rig.join(client)
+    #expect(client.written == pattern(0..<20))
+  }
+
+  @Test("read what a client's stream holds when it has lost the writer role")
+  func hiddenBytes() throws {
+    let rig = try HubRig(writers: .one, takeover: .newest)
+    rig.hub.attach(ScriptedStream())
+    let first = ScriptedStream(reads: [.moved(64), .moved(6)])
+    let session = rig.join(first)
+    first.holdsBytes = true
+    rig.wakeReader(first)
+    #expect(session.pump.count == 64 && first.readerWaits == [])
+    rig.join(ScriptedStream())
+    rig.run { !rig.poller.hasAgain }
+    #expect(session.droppedWithoutPen == 6)
+  }
+
+  @Test("count input that was dropped as activity, whatever is kept")
+  func activity() throws {
+    let rig = try LinkRig { $0.absent = .discard }
+    let client = ScriptedStream(reads: [.moved(5)])
+    let session = rig.join(client)
+    let before = session.activity
+    rig.wakeReader(client)
+    rig.openings[0].fail()
+    #expect(session.pump.count == 0 && session.dropped == 5 && session.activity != before)
+  }
+}

@@ -1,0 +1,128 @@
+// When OpenSSL gets no memory: a connection fails, and nothing else. Each test runs in a process of its own, since OpenSSL's
+// allocator can be exchanged only before its first use.
+
+import ByteStreams
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import StreamTLS
+
+@Suite("Without memory", .timeLimit(.minutes(3)))
+struct MemoryTests {
+  @Test("a handshake of a server fails at whichever allocation it is, and the next one succeeds")
+  func server() async {
+    await #expect(processExitsWith: .success) {
+      let pair = try Handshakes()
+      var word: [TLSFailure] = []
+      for count in Handshakes.counts {
+        let (isOver, failure) = try pair.run(short: count, isServer: true)
+        if isOver { break }
+        if let failure, !word.contains(failure) { word.append(failure) }
+        try #require(count < Handshakes.most, "an allocation always fails")
+      }
+      #expect(word.first == .noMemory)  // that of SSL_new itself
+      #expect(try pair.run(short: .max, isServer: true).isOver)
+    }
+  }
+
+  @Test("a handshake of a client fails at whichever allocation it is, and the next one succeeds")
+  func client() async {
+    await #expect(processExitsWith: .success) {
+      let pair = try Handshakes()
+      for count in Handshakes.counts {
+        let (isOver, failure) = try pair.run(short: count, isServer: false)
+        if isOver { break }
+        #expect(count > 0 || failure == .noMemory)
+        try #require(count < Handshakes.most, "an allocation always fails")
+      }
+      #expect(try pair.run(short: .max, isServer: false).isOver)
+    }
+  }
+
+  @Test("a context is refused with a reason at whichever allocation it is")
+  func context() async {
+    await #expect(processExitsWith: .success) {
+      let pair = try Handshakes()
+      var count = 0
+      while true {
+        var isMade = false
+        let isShort = OpenSSLMemory.run(short: count) { isMade = (try? TLSServerContext(pair.settings)) != nil }
+        if isMade && !isShort { break }
+        count += 13  // each costs some milliseconds
+        try #require(count < 200_000, "an allocation always fails")
+      }
+    }
+  }
+}
+
+/// Both ends of one connection in this thread; one of them runs short.
+private struct Handshakes {
+  let settings: TLSServerSettings
+  /// Each of the first, where the connection is made, and some of the thousands behind them.
+  static let counts = Array(0..<200) + Array(stride(from: 200, through: most, by: 23))
+  static let most = 200 + 23 * 2000
+
+  private let rig: TLSRig
+  private let server: TLSServerContext
+  private let client: TLSClientContext
+
+  init() throws {
+    try #require(OpenSSLMemory.takeOver())
+    rig = try TLSRig()
+    try rig.folder.write("list.pem", rig.authority.revocationList(of: [7]))
+    var settings = rig.server
+    settings.clientAuth = .required
+    settings.clientCA = rig.folder / "ca.pem"
+    settings.crl = rig.folder / "list.pem"
+    self.settings = settings
+    server = try TLSServerContext(settings)
+    var wishes = TLSClientSettings()
+    wishes.ca = rig.folder / "ca.pem"
+    let ada = try rig.authority.write("ada", .init("ada"), to: rig.folder)
+    wishes.identity = TLSIdentity(certificate: ada.certificate, key: ada.key)
+    client = try TLSClientContext(wishes)
+    // OpenSSL makes some things once and for all, at their first use; one that fails then is not tried again.
+    try #require(try run(short: .max, isServer: true).isOver)
+    try #require(try run(short: .max, isServer: false).isOver)
+  }
+
+  /// Shakes hands with memory for so many allocations of one side. Whether that side came through without missing any; else why not.
+  func run(short count: Int, isServer: Bool) throws -> (isOver: Bool, failure: TLSFailure?) {
+    let (near, far) = try FarEnd.pair()
+    let one = try near.take()
+    let other = try far.take()
+    let (oneRaw, otherRaw) = (one.raw, other.raw)
+    var failure: TLSFailure?
+    var isDone = false
+    var left = count
+    // The side under test, in steps; between them the other side has all the memory it wants.
+    var handshakes: (short: TLSHandshake?, other: TLSHandshake)
+    handshakes.other =
+      isServer ? try TLSHandshake(client, to: "gw.test", over: otherRaw) : try TLSHandshake(server, over: otherRaw)
+    handshakes.short = nil
+    var isShort = false
+    for _ in 0..<12 where failure == nil && !isDone {
+      let before = OpenSSLMemory.count
+      isShort =
+        OpenSSLMemory.run(short: left) {
+          do throws(TLSFailure) {
+            if handshakes.short == nil {
+              handshakes.short =
+                isServer
+                ? try TLSHandshake(server, over: oneRaw) : try TLSHandshake(client, to: "gw.test", over: oneRaw)
+            }
+            guard let handshake = handshakes.short else { return }
+            isDone = try handshake.advance() == .finished
+            if isDone { _ = handshake.takeSession().facts.peer?.subject }
+          } catch {
+            failure = error
+          }
+        } || isShort
+      if left != .max { left -= min(left, OpenSSLMemory.count - before) }
+      _ = try? handshakes.other.advance()
+    }
+    _ = (one.raw, other.raw)  // open up to here
+    return (isDone && !isShort, failure)
+  }
+}
