@@ -299,6 +299,7 @@ final class ClientModel: StreamAccount {
     if banner.isEmpty { takesNoMore() } else { banner = [] }
   }
   func readsEnd(_ stream: PlayedStream) {}
+  func hangsUp(_ stream: PlayedStream) { takesNoMore() }
   func isFinished(_ stream: PlayedStream) {}
   func isClosed(_ stream: PlayedStream) {
     if !isOver, session?.isOver == false { fail("is closed before its session is over") }

@@ -214,6 +214,7 @@ final class LinkModel: StreamAccount {
 
   func isFull(_ stream: PlayedStream) { run.deviceIsFullSince = run.deviceIsFullSince ?? run.now }
   func readsEnd(_ stream: PlayedStream) { if stream === device { over() } }
+  func hangsUp(_ stream: PlayedStream) {}
   func hasFailed(_ stream: PlayedStream) {
     if stream === device, stream.readFailure != nil, stream.left == 0 { over() }
   }

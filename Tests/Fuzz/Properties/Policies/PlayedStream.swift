@@ -17,6 +17,8 @@ protocol StreamAccount: AnyObject {
   func hasFailed(_ stream: PlayedStream)
   /// A read found the far end's end.
   func readsEnd(_ stream: PlayedStream)
+  /// An event says that both directions are over.
+  func hangsUp(_ stream: PlayedStream)
   func isFinished(_ stream: PlayedStream)
   func isClosed(_ stream: PlayedStream)
 }
@@ -169,6 +171,7 @@ final class PlayedStream: ByteStream {
     }
     if hungUp && readEnded && reader.isEmpty && writer.isEmpty && !hangUpIsTold {
       hangUpIsTold = true
+      account.hangsUp(self)
       hasTold = tell(.endEncountered) || hasTold
     }
     return hasTold
