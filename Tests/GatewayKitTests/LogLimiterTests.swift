@@ -84,11 +84,14 @@ struct LogLimiterTests {
       return number
     }
 
-    mutating func end(_ number: UInt64, _ word: Ending.Word = .clientLeft, ownLink: Bool = true, tls: String? = nil) {
+    mutating func end(
+      _ number: UInt64, _ word: Ending.Word = .clientLeft, up: UInt64 = 1, after nanoseconds: UInt64 = 1_000_000,
+      ownLink: Bool = true, tls: String? = nil
+    ) {
       var label = label("192.0.2.1")
       label.hasOwnLink = ownLink
       label.tls = tls
-      let report = SessionReport(ending: Ending(word), wasOpened: true)
+      let report = SessionReport(ending: Ending(word), up: up, nanoseconds: nanoseconds, wasOpened: true)
       take(.sessionEnded(route: "x", number: number, label, report))
     }
 
@@ -177,7 +180,7 @@ struct LogLimiterTests {
   }
 
   @Test("does not let one address use up the lines of others")
-  func others() {
+  func apartFromOthers() {
     var rig = Rig()
     for _ in 0..<5000 { rig.refuse("192.0.2.1") }
     for _ in 0..<5 { rig.refuse("192.0.2.2") }
@@ -344,15 +347,39 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("writes the opening line of a session on a shared link at once, up to a thousand in a second")
+  @Test("writes opening lines on a shared link at once, and beyond a hundred in a second once the session is 1 s old")
   func sharedLink() {
     var rig = Rig()
-    for _ in 0..<1200 { _ = rig.open(ownLink: false) }
+    let numbers = (0..<120).map { _ in rig.open(ownLink: false) }
+    #expect(rig.news().count == 100)
+    rig.end(numbers[119], ownLink: false)
+    #expect(rig.news().first?.contains(" listen=tcp://192.0.2.100:4001 ") == true)
+    rig.wait(.seconds(1))
+    #expect(rig.news().count == 19)
+    _ = rig.open(ownLink: false)
+    #expect(rig.news().count == 1)
+  }
+
+  @Test("counts clients that come and go at once without a byte as not served, but nobody else")
+  func nothing() {
+    var rig = Rig()
+    for number in 1...30 { rig.end(UInt64(number), up: 0) }
+    #expect(rig.news().count == 10)
+    rig.end(31, .deviceLost, up: 0)
+    rig.end(32, .clientLost, up: 0, after: 1_000_000_000)
+    #expect(rig.news().count == 2)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=20 client-left=20"])
+  }
+
+  @Test("writes a thousand other lines that sessions cause in a second, and counts the rest")
+  func others() {
+    var rig = Rig()
+    for _ in 0..<1200 { rig.take(.writerChanged(route: "x", from: 1, to: 2)) }
     #expect(rig.news().count == 1000)
-    rig.take(.writerChanged(route: "x", from: 1, to: 2))
     rig.link(.open)
     rig.wait(.seconds(1))
-    #expect(rig.news() == ["info lines left out route=x count=202 link-open=1 session-opened=200 writer-changed=1"])
+    #expect(rig.news() == ["info lines left out route=x count=201 link-open=1 writer-changed=200"])
   }
 
   // MARK: - Absent devices

@@ -132,7 +132,7 @@ struct PoliciesTogetherTests {
     #expect(session.pump.count == 64 && first.readerWaits == [])
     rig.join(ScriptedStream())
     rig.run { !rig.poller.hasAgain }
-    #expect(session.droppedWithoutPen == 6)
+    #expect(session.dropped == 6)
   }
 
   @Test("count input that was dropped as activity, whatever is kept")

@@ -73,14 +73,19 @@ extension Hub {
 
   /// What he sends goes nowhere.
   func drainAway(_ session: Session) {
-    let before = session.pump.skimmed
-    defer { session.dropped &+= session.pump.skimmed &- before }
     do {
-      try session.pump.skim()
+      try skim(session)
       if session.pump.sourceEnded { settle(session) }
     } catch {
       pumpFailed(session, error)
     }
+  }
+
+  /// Reads what the client has sent and forgets it. Counts it before anything can end the session, which is reported with it.
+  func skim(_ session: Session) throws(Pump.Fault) {
+    let before = session.pump.skimmed
+    defer { session.dropped &+= session.pump.skimmed &- before }
+    try session.pump.skim()
   }
 
   /// Where that is the policy: once all have finished sending, what the endpoint has not taken of it is thrown away.

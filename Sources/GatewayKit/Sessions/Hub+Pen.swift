@@ -78,12 +78,7 @@ extension Hub {
         serve()
         if session.pump.sourceEnded { settle(session) }
       } else {
-        let before = session.pump.skimmed
-        defer {
-          session.dropped &+= session.pump.skimmed &- before
-          session.droppedWithoutPen &+= session.pump.skimmed &- before
-        }
-        try session.pump.skim()
+        try skim(session)
         hasNoInput(session)
       }
     } catch {

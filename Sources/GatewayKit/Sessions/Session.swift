@@ -42,8 +42,6 @@ final class Session: ByteStreamDelegate {
   // Up.
   /// What he sends goes to the endpoint; else it is read and dropped.
   var mayWrite = false
-  /// Bytes that were dropped because he may not write; a part of `dropped`.
-  var droppedWithoutPen: UInt64 = 0
   /// The last of all clients has finished sending, and nothing more is wanted of anybody.
   var isFlushed = false
   /// He broke off, or some of what he sent was given up: what his endpoint heard of him is not all.

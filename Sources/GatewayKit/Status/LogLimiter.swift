@@ -15,7 +15,9 @@ struct LogLimiter {
   static let mostRefusals = 100
   /// Lines a second about the ends of sessions, and as many about everything else that a session causes.
   static let mostEndings = 1000
-  /// A session of a per-client link has an opening line when it is this old.
+  /// Opening lines a second that are written at once. Beyond that, and for a per-client link, a session has one when it is
+  /// `openingAge` old: one that is over sooner has all of it in its end line.
+  static let mostOpenings = 100
   static let openingAge: UInt64 = 1_000_000_000
   /// A device that stays absent for the same reason is logged again after this time.
   static let absencePause: UInt64 = 3_600_000_000_000
@@ -30,6 +32,7 @@ struct LogLimiter {
   private var endings = Share("sessions ended")
   private var others = Share("lines left out")
   private var openings = Openings()
+  private var openedNow = 0
   /// By route; those whose last try to open failed.
   private var absences: [String: Absence] = [:]
 
@@ -54,18 +57,23 @@ struct LogLimiter {
     guard repeats == .summary else { return write(LogLine(event), time) }
     advance(to: now, write: write)
     switch event {
-    case .sessionOpened(_, let number, let label) where label.hasOwnLink && openings.count < Self.mostHeld:
-      openings.hold(number, event, time, until: now &+ Self.openingAge)
+    case .sessionOpened(_, let number, let label):
+      begin(at: now)
+      openedNow += 1
+      if (label.hasOwnLink || openedNow > Self.mostOpenings) && openings.count < Self.mostHeld {
+        openings.hold(number, event, time, until: now &+ Self.openingAge)
+      } else {
+        write(LogLine(event), time)
+      }
     case .sessionEnded(let route, let number, let label, let report):
       let isOpeningHeld = openings.drop(number)
-      // A client that is refused for its first bytes was let in, and was not served either.
-      if !report.wasOpened || report.ending.cause is any CountedRefusal {
-        return refused(event, route, label, report.ending.word.rawValue, time, at: now, write)
-      }
       begin(at: now)
-      let level = LogLine.level(of: event)
-      guard endings.admits(Self.mostEndings, report.ending.word.rawValue, level, of: route) else { return }
-      write(LogLine(route, number, label, report, saysOpening: isOpeningHeld), time)
+      let (word, level) = (report.ending.word.rawValue, LogLine.level(of: event))
+      let isAdmitted =
+        report.wasNotServed
+        ? refusals.admits(Refusals.Origin(label), word, level, of: route)
+        : endings.admits(Self.mostEndings, word, level, of: route)
+      if isAdmitted { write(LogLine(route, number, label, report, saysOpening: isOpeningHeld), time) }
     case .link(let route, let endpoint, let status, _):
       let verdict = heed(status, of: route, endpoint, at: now)
       if case .leaveOut = verdict { return }
@@ -74,8 +82,9 @@ struct LogLimiter {
       if case .again(let count) = verdict { line.add([("count", .number(count))]) }
       write(line, time)
     case .requestRefused(let label, let fault):
+      begin(at: now)
       let word = (fault as? any CountedRefusal)?.counter ?? "refused"
-      refused(event, "", label, word, time, at: now, write)
+      if refusals.admits(Refusals.Origin(label), word, LogLine.level(of: event), of: "") { write(LogLine(event), time) }
     case .routeStopped(let route):
       absences[route] = nil
       write(LogLine(event), time)
@@ -111,15 +120,7 @@ struct LogLimiter {
     if let line = refusals.close() { write(line, nil) }
     if let line = endings.close() { write(line, nil) }
     if let line = others.close() { write(line, nil) }
-  }
-
-  private mutating func refused(
-    _ event: StatusEvent, _ route: String, _ label: Arrival.Label, _ word: String, _ time: timespec,
-    at now: UInt64, _ write: Write
-  ) {
-    begin(at: now)
-    let origin = Refusals.Origin(label)
-    if refusals.admits(origin, word, LogLine.level(of: event), of: route) { write(LogLine(event), time) }
+    openedNow = 0
   }
 
   /// Lines that sessions cause beside their ends: a client that comes and goes on a shared link causes several.
@@ -337,11 +338,19 @@ private struct Openings {
   }
 }
 
+extension SessionReport {
+  /// It had no place, was refused for its first bytes, or came and went at once without any.
+  fileprivate var wasNotServed: Bool {
+    if !wasOpened || ending.cause is any CountedRefusal { return true }
+    let hasLeft = ending.word == .clientLeft || ending.word == .clientLost
+    return hasLeft && up == 0 && down == 0 && nanoseconds < LogLimiter.openingAge
+  }
+}
+
 extension StatusEvent {
   /// A word for it, and its route, where sessions cause it, so that clients decide how often it happens.
   fileprivate var causedBySession: (word: String, route: String)? {
     switch self {
-    case .sessionOpened(let route, _, _): ("session-opened", route)
     case .link(let route, _, let status, _): ("link-\(status.word)", route)
     case .writerChanged(let route, _, _): ("writer-changed", route)
     case .dropped(let route, _, _, _): ("session-drops", route)

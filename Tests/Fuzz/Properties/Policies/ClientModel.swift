@@ -42,6 +42,8 @@ final class ClientModel: StreamAccount {
   private var lastRead: Range<Int>?
   private var skimmed: UInt64 = 0
   private var rights: [(from: Int, to: Int)] = []
+  /// Another has the writer role since: what is read in the rest of that step is dropped.
+  private var lostPenIn: Int?
   private(set) var delivered = 0
   private var upNext = 0
   var upPacket = UpPacket()
@@ -114,7 +116,7 @@ final class ClientModel: StreamAccount {
     if link.packets != nil {
       if place + bytes.count > link.lastEnd && session.leaving == nil { fail("reads a packet that is not complete") }
       for inside in place + 1..<max(place + 1, place + bytes.count)
-      where inside > link.packetsFrom && link.isEnd(inside) {
+      where inside > max(link.packetsFrom, link.mayMergeBefore) && link.isEnd(inside) {
         return fail("reads two packets in one write")
       }
     }
@@ -177,6 +179,8 @@ final class ClientModel: StreamAccount {
       rights.append((run.step, run.step))
     }
   }
+
+  func losesPen() { if session?.isOver == false { lostPenIn = run.step } }
 
   func willRead(_ stream: PlayedStream, room: Int) {
     if room < stream.largestUnit { fail("a read has room for \(room) of \(stream.largestUnit)") }
@@ -357,7 +361,9 @@ final class ClientModel: StreamAccount {
     guard isShared, word == .clientLeft || word == .clientLost, !run.mayDropAnyInput, !run.closeWas, told == nil else {
       return false
     }
-    guard rights.count == 1, rights[0].from == joinedIn, rights[0].to >= reads.last?.step ?? 0 else { return false }
+    guard rights.count == 1, rights[0].from == joinedIn, rights[0].to >= reads.last?.step ?? 0,
+      reads.isEmpty || lostPenIn != reads.last?.step
+    else { return false }
     return run.now - max(finishedAt ?? upActiveAt, upActiveAt) < run.leastDrain.nanoseconds
   }
 }

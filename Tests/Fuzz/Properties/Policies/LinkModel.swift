@@ -18,6 +18,9 @@ final class LinkModel: StreamAccount {
   private var isEnd: [Bool] = [true]
   /// Where the last packet ends.
   private(set) var lastEnd = 0
+  /// Where packets end, oldest first; and up to where there were so many in the ring that two may count as one.
+  private var ends: [Int] = []
+  private(set) var mayMergeBefore = 0
   /// Before it there were other packets, or none.
   private(set) var packetsFrom = 0
   private var lastByteAt: UInt64 = 0
@@ -78,7 +81,16 @@ final class LinkModel: StreamAccount {
   private func end() {
     lastEnd = head
     isEnd[head] = true
+    ends.append(head)
   }
+
+  /// The hub keeps a bounded number of ends.
+  private func noteCrowd() {
+    let oldest = Int(hub?.ring?.oldest ?? 0)
+    guard ends.count > Self.fewestMerged, head - oldest > Self.fewestMerged else { return }
+    if ends[ends.count - Self.fewestMerged] >= oldest { mayMergeBefore = head }
+  }
+  private static let fewestMerged = PacketMarks.most * 3 / 4
 
   /// The hub has ended a packet without a delimiter: is there a reason?
   func followCuts() {
@@ -167,6 +179,7 @@ final class LinkModel: StreamAccount {
     // Nothing of this is for those whose end is under way.
     for case let client? in run.clients where client.session?.isOver == true { client.takesNoMore() }
     for byte in bytes { append(byte) }
+    noteCrowd()
     lastByteAt = run.now
   }
 

@@ -465,6 +465,7 @@ final class PolicyRun {
   private func penMoves(_ from: UInt64?, _ to: UInt64?) {
     if from != pen { fail("the writer role comes from \(from ?? 0), who does not have it") }
     pen = to
+    everybody.first { $0.number == from }?.losesPen()
     guard let to else { return }
     guard let client = everybody.first(where: { $0.number == to }), client.role == .writer else {
       return fail("the writer role goes to \(to), which may not write")
@@ -508,7 +509,7 @@ final class PolicyRun {
   }
 
   private func settleDown() {
-    for _ in 0..<5000 {  // a byte each, where packets are that short
+    for _ in 0..<200_000 {  // a byte each, where packets are that short
       var isBusy = turn()
       for link in links {
         guard let line = link.device?.line, line.isAsked else { continue }
