@@ -42,8 +42,8 @@ final class ClientModel: StreamAccount {
   private var lastRead: Range<Int>?
   private var skimmed: UInt64 = 0
   private var rights: [(from: Int, to: Int)] = []
-  /// Another has the writer role since: what is read in the rest of that step is dropped.
-  private var lostPenIn: Int?
+  /// It may not write since: what is read in the rest of that step is dropped.
+  private var lostRightIn: Int?
   private(set) var delivered = 0
   private var upNext = 0
   var upPacket = UpPacket()
@@ -180,7 +180,7 @@ final class ClientModel: StreamAccount {
     }
   }
 
-  func losesPen() { if session?.isOver == false { lostPenIn = run.step } }
+  func losesRight() { if session?.isOver == false { lostRightIn = run.step } }
 
   func willRead(_ stream: PlayedStream, room: Int) {
     if room < stream.largestUnit { fail("a read has room for \(room) of \(stream.largestUnit)") }
@@ -362,7 +362,7 @@ final class ClientModel: StreamAccount {
       return false
     }
     guard rights.count == 1, rights[0].from == joinedIn, rights[0].to >= reads.last?.step ?? 0,
-      reads.isEmpty || lostPenIn != reads.last?.step
+      reads.isEmpty || lostRightIn != reads.last?.step
     else { return false }
     return run.now - max(finishedAt ?? upActiveAt, upActiveAt) < run.leastDrain.nanoseconds
   }

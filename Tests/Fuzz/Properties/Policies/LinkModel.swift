@@ -162,8 +162,7 @@ final class LinkModel: StreamAccount {
     self.device = device
     deviceIsOver = false
     self.words = words[...]
-    writer = nil
-    for client in run.clients { client?.upPacket.restart() }
+    writer = nil  // a client's packet goes on where it was, but need not be whole here
   }
 
   func willRead(_ stream: PlayedStream, room: Int) {

@@ -308,6 +308,7 @@ final class PolicyRun {
     for link in links { link.followReload() }
     isReloading = false
     grantRights()
+    for client in everybody where !mayWrite(client) { client.losesRight() }
   }
 
   /// What a route does with clients, beside taking them.
@@ -416,12 +417,15 @@ final class PolicyRun {
   // MARK: - What must hold behind each step
 
   private func grantRights() {
-    for case let client? in clients where !client.isOver && client.role == .writer {
-      switch route.clients.writers {
-      case .all: client.mayWrite()
-      case .one: if client.number == pen || !isShared { client.mayWrite() }
-      case .none: break
-      }
+    for case let client? in clients where !client.isOver && mayWrite(client) { client.mayWrite() }
+  }
+
+  private func mayWrite(_ client: ClientModel) -> Bool {
+    guard client.role == .writer else { return false }
+    return switch route.clients.writers {
+    case .all: true
+    case .one: client.number == pen || !isShared
+    case .none: false
     }
   }
 
@@ -465,7 +469,7 @@ final class PolicyRun {
   private func penMoves(_ from: UInt64?, _ to: UInt64?) {
     if from != pen { fail("the writer role comes from \(from ?? 0), who does not have it") }
     pen = to
-    everybody.first { $0.number == from }?.losesPen()
+    everybody.first { $0.number == from }?.losesRight()
     guard let to else { return }
     guard let client = everybody.first(where: { $0.number == to }), client.role == .writer else {
       return fail("the writer role goes to \(to), which may not write")
