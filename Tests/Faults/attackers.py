@@ -162,10 +162,13 @@ class Attacker:
         while not self.is_over:
             if len(held) < 1000 and (client := self.connect(number=0)):
                 held.append(client)
-            ready = select.select(held[-100:], [], [], 0.002)[0]
-            for client in ready:  # refused
-                held.remove(client)
-                client.close()
+            for client in select.select(held[-100:], [], [], 0.002)[0]:
+                data = b""
+                with contextlib.suppress(OSError):
+                    data = client.recv(4096)
+                if not data or data.startswith(b"baudway: "):  # refused; else it hears what others are answered
+                    held.remove(client)
+                    client.close()
 
     def programs(self):
         """A program for each, of one address and then of many."""

@@ -139,6 +139,7 @@ extension Hub {
       clientFailed(session, fault.cause)
     case .sink:
       queue(session)
+      if session.client.holdsBytes { poller.again(session.client) }  // the turn has not read all that is inside
       endpointFailed(fault.cause)
     case .ourselves: end(session, Ending(.internal, fault.cause))
     }

@@ -166,7 +166,9 @@ extension Hub {
   /// What is for him: all that is there, or with packets those that are complete. One who leaves does not wait for the rest.
   func limit(for session: Session, _ ring: RingBuffer) -> UInt64 {
     guard let cutter else { return ring.head }
-    return session.leaving == nil ? cutter.end : max(cutter.end, session.leavesAt)
+    if session.leaving == nil { return cutter.end }
+    // What comes behind the beginning of a packet that it was given would not be the rest of it.
+    return session.cursor < session.leavesAt ? max(cutter.end, session.leavesAt) : session.cursor
   }
 
   // MARK: - The ring
