@@ -267,7 +267,7 @@ final class ClientModel: StreamAccount {
   func packetMayEnd(_ packets: Config.Packets) -> Bool {
     if !upPacket.mustStayWhole || isOver || finishedAt != nil || stream.isBroken { return true }
     return run.now - wroteAt >= (packets.idle ?? .seconds(1)).nanoseconds || (rights.last?.to ?? 0) < run.step
-      || run.step == run.reloadedIn
+      || run.step == lostRightIn || run.step == run.reloadedIn
   }
 
   private func checkRight(_ bytes: Range<Int>) {
