@@ -180,7 +180,7 @@ final class ClientModel: StreamAccount {
     }
   }
 
-  func losesRight() { if session?.isOver == false { lostRightIn = run.step } }
+  func losesRight() { if session?.isOver == false, rights.last?.to == run.step { lostRightIn = run.step } }
 
   func willRead(_ stream: PlayedStream, room: Int) {
     if room < stream.largestUnit { fail("a read has room for \(room) of \(stream.largestUnit)") }
