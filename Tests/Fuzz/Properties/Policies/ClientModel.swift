@@ -96,8 +96,7 @@ final class ClientModel: StreamAccount {
       return
     }
     // A line of ours for one that got nothing: why its session is over.
-    if isNoticed || received == 0 && run.closeWas && (session?.isOver ?? true) && bytes.starts(with: "baudway: ".utf8)
-    {
+    if isNoticed || received == 0 && run.closeWas && (session?.isOver ?? true) && bytes.starts(with: "baudway: ".utf8) {
       isNoticed = true
       return
     }
