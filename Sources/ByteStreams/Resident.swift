@@ -20,7 +20,7 @@ public struct Resident<Value: AnyObject>: Sendable {
     }
   }
 
-  // Unchecked: handed to the lane once.
+  // Unchecked: the box fills it while nobody else has it, and hands it to the lane, the only one to touch it from then on.
   private final class Parcel: @unchecked Sendable {
     var value: Value?
   }

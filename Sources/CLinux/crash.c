@@ -19,6 +19,7 @@ struct module {
   char name[32];
 };
 
+// Enough for the libraries of a release; an offset in one beyond them is "of no module".
 static struct module modules[24];
 static int module_count;
 static char build_id[2 * 32 + 1] = "unknown";
@@ -107,8 +108,8 @@ static const char *name_of(int number) {
   }
 }
 
-// What on the stack looks like a place in the program: with a fault in a library, that is who called it. Read by the kernel, since
-// the stack may be what is broken.
+// What on the stack looks like a place in the program: with a fault in a library, that is its caller. Read by the kernel, since
+// the stack may be what is broken. 16 KiB of it, and six places, which the line has room for.
 static void put_callers(struct line *line, uintptr_t stack) {
   uintptr_t words[256];
   struct iovec here = {words, sizeof words};

@@ -99,8 +99,6 @@ int linux_pidfd_end(int pidfd, int *status, int *signal) {
   return 1;
 }
 
-int linux_pidfd_kill(int pidfd, int signal) { return (int)syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0); }
-
 const char *linux_signal_name(int number) { return sigabbrev_np(number); }
 
 int linux_pipe(int ends[2]) {

@@ -38,7 +38,7 @@ final class GatewayCore {
   private(set) var isStopping = false
 
   var control: ControlServer?
-  /// Where it is found by those who can't read where that is.
+  /// The second socket, at an abstract address, for commands that can't read where `control` is; nil where a link leads there.
   var controlElsewhere: ControlServer?
   /// Where `control` is, or will be when its old address is free.
   var controlAddress: ControlAddress?
@@ -99,14 +99,14 @@ final class GatewayCore {
 
   /// So many clients have gone since the start.
   func haveLeft(_ count: UInt64) {
-    if heap.haveLeft(count) { lookAtHeap(after: count) }
+    if heap.haveLeft(count) { lookAtHeap() }
   }
 
-  private func lookAtHeap(after count: UInt64) {
+  private func lookAtHeap() {
     poller.timers.after(HeapPlan.interval) { [weak self] in
       guard let self, !isStopping else { return }
       switch heap.look() {
-      case .again: lookAtHeap(after: count)
+      case .again: lookAtHeap()
       case .trim: trimHeap()
       }
     }

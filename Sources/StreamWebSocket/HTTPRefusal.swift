@@ -84,20 +84,17 @@ public struct HTTPRefusal: Error, Equatable, Sendable {
       .unauthorized, "Please log in: HTTP Basic, a bearer token, or a sub-protocol \"bearer.TOKEN\".",
       fields: [("WWW-Authenticate", "Basic realm=\"\(realm)\", charset=\"UTF-8\""), ("WWW-Authenticate", "Bearer")])
   }
-  /// A page of the same origin, but its name is not one of the server's.
-  static func foreignHost(_ host: String) -> HTTPRefusal {
-    var refusal = HTTPRefusal(
-      .forbidden,
-      "Pages may not reach this gateway as \(host). Whoever runs it can allow that name: websocket.hosts.")
-    refusal.cause = .foreignHost
-    return refusal
-  }
-  /// A page of another origin.
-  static func foreignOrigin(_ origin: String) -> HTTPRefusal {
-    var refusal = HTTPRefusal(
-      .forbidden,
-      "Pages from \(origin) may not connect here. Whoever runs this gateway can allow it: websocket.origins.")
-    refusal.cause = .foreignOrigin
+  /// A page that may not connect. `name` is its origin, or the host by whose name it reaches us.
+  static func foreignPage(_ cause: Cause, _ name: String) -> HTTPRefusal {
+    let text =
+      switch cause {
+      case .foreignOrigin:
+        "Pages from \(name) may not connect here. Whoever runs this gateway can allow it: websocket.origins."
+      case .foreignHost:
+        "Pages may not reach this gateway as \(name). Whoever runs it can allow that name: websocket.hosts."
+      }
+    var refusal = HTTPRefusal(.forbidden, text)
+    refusal.cause = cause
     return refusal
   }
   /// All places are taken.

@@ -37,10 +37,8 @@ public struct WebSocketUpgrade: Equatable, Sendable {
     guard keys.count == 1, isKeyOf16Bytes(keys[0].value) else {
       throw HTTPRefusal(.badRequest, "A WebSocket request has one Sec-WebSocket-Key: 16 random bytes in base64.")
     }
-    switch Self.judge(originOf: head, settings) {
-    case .allowed: break
-    case .foreignPage: throw .foreignOrigin(printable(head["origin"] ?? ""))
-    case .foreignHost: throw .foreignHost(printable(head["host"] ?? ""))
+    if let cause = Self.objection(toOriginOf: head, settings) {
+      throw .foreignPage(cause, printable(head[cause == .foreignHost ? "host" : "origin"] ?? ""))
     }
     let offered = head.fields.list("sec-websocket-protocol")
     guard offered.allSatisfy({ !$0.isEmpty && $0.utf8.allSatisfy(isToken) }), Set(offered).count == offered.count else {
@@ -100,23 +98,23 @@ public struct WebSocketUpgrade: Equatable, Sendable {
 
   // MARK: - Origin
 
-  private enum OriginVerdict { case allowed, foreignPage, foreignHost }
-
-  /// Only browsers say where a page came from; others are as good as any client.
-  private static func judge(originOf head: HTTPRequestHead, _ settings: Settings) -> OriginVerdict {
-    guard head.fields.count(of: "origin") > 0 else { return .allowed }
-    guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else { return .foreignPage }
-    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return .allowed }
+  /// Nil for a page that may connect. Only browsers say where a page came from; others are as good as any client.
+  private static func objection(toOriginOf head: HTTPRequestHead, _ settings: Settings) -> HTTPRefusal.Cause? {
+    guard head.fields.count(of: "origin") > 0 else { return nil }
+    guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else {
+      return .foreignOrigin
+    }
+    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return nil }
     let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
     // On a port without TLS a page by https may be of the same origin: somebody else does TLS in front of us.
     guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"].map(lowercased)
     else {
-      return .foreignPage
+      return .foreignOrigin
     }
     let without = { (text: Substring) in text.hasSuffix(port) ? text.dropLast(port.count) : text }
-    guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignPage }
+    guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignOrigin }
     // A page of the same origin proves nothing where its owner decides what its name resolves to.
-    return settings.hosts?.contains(host) ?? true ? .allowed : .foreignHost
+    return settings.hosts?.contains(host) ?? true ? nil : .foreignHost
   }
 }
 

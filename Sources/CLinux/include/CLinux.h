@@ -80,8 +80,6 @@ int linux_reap(pid_t pid, int *status, int *signal);
 /// PIDFD_GET_INFO of Linux 6.15: how a process ended that somebody else has reaped. 1 with the answer, 0 when it comes in a moment, -1 on
 /// other kernels.
 int linux_pidfd_end(int pidfd, int *status, int *signal);
-/// pidfd_send_signal(2).
-int linux_pidfd_kill(int pidfd, int signal);
 
 /// Room for process groups that a guard knows, in memory that it shares; each is there or not. NULL with errno set when it fails.
 /// Never given back.

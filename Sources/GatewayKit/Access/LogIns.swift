@@ -45,6 +45,7 @@ final class LogIns {
   /// password is kept. A successful one is answered at once.
   private(set) var floor: Duration
   private let leastFloor: Duration
+  /// Until the checks of the configuration's hashes are measured, and for tokens.
   static let standardFloor = Duration.milliseconds(100)
   /// A greeting has ten seconds.
   private static let mostFloor = Duration.seconds(4)

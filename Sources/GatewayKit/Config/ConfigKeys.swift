@@ -175,7 +175,7 @@ enum ConfigKeys {
       ConfigKey("notices", .flag, "yes", says: "tell people in a line of text why they are refused"),
       ConfigKey(
         "refuse-http", .flag, "yes", sharedOnly: true,
-        says: "turn away who begins with an HTTP request, as web pages do, on tcp and tls listeners"),
+        says: "refuse a client that begins with an HTTP request, as web pages do, on tcp and tls listeners"),
       // The default depends on max: see Config.Clients.standardPerAddress.
       ConfigKey(
         "per-address", .either(.words(["off"]), .integer(1...100_000)),

@@ -3,9 +3,7 @@
 import StreamBroker
 
 enum RouteForm {
-  static let example = "gps: { listen: \"tcp://:4001\", endpoint: \"tty:///dev/ttyUSB0?baud=115200\" }"
-  private static let anyListener = "tcp://:4001"
-  private static let anyEndpoint = "tty:///dev/ttyUSB0?baud=115200"
+  static let example = text("gps", listen: nil, endpoint: nil)
 
   /// The route of this name, made of the URLs in `node` as far as there are any.
   static func text(_ name: String, of node: YAMLNode) -> String {
@@ -20,11 +18,13 @@ enum RouteForm {
         endpoint = url
       }
     }
-    return text(name, listen: listen ?? anyListener, endpoint: endpoint ?? anyEndpoint)
+    return text(name, listen: listen, endpoint: endpoint)
   }
 
-  static func text(_ name: String, listen: String, endpoint: String) -> String {
-    "\(name): { listen: \"\(listen)\", endpoint: \"\(endpoint)\" }"
+  /// With an example for each URL that is nil.
+  static func text(_ name: String, listen: String?, endpoint: String?) -> String {
+    let (listen, endpoint) = (listen ?? "tcp://:4001", endpoint ?? "tty:///dev/ttyUSB0?baud=115200")
+    return "\(name): { listen: \"\(listen)\", endpoint: \"\(endpoint)\" }"
   }
 
   /// Those that can stand in a message: short, and without what may be a secret.

@@ -4,6 +4,9 @@
 import StreamBroker
 
 enum Ser2net {
+  /// Half of them are shown; the rest only tells how many more there are.
+  private static let most = 2 * ConfigProblems.limit
+
   /// One for each connection; none where the file is something else.
   static func remarks(_ tree: Result<YAMLNode?, YAMLFault>, _ bytes: [UInt8]) -> [YAMLFault] {
     if case .success(let root?) = tree, case .mapping(let entries) = root.content { return connections(entries) }
@@ -20,7 +23,7 @@ enum Ser2net {
       }
       return text("accepter", of: entry.value) != nil || text("connector", of: entry.value) != nil
     }
-    return all.prefix(2 * ConfigProblems.limit).map { entry in
+    return all.prefix(most).map { entry in
       let (port, listen, isTelnet) = accepter(text("accepter", of: entry.value) ?? "")
       return remark(
         "a connection of ser2net's", port, listen, connector(text("connector", of: entry.value) ?? ""),
@@ -94,7 +97,7 @@ enum Ser2net {
           "a line of ser2net's", port, port.map { "tcp://\(host):\($0)" },
           PortNotation.url("\(parts[3]),\(settings)") ?? "tty://\(parts[3])", isTelnet: parts[1] == "telnet",
           at: ConfigProblem.Place(line: index + 1, column: 1)))
-      if faults.count > 2 * ConfigProblems.limit { break }
+      if faults.count == most { break }
     }
     return faults
   }
@@ -108,8 +111,7 @@ enum Ser2net {
     _ what: String, _ port: Int?, _ listen: String?, _ endpoint: String?, isTelnet: Bool, at place: ConfigProblem.Place
   ) -> YAMLFault {
     let form = RouteForm.text(
-      port.map { "port-\($0)" } ?? "lab", listen: shown(listen) ?? "tcp://:4001",
-      endpoint: shown(endpoint) ?? "tty:///dev/ttyUSB0?baud=115200")
+      port.map { "port-\($0)" } ?? "lab", listen: shown(listen), endpoint: shown(endpoint))
     let lacks = isTelnet ? "; telnet and RFC 2217 are not in \(Version.name)" : ""
     return YAMLFault("\(what); here it is a route: 'routes: { \(form) }'\(lacks)", at: place)
   }

@@ -1,6 +1,5 @@
-// Leads to a control socket that is at a path of its own those who can't read that path, because the configuration is broken or gone.
+// Leads commands to a control socket at a path of its own when they can't read that path: the configuration is broken or gone.
 
-import Dispatch
 import Glibc
 import StreamBroker
 
@@ -27,10 +26,7 @@ struct ControlSignpost: Sendable {
 
   /// Removes it, unless it leads elsewhere by now.
   func remove() {
-    var found = [CChar](repeating: 0, count: Int(PATH_MAX))
-    let count = readlink(path, &found, found.count)
-    guard count > 0, found.prefix(count).elementsEqual(target.utf8.map { CChar(bitPattern: $0) }) else { return }
-    unlink(path)
+    if OpenFolder.Name(path).target == target { unlink(path) }
   }
 
   private static func absolute(_ path: String) -> String {

@@ -6,7 +6,7 @@ import Synchronization
 
 /// Asked from all lanes. The kernel gives out the lowest free number, so a client whose number is below `limit` − reserved leaves
 /// at least what is reserved to others: no table and no call is needed to know.
-public final class DescriptorBudget: Sendable {
+final class DescriptorBudget: Sendable {
   private let reserved: Atomic<Int>
   /// RLIMIT_NOFILE.
   let limit: Int

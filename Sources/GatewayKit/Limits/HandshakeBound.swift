@@ -26,7 +26,7 @@ public struct ProcessLimits: Hashable, Sendable {
   }
 }
 
-public struct HandshakeBound: Sendable {
+struct HandshakeBound: Sendable {
   /// Unfinished at a time, clients that wait for their turn among them.
   let most: Int
   /// The most bytes that one costs, the kernel's among them.
@@ -40,6 +40,7 @@ public struct HandshakeBound: Sendable {
   private static let ofTLS = 72 << 10
   private static let ofHTTP = 40 << 10
   private static let ofHeader = 8 << 10  // a PROXY header alone
+  // However small the limits are, some clients have to get in.
   private static let fewest = 8
 
   init(_ config: Config, _ limits: ProcessLimits) {

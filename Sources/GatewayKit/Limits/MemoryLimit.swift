@@ -23,6 +23,7 @@ enum MemoryLimit {
   }
 
   private static func text(_ path: String) -> String {
+    // A machine of many containers has thousands of mounts, at some hundred bytes each.
     (try? FileBytes.read(path, limit: 4 << 20)).map { String(decoding: $0, as: UTF8.self) } ?? ""
   }
 }

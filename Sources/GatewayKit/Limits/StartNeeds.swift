@@ -103,11 +103,11 @@ public enum StartShortage: Error, Hashable, Sendable, CustomStringConvertible {
 }
 
 /// What getrlimit(2) says.
-public enum ResourceLimit {
+enum ResourceLimit {
   case descriptors, addressSpace
 
   /// Nil for no limit.
-  public static func current(_ resource: ResourceLimit) -> Int? {
+  static func current(_ resource: ResourceLimit) -> Int? {
     let number = resource == .descriptors ? RLIMIT_NOFILE : RLIMIT_AS
     var limit = rlimit()
     guard getrlimit(__rlimit_resource_t(number.rawValue), &limit) == 0, limit.rlim_cur != rlim_t.max else {

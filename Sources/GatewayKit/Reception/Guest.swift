@@ -246,10 +246,10 @@ final class Guest: PollHandler {
     }
   }
 
-  /// He has had his share, and others of his address wait.
   /// There are too many in all, and it is one of the address that has most, or has only come.
   func refuse() { end(Ending(.full, GreetingFault.tooManyInAll)) }
 
+  /// It has had its share, and others of its address wait.
   func makeRoom() { end(Ending(.full, GreetingFault.crowded(step))) }
 
   /// Ends him, with an answer if there is one to give. Without one, not even an empty one, he is not waited for.
@@ -269,7 +269,7 @@ final class Guest: PollHandler {
     close(saying: answer) { label, _ in reception.status.tell(.requestRefused(label, fault)) }
   }
 
-  /// `tell` tells of it, unless it is one that nothing is told of.
+  /// Closes the connection, and has `tell` report that, unless it was a proxy's own check.
   private func close(saying answer: [UInt8]?, tell: (Arrival.Label, _ spent: UInt64) -> Void) {
     let label = label(way)
     let spent = monotonicNanoseconds() &- began

@@ -52,16 +52,14 @@ struct WayTable: Sequence {
     if way.isShared { sharing += 1 }
   }
 
-  @discardableResult
-  mutating func remove(_ number: UInt64) -> Way? {
-    guard let way = byNumber.removeValue(forKey: number) else { return nil }
+  mutating func remove(_ number: UInt64) {
+    guard let way = byNumber.removeValue(forKey: number) else { return }
     forget(way)
     while head < order.count, byNumber[order[head]] == nil { head += 1 }
     if order.count > 2 * byNumber.count + 16 {
       order = order.filter { byNumber[$0] != nil }
       head = 0
     }
-    return way
   }
 
   private mutating func forget(_ way: Way) {

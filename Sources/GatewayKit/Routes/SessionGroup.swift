@@ -91,8 +91,7 @@ final class SessionGroup: LinkDelegate {
   }
 
   /// Ends a client who has no session yet: he reads `text`, and then our end. What he has sent is dropped and counted.
-  /// `nanoseconds` is how long he waited.
-  /// With `atOnce` it does not linger.
+  /// `nanoseconds` is how long he waited. With `atOnce` its connection does not linger.
   func turnAway(
     _ stream: any ByteStream, _ label: Arrival.Label, _ number: UInt64, _ ending: Ending, text: [UInt8],
     nanoseconds: UInt64 = 0, atOnce: Bool = false

@@ -112,8 +112,8 @@ public final class StatusBoard: Sendable {
       return .object([
         "healthy": .bool(picture.isHealthy), "routes": .integer(picture.listeners.count),
         "listeners-waiting": .integer(waiting),
-        // Who restarts what is not healthy would lose the certificate that is shown still.
         "reload-failed": picture.failedReload == nil ? nil : .bool(true),
+        // Not part of "healthy": a restart for it would lose the certificate that is shown still.
         "certificate-faults": picture.certificateFaults.isEmpty
           ? nil : .array(picture.certificateFaults.map { .text($0) }),
       ])

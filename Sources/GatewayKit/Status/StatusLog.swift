@@ -21,7 +21,7 @@ public final class StatusLog: Sendable {
     var isScheduled = false
   }
 
-  // Touched on the queue only.
+  // Unsafe to the compiler: these six are touched on `queue` only, and by `init` before anybody has the log.
   nonisolated(unsafe) private var logger: Logger
   /// The logger's, where its handler is ours: the lines of a moment are written together.
   nonisolated(unsafe) private var output: LogOutput?

@@ -95,13 +95,13 @@ struct URLParser {
     } else if let space = Typography.oddSpace(in: scalars) {
       report("\(space.name) in a URL; write none there", at: space.offset, suggestion: urlWithoutOddSpaces())
     } else if let offset = scalars.firstIndex(where: { $0 == " " || $0 == "#" }) {
-      reportBlank(at: offset)
+      reportSpaceOrHash(at: offset)
     }
     return problems.isEmpty
   }
 
   /// What comes after a space or a `#` is a comment that lacks its space, arguments of a program, or a mistake.
-  private mutating func reportBlank(at offset: Int) {
+  private mutating func reportSpaceOrHash(at offset: Int) {
     if scalars[offset] == "#" {
       report(
         "'#' in a URL; a comment needs a space before it, and a '#' of the URL's own is written %23", at: offset,

@@ -27,12 +27,13 @@ enum PortHolders {
     return "in use by " + holders.map { text(of: $0) }.joined(separator: ", ")
   }
 
-  private static func text(of holder: SerialPort.Holder) -> String {
+  /// As messages name it: "picocom (pid 4711)".
+  static func text(of holder: SerialPort.Holder) -> String {
     if holder.process == getpid() { return "this program, on another route" }
     return "\(holder.program.map { Suggestion.plain($0) } ?? "a program") (pid \(holder.process))"
   }
 
-  private static func holder(_ process: Int, in procfs: String) -> SerialPort.Holder {
+  static func holder(_ process: Int, in procfs: String = "/proc") -> SerialPort.Holder {
     SerialPort.Holder(process: process, program: FileSystem.line(of: "\(procfs)/\(process)/comm"))
   }
 

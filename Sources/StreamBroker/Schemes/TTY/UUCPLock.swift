@@ -173,11 +173,7 @@ struct UUCPLocks: Sendable {
   private static let drafts = Atomic<Int>(0)
 
   private func failure(_ path: String, _ holder: pid_t?, _ lock: String) -> OpenFailure {
-    var who = "another program"
-    if let holder {
-      let name = FileSystem.line(of: "/proc/\(holder)/comm").map { Suggestion.plain($0) }
-      who = holder == getpid() ? "this program, on another route" : "\(name ?? "a program") (pid \(holder))"
-    }
+    let who = holder.map { PortHolders.text(of: PortHolders.holder(Int($0))) } ?? "another program"
     return OpenFailure("open \(path)", SystemError(Self.call, EBUSY), advice: "in use by \(who), says \(lock)")
   }
 
