@@ -127,7 +127,7 @@ final class LinkModel: StreamAccount {
     if kept > 0 {
       let wanted = max(0, head - kept)
       var latest = min(max(wanted, backlogFrom), head)
-      while latest < head, !isEnd[latest] || latest < packetsFrom, packets != nil { latest += 1 }
+      while latest < head, !isEnd[latest] || latest < max(packetsFrom, mayMergeBefore), packets != nil { latest += 1 }
       return min(wanted, available)...min(latest, max(available, wanted))
     }
     guard hub.sessions.isEmpty else { return available...available }
