@@ -82,14 +82,14 @@ def test_silence_counts_from_the_last_byte():
     def answer(client):
         receive_all(client)
         for piece in (b"a", b"b", b"c", b"d"):
-            time.sleep(0.4)
+            time.sleep(0.8)
             client.sendall(piece)
         with contextlib.suppress(OSError):
             client.recv(1)
         time.sleep(8)
 
     with Server(answer) as server:
-        done = pipe(server.url, b"x", "--silence", "1s", seconds=7)
+        done = pipe(server.url, b"x", "--silence", "1500ms", seconds=7)
     assert (done.stdout, done.returncode) == (b"abcd", 0)
 
 

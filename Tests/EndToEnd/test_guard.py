@@ -54,6 +54,13 @@ def guards(gateway: int) -> list[int]:
     return found
 
 
+def its_guard(gateway: int) -> int:
+    """The only one, once it has its name: a program may have said something before that."""
+    until(lambda: guards(gateway), 5, "a guard")
+    (guard,) = guards(gateway)
+    return guard
+
+
 # Deaf to all that can be asked, with a child that is so, too.
 DEAF = "trap '' TERM HUP INT; (while :; do sleep 0.1; done) & echo $$ $!.; while :; do sleep 0.1; done"
 
@@ -64,7 +71,7 @@ def test_programs_and_their_children_are_gone_within_a_second_of_the_gateways_de
         clients = [gateway.connect("deaf") for _ in range(3)]
         pids = [int(word) for c in clients for word in receive_until(c, b".").decode().strip().rstrip(".").split()]
         assert len(pids) == 6 and all(map(alive, pids))
-        (guard,) = guards(gateway.pid)
+        guard = its_guard(gateway.pid)
         gateway.signal(signal.SIGKILL)
         start = time.monotonic()
         until(lambda: not any(map(alive, pids)), 5, "all gone")
@@ -74,12 +81,29 @@ def test_programs_and_their_children_are_gone_within_a_second_of_the_gateways_de
             client.close()
 
 
+# "It may have joined another group of its session": the gateway's own.
+STRAY = "import os, time; os.setpgid(0, os.getpgid(os.getppid())); print(os.getpid(), end='.', flush=True); time.sleep(600)"
+
+
+def test_a_program_that_has_left_its_group_is_gone_too():
+    endpoint = f"exec:/usr/bin/python3?arg=-c&arg={quote(STRAY)}"
+    with Gateway({"routes": {"stray": route(endpoint)}}, stopping=False) as gateway, gateway.connect("stray") as client:
+        pid = int(receive_until(client, b".").decode().rstrip("."))
+        try:
+            assert os.getpgid(pid) == os.getpgid(gateway.pid) and alive(pid)
+            gateway.signal(signal.SIGKILL)
+            until(lambda: not alive(pid), 5, "gone")
+        finally:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_signals_to_the_gateways_group_do_not_end_the_guard_before_the_gateway():
     deaf = shell(DEAF)
     with Gateway({"routes": {"deaf": route(deaf)}}, prefix=("setsid",), stopping=False) as gateway, gateway.connect("deaf") as client:
         pids = [int(word) for word in receive_until(client, b".").decode().rstrip(".\n").split()]
         pid = gateway.process.pid
-        (guard,) = guards(pid)
+        guard = its_guard(pid)
         assert os.getsid(guard) == guard != os.getsid(pid)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(guard, number)
@@ -98,7 +122,7 @@ def test_an_orderly_stop_leaves_no_guard_and_no_program():
         with gateway.connect("cat") as client:
             client.sendall(b"x")
             receive_until(client, b"x")
-            (guard,) = guards(gateway.pid)
+            guard = its_guard(gateway.pid)
         gateway.stop()
         until(lambda: not alive(guard), 2, "the guard's end")
 
@@ -109,7 +133,7 @@ def test_many_programs_come_and_go_with_one_small_guard_that_harms_nobody_afterw
         for _ in range(150):
             with gateway.connect("echo") as client:
                 assert receive_all(client) == b"hello\n"
-        (guard,) = guards(gateway.pid)
+        guard = its_guard(gateway.pid)
         assert sorted(os.listdir(f"/proc/{guard}/fd")) == [next(iter(os.listdir(f"/proc/{guard}/fd")))]
         memory = dict(
             line.split(":") for line in pathlib.Path(f"/proc/{guard}/smaps_rollup").read_text().splitlines()[1:])
@@ -147,7 +171,7 @@ def test_a_number_that_was_a_programs_and_is_anothers_now_is_not_killed():
         assert bystander, "the number was not to be had"
         try:
             until(lambda: os.getpgid(bystander) == bystander, 5)
-            (guard,) = guards(gateway.pid)
+            guard = its_guard(gateway.pid)
             gateway.signal(signal.SIGKILL)
             until(lambda: not alive(guard), 5, "the guard's end")
             assert alive(bystander)

@@ -59,6 +59,37 @@ def test_the_commands_find_it(gateway, how):
     assert "reload-failed" not in json.loads(gateway.command("status", "--json", config).stdout)
 
 
+def test_the_commands_find_it_by_another_name_of_its_folder(gateway):
+    other = gateway.folder / "other"
+    other.symlink_to(gateway.folder)
+    spoil(gateway.path, "gone")
+    assert gateway.command("health", str(other / gateway.path.name)).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["broken", "gone"])
+def test_the_commands_find_one_whose_socket_is_at_the_usual_place(how):
+    with Gateway({"routes": ROUTES}) as gateway:
+        spoil(gateway.path, how)
+        assert json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)["pid"] == gateway.pid
+
+
+def test_a_broken_configuration_leads_to_the_only_gateway_there_is_but_to_none_of_two():
+    first = Gateway({"routes": ROUTES})
+    first.configure({"control": {"socket": str(first.folder / "own.sock")}, "routes": ROUTES})
+    with first:
+        broken = first.folder / "broken.yaml"
+        spoil(broken, "broken")
+        status = first.command("status", "--json", str(broken))
+        assert json.loads(status.stdout)["pid"] == first.pid, status
+        second = Gateway({"routes": ROUTES})
+        second._folder.cleanup()
+        second.path, second.folder = first.folder / "second.yaml", first.folder  # one runtime folder for both
+        second.configure({"control": {"socket": str(first.folder / "second.sock")}, "routes": ROUTES})
+        with second:
+            assert second.command("health", str(second.path)).returncode == 0
+            assert first.command("health", str(broken)).returncode != 0
+
+
 def test_a_reload_may_move_the_control_socket(gateway):
     config = json.loads(gateway.path.read_text())
     for name in ("other.sock", "own.sock"):

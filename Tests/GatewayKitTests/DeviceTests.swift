@@ -77,6 +77,9 @@ struct DeviceTests {
     Row(
       before: waiting + [.retryIsDue, .failed, .retryIsDue, .nodeAppeared], event: .failed, step: .wait(.zero),
       state: .waiting),
+    Row(
+      before: waiting + [.retryIsDue, .failed, .retryIsDue, .nodeAppeared, .failed, .retryIsDue], event: .failed,
+      step: .wait(first), state: .waiting),
     Row(before: [], event: .freed, step: .nothing, state: .closed),
     Row(before: opening, event: .freed, step: .nothing, state: .opening),
     Row(before: open, event: .freed, step: .nothing, state: .open),

@@ -12,6 +12,8 @@ final class HubRig: HubDelegate {
   let poller: Poller
   private(set) var hub: Hub!
   private(set) var endings: [UInt64: [Ending]] = [:]
+  /// What each had lost when its ending was told.
+  private(set) var droppedAtEnd: [UInt64: UInt64] = [:]
   /// How often the endpoint was said to be gone, and with which error.
   private(set) var losses: [SystemError?] = []
   /// Who got the pen, in turn; nil is nobody.
@@ -121,6 +123,7 @@ final class HubRig: HubDelegate {
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     endings[session.number, default: []].append(ending)
+    droppedAtEnd[session.number] = session.dropped
     session.client.close()
   }
 }

@@ -75,6 +75,8 @@ struct LogLimiterTests {
       take(.sessionEnded(route: "x", number: number, label("192.0.2.1"), report))
     }
 
+    mutating func refuseRequest() { take(.requestRefused(label("192.0.2.1"), GreetingFault.noSuchPath("/x"))) }
+
     mutating func open(ownLink: Bool = true, tls: String? = nil) -> UInt64 {
       number += 1
       var label = label("192.0.2.1")
@@ -85,13 +87,14 @@ struct LogLimiterTests {
     }
 
     mutating func end(
-      _ number: UInt64, _ word: Ending.Word = .clientLeft, up: UInt64 = 1, after nanoseconds: UInt64 = 1_000_000,
-      ownLink: Bool = true, tls: String? = nil
+      _ number: UInt64, _ word: Ending.Word = .clientLeft, up: UInt64 = 1, down: UInt64 = 0,
+      after nanoseconds: UInt64 = 1_000_000, ownLink: Bool = true, tls: String? = nil
     ) {
       var label = label("192.0.2.1")
       label.hasOwnLink = ownLink
       label.tls = tls
-      let report = SessionReport(ending: Ending(word), up: up, nanoseconds: nanoseconds, wasOpened: true)
+      let report = SessionReport(
+        ending: Ending(word), up: up, down: down, nanoseconds: nanoseconds, wasOpened: true)
       take(.sessionEnded(route: "x", number: number, label, report))
     }
 
@@ -363,13 +366,24 @@ struct LogLimiterTests {
   @Test("counts clients that come and go at once without a byte as not served, but nobody else")
   func nothing() {
     var rig = Rig()
-    for number in 1...30 { rig.end(UInt64(number), up: 0) }
+    for number in 1...30 { rig.end(UInt64(number), number % 2 == 0 ? .clientLost : .clientLeft, up: 0) }
     #expect(rig.news().count == 10)
     rig.end(31, .deviceLost, up: 0)
     rig.end(32, .clientLost, up: 0, after: 1_000_000_000)
-    #expect(rig.news().count == 2)
+    rig.end(33, up: 0, down: 1)
+    #expect(rig.news().count == 3)
     rig.wait(.seconds(1))
-    #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=20 client-left=20"])
+    #expect(
+      rig.news() == ["info connections not served route=x client=192.0.2.1 count=20 client-left=10 client-lost=10"])
+  }
+
+  @Test("writes ten requests of an address that were refused in a second, and counts the rest by reason")
+  func requests() {
+    var rig = Rig()
+    for _ in 0..<30 { rig.refuseRequest() }
+    #expect(rig.news().count == 10)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info connections not served client=192.0.2.1 count=20 no-such-path=20"])
   }
 
   @Test("writes a thousand other lines that sessions cause in a second, and counts the rest")
@@ -478,8 +492,8 @@ struct LogLimiterTests {
     rig.set(.all)
     let lines = rig.news()
     #expect(lines.count == 2)
-    #expect(lines[0].contains("session opened"))
-    #expect(lines[1].contains("count=2 denied=2"))
+    #expect(lines.first?.contains("session opened") == true)
+    #expect(lines.last?.contains("count=2 denied=2") == true)
     rig.refuse()
     #expect(rig.news().count == 1)
   }

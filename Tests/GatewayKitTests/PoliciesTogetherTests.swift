@@ -57,10 +57,16 @@ struct PoliciesTogetherTests {
     rig.wakeWriter(client)
     let (head, dropped) = (rig.hub.head, session.dropped)
     #expect(!session.takesOutput && UInt64(session.down) + dropped == head)
+    #expect(!session.isBehind, "it loses nothing any more")
     for _ in 0..<100 { rig.wakeReader(device) }
     #expect(session.dropped == dropped && rig.ending(of: session) == nil)
     #expect(rig.hub.head > head + 1000 && healthy.written == pattern(0..<healthy.written.count))
     #expect(UInt64(healthy.written.count) == other.down && healthy.written.count % 10 == 0)
+    // Another fills the ring, and room is looked for among those who are behind.
+    rig.join(ScriptedStream())
+    for _ in 0..<10 { rig.wakeReader(device) }
+    #expect(device.readerWaits == [])
+    #expect(session.dropped == dropped && rig.ending(of: session) == nil)
   }
 
   @Test("read on when what filled the ring was flushed behind the last client", arguments: [true, false])
@@ -78,9 +84,12 @@ struct PoliciesTogetherTests {
     rig.wakeReader(device)
     let other = rig.join(ScriptedStream())
     for _ in 0..<5 { rig.wakeReader(device) }
-    #expect(device.readerWaits == [])
+    #expect(device.readerWaits == [] && !rig.poller.hasAgain)
+    device.holdsBytes = true  // of these no event tells
     rig.link.hub.end(other, Ending(.kicked))
     rig.link.hub.end(session, Ending(.kicked))
+    #expect(rig.poller.hasAgain)
+    device.holdsBytes = false
     while line.asked > 0 { line.answer() }
     let client = ScriptedStream(takesAll: true)
     rig.join(client)
@@ -105,6 +114,29 @@ struct PoliciesTogetherTests {
     client.willWrite(.moved(1000))
     rig.wakeWriter(client)
     #expect(client.written.count == 16 && client.written == Array(ScriptedStream.pattern(16..<32)))
+    // What stood before its first packet is in nobody's way.
+    for _ in 0..<5 {
+      client.willWrite(.moved(1000))
+      rig.wakeReader(device)
+      rig.wakeWriter(client)
+    }
+    #expect(client.written.count >= 64 && client.written == pattern(16..<16 + client.written.count))
+  }
+
+  @Test("never read a unit that may not fit, when the only client is slow and little is kept for it")
+  func unitWithoutRoom() throws {
+    let rig = try HubRig(buffer: 64)
+    let device = ScriptedStream(reads: [.moved(20), .moved(48)])
+    device.largestUnit = 48
+    rig.hub.attach(device)
+    let client = ScriptedStream()
+    rig.join(client)
+    for _ in 0..<5 { rig.wakeReader(device) }
+    #expect(device.readCalls == 1 && device.readerWaits == [])
+    client.willWrite(.moved(1000), .moved(1000))
+    rig.wakeWriter(client)
+    rig.wakeReader(device)
+    #expect(client.written == pattern(0..<68))
   }
 
   @Test("still give the first to come what nobody heard, when a reload turns packets on")
@@ -133,6 +165,24 @@ struct PoliciesTogetherTests {
     rig.join(ScriptedStream())
     rig.run { !rig.poller.hasAgain }
     #expect(session.dropped == 6)
+  }
+
+  /// Why what a client sends goes nowhere.
+  enum Drop: CaseIterable { case monitor, absent }
+
+  @Test(
+    "count what a client sent last before its end is told, where its bytes are dropped",
+    arguments: Drop.allCases, [ScriptedStream.Step.failed(SystemError("read", 104)), .ended])
+  func brokenWhileDropped(drop: Drop, last: ScriptedStream.Step) throws {
+    let rig = try HubRig(halfClose: nil)
+    rig.hub.attach(ScriptedStream())
+    if drop == .absent { rig.hub.setDropsInput(true) }
+    let client = ScriptedStream(reads: [.moved(5), last])
+    client.holdsBytes = true  // read on in one turn
+    let session = rig.join(client, role: drop == .monitor ? .monitor : .writer)
+    rig.wakeReader(client)
+    #expect(rig.ending(of: session) != nil && session.dropped == 5)
+    #expect(rig.droppedAtEnd[session.number] == 5)
   }
 
   @Test("count input that was dropped as activity, whatever is kept")

@@ -87,18 +87,42 @@ struct DeviceQueueTests {
     #expect(await eventually { !DeviceQueue.isKnown(name) })
   }
 
+  @Test("is that of before while something on it is unfinished, and that of whoever has it at the same time")
+  func sameQueue() async throws {
+    let name = "sameQueue"
+    let hang = DispatchSemaphore(value: 0)
+    let queue: DispatchQueue
+    do {
+      let first = DeviceQueue.of(name)
+      queue = first.queue
+      first.queue.async { hang.wait() }
+    }
+    #expect(DeviceQueue.of(name).queue === queue)
+    let last = DeviceQueue.of(name)
+    #expect(last.queue === queue && DeviceQueue.of(name) === last)
+    hang.signal()
+    // Behind all that those who let go of it have left.
+    await withCheckedContinuation { done in queue.async { done.resume() } }
+    #expect(DeviceQueue.isKnown(name) && DeviceQueue.of(name) === last)
+  }
+
   @Test("counts openings that hang also for whoever comes next")
   func attemptsThatHang() async throws {
     let name = "attemptsThatHang"
     let hang = DispatchSemaphore(value: 0)
     try await onLane { lane in
-      for _ in 0..<2 {
-        DeviceQueue.of(name).open("it", on: lane.poller) {
+      let account = Account()
+      for number in 0..<2 {
+        let opening = DeviceQueue.of(name).open("it", on: lane.poller) {
+          account.opened.add(1, ordering: .relaxed)
           hang.wait()
           return .success(1)
         } undo: { _ in
         } _: { (_: Result<Int, OpenFailure>) in
-        }.cancel()
+        }
+        // One that is given up before it has begun does not hang.
+        if number == 0 { #expect(await eventually { account.opened.load(ordering: .relaxed) == 1 }) }
+        opening.cancel()
       }
       var refusal: OpenFailure?
       _ = DeviceQueue.of(name).open("it", on: lane.poller) {
