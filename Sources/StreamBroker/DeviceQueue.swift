@@ -15,6 +15,8 @@ public final class DeviceQueue: Sendable {
   private final class Core: Sendable {
     let queue: DispatchQueue
     let attempts = Mutex(0)
+    /// Those who have it, and those who have let go of it whose last call is not done yet.
+    let users = Atomic<Int>(0)
 
     init(_ name: String) { queue = DispatchQueue(label: name) }
   }
@@ -44,21 +46,17 @@ public final class DeviceQueue: Sendable {
   private init(_ name: String, _ core: Core) {
     self.name = name
     self.core = core
+    core.users.add(1, ordering: .relaxed)
   }
 
   // Behind all that was asked for.
   deinit { core.queue.async { [name, core] in Self.forget(name, core) } }
 
   private static func forget(_ name: String, _ core: Core) {
-    // To look at a successor is to own it for a moment, perhaps as the last one, and its end takes this lock, too: it is let
-    // go of outside.
-    let successor = queues.withLock { queues -> DeviceQueue? in
-      guard let entry = queues[name], entry.core === core else { return nil }
-      let successor = entry.user
-      if successor == nil { queues[name] = nil }
-      return successor
+    queues.withLock { queues in
+      guard core.users.subtract(1, ordering: .relaxed).newValue == 0, queues[name]?.core === core else { return }
+      queues[name] = nil
     }
-    withExtendedLifetime(successor) {}
   }
 
   /// Whether something is known by that name: for tests.

@@ -1,5 +1,6 @@
 """What a gateway that dies of a fault of its own leaves: one line that says where, and the status that the signal gives."""
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -27,6 +28,29 @@ def test_serve_reports_a_fatal_signal_in_one_line_and_dies_of_it(name):
     notes = subprocess.run(["readelf", "-n", binary()], capture_output=True, text=True, timeout=30).stdout
     if build := re.search(r"Build ID: (\w+)", notes):
         assert match.group(4) == build.group(1)
+
+
+def test_the_places_of_that_line_are_found_by_the_symbols_beside_the_release():
+    symbols = pathlib.Path(binary()).with_name("baudway.debug")
+    if not symbols.exists():
+        pytest.skip("of a release, whose symbols are kept beside it")
+    with Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}, stopping=False) as gateway:
+        gateway.signal(signal.SIGILL)
+        gateway.wait()
+    line = next(line for line in gateway.lines if "ended by" in line)
+    place = pathlib.Path(__file__).parents[2] / "Deploy" / "place"
+
+    def look_up(line):
+        return subprocess.run([place, "--debug", symbols, line], capture_output=True, text=True, timeout=120)
+
+    found = look_up(line)  # where a signal from outside meets it, all threads wait in libraries
+    assert found.returncode == 0 and re.search(r"called from 0x[0-9a-f]+:\n    \w.* at ", found.stdout), found
+    names = subprocess.run(["nm", symbols], capture_output=True, text=True, timeout=60).stdout
+    offset = int(re.search(r"^([0-9a-f]+) [Tt] \S*10GatewayKit5RouteC5place\S*F$", names, re.M)[1], 16)
+    found = look_up(re.sub(r"offset 0x[0-9a-f]+ of [^;]+", f"offset {offset + 4:#x} of baudway", line))
+    assert found.returncode == 0 and re.search(r"^at 0x.*\n    .* at Sources/GatewayKit/Routes/Route\.swift:\d+", found.stdout, re.M), found
+    other = look_up(line.replace("build ", "build 00"))
+    assert other.returncode == 65 and "is of build" in other.stderr
 
 
 def test_a_crash_is_not_held_up_by_a_standard_error_that_nobody_reads():

@@ -64,6 +64,31 @@ struct DeviceQueueTests {
     lane.stop()
   }
 
+  @Test("is the same also when somebody who had it later has left something unfinished, too")
+  func severalWhoLeft() async throws {
+    let name = "severalWhoLeft"
+    let (first, second) = (DispatchSemaphore(value: 0), DispatchSemaphore(value: 0))
+    let account = Account()
+    let queue: DispatchQueue
+    do {
+      let device = DeviceQueue.of(name)
+      queue = device.queue
+      device.queue.async { first.wait() }
+    }
+    do {
+      let device = DeviceQueue.of(name)
+      device.queue.async {
+        account.opened.add(1, ordering: .relaxed)
+        second.wait()
+      }
+    }
+    first.signal()
+    #expect(await eventually { account.opened.load(ordering: .relaxed) == 1 })
+    #expect(DeviceQueue.isKnown(name) && DeviceQueue.of(name).queue === queue)
+    second.signal()
+    #expect(await eventually { !DeviceQueue.isKnown(name) })
+  }
+
   @Test("is the same for whoever comes next as long as anything on it is unfinished, though nobody has it any more")
   func outlivesItsUsers() async throws {
     let name = "outlivesItsUsers"
