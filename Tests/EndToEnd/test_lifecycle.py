@@ -2,9 +2,11 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -289,12 +291,20 @@ def test_nothing_runs_while_nothing_happens(long):
         gateway.falls_asleep(10 if long else 3)
 
 
-def test_an_idle_gateway_keeps_little_in_memory():
-    """What is used of the program lies together (Deploy/release.order): strewn over its file it is 14.1 MiB."""
+def test_an_idle_gateway_keeps_little_in_memory(monkeypatch):
+    """What is used of the program lies together (Deploy/release.order): strewn over its file it is 14.6 MiB, not 12.8.
+
+    The program runs from a file system in memory: from a disk's, Linux may map 1.5 MiB more of a file that was written just before.
+    """
     if "/debug/" in binary():
         pytest.skip("of the release")
-    with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
-        round_trip(client)
-        memory = pathlib.Path(f"/proc/{gateway.pid}/smaps_rollup").read_text()
-        resident = next(int(line.split()[1]) for line in memory.splitlines() if line.startswith("Rss:"))
+    memory = "/dev/shm"
+    if os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        pytest.skip(f"no program can run from {memory}")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        monkeypatch.setenv("BAUDWAY", shutil.copy(binary(), folder))
+        with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
+            round_trip(client)
+            rollup = pathlib.Path(f"/proc/{gateway.pid}/smaps_rollup").read_text()
+            resident = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Rss:"))
     assert resident < 13.5 * 1024, f"{resident} KiB"
