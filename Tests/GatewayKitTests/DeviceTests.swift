@@ -160,6 +160,17 @@ struct DeviceTests {
     #expect((20...26).contains(tries.count), "\(tries)")
   }
 
+  @Test("that works is tried at once whenever its node comes back, however often that is")
+  func replugged() {
+    var device = Device(Device.Policy(retry: .seconds(90) ... .seconds(90)))
+    _ = device.handle(.wanted)
+    for _ in 1...20 {
+      _ = device.handle(.opened)
+      #expect(device.handle(.lost, jitter: 0, hasCarried: true) == .wait(.seconds(90)))
+      #expect(device.handle(.nodeAppeared) == .open)
+    }
+  }
+
   @Test("that has carried bytes begins with the shortest pause again, however soon it was lost")
   func carried() {
     var device = Device(Device.Policy(retry: Self.retry))

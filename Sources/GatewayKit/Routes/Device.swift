@@ -63,7 +63,7 @@ struct Device {
   private var nodeHasAppeared = false
   // Pauses before the tries that an event `freed` still calls for.
   private var eagerPauses: ArraySlice<Duration> = []
-  // When it was tried, the newest last.
+  // When it was tried since a link was last good, the newest last.
   private var tries: [UInt64] = []
   // Somebody needs it behind the last words of the old one.
   private var opensAgain = false
@@ -121,7 +121,10 @@ struct Device {
       return .nothing
     case (.opening, .failed): return pause(jitter, now)
     case (.open, .lost), (.lingering, .lost):
-      if hasCarried || heldFor >= Self.goodAfter { failures = 0 }
+      if hasCarried || heldFor >= Self.goodAfter {
+        failures = 0
+        tries = []
+      }
       return pause(jitter, now)
     case (.opening, .unwanted), (.opening, .dismissed): return close(.cancelOpening)
     case (.waiting, .unwanted), (.waiting, .dismissed): return close(.stopWaiting)
