@@ -645,7 +645,7 @@ class Run:
             "listen web", "  mode http", "  option httplog", f"  bind {HOST}:{self.ports['web']}",
             "  http-request return status 200", ""]))
         secure = insecure()
-        return ["haproxy", "-db", "-q", "-f", str(self.folder / "haproxy.cfg")], [
+        return ["haproxy", "-db", "-f", str(self.folder / "haproxy.cfg")], [
             Client("proxy", dial((HOST, self.ports["proxy"]))),
             Client("tls", dial((HOST, self.ports["tls"]), security=secure))]
 
