@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # podman for image.sh and bare.sh, on any machine that can run it at all: settings and storage of its own, and the two base images of
-# the Dockerfile, pulled or made. Sourced; sets `cache` and `build_mounts`.
+# the Dockerfile, pulled or made. Sourced; sets `cache`, `build_mounts` and `most_files`.
 cache=${IMAGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baudway-image}
 # shellcheck disable=SC2034  # used by those
 container_packages=(podman buildah runc netavark aardvark-dns iptables mmdebstrap netcat-openbsd)
@@ -14,13 +14,12 @@ put() { cat >"$cache/.$1.$$" && mv -f "$cache/.$1.$$" "$cache/$1"; }
 # runc and cgroupfs, because crun and systemd's cgroup driver do not work everywhere (hybrid cgroups, no systemd);
 # limits no higher than this process's own, because raising them takes a capability that a container's root may lack.
 container_settings() {
-  local files
-  files=$(ulimit -Hn)
-  [ "$files" = unlimited ] && files=1048576
+  most_files=$(ulimit -Hn)
+  [ "$most_files" = unlimited ] && most_files=1048576
   mkdir -p "$cache/tmp" || return 1
   put containers.conf <<CONF
 [containers]
-default_ulimits = ["nofile=$files:$files", "nproc=16384:16384"]
+default_ulimits = ["nofile=$most_files:$most_files", "nproc=16384:16384"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"

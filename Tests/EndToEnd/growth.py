@@ -39,7 +39,7 @@ def of_command(program: str, *words: str, environment=None) -> int:
     with tempfile.NamedTemporaryFile("r") as log:
         done = subprocess.run(
             ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", f"--log-file={log.name}",
-             program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, timeout=600)
+             program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, timeout=1200)
         assert done.returncode == 0, done.stderr[-2000:]
         return int(re.search(r"I\s+refs:\s+([\d,]+)", log.read())[1].replace(",", ""))
 
@@ -67,7 +67,7 @@ class CountedGateway:
             self.close()
             raise
 
-    def wait(self, seconds: float = 600):
+    def wait(self, seconds: float = 1200):
         end = time.monotonic() + seconds
         while not self.ask("health").startswith('{"healthy":true'):
             assert self.process.poll() is None and time.monotonic() < end, (self.folder / "log").read_bytes()[-2000:]
@@ -77,7 +77,7 @@ class CountedGateway:
         """All instructions so far."""
         done = subprocess.run(
             ["vgdb", f"--pid={self.process.pid}", f"--vgdb-prefix={self.folder}/vgdb", "status", "internal"],
-            capture_output=True, text=True, timeout=60)
+            capture_output=True, text=True, timeout=600)
         # One line for each thread, "events-3: 4711"; those of single calls have two numbers.
         counts = [int(n) for n in re.findall(r"^events-\d+: (\d+)$", done.stdout, re.M)]
         assert counts, done.stdout + done.stderr
@@ -86,7 +86,7 @@ class CountedGateway:
     def ask(self, request: str) -> str:
         """The answer of the control socket; the commands themselves do not wait as long as Valgrind takes. Empty when there is none yet."""
         with socket.socket(socket.AF_UNIX) as control:
-            control.settimeout(300)
+            control.settimeout(1200)
             try:
                 control.connect(str(self.folder / "control.sock"))
             except OSError:
@@ -115,7 +115,7 @@ def measure(program: str, count: int, certificate=None, *, columns=COLUMNS) -> d
     with tempfile.TemporaryDirectory(prefix="bw-growth-") as folder:
         # Valgrind 3.19 gives up on the newer debug information of an unoptimised build.
         plain = str(pathlib.Path(folder, "baudway"))
-        subprocess.run(["strip", "--strip-debug", "-o", plain, program], check=True, timeout=60)
+        subprocess.run(["strip", "--strip-debug", "-o", plain, program], check=True, timeout=600)
         return _measure(plain, count, certificate, columns)
 
 
