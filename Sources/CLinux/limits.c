@@ -43,4 +43,6 @@ int linux_try_memory(size_t length) {
 
 void linux_limit_arenas(int count) { mallopt(M_ARENA_MAX, count); }
 
+void linux_keep_free_heap(size_t most) { mallopt(M_TRIM_THRESHOLD, (int)most); }
+
 void linux_trim_heap(void) { malloc_trim(0); }

@@ -610,17 +610,17 @@ class Run:
             client.faults.clear()
         rounds = sum(client.tries for client in clients) - tries
         row = (title, made, rounds - lost, rounds, p99 * 1e3, relay * 1e3, health * 1e3,
-               (self.log.stat().st_size - log) / seconds * 60 / 1e6)
+               (self.log.stat().st_size - log) / seconds * 60 / 1e6, anonymous(self.gateway.pid))
         print(self.line(row), flush=True)
 
     @staticmethod
     def line(row):
-        title, made, served, rounds, p99, relay, health, log = row
+        title, made, served, rounds, p99, relay, health, log, memory = row
         return (f"{title:<52} {made:>7} {served:>6}/{rounds:<6} {p99:>7.2f} {relay:>7.2f} {p99 / relay:>5.1f} "
-                f"{health:>7.1f} {log:>6.2f}")
+                f"{health:>7.1f} {log:>6.2f} {memory:>7}")
 
     HEAD = (f"{'attack':<52} {'made':>7} {'rounds served':>13} {'p99 ms':>7} {'relay':>7} {'ratio':>5} {'health':>7} "
-            f"{'MB/min':>6}")
+            f"{'MB/min':>6} {'KiB':>7}")
 
     # Others beside it.
 
