@@ -385,13 +385,19 @@ final class PolicyRun {
     var left = late ? 0 : 200
     while left > 0, let next = rig.poller.timers.nextMoment, next <= end, broken == nil {
       left -= 1
-      rig.now = max(now, next)
+      setClock(max(now, next))
       turn()
       lookWhoHoldsUp(isLate: false)
     }
-    rig.now = end
+    setClock(end)
     turn()
     lookWhoHoldsUp(isLate: true)
+  }
+
+  /// What the device took was taken before.
+  private func setClock(_ moment: UInt64) {
+    for link in links { link.settlePen() }
+    rig.now = moment
   }
 
   /// Nobody waits longer than 50 ms for another client, unless that is the policy; with the ticks of looking 70.
