@@ -41,8 +41,6 @@ int linux_try_memory(size_t length) {
   return 0;
 }
 
-void linux_limit_arenas(int count) { mallopt(M_ARENA_MAX, count); }
-
-void linux_keep_free_heap(size_t most) { mallopt(M_TRIM_THRESHOLD, (int)most); }
+void linux_use_one_arena(void) { mallopt(M_ARENA_MAX, 1); }
 
 void linux_trim_heap(void) { malloc_trim(0); }

@@ -74,7 +74,6 @@ final class GatewayCore {
   func start(_ config: Config, from source: ConfigSource?, control address: ControlAddress?) {
     self.config = config
     self.source = source
-    linux_keep_free_heap(HeapPlan.mostAtEnd)
     tellReception(config)
     if let address = address ?? source?.control(config) { openControl(at: address) }
     for route in config.routes { startRoute(route) }

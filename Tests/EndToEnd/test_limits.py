@@ -387,3 +387,19 @@ def test_memory_returns_after_a_wave_of_clients(authority):
         assert after > limit, f"{before} KiB before the wave, {after} after it: too small to see anything"
         until(lambda: anonymous(gateway) <= limit, 60, f"memory as before: {before}, {after}, {anonymous(gateway)} KiB")
         gateway.falls_asleep(3)
+
+
+def arenas(gateway):
+    """Of malloc(3), beside the first: each reserves 64 MiB at a multiple of that, and uses the beginning."""
+    maps = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) (rw-p|---p) 0+ 00:00 0", pathlib.Path(f"/proc/{gateway.pid}/maps").read_text(), re.M)
+    maps = [(int(start, 16), int(end, 16), rights) for start, end, rights in maps]
+    return sum(used[1:] == (rest[0], "rw-p") and rest[2] == "---p" and used[0] % (64 << 20) == 0 and rest[1] - used[0] == 64 << 20
+               for used, rest in zip(maps, maps[1:]))
+
+
+def test_malloc_keeps_to_one_arena(authority):
+    """Each keeps pages of every wave of clients."""
+    with Gateway(few(authority), stopping=False) as gateway:
+        for _ in range(3):
+            wave(port_of(gateway, "safe"), 3)
+        assert arenas(gateway) == 0

@@ -105,11 +105,8 @@ int linux_try_threads(int count);
 size_t linux_thread_size(void);
 /// Maps `length` bytes and gives them back, untouched. 0, or the errno: what pthread_create(3) and malloc(3) would meet.
 int linux_try_memory(size_t length);
-/// mallopt(3): no more than `count` arenas from now on. Each reserves 64 MiB of addresses.
-void linux_limit_arenas(int count);
-/// mallopt(3): an arena that ends in more than `most` free bytes gives them back at once, from now on. malloc_trim(3) leaves the ends of
-/// all arenas but the first alone, and malloc itself raises this bound to twice the size of any large block that is freed.
-void linux_keep_free_heap(size_t most);
+/// mallopt(3): threads that have allocated nothing so far share the first arena with all others.
+void linux_use_one_arena(void);
 /// malloc_trim(3): whole free pages of all arenas go back to the kernel. Takes up to a millisecond for each 2 MiB, and each arena's
 /// lock for its share of that.
 void linux_trim_heap(void);

@@ -16,9 +16,6 @@ struct HeapPlan {
   /// trims every so many intervals.
   private static let part: UInt64 = 20
 
-  /// What the end of an arena may keep meanwhile, in bytes: each of several threads has one, and each wave may fill another.
-  static let mostAtEnd = 256 << 10
-
   private var gone: UInt64 = 0
   private var goneAtTrim: UInt64 = 0
   private var goneAtLook: UInt64 = 0

@@ -37,7 +37,7 @@ public struct StartNeeds: Hashable, Sendable {
     StartNeeds(lanes: Gateway.laneCount, listeners: Set(config.routes.flatMap(\.listen).map(\.bindingPlace)).count)
   }
 
-  /// Tries all of it, and gives it back. Where addresses are limited, malloc(3) reserves no more than it must from then on.
+  /// Tries all of it, and gives it back.
   public func check() throws(StartShortage) {
     try checkDescriptors()
     try checkMemory()
@@ -65,7 +65,6 @@ public struct StartNeeds: Hashable, Sendable {
 
   private func checkMemory() throws(StartShortage) {
     let limit = ResourceLimit.current(.addressSpace)
-    if limit != nil { linux_limit_arenas(1) }
     let wanted = Self.heap + threads * linux_thread_size()
     let error = linux_try_memory(wanted)
     guard error != 0 else { return }
