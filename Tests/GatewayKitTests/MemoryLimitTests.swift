@@ -1,5 +1,6 @@
 // Texts of /proc/self/cgroup and /proc/self/mountinfo as machines and containers have them.
 
+import Synchronization
 import Testing
 
 @testable import GatewayKit
@@ -182,5 +183,19 @@ struct HeapPlanTests {
       _ = plan.haveLeft(gone)
     }
     #expect((10...40).contains(looks))
+  }
+  @Test("hears of the two millionth client that leaves as fast as of the first")
+  func millions() {
+    let departures = Departures()
+    let heard = Atomic<UInt64>(0)
+    departures.whenMany { heard.store($0, ordering: .relaxed) }
+    let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1")
+    let event = StatusEvent.sessionEnded(route: "gps", number: 1, label, SessionReport(ending: Ending(.clientLeft)))
+    func tell(of count: Int) -> Duration { ContinuousClock().measure { for _ in 0..<count { departures.observe(event) } } }
+    let first = tell(of: 64_000)
+    _ = tell(of: 1_872_000)
+    let last = tell(of: 64_000)
+    #expect(heard.load(ordering: .relaxed) == 2_000_000)
+    #expect(last < first * 10, "\(first) for the first, \(last) for the last")
   }
 }
