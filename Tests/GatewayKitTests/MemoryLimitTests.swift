@@ -191,7 +191,9 @@ struct HeapPlanTests {
     departures.whenMany { heard.store($0, ordering: .relaxed) }
     let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1")
     let event = StatusEvent.sessionEnded(route: "gps", number: 1, label, SessionReport(ending: Ending(.clientLeft)))
-    func tell(of count: Int) -> Duration { ContinuousClock().measure { for _ in 0..<count { departures.observe(event) } } }
+    func tell(of count: Int) -> Duration {
+      ContinuousClock().measure { for _ in 0..<count { departures.observe(event) } }
+    }
     let first = tell(of: 64_000)
     _ = tell(of: 1_872_000)
     let last = tell(of: 64_000)
