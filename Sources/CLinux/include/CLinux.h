@@ -107,8 +107,8 @@ size_t linux_thread_size(void);
 int linux_try_memory(size_t length);
 /// mallopt(3): threads that have allocated nothing so far share the first arena with all others.
 void linux_use_one_arena(void);
-/// malloc_trim(3): whole free pages of all arenas go back to the kernel. Takes up to a millisecond for each 2 MiB, and each arena's
-/// lock for its share of that.
+/// malloc_trim(3): whole free pages of the heap go back to the kernel. Takes up to a millisecond for each 2 MiB, and the heap's lock as
+/// long.
 void linux_trim_heap(void);
 
 /// struct termios2 of ioctl_tty(2), as far as a serial line needs it.

@@ -1,6 +1,6 @@
-// When memory that clients have left behind goes back to the kernel. What they freed stays in the arenas of malloc(3), one for each
-// thread that served them, and is given back only where it lies at an arena's end: after 10,000 clients with TLS 145 of 147 MB were
-// free and in memory all the same. malloc_trim(3) takes milliseconds, so it runs once a wave of clients has gone, beside the lanes.
+// When memory that clients have left behind goes back to the kernel. What they freed stays in the heap of malloc(3), and is given back
+// only where it lies at the end: after 10,000 clients with TLS 145 of 147 MB were free and in memory all the same. malloc_trim(3)
+// takes milliseconds, in which whoever allocates waits, so it runs once a wave of clients has gone, beside the lanes.
 
 import Synchronization
 
