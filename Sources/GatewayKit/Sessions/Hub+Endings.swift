@@ -36,6 +36,10 @@ extension Hub {
       session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
     }
     settle(session)
+    // With packets, what is kept behind its last is no longer for it, and may have been all that filled the ring.
+    guard isPaused, cutter != nil, !session.isOver else { return }
+    release()
+    poller.timers.after(.zero) { [weak self] in self?.readOnIfRoom() }
   }
 
   /// What one who leaves has sent is still read: till nothing came for a moment, as his machine can send what it keeps

@@ -176,8 +176,14 @@ extension Hub {
   /// Where the one stands who has got least; with packets, nobody has a part of one that is not complete.
   private var slowest: UInt64 {
     var slowest = cutter?.end ?? head
-    for session in sessions where session.takesOutput { slowest = min(slowest, session.cursor) }
+    for session in sessions where lacksOutput(session) { slowest = min(slowest, session.cursor) }
     return slowest
+  }
+
+  /// Whether something is in the ring that the client is still to get.
+  func lacksOutput(_ session: Session) -> Bool {
+    guard let ring, session.takesOutput else { return false }
+    return session.cursor < limit(for: session, ring)
   }
 
   /// Nobody is there, and what is said meanwhile is for the first to come.

@@ -26,8 +26,7 @@ extension Hub {
     let all = cutter?.end ?? head
     someoneWaits = policy.slow == .dropOldest || sessions.contains { $0.takesOutput && $0.cursor >= all }
     for session in sessions {
-      session.holdsUpOthers =
-        session.takesOutput && session.cursor < all && head &- session.cursor > UInt64(ringSizes.buffer / 2)
+      session.holdsUpOthers = lacksOutput(session) && head &- session.cursor > UInt64(ringSizes.buffer / 2)
     }
     holdUpTimer = poller.timers.after(SlowClock.tick) { [weak self] in
       guard let self else { return }
@@ -43,7 +42,7 @@ extension Hub {
     let now = poller.timers.now
     // A look that comes late is our own delay, or the machine's: nobody is charged for it.
     let length = min(now &- lastLook, 2 * SlowClock.tick.nanoseconds)
-    let tooSlow = sessions.filter { $0.holdsUpOthers && $0.takesOutput && $0.slow.charge(length, at: now) }
+    let tooSlow = sessions.filter { $0.holdsUpOthers && lacksOutput($0) && $0.slow.charge(length, at: now) }
     for session in tooSlow {
       if policy.slow == .dropOldest { session.isBehind = true } else { end(session, Ending(.tooSlow)) }
     }
@@ -67,6 +66,7 @@ extension Hub {
       guard let self else { return }
       stallTimer = nil
       guard isPaused, let endpoint, policy.slow == .disconnect, sessions.count == 1 else { return }
+      guard lacksOutput(sessions[0]) else { return }
       if head == self.head && taken == sessions.map(\.down) {
         end(sessions[0], Ending(.tooSlow))
       } else {

@@ -251,7 +251,12 @@ final class ClientModel: StreamAccount {
     if place > upNext { upPacket.mayEnd() }
     checkRight(bytes)
     if let packets {
-      if let idle = packets.idle, run.now - wroteAt >= idle.nanoseconds { upPacket.restart() }
+      let silence = run.now - wroteAt
+      if let idle = packets.idle {
+        if silence >= idle.nanoseconds { upPacket.restart() }
+      } else if silence >= Duration.seconds(1).nanoseconds {
+        upPacket.mayEnd()  // for somebody who waited, and then could not write
+      }
       upPacket.add(stream.content[bytes], packets)
     }
     wroteAt = run.now
