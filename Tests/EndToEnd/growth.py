@@ -73,8 +73,18 @@ class CountedGateway:
             assert self.process.poll() is None and time.monotonic() < end, (self.folder / "log").read_bytes()[-2000:]
             time.sleep(0.2)
 
+    def rest(self, seconds: float = 1200):
+        """Waits till no thread has run for half a second: it is healthy, and has answered, before all is done that follows."""
+        end, quiet = time.monotonic() + seconds, 0
+        while quiet < 10:
+            states = [path.read_text().rsplit(")", 1)[1].split()[0] for path in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/stat")]
+            quiet = 0 if {"R", "D"} & set(states) else quiet + 1
+            assert self.process.poll() is None and time.monotonic() < end, states
+            time.sleep(0.05)
+
     def total(self) -> int:
-        """All instructions so far."""
+        """All instructions so far, once it is at rest."""
+        self.rest()
         done = subprocess.run(
             ["vgdb", f"--pid={self.process.pid}", f"--vgdb-prefix={self.folder}/vgdb", "status", "internal"],
             capture_output=True, text=True, timeout=600)

@@ -195,6 +195,28 @@ struct ClientTrustTests {
       #expect(refusals() == 2)
     }
   }
+
+  @Test("file that is broken does not make thousands of listeners of one port look at each other", .timeLimit(.minutes(2)))
+  func thousands() async throws {
+    try rig.folder.write("server.pem", "nothing\n")
+    // Nobody binds it: no way in is ready.
+    let listeners = (0..<4000).map { "'wss://127.0.0.1:24713/\($0)'" }.joined(separator: ", ")
+    let text = """
+      tls: { certificate: '\(rig.folder / "server.pem")', key: '\(rig.folder / "server.key")' }
+      routes: { x: { listen: [\(listeners)], endpoint: 'sim://echo' } }
+
+      """
+    let config = try #require(try ConfigFile.read(Array(text.utf8)).routes.first)
+    let began = monotonicNanoseconds()
+    try await withReception(config) { story, route, reception in
+      while story.all.count(where: { if case .listenerWaits = $0 { true } else { false } }) < 4000 {
+        try #require(monotonicNanoseconds() < began + 100_000_000_000)
+        usleep(20_000)
+      }
+      // 0.5 s in a debug build; where each looked at all others it took 50.
+      #expect(monotonicNanoseconds() < began + 20_000_000_000)
+    }
+  }
 }
 
 extension Reception {

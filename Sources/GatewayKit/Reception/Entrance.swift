@@ -145,7 +145,8 @@ final class Entrance {
     } else if let failure, isReady(way) {
       tellWaiting(way, binding.failure(failure))
     }
-    bind()
+    // Else nothing has changed for the others, and looking at all of them at each of thousands takes seconds.
+    if isReady(way) { bind() }
   }
 
   func change(_ way: Way) {
@@ -238,7 +239,7 @@ final class Entrance {
     if keeper.fault != nil || !(keeper.context?.warnings ?? []).isEmpty || !reception.news.isQuiet {
       reception.tellNews()
     }
-    bind()
+    if keeper.context != nil { bind() }
   }
 
   /// What is wrong with files that are asked for, what is odd in those that are shown, and whether some are being read.

@@ -270,6 +270,7 @@ final class ClientModel: StreamAccount {
   /// Another writer goes on: this one's packet must be over, or nothing more of it may come.
   func packetMayEnd(_ packets: Config.Packets) -> Bool {
     if !upPacket.mustStayWhole || isOver || finishedAt != nil || stream.isBroken { return true }
+    if session?.leaving != nil, upNext == stream.readCount { return true }
     return run.now - wroteAt >= (packets.idle ?? .seconds(1)).nanoseconds || (rights.last?.to ?? 0) < run.step
       || run.step == lostRightIn || run.step == run.reloadedIn
   }

@@ -501,7 +501,8 @@ final class PolicyRun {
   private func beCalm() {
     for stream in streams where !stream.isClosed { stream.room = .max }
     settleDown()
-    for _ in 0..<3 {
+    // Where no silence is given, the beginning of a packet holds back others for a second, each of them in turn.
+    for _ in 0..<2 + clients.count {
       pass(.seconds(1))
       settleDown()
     }
