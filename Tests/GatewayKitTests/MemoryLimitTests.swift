@@ -184,6 +184,7 @@ struct HeapPlanTests {
     }
     #expect((10...40).contains(looks))
   }
+
   @Test("hears of the two millionth client that leaves as fast as of the first")
   func millions() {
     let departures = Departures()
