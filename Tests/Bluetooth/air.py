@@ -7,6 +7,7 @@ host. Of LE: scan responses, the filter for duplicates, the filter accept list, 
 public addresses.
 """
 import asyncio
+import collections
 import dataclasses
 import logging
 
@@ -91,6 +92,7 @@ class Radio(Controller):
         self.muted = False
         self.pace = self.next_packet = 0  # seconds that a packet of data takes to go out, and when the next one does
         self.paging = self.inquiry = None
+        self.history = collections.deque(maxlen=400)  # of what its host said and heard, but for the data
         self.told = b""  # to inquiries
         self.claims = {}  # the keys by which others say that they are paired with this one
         self.authenticating = set()  # links of which its host has asked for that
@@ -117,9 +119,23 @@ class Radio(Controller):
     def later(self, seconds, call, *arguments):
         return asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
+    def on_hci_packet(self, packet):
+        self.note("<", packet)
+        super().on_hci_packet(packet)
+
+    def note(self, direction, packet):
+        if not isinstance(packet, hci.HCI_AclDataPacket | hci.HCI_Number_Of_Completed_Packets_Event):
+            self.history.append((asyncio.get_running_loop().time(), direction, packet))
+
+    def tell_history(self):
+        now = asyncio.get_running_loop().time()
+        for at, direction, packet in self.history:
+            log.warning("%s, %.3f s ago %s %s %s", self.name, now - at, direction, packet.name, bytes(packet).hex())
+
     def send_hci_packet(self, packet):
         if self.muted:
             return
+        self.note(">", packet)
         # Without secure connections the key of "just works" is of type 4; Linux checks.
         if isinstance(packet, hci.HCI_Link_Key_Notification_Event):
             packet = hci.HCI_Link_Key_Notification_Event(bd_addr=packet.bd_addr, link_key=packet.link_key, key_type=4)

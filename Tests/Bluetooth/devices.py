@@ -15,7 +15,8 @@ line and answers a line.
 
   lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
   heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · asks NAME: to be paired,
-  by itself · forget NAME: its bonds · pull · pace MS: so slow is the guest's adapter · seeks: what it listens for · echo NAME 0|1 ·
+  by itself · forget NAME: its bonds · pull · pace MS: so slow is the guest's adapter · history: of the guest's
+  adapter, into the log · seeks: what it listens for · echo NAME 0|1 ·
   await NAME BYTES: heard, ever · flood NAME BYTES: of `random.Random(BYTES)` · sum NAME: CRC-32 of what was heard since the last one ·
   locks NAME 0|1: it is written on an encrypted link only · strength DBM: of the guest's links
 """
@@ -279,6 +280,9 @@ class Devices(phone.Orders):
 
     async def do_pace(self, milliseconds):
         self.radio.pace = int(milliseconds) / 1000
+
+    async def do_history(self):
+        self.radio.tell_history()
 
     async def do_seeks(self):
         words = [word for word, is_on in (("le", self.radio.le_scan_enable), ("classic", self.radio.inquiry)) if is_on]

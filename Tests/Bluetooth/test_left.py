@@ -46,6 +46,9 @@ def no_link_is_left(guest, air):
     # The kernel keeps one for two seconds after its last user.
     try:
         until(lambda: not guest.ask(f"{air.programs}/adapter links"), 30, "no link", every=0.2)
+    except AssertionError:
+        air.order("history")
+        raise
     finally:
         print("links and sockets:", guest.ask(f"{air.programs}/adapter links; cat /proc/net/l2cap /proc/net/rfcomm"), sep="\n")
 

@@ -501,8 +501,8 @@ final class PolicyRun {
   private func beCalm() {
     for stream in streams where !stream.isClosed { stream.room = .max }
     settleDown()
-    // Where no silence is given, the beginning of a packet holds back others for a second, each of them in turn.
-    let isSlow = links.contains { $0.packets != nil && $0.packets?.idle == nil }
+    // The beginning of a packet holds back others for the silence that ends one, each of them in turn: a second where none is given.
+    let isSlow = links.contains { $0.packets.map { ($0.idle ?? .seconds(1)) >= .seconds(1) } ?? false }
     for _ in 0..<(isSlow ? 2 + clients.count : 3) {
       pass(.seconds(1))
       settleDown()
