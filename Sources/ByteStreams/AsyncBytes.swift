@@ -63,7 +63,7 @@ private final class AsyncFace: ByteStreamDelegate {
       if let error { throw error }
       var wish: Readiness?
       let chunk = try [UInt8](unsafeUninitializedCapacity: Self.largestChunk) { run, count in
-        switch try stream.read(into: UnsafeMutableRawBufferPointer(run)) {
+        switch try stream.read(into: UnsafeMutableRawBufferPointer(run)).checked(of: run.count, at: "stream.bytes") {
         case .moved(let moved): count = moved
         case .blocked(let until): wish = until
         case .ended: ended = true
@@ -82,7 +82,8 @@ private final class AsyncFace: ByteStreamDelegate {
     var sent = 0
     while sent < bytes.count {
       if let error { throw error }
-      switch try bytes.withUnsafeBytes({ try stream.write(UnsafeRawBufferPointer(rebasing: $0[sent...])) }) {
+      let transfer = try bytes.withUnsafeBytes { try stream.write(UnsafeRawBufferPointer(rebasing: $0[sent...])) }
+      switch try transfer.checked(of: bytes.count - sent, at: "stream.send") {
       case .moved(let count): sent += count
       case .ended: throw SystemError("write", EPIPE)
       case .blocked(let wish):

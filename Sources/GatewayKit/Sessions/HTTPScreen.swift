@@ -71,7 +71,7 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   }
 
   private func readFirst(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
-    let transfer = try stream.read(into: run)
+    let transfer = try stream.read(into: run).checked(of: run.count, at: "screen.readFirst")
     guard case .moved(let count) = transfer, count > 0 else { return transfer }
     let first = UnsafeRawBufferPointer(rebasing: run[..<count])
     guard HTTPRequestLine.mayBegin(with: first) else {
@@ -119,7 +119,7 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
 
   private func readMore() throws -> Transfer {
     try withUnsafeTemporaryAllocation(byteCount: 4096, alignment: 1) { scratch in
-      let transfer = try stream.read(into: scratch)
+      let transfer = try stream.read(into: scratch).checked(of: scratch.count, at: "screen.readMore")
       if case .moved(let count) = transfer { held += scratch[..<count] }
       return transfer
     }
