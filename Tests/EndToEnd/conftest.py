@@ -24,9 +24,10 @@ def pytest_collection_modifyitems(items):
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(90))
         root = item.get_closest_marker("root")
+        if root and not root.args:
+            raise pytest.UsageError(f"{item.nodeid}: its marker 'root' does not say why it takes root")
         if root and os.geteuid() != 0:
-            reason = root.args[0] if root.args else "makes namespaces of the network or of mounts"
-            item.add_marker(pytest.mark.skip(reason=f"needs root: {reason}"))
+            item.add_marker(pytest.mark.skip(reason=f"needs root: {root.args[0]}"))
 
 
 @pytest.fixture
