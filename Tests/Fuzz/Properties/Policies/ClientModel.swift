@@ -214,7 +214,7 @@ final class ClientModel: StreamAccount {
 
   /// It may write in this step.
   func mayWrite() {
-    if let last = rights.last, last.to >= run.step - 1 {
+    if let last = rights.last, last.to >= run.step - 1, last.to != lostRightIn {
       rights[rights.count - 1].to = run.step
     } else {
       if !rights.isEmpty { upPacket.mayEnd() }
@@ -388,11 +388,16 @@ final class ClientModel: StreamAccount {
     follow()
     guard !isOver, let session, !session.isOver else { return }
     if screen.state == .isRefused { return fail("has sent a request, and is not sent away") }
+    if isHeldWhileLeaving { fail("is sent away, and held back as before") }
     let held = run.now - screen.since
     guard taken == 0, stream.readCount > 0, screen.state == .isThrough || held >= ScreenModel.longest.nanoseconds else {
       return
     }
     fail("is held back since \(held / 1_000_000) ms")
+  }
+  private var isHeldWhileLeaving: Bool {
+    guard screen.state == .holds, let leavingSince = session?.leavingSince else { return false }
+    return screen.since < leavingSince
   }
   func isFinished(_ stream: PlayedStream) {}
   func isClosed(_ stream: PlayedStream) {
@@ -409,7 +414,9 @@ final class ClientModel: StreamAccount {
     ending = word
     sayLastWords(word)
     if screen.state == .isRefused, delivered > 0 { fail("has sent a request, of which \(delivered) bytes went") }
-    if mustHaveSentOn(word), screen.state == .holds { fail("leaves in order, and what was held of it is dropped") }
+    if isHeldWhileLeaving || mustHaveSentOn(word) && screen.state == .holds {
+      fail("leaves in order, and what was held of it is dropped")
+    }
     if !mayEnd(as: word) { fail("ends as \(word.rawValue)") }
     if report.up != delivered { fail("\(report.up) bytes up are counted, \(delivered) went") }
     if report.down != received { fail("\(report.down) bytes down are counted, \(received) went") }
