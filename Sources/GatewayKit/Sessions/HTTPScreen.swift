@@ -42,6 +42,8 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   private var handedOut = 0
   /// What ended the client's input behind the bytes that are held.
   private var end: Result<Transfer, any Error>?
+  /// An event said that the client is gone, for both directions. The delegate hears of it once it has read the end.
+  private var isGone = false
   private var timer: Timers.Token?
 
   /// Called once, when the client may be read without it: with the stream behind it, which has its delegate then.
@@ -56,6 +58,8 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
     stream.delegate = self
   }
 
+  /// The client's bytes wait for a decision.
+  var isUndecided: Bool { state == .holds }
   /// Bytes that are kept. More than none only while it is undecided, or until they have been read.
   var kept: Int { held.count - handedOut }
 
@@ -132,8 +136,9 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
 
   private func handOut(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard kept > 0 else {
-      if let end { return try end.get() }
-      return try stream.read(into: run)
+      guard let end else { return try stream.read(into: run) }
+      if isGone { tellGone() }
+      return try end.get()
     }
     let count = min(kept, run.count)
     held.withUnsafeBytes { run.copyMemory(from: UnsafeRawBufferPointer(rebasing: $0[handedOut..<handedOut + count])) }
@@ -220,15 +225,25 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
     case .errorOccurred(let error) where kept > 0 && state != .refused: endIsTold(.failure(error))
-    case .endEncountered where kept > 0 && state != .refused: endIsTold(.success(.ended))
+    case .endEncountered where kept > 0 && state != .refused:
+      isGone = true
+      endIsTold(.success(.ended))
     default: delegate?.stream(self, handle: event)
     }
   }
 
   /// What came before the end is read first.
   private func endIsTold(_ end: Result<Transfer, any Error>) {
-    self.end = end
+    self.end = self.end ?? end  // a failure that was read says more
     decide()
     delegate?.stream(self, handle: .hasBytesAvailable)
+  }
+
+  /// In a turn of its own: the delegate is reading.
+  private func tellGone() {
+    isGone = false
+    poller.timers.after(.zero) { [weak self] in
+      if let self { delegate?.stream(self, handle: .endEncountered) }
+    }
   }
 }

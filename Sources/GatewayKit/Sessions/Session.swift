@@ -118,7 +118,7 @@ final class Session: ByteStreamDelegate {
 
   var up: UInt64 { pump.moved }
   /// Another value than before means that bytes went, either way.
-  var activity: UInt64 { down &+ pump.taken }
+  var activity: UInt64 { down &+ pump.taken &+ UInt64(screen?.kept ?? 0) }
   /// He has finished sending, all of it is delivered, and he may listen still.
   var isHalfClosed: Bool { pump.sourceEnded && pump.count == 0 && leaving == nil }
   var isBlocked: Bool { !client.writerWaits.isEmpty }

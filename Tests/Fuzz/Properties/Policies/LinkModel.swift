@@ -177,6 +177,7 @@ final class LinkModel: StreamAccount {
     followReload()
     // Nothing of this is for those whose end is under way.
     for case let client? in run.clients where client.session?.isOver == true { client.takesNoMore() }
+    for case let client? in run.clients { client.followEnd() }
     for byte in bytes { append(byte) }
     noteCrowd()
     lastByteAt = run.now
@@ -227,7 +228,7 @@ final class LinkModel: StreamAccount {
   func isFull(_ stream: PlayedStream) { run.deviceIsFullSince = run.deviceIsFullSince ?? run.now }
   func readsEnd(_ stream: PlayedStream) { if stream === device { over() } }
   func hangsUp(_ stream: PlayedStream) {}
-  func hasFailed(_ stream: PlayedStream) {
+  func hasFailed(_ stream: PlayedStream, reading: Bool) {
     if stream === device, stream.readFailure != nil, stream.left == 0 { over() }
   }
   func isFinished(_ stream: PlayedStream) {
