@@ -196,6 +196,16 @@ struct HTTPScreenTests {
     #expect(story.device.written == text && story.session.dropped == 0)
   }
 
+  @Test("are forgotten at the end of the session, and nothing stays in front of the stream")
+  func forgotten() throws {
+    let story = try Story([.bytes(Self.bytes("GET /"))])
+    story.read()
+    story.session.screen?.forget()
+    #expect(story.isBare && story.device.written.isEmpty)
+    story.rig.advance(by: .seconds(2))
+    #expect(story.device.written.isEmpty)
+  }
+
   @Test("count as activity from the moment when they are read")
   func activity() throws {
     let story = try Story([.bytes(Self.bytes("GET /"))])

@@ -250,7 +250,7 @@ final class SessionGroup: LinkDelegate {
   }
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
-    session.screen?.giveUp()  // what it held is in the account
+    session.screen?.forget()
     if ending.word == .tooSlow {
       session.client.abort()
     } else {

@@ -164,6 +164,16 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
     if case .fresh = state { leave() } else { letThrough() }
   }
 
+  /// The session is over, and what is held is in its account. The screen goes now: whoever closes the stream knows it by its
+  /// identity, so it may not change later.
+  func forget() {
+    guard state != .refused else { return }
+    decide()
+    held = []
+    handedOut = 0
+    if end == nil { leave() }
+  }
+
   private func decide() {
     state = .forwards
     poller.timers.cancel(timer)

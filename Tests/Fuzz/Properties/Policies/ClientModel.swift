@@ -31,8 +31,9 @@ final class ClientModel: StreamAccount {
   private var lastWords: ArraySlice<UInt8>?
   /// They could not begin before the session was over.
   private var lastWordsMayCome = false
-  /// Its stream broke: no byte behind this place is for it.
+  /// Its stream broke, or its session is over: no byte behind this place is for it.
   private var takesUpTo: Int?
+  private var outputHasFailed = false
   /// The policy may drop what it does not take.
   var mayLose: Bool
   private var fullSince: UInt64?
@@ -176,7 +177,7 @@ final class ClientModel: StreamAccount {
 
   /// A line of ours is for one that got nothing: why its session is over.
   private var isToldWhy: Bool {
-    run.route.clients.notices && isShared && run.closeWas && received == 0 && !hasBanner && takesUpTo == nil
+    run.route.clients.notices && isShared && run.closeWas && received == 0 && !hasBanner && !outputHasFailed
   }
   private static let notices = ["baudway: the device of x can't be opened", "baudway: the device of x is gone\r\n"]
 
@@ -243,6 +244,9 @@ final class ClientModel: StreamAccount {
     link.settlePen()
     sortReads()
   }
+
+  /// While somebody's bytes go: who may be handed what was held, and has got a right by it, is looked at before.
+  func followHeld() { if taken < stream.readCount { sortReads() } }
 
   private func sortReads() {
     guard let session = meet() else { return }
@@ -360,7 +364,7 @@ final class ClientModel: StreamAccount {
   func takesNoMore() { if takesUpTo == nil { takesUpTo = link.head } }
   func hasFailed(_ stream: PlayedStream, reading: Bool) {
     if reading { return meetsEnd() }
-    if banner.isEmpty { takesNoMore() } else { banner = [] }
+    if banner.isEmpty { outputFails() } else { banner = [] }
   }
   func readsEnd(_ stream: PlayedStream) { screen.opens() }
   func hangsUp(_ stream: PlayedStream) {
@@ -375,10 +379,14 @@ final class ClientModel: StreamAccount {
     endIsHeld = taken < stream.readCount
     if endIsHeld { return }
     banner = []
-    takesNoMore()
+    outputFails()
   }
   /// Before the device says more: whether its session has learnt of it.
-  func followEnd() { if endIsHeld, session?.takesOutput == false { takesNoMore() } }
+  func followEnd() { if endIsHeld, session?.takesOutput == false { outputFails() } }
+  private func outputFails() {
+    outputHasFailed = true
+    takesNoMore()
+  }
 
   /// The route refuses HTTP no more.
   func screenEnds() { screen.opens() }

@@ -200,6 +200,7 @@ final class LinkModel: StreamAccount {
     guard hub?.endpoint === stream else { return owner.fail("a client's bytes go to a device that is closing") }
     // Whose bytes they are shows in them, and in where the hub keeps them; only delimiters may be several clients'.
     pen.removeAll(keepingCapacity: true)
+    for case let client? in owner.clients { client.followHeld() }
     for case let client? in owner.clients where client.link === self && client.offers(run) {
       pen.append((client, count, client.session?.pump.moved ?? 0))
     }

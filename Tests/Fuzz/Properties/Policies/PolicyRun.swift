@@ -405,6 +405,7 @@ final class PolicyRun {
   /// What the device took was taken before.
   private func setClock(_ moment: UInt64) {
     for link in links { link.settlePen() }
+    for client in everybody { client.follow() }
     rig.now = moment
   }
 
@@ -471,6 +472,7 @@ final class PolicyRun {
       sessionsHaveEnded.insert(number)
       if isShared, let hub = links[0].hub, hub.sessions.isEmpty {
         // What is kept for the next one begins here.
+        links[0].followCuts()
         links[0].mustFrom = links[0].available
         if route.device.flush.atDisconnect { links[0].unheardIsDropped() }
       }
