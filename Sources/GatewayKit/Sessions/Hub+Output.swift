@@ -37,7 +37,8 @@ extension Hub {
         case .moved(let count):
           if count > 0 { try distribute(ring) }
           guard endpoint === self.endpoint else { return }
-          if count > 0 && count < room && !endpoint.holdsBytes {
+          // One that can't be written to is gone once there is nothing more to read; only a further read tells.
+          if count > 0 && count < room && !endpoint.holdsBytes && writeFailure == nil {
             if wantsMore(endpoint) || makesRoom(for: endpoint) {
               endpoint.readerWaits = .readable
             } else if endpoint === self.endpoint {
