@@ -230,6 +230,19 @@ struct HTTPScreenTests {
     #expect(story.rig.ending(of: story.session) == .clientLeft)
   }
 
+  @Test("are given up after 'device.drain' when the client has left and the device takes nothing", arguments: [16, 34])
+  func stuck(buffer: Int) throws {
+    let text = Self.bytes("GET / and as much as the ring holds")[..<34]
+    let story = try Story([.bytes(Array(text)), .ended], buffer: buffer)
+    story.rig.hub.detach()?.close()
+    story.read()
+    story.rig.advance(by: .seconds(4))
+    #expect(story.rig.ending(of: story.session) == nil)
+    story.rig.advance(by: .seconds(2))
+    #expect(story.rig.ending(of: story.session) == .clientLeft)
+    #expect(story.session.dropped == 34)
+  }
+
   @Test("reach a device that comes back only then, whatever the size of the ring", arguments: [16, 100, 65_536])
   func absent(buffer: Int) throws {
     let text = Self.bytes("POST /dev/null HTTP/9.9 and more that does not fit into a small ring\r\n")

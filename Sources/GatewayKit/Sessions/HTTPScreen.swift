@@ -42,6 +42,7 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   private var handedOut = 0
   /// What ended the client's input behind the bytes that are held.
   private var end: Result<Transfer, any Error>?
+  private var endIsRead = false
   /// An event said that the client is gone, for both directions. The delegate hears of it once it has read the end.
   private var isGone = false
   private var timer: Timers.Token?
@@ -131,13 +132,16 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
 
   private func forward(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     decide()
+    if end != nil { tellEndIfUnread() }
     return try handOut(into: run)
   }
 
   private func handOut(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard kept > 0 else {
       guard let end else { return try stream.read(into: run) }
-      if isGone { tellGone() }
+      endIsRead = true
+      if isGone { tellLater(.endEncountered) }
+      isGone = false
       return try end.get()
     }
     let count = min(kept, run.count)
@@ -247,13 +251,18 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
     self.end = self.end ?? end  // a failure that was read says more
     decide()
     delegate?.stream(self, handle: .hasBytesAvailable)
+    tellEndIfUnread()
+  }
+
+  /// The reader may have no room before it comes to the end, and the stream tells of that only once.
+  private func tellEndIfUnread() {
+    tellLater(.lastByteIsIn) { !$0.endIsRead }
   }
 
   /// In a turn of its own: the delegate is reading.
-  private func tellGone() {
-    isGone = false
+  private func tellLater(_ event: ByteStreamEvent, if isDue: @escaping (HTTPScreen) -> Bool = { _ in true }) {
     poller.timers.after(.zero) { [weak self] in
-      if let self { delegate?.stream(self, handle: .endEncountered) }
+      if let self, isDue(self) { delegate?.stream(self, handle: event) }
     }
   }
 }

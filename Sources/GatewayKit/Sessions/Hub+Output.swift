@@ -27,7 +27,7 @@ extension Hub {
         }
         guard reads > 0 else {
           endpoint.readerWaits = .readable
-          if endpoint.holdsBytes { poller.again(endpoint) }
+          if endpoint.holdsBytes || writeFailure != nil { poller.again(endpoint) }
           break
         }
         reads -= 1
@@ -37,7 +37,8 @@ extension Hub {
         case .moved(let count):
           if count > 0 { try distribute(ring) }
           guard endpoint === self.endpoint else { return }
-          if count > 0 && count < room && !endpoint.holdsBytes {
+          // One that can't be written to is gone as soon as a read finds nothing, so there has to be one.
+          if count > 0 && count < room && !endpoint.holdsBytes && writeFailure == nil {
             if wantsMore(endpoint) || makesRoom(for: endpoint) {
               endpoint.readerWaits = .readable
             } else if endpoint === self.endpoint {

@@ -68,14 +68,22 @@ extension Hub {
 
   /// The bytes of one who may not write. With `takeover: idle` they may get him the pen, and are the first he writes.
   func dropInput(of session: Session) {
-    do {
+    do throws(Pump.Fault) {
       if mayTakePen(session) {
         let before = session.pump.count
-        _ = try session.pump.turn(mayWrite: false)
-        guard session.pump.count > before else { return hasNoInput(session) }
+        var fault: Pump.Fault?
+        do throws(Pump.Fault) { _ = try session.pump.turn(mayWrite: false) } catch { fault = error }
+        guard session.pump.count > before else {
+          if let fault { throw fault }
+          // No room, for what it has sent before waits: reading on once that is out would write without the pen.
+          if !session.pump.sourceEnded && session.client.readerWaits.isEmpty { try skim(session) }
+          return hasNoInput(session)
+        }
         movePen(to: session)
         queue(session)
         serve()
+        guard !session.isOver else { return }
+        if let fault { throw fault }
         if session.pump.sourceEnded { settle(session) }
       } else {
         try skim(session)

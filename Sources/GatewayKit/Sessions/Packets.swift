@@ -75,7 +75,7 @@ struct PacketScanner {
 }
 
 /// The ends of packets that are kept in a ring, oldest first. Bounded: beyond `most` every second one is forgotten, so
-/// that two packets count as one. No allocation once it has grown.
+/// that two packets count as one. No allocation once it has grown. The first is where the oldest packet begins.
 struct PacketMarks {
   static let most = 1024
   private var ends: [UInt64] = []
@@ -92,9 +92,9 @@ struct PacketMarks {
     ends.removeFirst(first)
     first = 0
     if isWorthIt { return }
-    // The last one stays: it is where the complete packets end.
+    // The first one stays, or nobody could begin with the oldest packet; and the last, where the complete packets end.
     var kept = 0
-    for place in ends.indices where (ends.count - place) % 2 == 1 {
+    for place in ends.indices where place == 0 || (ends.count - place) % 2 == 1 {
       ends[kept] = ends[place]
       kept += 1
     }

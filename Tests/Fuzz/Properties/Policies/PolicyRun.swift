@@ -520,6 +520,10 @@ final class PolicyRun {
       settleDown()
     }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
+      // Its last words may wait for somebody to come.
+      if isShared, let hub = link.hub, hub.writeFailure != nil, !hub.isPaused || !hub.sessions.isEmpty {
+        fail("the device can't be written to, and is open still")
+      }
       guard let device = link.device, !device.isBroken, link.link?.status == .open else { continue }
       if device.left > 0, link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsUnheard == true {
         fail("the device has \(device.left) bytes more, and nobody reads them")
