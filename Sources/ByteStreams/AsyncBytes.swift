@@ -65,7 +65,7 @@ private final class AsyncFace: ByteStreamDelegate {
       let chunk = try [UInt8](unsafeUninitializedCapacity: Self.largestChunk) { run, count in
         switch try stream.read(into: UnsafeMutableRawBufferPointer(run)) {
         case .moved(let moved):
-          // By hand: typed throws in an async function crash the compiler in a release.
+          // Not by `checked`, here and below: its typed throw in an async function crashes Swift 6.3's compiler in a release.
           guard moved >= 0 && moved <= run.count else {
             throw InternalFault.miscounted(moved, of: run.count, at: "stream.bytes")
           }

@@ -35,7 +35,7 @@ struct TransferTests {
     #expect(fault?.place == "stream.write")
   }
 
-  @Test("that can't be is thrown to those who read and write with async and await", arguments: LyingStream.Lie.allCases)
+  @Test("that can't be is thrown by an async read and an async write", arguments: LyingStream.Lie.allCases)
   func awaited(lie: LyingStream.Lie) async throws {
     try await onLane { lane in
       await #expect(throws: InternalFault.self) {

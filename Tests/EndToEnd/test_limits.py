@@ -88,7 +88,7 @@ def as_nobody():
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
-@pytest.mark.root("runs the gateway as another user, who has no processes yet")
+@pytest.mark.root("runs the gateway as a user that has no processes yet")
 def test_too_few_threads_are_said_before_the_start(tmp_path):
     """Root has no limit of processes, so an ordinary user's is tried."""
     path = tmp_path / "c.json"
@@ -297,7 +297,7 @@ def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(author
 
 
 def test_handshakes_that_are_refused_for_want_of_descriptors_say_so(authority):
-    """The crowd of one route leaves none to those who are greeted at others."""
+    """Clients of one route use up what is not reserved; a handshake at another is refused."""
     config = {**crowded(authority), "limits": {"handshakes": 10000, "handshakes-per-address": 1000}}
     with Gateway(config, prefix=limited(nofile=300), stopping=False) as gateway:
         crowd = flood(port_of(gateway, "web"), 7, 60)
@@ -323,7 +323,7 @@ def test_a_reload_switches_the_reserve_of_descriptors(authority):
             gateway.configure(crowded(authority))
             answer = ask(gateway, "reload")
             assert answer["settings"] == ["limits.reserve-descriptors"], answer
-            # The first of them may get low numbers, which those who asked have given back.
+            # The first clients may get low numbers, which the status requests have given back.
             crowd += flood(port_of(gateway, "raw"), 7, 2, b"x")
             until(lambda: refused(gateway).get("descriptors", 0) > 4, what="refusals")
         finally:

@@ -104,10 +104,8 @@ final class SessionGroup: LinkDelegate {
     let (dropped, error) = Self.dropUnread(of: stream)
     let left = Lingering.mostBeforeSession - Int(dropped)
     lingering.close(client, otherSideFinished: error != nil || atOnce, readingAtMost: left)
-    let isFault = error is InternalFault
-    let report = SessionReport(
-      ending: Ending(isFault ? .internal : ending.word, isFault ? error : ending.cause ?? error), dropped: dropped,
-      nanoseconds: nanoseconds)
+    let final = error is InternalFault ? Ending(.internal, error) : Ending(ending.word, ending.cause ?? error)
+    let report = SessionReport(ending: final, dropped: dropped, nanoseconds: nanoseconds)
     tellEnd(of: number, label, report)
   }
 

@@ -168,8 +168,8 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
     if case .fresh = state { leave() } else { letThrough() }
   }
 
-  /// The session is over, and what is held is in its account. The screen goes now: whoever closes the stream knows it by its
-  /// identity, so it may not change later.
+  /// The session is over, and what is held is in its account. The screen goes now, unless it keeps the end of the input: whoever
+  /// closes the stream knows it by its identity, so it may not change later.
   func forget() {
     guard state != .refused else { return }
     decide()

@@ -26,8 +26,7 @@ extension Hub {
           break
         }
         guard reads > 0 else {
-          endpoint.readerWaits = .readable
-          if endpoint.holdsBytes || writeFailure != nil { poller.again(endpoint) }
+          awaitOutput(of: endpoint)
           break
         }
         reads -= 1
@@ -37,7 +36,6 @@ extension Hub {
         case .moved(let count):
           if count > 0 { try distribute(ring) }
           guard endpoint === self.endpoint else { return }
-          // One that can't be written to is gone as soon as a read finds nothing, so there has to be one.
           if count > 0 && count < room && !endpoint.holdsBytes && writeFailure == nil {
             if wantsMore(endpoint) || makesRoom(for: endpoint) {
               endpoint.readerWaits = .readable
@@ -64,6 +62,13 @@ extension Hub {
       giveBack()
       gone(error)
     }
+  }
+
+  /// No event tells of bytes inside a stream. Nor of the end of one that can't be written to: that is gone as soon as a read finds
+  /// nothing, so there has to be a read.
+  private func awaitOutput(of endpoint: any ByteStream) {
+    endpoint.readerWaits = .readable
+    if endpoint.holdsBytes || writeFailure != nil { poller.again(endpoint) }
   }
 
   private func gone(_ cause: (any Error)?) {
@@ -230,8 +235,7 @@ extension Hub {
     guard isPaused, let endpoint else { return }
     endHoldUp()
     isPaused = false
-    endpoint.readerWaits = .readable
-    if endpoint.holdsBytes { poller.again(endpoint) }
+    awaitOutput(of: endpoint)
   }
 
   /// What the hub keeps for all does not fit together, by a mistake of ours. Its sessions end as `internal`, the link is lost as if

@@ -19,7 +19,7 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
 
   private let stream: any ByteStream
   private var text: ArraySlice<UInt8>
-  /// The stream said that it took more than it was given. Whoever reads or writes next learns it.
+  /// The stream has reported a count that can't be. The next read or write throws it.
   private var fault: InternalFault?
 
   /// Writes `text` to the client behind `stream`. Returns the stream to go on with, which keeps the order if he has not taken
