@@ -10,12 +10,13 @@ from kit import Deadline, Gateway, compiled, until
 
 NOBODY = 65534
 
-# Renames a link to the secret over each socket as soon as it is there, and takes it away again; says how often it did.
+# Renames a link to the secret over each socket as soon as it is there, and takes it away again half a second later, when the gateway has
+# met it and before it tries again; says how often it did.
 ATTACK = """
-import os, stat, sys, signal
+import os, stat, sys, signal, time
 folder, secret, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.chdir(folder)
-done = 0
+done, placed = 0, {}
 def tell(*_):
     print(done, flush=True)
     sys.exit(0)
@@ -32,9 +33,10 @@ while True:
                 os.symlink(secret, "new")
                 os.rename("new", name)
                 done += 1
+                placed[name] = time.monotonic()
             except OSError:
                 pass
-        elif stat.S_ISLNK(kind):
+        elif stat.S_ISLNK(kind) and time.monotonic() > placed[name] + 0.5:
             try:
                 os.unlink(name)
             except OSError:
