@@ -88,7 +88,7 @@ def as_nobody():
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
-@pytest.mark.root
+@pytest.mark.root("runs a gateway as a user who has no other process")
 def test_too_few_threads_are_said_before_the_start(tmp_path):
     """Root has no limit of processes, so an ordinary user's is tried."""
     path = tmp_path / "c.json"
@@ -320,7 +320,7 @@ def memory_cgroup(limit):
     pytest.skip("no cgroup of memory can be made here")
 
 
-@pytest.mark.root
+@pytest.mark.root("makes a cgroup")
 def test_four_thousand_half_open_handshakes_fit_into_a_cgroup_of_120_mb(authority):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 5000:

@@ -88,7 +88,7 @@ struct ControlTests {
   }
 
   @Test(
-    "lets another user ask at a path that his group may use, and nobody else",
+    "lets another user ask at a path that its group may use, and nobody else",
     .enabled(if: geteuid() == 0, "only root can be another user, too"))
   func group() async throws {
     let path = Self.path("group")
