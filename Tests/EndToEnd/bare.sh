@@ -20,7 +20,8 @@ name=baudway-bare-$$ failed=0
 work=$(mktemp -d)
 cleanup() {
   podman exec "$name-user" chown -R 0:0 /baudway >/dev/null 2>&1 # podman's other users are not this one's, who may not remove what is theirs
-  podman rm -f -t 1 "$name-user" "$name-root" >/dev/null 2>&1
+  # --ignore: without it one that is not there (any more) keeps the other.
+  podman rm -f --ignore -t 1 "$name-user" "$name-root" >/dev/null 2>&1
   rm -rf "$work"
 }
 trap cleanup EXIT
