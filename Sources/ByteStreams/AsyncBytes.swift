@@ -64,7 +64,12 @@ private final class AsyncFace: ByteStreamDelegate {
       var wish: Readiness?
       let chunk = try [UInt8](unsafeUninitializedCapacity: Self.largestChunk) { run, count in
         switch try stream.read(into: UnsafeMutableRawBufferPointer(run)) {
-        case .moved(let moved): count = moved
+        case .moved(let moved):
+          // By hand: typed throws in an async function crash the compiler in a release.
+          guard moved >= 0 && moved <= run.count else {
+            throw InternalFault.miscounted(moved, of: run.count, at: "stream.bytes")
+          }
+          count = moved
         case .blocked(let until): wish = until
         case .ended: ended = true
         }
@@ -83,7 +88,11 @@ private final class AsyncFace: ByteStreamDelegate {
     while sent < bytes.count {
       if let error { throw error }
       switch try bytes.withUnsafeBytes({ try stream.write(UnsafeRawBufferPointer(rebasing: $0[sent...])) }) {
-      case .moved(let count): sent += count
+      case .moved(let count):
+        guard count >= 0 && count <= bytes.count - sent else {
+          throw InternalFault.miscounted(count, of: bytes.count - sent, at: "stream.send")
+        }
+        sent += count
       case .ended: throw SystemError("write", EPIPE)
       case .blocked(let wish):
         stream.writerWaits = wish

@@ -89,7 +89,7 @@ extension ByteStream {
     var taken = 0
     for run in runs {
       let transfer = try write(UnsafeRawBufferPointer(start: run.iov_base, count: run.iov_len))
-      guard case .moved(let count) = transfer else {
+      guard case .moved(let count) = try transfer.checked(of: run.iov_len, at: "stream.write") else {
         if taken == 0 { return transfer }
         break
       }

@@ -16,3 +16,21 @@ public struct InternalFault: Error, Hashable, CustomStringConvertible {
 
   public var description: String { "\(place): \(text)" }
 }
+
+extension Transfer {
+  /// The same, if it can be true of a call that was offered so many bytes. A stream that reports another count, or a negative one, is
+  /// broken; to go on with the count would trap. For callers that use it; what a ring is filled or drained by it checks itself.
+  @inline(__always)
+  public func checked(of offered: Int, at place: StaticString) throws(InternalFault) -> Transfer {
+    if case .moved(let count) = self, count < 0 || count > offered { throw .miscounted(count, of: offered, at: place) }
+    return self
+  }
+}
+
+extension InternalFault {
+  /// A stream says that it has moved `count` bytes of `offered`, which can't be.
+  @inline(never)
+  public static func miscounted(_ count: Int, of offered: Int, at place: StaticString) -> InternalFault {
+    InternalFault(place, "a stream has moved \(count) bytes of \(offered)")
+  }
+}

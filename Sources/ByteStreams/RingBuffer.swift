@@ -58,7 +58,9 @@ public final class RingBuffer {
     let run = UnsafeMutableRawBufferPointer(start: memory + offset(of: end), count: room)
     let transfer = try body(run)
     if case .moved(let count) = transfer {
-      guard count >= 0 && count <= run.count else { throw moved(count, of: run.count, "ring.fill") }
+      guard count >= 0 && count <= run.count else {
+        throw InternalFault.miscounted(count, of: run.count, at: "ring.fill")
+      }
       end &+= UInt64(count)
     }
     return transfer
@@ -87,7 +89,7 @@ public final class RingBuffer {
     let offered = min(count, max(limit, 0))
     let transfer = try body(UnsafeRawBufferPointer(start: memory + offset(of: start), count: offered))
     if case .moved(let count) = transfer {
-      guard count >= 0 && count <= offered else { throw moved(count, of: offered, "ring.drain") }
+      guard count >= 0 && count <= offered else { throw InternalFault.miscounted(count, of: offered, at: "ring.drain") }
       start &+= UInt64(count)
       if start == end { base = end }
     }
@@ -111,11 +113,6 @@ public final class RingBuffer {
   @inline(never)
   private func isOutside(_ position: UInt64, _ limit: Int, _ place: StaticString) -> InternalFault {
     InternalFault(place, "\(limit) bytes from position \(position) on, of \(start) to \(end) that are kept")
-  }
-
-  @inline(never)
-  private func moved(_ count: Int, of offered: Int, _ place: StaticString) -> InternalFault {
-    InternalFault(place, "a stream has moved \(count) bytes of \(offered)")
   }
 
   @inline(__always)

@@ -84,6 +84,7 @@ final class GatewayCore {
   func tellReception(_ config: Config) {
     surroundings.rates.set(config.limits.connectsPerSecond)
     surroundings.proxies.set(config.proxies)
+    surroundings.descriptors.set(isOn: config.limits.reserveDescriptors == .automatic)
     let bound = HandshakeBound(config, limits)
     handshakes.note(most: bound.most)
     let rules = Reception.Rules(config, handshakes: bound.most)

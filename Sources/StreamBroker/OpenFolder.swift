@@ -18,6 +18,10 @@ public enum OpenFolder {
       return fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) == 0 ? status : nil
     }
 
+    /// Whether this process's user has made it. Other users may put what they like into a folder that they can write to; a gateway that is
+    /// root leaves that alone.
+    public var isOurs: Bool { status?.st_uid == geteuid() }
+
     /// Where it leads, as it is written. Nil when it is no symbolic link.
     public var target: String? {
       withUnsafeTemporaryAllocation(of: CChar.self, capacity: Int(PATH_MAX)) { buffer in

@@ -19,4 +19,13 @@ enum OpenSSLErrors {
     let text = ERR_reason_error_string(code).map { String(cString: $0) } ?? "error \(code)"
     return Entry(library: ERR_GET_LIB(code), reason: ERR_GET_REASON(code), text: text)
   }
+
+  /// Empties the queue and says whether there was no memory for something.
+  static func takeTellsOfNoMemory() -> Bool {
+    var tells = false
+    while case let code = ERR_get_error(), code != 0 {
+      if ERR_GET_REASON(code) == openssl_R_MALLOC_FAILURE { tells = true }
+    }
+    return tells
+  }
 }

@@ -38,14 +38,21 @@ public final class TLSClientChain: Sendable {
     return TLSCertificateFault(whose: .client, subject: subject.isEmpty ? nil : subject, code: code)
   }
 
-  /// Why the authorities and lists in `store` do not let it in; nil when they do, or when there is no memory to find out. Takes
-  /// some tenths of a millisecond: not for a lane.
-  func fault(by store: OpaquePointer) -> TLSCertificateFault? {
+  /// What authorities and lists say of it.
+  public enum Verdict: Hashable, Sendable {
+    case good
+    case refused(TLSCertificateFault)
+    /// There was no memory to find out: ask again.
+    case unknown
+  }
+
+  /// What the authorities and lists in `store` say of it. Takes some tenths of a millisecond: not for a lane.
+  func verdict(by store: OpaquePointer) -> Verdict {
     ERR_clear_error()
     defer { ERR_clear_error() }
-    guard let check = X509_STORE_CTX_new() else { return nil }
+    guard let check = X509_STORE_CTX_new() else { return .unknown }
     defer { X509_STORE_CTX_free(check) }
-    guard X509_STORE_CTX_init(check, store, certificate, others) == 1 else { return nil }
+    guard X509_STORE_CTX_init(check, store, certificate, others) == 1 else { return .unknown }
     X509_STORE_CTX_set_default(check, "ssl_client")
     X509_STORE_CTX_set_verify_cb(check) { isGood, check in
       // As in the handshake: revocation of authorities is looked up where there is a list.
@@ -53,17 +60,25 @@ public final class TLSClientChain: Sendable {
         X509_STORE_CTX_get_error(check) == X509_V_ERR_UNABLE_TO_GET_CRL && X509_STORE_CTX_get_error_depth(check) > 0
       return isLenient ? 1 : isGood
     }
-    guard X509_verify_cert(check) != 1 else { return nil }
+    let result = X509_verify_cert(check)
     let code = X509_STORE_CTX_get_error(check)
-    return code == X509_V_ERR_OUT_OF_MEM || code == X509_V_OK ? nil : fault(code)
+    // An allocation that failed on the way can look like a certificate or a list that is not there, or a wrong signature.
+    guard result >= 0, !OpenSSLErrors.takeTellsOfNoMemory() else { return .unknown }
+    if result == 1 { return .good }
+    let isFound = ![X509_V_OK, X509_V_ERR_OUT_OF_MEM, X509_V_ERR_UNSPECIFIED].contains(code)
+    return isFound ? .refused(fault(code)) : .unknown
   }
 }
 
 extension TLSServerContext {
-  /// Why its authorities and lists do not let a client in that was let in by others; nil when they do. Not for a lane.
-  public func fault(of chain: TLSClientChain) -> TLSCertificateFault? {
-    guard settings.clientAuth != .none, let store = SSL_CTX_get_cert_store(first) else { return nil }
-    return chain.fault(by: store)
+  /// What its authorities and lists say of a client that was let in by others. Not for a lane.
+  public func verdict(on chain: TLSClientChain) -> TLSClientChain.Verdict {
+    guard settings.clientAuth != .none else { return .good }
+    guard let store = SSL_CTX_get_cert_store(first) else { return .unknown }
+    let verdict = chain.verdict(by: store)
+    guard case .refused = verdict else { return verdict }
+    // Of an eighth of the allocations that can fail OpenSSL 3.0 does not say that it was one. What is so is so a second time.
+    return chain.verdict(by: store) == verdict ? verdict : .unknown
   }
 
   /// Whether a client that shows its certificate alone can be verified. A ticket keeps nothing but the certificate, so a client that

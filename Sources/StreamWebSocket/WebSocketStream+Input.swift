@@ -72,7 +72,7 @@ extension WebSocketStream {
 
   private func readBelow(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     do {
-      let transfer = try below.read(into: run)
+      let transfer = try below.read(into: run).checked(of: run.count, at: "websocket.read")
       switch transfer {
       case .moved: heardSomething = true
       // What came before it broke has been read now.

@@ -75,7 +75,8 @@ extension WebSocketStream {
         }
         return try below.write(together: runs)
       }
-      guard case .moved(let sent) = transfer else { return transfer }
+      let longest = (frames &- 1) &* (fullSize &+ largest) &+ lastSize &+ lastLength
+      guard case .moved(let sent) = try transfer.checked(of: longest, at: "websocket.write") else { return transfer }
       let whole = min(frames &- 1, sent / (fullSize &+ largest))
       let taken = whole &* largest
       let isLast = whole == frames &- 1
@@ -187,9 +188,10 @@ extension WebSocketStream {
   private func flushAll() throws -> Transfer {
     while true {
       while output.held.count > output.heldStart {
-        switch try output.held.withUnsafeBytes({ held in
+        let transfer = try output.held.withUnsafeBytes { held in
           try below.write(UnsafeRawBufferPointer(rebasing: held[output.heldStart...]))
-        }) {
+        }
+        switch try transfer.checked(of: output.held.count - output.heldStart, at: "websocket.flush") {
         case .moved(let count): output.heldStart += count
         case .blocked(let wish):
           output.wish = wish

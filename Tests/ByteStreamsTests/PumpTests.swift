@@ -51,6 +51,17 @@ struct PumpTests {
     #expect(device.interest == wish)
   }
 
+  @Test(
+    "calls a count that can't be our own mistake, whichever of the two streams reports it", arguments: [true, false])
+  func liar(reads: Bool) throws {
+    let (liar, honest) = (
+      LyingStream(in: reads ? .reading : .writing), ScriptedStream(reads: [.moved(5)], takesAll: true)
+    )
+    let pump = reads ? pump(liar, honest) : pump(honest, liar)
+    let fault = #expect(throws: Pump.Fault.self) { _ = try pump.turn() }
+    #expect(fault?.side == .ourselves && fault?.cause is InternalFault)
+  }
+
   @Test("does not look again after a short read")
   func shortRead() throws {
     let client = ScriptedStream(reads: [.moved(5), .moved(5)])

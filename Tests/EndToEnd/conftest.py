@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items):
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(90))
         root = item.get_closest_marker("root")
+        if root and not root.args:
+            raise pytest.UsageError(f"{item.nodeid}: its marker 'root' does not say why it takes root")
         if root and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason=f"needs root: {root.args[0]}"))
 

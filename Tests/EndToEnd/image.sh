@@ -108,6 +108,16 @@ status() {
 no_core_files() {
   grep -E '^Max core file size +0 +0 ' "/proc/$(podman inspect -f '{{.State.Pid}}' "${name}_baudway_1")/limits"
 }
+# What is written down once, and what podman makes of it; a number of files is one of Docker's alone.
+bounded_log() {
+  podman inspect -f '{{.HostConfig.LogConfig.Size}} {{.Config.CreateCommand}}' "${name}_baudway_1" |
+    grep -E '^10MB .*--log-opt=max-size=10m --log-opt=max-file=3 '
+}
+bounded_threads() {
+  podman inspect -f '{{.HostConfig.PidsLimit}}' "${name}_baudway_1" | grep -x 4096 || return
+  # Without root the kernel may not let us say so.
+  [ "$(id -u)" -ne 0 ] || podman exec "${name}_baudway_1" sh -c 'cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max 2>/dev/null; true' | grep -x 4096
+}
 unhealthy_when_it_hangs() {
   local pid answer=0
   pid=$(podman inspect -f '{{.State.Pid}}' "$name")
@@ -155,6 +165,8 @@ else
     address=127.0.0.1:4001
     check "compose: demo route answers" soon 10 nmea
     check "compose: no core files" no_core_files
+    check "compose: a bounded log" bounded_log
+    check "compose: a bounded number of threads and programs" bounded_threads
   fi
   check "compose down" compose down -t 8
 fi

@@ -476,12 +476,12 @@ class Server:
         assert kind or not self.errors, self.errors
 
 
-def compiled(source: str) -> str:
-    """A small C helper from this directory, built once per run."""
+def compiled(source: str, *flags: str) -> str:
+    """A small C helper from this directory, built once per run; with `-shared` and `-fPIC` one to be preloaded."""
     target = pathlib.Path(tempfile.gettempdir()) / f"baudway-{os.getpid()}-{pathlib.Path(source).stem}"
     if not target.exists():
         here = pathlib.Path(__file__).parent
-        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", target, here / source], check=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", *flags, "-o", target, here / source], check=True)
     return str(target)
 
 

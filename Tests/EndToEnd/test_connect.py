@@ -78,6 +78,17 @@ def test_a_route_that_goes_on_listening_is_left_when_it_is_silent():
         assert 0.2 <= time.monotonic() - start < 4, "the route itself ends it after 5 s"
 
 
+def test_without_silence_a_shared_route_ends_it():
+    """By its half-close: the route's own device never ends."""
+    for half_close, least in ("1s", 1), (None, 5):
+        route = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo", "clients": {"half-close": half_close} if half_close else {}}
+        with Gateway({"routes": {"echo": route}}) as gateway:
+            start = time.monotonic()
+            done = pipe("tcp://%s:%d" % gateway.address("echo"), b"hello\n", seconds=20)
+            assert (done.stdout, done.stderr, done.returncode) == (b"hello\n", b"", 0)
+            assert least <= time.monotonic() - start < least + 4
+
+
 def test_silence_counts_from_the_last_byte():
     def answer(client):
         receive_all(client)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import select
 import socket
 import time
@@ -228,7 +229,8 @@ def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_i
                     return clients and clients[0]["state"] == "closing" and clients[0]
                 found = until(listed, seconds=10, every=0.2, what="it is closing")
                 assert found["queued-up"] > 0 and found["closing-seconds"] < 6
-                assert "closing" in gateway.command("status").stdout
+                table = gateway.command("status").stdout
+                assert re.search(r" closing \d+(\.\d)?s$", table, re.M), table
                 ended = gateway.event("session ended", seconds=15)
                 assert ended["reason"] == "client-left" and ended["dropped"] > 0
                 assert float(ended["seconds"]) < 12, ended  # 4 s without progress, a look and a busy machine

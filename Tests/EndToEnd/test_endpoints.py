@@ -78,15 +78,17 @@ class Adapters:
                 node.unlink()
 
 
+SYS = pytest.mark.root("mounts a /sys/class/tty of its own")
+
+
 @pytest.fixture
 def adapters(folder):
-    if os.geteuid() != 0:
-        pytest.skip("only root may change what /sys shows")
     adapters = Adapters(folder)
     yield adapters
     adapters.clear()
 
 
+@SYS
 def test_a_port_is_found_by_identity_under_whatever_number_it_comes_back(adapters, figure):
     config = {"routes": {"board": route("tty://usb/0403:6001/LAB%201?baud=9600", device={"retry": "5s..5s"})}}
     with Gateway(config, prefix=adapters.prefix) as gateway, gateway.connect("board") as client:
@@ -107,6 +109,7 @@ def test_a_port_is_found_by_identity_under_whatever_number_it_comes_back(adapter
         reset(client)
 
 
+@SYS
 def test_two_routes_to_one_adapter_are_a_mistake_and_two_adapters_are_asked_about(adapters):
     adapters.plug(992, "ONE")
     adapters.plug(993, "TWO")
@@ -427,7 +430,7 @@ def test_a_program_that_cannot_be_started_says_why(folder):
 # --- TCP -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have a network of its own")
+@pytest.mark.root("makes a namespace of the network")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_connection_to_itself_is_nobody_there(folder, host):
     # With two local ports to choose from, the kernel takes the very one that is dialled.

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from kit import Gateway, Pty, connect, receive
+from kit import Gateway, Pty, connect, free_port, receive, receive_all
 from ways import request
 
 
@@ -128,6 +128,25 @@ def test_a_path_that_is_nobodys_is_counted_and_is_no_session():
         assert status["routes"][0]["totals"]["sessions"] == 0
         assert "refused: 3 no-such-path" in gateway.command("status", str(gateway.path)).stdout
         assert not gateway.events("session ended")
+
+
+@pytest.mark.parametrize("names", [["lab"], ["lab", "other"]])
+def test_what_ends_before_its_route_is_known_counts_where_the_port_has_one(names):
+    """Deploy/CONTROL.md says what counts where."""
+    port = free_port()
+    routes = {name: {"listen": f"ws://127.0.0.1:{port}/{name}", "endpoint": "sim://echo"} for name in names}
+    with Gateway({"routes": routes}, stopping=False) as gateway:
+        for request, status in (b"nonsense\r\n\r\n", b" 400 "), (b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000, b" 431 "):
+            with connect(("127.0.0.1", port)) as client:
+                client.sendall(request)
+                assert status in receive_all(client)[:20]
+        ended = [gateway.event("session ended", count=count) for count in (1, 2)]
+        assert [line["reason"] for line in ended] == ["protocol-error"] * 2
+        assert [line.get("route", "") for line in ended] == ["lab" if len(names) == 1 else ""] * 2
+        status = json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)
+        assert "refused" not in status
+        counts = [route["totals"]["ended"] for route in status["routes"]]
+        assert counts == ([{"protocol-error": 2}] if len(names) == 1 else [{}, {}]), counts
 
 
 def test_a_rebound_name_is_refused_and_the_machines_names_are_not():

@@ -34,7 +34,7 @@ def started(pipe) -> tuple[str, int]:
     return "127.0.0.1", int(listening["listen"].rsplit(":", 1)[1])
 
 
-@pytest.mark.root("gives the gateway a resolv.conf of its own")
+@pytest.mark.root("mounts an /etc/resolv.conf of its own")
 def test_a_dead_name_server(folder, figure):
     """Names are asked of a server that takes questions and never answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead:

@@ -88,7 +88,7 @@ def as_nobody():
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
-@pytest.mark.root("runs a gateway as a user who has no other process")
+@pytest.mark.root("runs the gateway as another user, who has no processes yet")
 def test_too_few_threads_are_said_before_the_start(tmp_path):
     """Root has no limit of processes, so an ordinary user's is tried."""
     path = tmp_path / "c.json"
@@ -264,10 +264,20 @@ def raw_route(gateway):
     return next(route for route in ask(gateway, "status")["routes"] if route["route"] == "raw")
 
 
-def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(authority):
-    config = few(authority)
+def crowded(authority, **limits):
+    """A route that takes as many clients as there are descriptors."""
+    config = {**few(authority), "limits": limits}
     config["routes"]["raw"] = {"listen": "tcp://127.0.0.1:0", "link": "per-client", "endpoint": "sim://echo"}
-    with Gateway(config, prefix=limited(nofile=300), stopping=False) as gateway:
+    return config
+
+
+def refused(gateway):
+    """How many were, by reason."""
+    return ask(gateway, "status").get("refused", {})
+
+
+def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(authority):
+    with Gateway(crowded(authority), prefix=limited(nofile=300), stopping=False) as gateway:
         crowd = flood(port_of(gateway, "raw"), 7, 60, b"x")
         try:
             assert ask(gateway)["healthy"]
@@ -276,6 +286,46 @@ def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(author
             # Who has connected to the kernel is not accepted yet.
             until(lambda: raw_route(gateway)["totals"]["ended"]["full"] > 50, what="50 refusals")
             assert len(raw_route(gateway)["clients"]) > 150
+            # As the documents say: counted by its reason, beside the word of its ending.
+            ended = gateway.events("session ended", reason="full")
+            assert all("limits.reserve-descriptors" in line["error"] for line in ended), ended[0]
+            full = raw_route(gateway)["totals"]["ended"]["full"]
+            assert refused(gateway)["descriptors"] >= full > 50
+        finally:
+            for client in crowd:
+                client.close()
+
+
+def test_handshakes_that_are_refused_for_want_of_descriptors_say_so(authority):
+    """The crowd of one route leaves none to those who are greeted at others."""
+    config = {**crowded(authority), "limits": {"handshakes": 10000, "handshakes-per-address": 1000}}
+    with Gateway(config, prefix=limited(nofile=300), stopping=False) as gateway:
+        crowd = flood(port_of(gateway, "web"), 7, 60)
+        try:
+            assert many_refused(gateway)["most"] == 10000
+            lines = until(lambda: gateway.events("session ended", route="web"), what="a line")
+            assert all("limits.reserve-descriptors" in line["error"] for line in lines), lines[0]
+            def counts():
+                answer = ask(gateway, "status")
+                return answer["refused"], {"descriptors": answer["handshakes"]["refused"]}
+            until(lambda: (pair := counts())[0] == pair[1], what=f"one count: {counts()}")
+        finally:
+            for client in crowd:
+                client.close()
+
+
+def test_a_reload_switches_the_reserve_of_descriptors(authority):
+    with Gateway(crowded(authority, **{"reserve-descriptors": "off"}), prefix=limited(nofile=300), stopping=False) as gateway:
+        crowd = flood(port_of(gateway, "raw"), 7, 36, b"x")  # fewer than there are descriptors
+        try:
+            until(lambda: len(raw_route(gateway)["clients"]) == len(crowd), what="all of them")
+            assert "descriptors" not in refused(gateway)
+            gateway.configure(crowded(authority))
+            answer = ask(gateway, "reload")
+            assert answer["settings"] == ["limits.reserve-descriptors"], answer
+            # The first of them may get low numbers, which those who asked have given back.
+            crowd += flood(port_of(gateway, "raw"), 7, 2, b"x")
+            until(lambda: refused(gateway).get("descriptors", 0) > 4, what="refusals")
         finally:
             for client in crowd:
                 client.close()

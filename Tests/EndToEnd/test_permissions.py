@@ -112,7 +112,7 @@ def test_serve_as_root_does_not_start_from_it(gateway, mode):
         assert process.wait(10) == 0
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only a gateway of root's refuses it")
+@pytest.mark.root("is about a gateway that root runs")
 def test_nor_does_a_reload_take_it():
     with Gateway({"routes": {"lab": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}) as gateway:
         gateway.path.chmod(0o664)
@@ -122,7 +122,7 @@ def test_nor_does_a_reload_take_it():
         assert gateway.command("reload", str(gateway.path)).returncode == 0
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="takes root to give a file away")
+@pytest.mark.root("gives a file to another user")
 def test_an_owner_other_than_root_is_a_warning(gateway):
     gateway.path.write_text(LAB)
     os.chown(gateway.path, 65534, 65534)

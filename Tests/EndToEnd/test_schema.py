@@ -76,7 +76,7 @@ def test_it_likes_good_configurations(name):
 
 
 @pytest.mark.parametrize("name", [
-    "bad-all-at-once", "bad-empty", "bad-kinds", "bad-no-routes", "bad-not-in-this-build", "bad-unknown-keys",
+    "bad-all-at-once", "bad-empty", "bad-kinds", "bad-no-routes", "bad-not-in-this-version", "bad-unknown-keys",
     "bad-urls", "bad-yaml-1.1-traps",
 ])
 def test_it_does_not_like_bad_ones(name):

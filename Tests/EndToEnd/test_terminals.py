@@ -1,9 +1,12 @@
 """Programs at a `pty` listener: minicom, picocom, tio and pyserial open it, talk with the device behind it, and leave by
 their own keys, ten times, and while the device is lost ten times."""
+import errno
+import fcntl
 import os
 import select
 import signal
 import subprocess
+import termios
 import time
 
 import pytest
@@ -145,8 +148,9 @@ def test_a_refused_one_is_told_once(folder):
 
 # What a script may do to a serial port. A pty has no modem lines and refuses them; all else it takes.
 SCRIPT = """
-import serial, sys
+import fcntl, serial, sys, termios
 port = serial.Serial(sys.argv[1], 57600, bytesize=8, parity="E", stopbits=2, rtscts=True, timeout=10, exclusive=True)
+fcntl.ioctl(port.fd, termios.TIOCEXCL)  # exclusive=True is flock(2), which ends with the program; this does not
 refused = 0
 for line in ("cts", "dsr", "ri", "cd", "rts", "dtr"):
     try:
@@ -191,6 +195,28 @@ def test_pyserial_sets_what_it_likes_and_the_next_one_finds_it_as_new(folder):
         assert heard == b"\x03\x04\n\r\x11\x13"
         os.close(raw)
         assert gateway.event("session ended", count=3)["up"] == 4
+
+
+def test_a_port_that_was_left_exclusive_before_the_gateway_looked_opens_again(folder):
+    """Root may open it all the same; run by an ordinary user this fails where nobody exchanges the pty."""
+    port = f"{folder}/port"
+    with Gateway({"routes": {"port": {"listen": f"pty://{port}", "endpoint": "sim://echo"}}}) as gateway:
+        gateway.signal(signal.SIGSTOP)  # the program has come and gone before the gateway knows of it
+        try:
+            left = os.open(port, os.O_RDWR | os.O_NOCTTY)
+            fcntl.ioctl(left, termios.TIOCEXCL)
+            os.close(left)
+        finally:
+            gateway.signal(signal.SIGCONT)
+
+        def opens():
+            try:
+                os.close(os.open(port, os.O_RDWR | os.O_NOCTTY))
+            except OSError as error:
+                return error.errno not in (errno.EBUSY, errno.ENOENT, errno.EIO)
+            return True
+
+        until(opens, 10, "the port opens again", 0.05)
 
 
 def test_the_name_is_taken_over_from_a_gateway_that_was_killed_and_from_nobody_else(folder):

@@ -1,5 +1,6 @@
 // Sessions whose certificate lets them in no longer: revoked, of an authority that is gone, or expired while they are here.
 
+import Dispatch
 import Glibc
 import StreamBroker
 import StreamTestKit
@@ -96,6 +97,40 @@ struct ClientTrustTests {
     }
   }
 
+  @Test("that can't be verified for want of memory is verified again as soon as there is some")
+  func memory() async {
+    await #expect(processExitsWith: .success) {
+      try #require(OpenSSLMemory.takeOver())
+      let suite = try ClientTrustTests()
+      let (chain, trust, settings) = try suite.handshake(crl: true)
+      try suite.revoke([suite.ada])
+      let now = try TLSServerContext(settings)
+      try await onLane { lane in
+        let label = Self.label(ShownToTLS(settings, hasCertificate: true, shown: (chain, trust)))
+        let ended = Gate()
+        var endings: [Ending.Word] = []
+        let clients = ClientTrust(on: lane.poller, wallTime: { time(nil) }) { number, ending in
+          endings.append(ending.word)
+          ended.open()
+        }
+        let isShort = OpenSSLMemory.run(short: 0) {
+          clients.changed(to: now, sessions: [])
+          clients.joined(1, label)
+          clients.joined(2, label)
+          ClientTrust.queue.sync {}
+        }
+        #expect(isShort)
+        clients.left(2)
+        let began = monotonicNanoseconds()
+        let limit = lane.poller.timers.after(.seconds(20)) { ended.open() }
+        await ended.wait(on: lane)
+        lane.poller.timers.cancel(limit)
+        #expect(monotonicNanoseconds() - began < Self.limit && endings == [.denied])
+        clients.left(1)
+      }
+    }
+  }
+
   @Test("that expires ends the session then, by the wall clock, and not before")
   func expires() throws {
     let clock = ManualClock()
@@ -135,16 +170,24 @@ struct ClientTrustTests {
     group.cutOff(Ending(.shutdown))
   }
 
+  private static func label(_ shown: ShownToTLS) -> Arrival.Label {
+    var label = Arrival.Label(address: nil, listener: "tls://127.0.0.1:1")
+    label.shown = shown
+    return label
+  }
+
   /// What a server keeps of ada.
-  private func handshake() throws -> (TLSClientChain, TLSTrust, TLSServerSettings) {
+  private func handshake(crl: Bool = false) throws -> (TLSClientChain, TLSTrust, TLSServerSettings) {
     var settings = TLSServerSettings(
       identities: [TLSIdentity(certificate: rig.folder / "server.pem", key: rig.folder / "server.key")])
     settings.clientAuth = .required
     settings.clientCA = rig.folder / "ca.pem"
+    if crl { settings.crl = rig.folder / "crl.pem" }
     var wishes = TLSClientSettings()
     wishes.ca = rig.folder / "ca.pem"
-    let files = try rig.authority.write("ada", .init("ada"), to: rig.folder)
-    wishes.identity = TLSIdentity(certificate: files.certificate, key: files.key)
+    try rig.folder.write("ada.pem", ada.certificate)
+    try rig.folder.write("ada.key", ada.key)
+    wishes.identity = TLSIdentity(certificate: rig.folder / "ada.pem", key: rig.folder / "ada.key")
     let (near, far) = try FarEnd.pair()
     let one = try near.take()
     let other = try far.take()

@@ -394,6 +394,52 @@ struct ControlClientTests {
   }
 }
 
+@Suite("A control socket that another process shuts down", .timeLimit(.minutes(1)))
+struct LostControlTests {
+  @Test("is noticed, and bound anew", arguments: ["path", "abstract"])
+  func boundAnew(kind: String) async throws {
+    let folder = try TemporaryFolder()
+    let address: ControlAddress = kind == "path" ? .path(folder / "s") : .abstract("baudway-lost-\(getpid())")
+    try await onLane { lane in
+      let signpost = kind == "path" ? folder / "signpost" : nil
+      let server = ControlServer(address, signpost: signpost, on: lane.poller) { _ in
+        OneLine(.object(["healthy": .bool(true)]))
+      }
+      var turns = [Gate(), Gate(), Gate()]
+      var failures: [OpenFailure] = []
+      server.start {
+        turns.removeFirst().open()
+      } failed: { failure in
+        failures.append(failure)
+      }
+      for turn in 1...2 {
+        await turns[0].wait(on: lane)
+        let answer = try await onOwnThread { () throws in try ControlClient.ask("health", at: address) }
+        #expect(String(decoding: answer, as: UTF8.self) == #"{"healthy":true}"#)
+        #expect(turns.count == 3 - turn && failures.count == turn - 1)
+        if turn == 1 { try #require(shutDown(at: address)) }
+      }
+      #expect(failures.map { $0.cause?.errno } == [EINVAL])
+      #expect(failures[0].description.contains("was shut down"))
+      if let signpost { #expect(OpenFolder.Name(signpost).target == address.description) }
+      let free = Gate()
+      server.stop(cuttingOff: true) { free.open() }
+      await free.wait(on: lane)
+    }
+  }
+
+  /// As a process does that has the same socket. False when nobody listens there.
+  private func shutDown(at address: ControlAddress) -> Bool {
+    for raw in Int32(3)..<4096 {
+      var listens = Int32(0)
+      var length = socklen_t(4)
+      guard getsockopt(raw, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0, listens == 1 else { continue }
+      if UnixAddress(localOf: raw) == address { return shutdown(raw, Int32(SHUT_RDWR)) == 0 }
+    }
+    return false
+  }
+}
+
 /// An answer of many pieces.
 private final class Pieces: ControlAnswer {
   private var left: Int

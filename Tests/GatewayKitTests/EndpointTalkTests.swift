@@ -145,4 +145,28 @@ struct EndpointTalkTests {
     tell(told, .hasBytesAvailable)
     #expect(other.words == ["endpoint left"])
   }
+
+  @Test("leaves an endpoint that it has told when it has been silent since its last byte, where that is always wanted")
+  func alwaysBySilence() {
+    let told = ScriptedStream(takesAll: true)
+    let here = ScriptedStream(reads: [.bytes([1]), .ended], takesAll: true)
+    let result = talk(here, told, .whenSilent(.milliseconds(500), always: true))
+    tell(here, .hasBytesAvailable)
+    #expect(told.finishedWriting && told.written == [1])
+    pass(.milliseconds(499))
+    told.willRead(.bytes([2]))
+    tell(told, .hasBytesAvailable)
+    pass(.milliseconds(499))
+    #expect(result.words.isEmpty && !told.isClosed)
+    pass(.milliseconds(2))
+    #expect(result.words == ["we left"] && told.isClosed)
+
+    // One that ends before is not waited for.
+    let ended = ScriptedStream(takesAll: true)
+    let other = talk(
+      ScriptedStream(reads: [.ended], takesAll: true), ended, .whenSilent(.milliseconds(500), always: true))
+    ended.willRead(.ended)
+    tell(ended, .hasBytesAvailable)
+    #expect(other.words == ["endpoint left"])
+  }
 }

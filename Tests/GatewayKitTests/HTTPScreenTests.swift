@@ -186,6 +186,50 @@ struct HTTPScreenTests {
     #expect(story.session.dropped == (inOrder ? 0 : UInt64(text.count)))
   }
 
+  @Test("are delivered when they are read only after the client was sent away")
+  func leavesUnread() throws {
+    let text = Self.bytes("GET / HT")
+    let story = try Story([.bytes(text)])
+    story.rig.hub.leave(story.session, Ending(.shutdown))
+    story.rig.advance(by: .milliseconds(100))
+    #expect(story.rig.ending(of: story.session) == .shutdown)
+    #expect(story.device.written == text && story.session.dropped == 0)
+  }
+
+  @Test("are forgotten at the end of the session, and nothing stays in front of the stream")
+  func forgotten() throws {
+    let story = try Story([.bytes(Self.bytes("GET /"))])
+    story.read()
+    story.session.screen?.forget()
+    #expect(story.isBare && story.device.written.isEmpty)
+    story.rig.advance(by: .seconds(2))
+    #expect(story.device.written.isEmpty)
+  }
+
+  @Test("count as activity from the moment when they are read")
+  func activity() throws {
+    let story = try Story([.bytes(Self.bytes("GET /"))])
+    story.read()
+    #expect(story.device.written.isEmpty && story.session.activity == 5)
+    story.rig.advance(by: .seconds(1))
+    #expect(story.device.written.count == 5 && story.session.activity == 5)
+  }
+
+  @Test("are delivered, and the client's session ends, when it is gone before they fit into the ring")
+  func gone() throws {
+    let text = Self.bytes("GET / and more than the ring holds")
+    let story = try Story([.bytes(text), .ended], buffer: 16)
+    story.rig.hub.detach()?.close()
+    story.read()
+    story.rig.tell(story.client, .endEncountered)
+    let device = ScriptedStream(takesAll: true)
+    story.rig.hub.attach(device)
+    story.read(5)
+    story.rig.advance(by: .milliseconds(10))
+    #expect(device.written == text)
+    #expect(story.rig.ending(of: story.session) == .clientLeft)
+  }
+
   @Test("reach a device that comes back only then, whatever the size of the ring", arguments: [16, 100, 65_536])
   func absent(buffer: Int) throws {
     let text = Self.bytes("POST /dev/null HTTP/9.9 and more that does not fit into a small ring\r\n")

@@ -55,20 +55,20 @@ struct HubFaultTests {
     #expect(rig.ending(of: sessions[1]) == nil && clients[1].written == pattern(0..<15))
   }
 
-  @Test("costs the session whose stream says it has written more than it was given")
-  func lyingClient() throws {
+  @Test("costs the session whose stream says it has written what it can't have", arguments: LyingStream.Lie.allCases)
+  func lyingClient(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
-    let sessions = [rig.join(LyingStream()), rig.join(ScriptedStream(takesAll: true))]
+    let sessions = [rig.join(LyingStream(lie)), rig.join(ScriptedStream(takesAll: true))]
     let endpoint = ScriptedStream(reads: [.moved(10)], takesAll: true)
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
     #expect(rig.ending(of: sessions[0]) == .internal && rig.ending(of: sessions[1]) == nil)
   }
 
-  @Test("costs the session whose stream says it has read more than there was room for")
-  func lyingReader() throws {
+  @Test("costs the session whose stream says it has read what it can't have", arguments: LyingStream.Lie.allCases)
+  func lyingReader(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
-    let liar = LyingStream()
+    let liar = LyingStream(lie)
     let sessions = [rig.join(liar), rig.join(ScriptedStream(takesAll: true))]
     rig.hub.attach(ScriptedStream(takesAll: true))
     rig.wakeReader(liar)
@@ -94,14 +94,123 @@ struct HubFaultTests {
     #expect(client.written == pattern(0..<8), "two packets, and a byte of the next one")
   }
 
-  @Test("costs the link whose stream says it has read more than there was room for")
-  func lyingEndpoint() throws {
+  @Test("costs the link whose stream says it has read what it can't have", arguments: LyingStream.Lie.allCases)
+  func lyingEndpoint(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
     let session = rig.join(ScriptedStream(takesAll: true))
-    let endpoint = LyingStream()
+    let endpoint = LyingStream(lie)
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
     #expect(rig.ending(of: session) == .internal && rig.losses.count == 1 && endpoint.isClosed)
+  }
+
+  // What stands between streams and rings counts by itself.
+
+  @Test(
+    "costs the session whose first bytes are screened, and no other", arguments: LyingStream.Lie.allCases,
+    [[], Array("GET /".utf8)])
+  func screened(lie: LyingStream.Lie, first: [UInt8]) throws {
+    let rig = try HubRig(buffer: 4096)
+    let liar = LyingStream(lie, in: .reading, reads: first.isEmpty ? [] : [first])
+    let sessions = [rig.join(HTTPScreen(liar, on: rig.poller)), rig.join(ScriptedStream(takesAll: true))]
+    let endpoint = ScriptedStream(takesAll: true)
+    rig.hub.attach(endpoint)
+    for _ in 0..<3 { rig.wakeReader(liar) }
+    #expect(rig.place(of: sessions[0]) == (first.isEmpty ? "screen.readFirst" : "screen.readMore"))
+    #expect(rig.ending(of: sessions[1]) == nil && rig.losses.isEmpty)
+    #expect(endpoint.written == first, "what came before is forwarded")
+  }
+
+  @Test(
+    "costs the session that is sent a text of ours, at once or when it has space", arguments: LyingStream.Lie.allCases,
+    [true, false])
+  func prefaced(lie: LyingStream.Lie, isAtOnce: Bool) throws {
+    let rig = try HubRig()
+    let liar = LyingStream(lie, in: .writing, writes: isAtOnce ? [] : [.moved(1), .blocked(until: .writable)])
+    let session = rig.join(PrefacedStream.send([1, 2, 3], through: liar))
+    let other = rig.join(ScriptedStream(takesAll: true))
+    rig.hub.attach(ScriptedStream(takesAll: true))
+    #expect(rig.ending(of: session) == nil)
+    rig.wakeWriter(liar)
+    #expect(rig.place(of: session) == "preface.write" && rig.ending(of: other) == nil)
+  }
+
+  @Test("costs the link that is told its first words", arguments: LyingStream.Lie.allCases)
+  func firstWords(lie: LyingStream.Lie) throws {
+    let rig = try HubRig()
+    let session = rig.join(ScriptedStream(takesAll: true))
+    let liar = LyingStream(lie, in: .writing)
+    rig.hub.attach(liar, saying: [1, 2, 3])
+    rig.wakeWriter(liar)
+    #expect(rig.causes.map { ($0 as? InternalFault)?.place } == ["hub.saysPreface"] && liar.isClosed)
+    #expect(rig.ending(of: session) == nil, "its sessions end with the link, whatever that is lost by")
+  }
+
+  @Test("costs the link whose packets are written through a gate", arguments: LyingStream.Lie.allCases)
+  func gate(lie: LyingStream.Lie) throws {
+    let rig = try HubRig(packets: Config.Packets(idle: nil, max: 4, delimiter: nil))
+    let clients = [ScriptedStream(takesAll: true), ScriptedStream(takesAll: true)]
+    for client in clients { rig.join(client) }
+    let liar = LyingStream(lie, in: .writing)
+    rig.hub.attach(liar)
+    clients[0].willRead(.moved(9))
+    rig.wakeReader(clients[0])
+    #expect(rig.causes.map { ($0 as? InternalFault)?.place } == ["gate.write"] && liar.isClosed)
+  }
+
+  @Test(
+    "of an endpoint that is told its last words is reported, and the link closes", arguments: LyingStream.Lie.allCases)
+  func lastWords(lie: LyingStream.Lie) throws {
+    let rig = try LinkRig { $0.onClose = [1, 2, 3] }
+    let client = ScriptedStream(reads: [.blocked(until: .readable), .ended], takesAll: true)
+    let session = rig.join(client)
+    let liar = LyingStream(lie, in: .writing)
+    try #require(rig.openings.first).succeed(liar)
+    for _ in 0..<10 {
+      rig.wakeReader(client)
+      rig.poller.runAgain()
+      rig.pass(.seconds(2))
+    }
+    #expect(rig.ending(of: session) == .clientLeft && rig.link.status == .closed && liar.isClosed)
+    #expect(rig.faults.map(\.place) == ["farewell.speak"])
+  }
+
+  @Test("of a client that is turned away is its ending", arguments: LyingStream.Lie.allCases)
+  func turnedAway(lie: LyingStream.Lie) throws {
+    let poller = try Poller { _ in }
+    let story = Story()
+    let settings = RouteSettings(try routeConfig(endpoint: "sim://echo"), connector: ScriptedConnector())
+    let group = SessionGroup(settings, on: poller, status: story.sink) { _ in }
+    let liar = LyingStream(lie)
+    group.turnAway(liar, Arrival.Label(address: nil, listener: "tcp://:1"), 1, Ending(.full), text: [1, 2])
+    let report = try #require(story.reports.first)
+    #expect(report.ending.word == .internal && report.dropped == 0 && liar.isClosed)
+  }
+
+  @Test("of a client that waits for a place is its ending", arguments: LyingStream.Lie.allCases)
+  func waiting(lie: LyingStream.Lie) throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    var gone: [(any Error)?] = []
+    let queue = ClientQueue(on: poller, notice: { place, _ in "number \(place)" }, hasLeft: { gone.append($1) })
+    let label = Arrival.Label(address: nil, listener: "tcp://:1")
+    let (first, liar) = (ScriptedStream(takesAll: true), LyingStream(lie, in: .writing))
+    queue.append(first, label, mayLeave: true)
+    queue.append(liar, label, mayLeave: true)
+    #expect(gone.isEmpty && queue.count == 2)
+    poller.timers.fireDue()
+    #expect(gone.map { ($0 as? InternalFault)?.place } == ["preface.write"] && queue.count == 1)
+  }
+
+  @Test("of a connection that lingers closes it", arguments: LyingStream.Lie.allCases)
+  func lingering(lie: LyingStream.Lie) throws {
+    let poller = try Poller { _ in }
+    let lingering = Lingering(on: poller)
+    let liar = LyingStream(lie, closesByHalf: true)
+    lingering.close(liar, otherSideFinished: false, readingAtMost: Lingering.mostBeforeSession)
+    #expect(!liar.isClosed && liar.readerWaits == .readable)
+    liar.delegate?.stream(liar, handle: .hasBytesAvailable)
+    #expect(liar.isClosed)
   }
 
   @Test("is reported with route and place", arguments: [true, false])
@@ -124,13 +233,10 @@ struct HubFaultTests {
   }
 }
 
-/// Says of every call that it has moved a byte more than there was.
-private final class LyingStream: ByteStream {
-  var delegate: (any ByteStreamDelegate)?
-  var readerWaits: Readiness = []
-  var writerWaits: Readiness = []
-  private(set) var isClosed = false
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .moved(run.count + 1) }
-  func write(_ run: UnsafeRawBufferPointer) throws -> Transfer { .moved(run.count + 1) }
-  func close() { isClosed = true }
+extension HubRig {
+  /// Where the fault was found that ended a session as `internal`.
+  fileprivate func place(of session: Session) -> String? {
+    guard ending(of: session) == .internal else { return nil }
+    return (endings[session.number]?.first?.cause as? InternalFault)?.place
+  }
 }

@@ -16,6 +16,7 @@ final class HubRig: HubDelegate {
   private(set) var droppedAtEnd: [UInt64: UInt64] = [:]
   /// How often the endpoint was said to be gone, and with which error.
   private(set) var losses: [SystemError?] = []
+  private(set) var causes: [(any Error)?] = []
   /// Who got the pen, in turn; nil is nobody.
   private(set) var writers: [UInt64?] = []
   /// What was told of drops, by session.
@@ -103,6 +104,7 @@ final class HubRig: HubDelegate {
 
   func endpointIsGone(_ cause: (any Error)?) {
     losses.append(cause as? SystemError)
+    causes.append(cause)
     if keepsEndedEndpoint && cause == nil {
       hub.endpointHasEnded = true
       for session in hub.sessions { hub.settle(session) }

@@ -105,6 +105,7 @@ final class LinkRig: LinkDelegate {
   private(set) var endings: [UInt64: [Ending]] = [:]
   private(set) var dropped: UInt64 = 0
   private(set) var facts: [DeviceFacts] = []
+  private(set) var faults: [InternalFault] = []
   var onStatus: (LinkStatus) -> Void = { _ in }
   private var lastNumber: UInt64 = 0
   private var clients: [any ByteStream] = []
@@ -195,5 +196,6 @@ final class LinkRig: LinkDelegate {
 
   func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?) {}
   func link(_ link: Link, drops bytes: UInt64, of session: Session) {}
+  func link(_ link: Link, met fault: InternalFault) { faults.append(fault) }
   func linkHasSettled(_ link: Link) {}
 }

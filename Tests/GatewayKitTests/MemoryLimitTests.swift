@@ -153,6 +153,15 @@ struct DescriptorBudgetTests {
     device = nil
     #expect(budget.admits(89))
   }
+
+  @Test("lets in everybody as long as it is switched off")
+  func off() {
+    let budget = DescriptorBudget(limit: 100, standing: 10)
+    budget.set(isOn: false)
+    #expect(budget.admits(99))
+    budget.set(isOn: true)
+    #expect(budget.admits(89) && !budget.admits(90))
+  }
 }
 
 @Suite("A plan for the heap")

@@ -5,6 +5,7 @@ import Dispatch
 import Glibc
 import StreamBroker
 import StreamTestKit
+import Synchronization
 import Testing
 
 @testable import ByteStreams
@@ -17,13 +18,19 @@ struct RFCOMMListenerTests {
   private final class Machine: Sendable {
     let folder: TemporaryFolder
     private let isThere: Bool
+    /// Another process's copy of the socket that listens.
+    private let copy = Mutex<Int32>(-1)
 
     init(hasAdapter: Bool = true) throws {
       isThere = hasAdapter
       folder = try TemporaryFolder()
     }
 
+    deinit { close(copy.withLock { $0 }) }
+
     func path(_ channel: Int) -> String { folder / "channel-\(channel)" }
+
+    func shutDown() { #expect(shutdown(copy.withLock { $0 }, Int32(SHUT_RDWR)) == 0) }
 
     @Sendable func host(_ poller: Poller) -> BluetoothHost {
       BluetoothHost(
@@ -72,6 +79,10 @@ struct RFCOMMListenerTests {
         let isBound = try UnixAddress.path(path(channel)).withSockaddr { bind(raw, $0, $1) } == 0
         guard isBound else { throw SystemError("bind") }
         guard Glibc.listen(raw, 16) == 0 else { throw SystemError("listen") }
+        copy.withLock { copy in
+          close(copy)
+          copy = fcntl(raw, F_DUPFD_CLOEXEC, 0)
+        }
         return .success((socket, channel))
       } catch {
         return .failure(OpenFailure(error.call, error))
@@ -117,6 +128,30 @@ struct RFCOMMListenerTests {
           .first
       }
       #expect(failure.description.contains("no Bluetooth adapter"))
+    }
+  }
+
+  @Test("whose socket another process shuts down gets another one, after a pause that doubles")
+  func shutDown() async throws {
+    let machine = try Machine()
+    let config = try routeConfig(listen: "rfcomm://?channel=3", endpoint: "sim://echo")
+    try await withRoute(config, bluetooth: machine.host) { story, _ in
+      for turn in 1...3 {
+        #expect(try story.bound(of: "x", turn - 1) == "rfcomm://?channel=3")
+        let client = try connectUnix(machine.path(3))
+        try client.send([UInt8(turn)])
+        #expect(try client.receive(exactly: 1) == [UInt8(turn)])
+        client.close()
+        machine.shutDown()
+        let losses = try story.wait { events in
+          let waits = events.compactMap { event in
+            if case .listenerWaits(_, _, let why, let pause) = event { (why.description, pause) } else { nil }
+          }
+          return waits.count == turn ? waits : nil
+        }
+        #expect(losses.allSatisfy { $0.0.contains("was shut down") })
+        #expect(losses.map(\.1) == [1, 2, 4].prefix(turn).map { .seconds($0) })
+      }
     }
   }
 

@@ -6,9 +6,12 @@ import Testing
 
 @Suite("A reload's plan")
 struct ReloadPlanTests {
-  private static func config(_ routes: [String: String], log: String = "info") throws -> Config {
+  private static func config(
+    _ routes: [String: String], log: String = "info", reserve: String = "auto"
+  ) throws -> Config {
     let text = routes.sorted { $0.key < $1.key }.map { "  \($0.key): { \($0.value) }\n" }.joined()
-    return try ConfigFile.read(Array("log: { level: \(log) }\nroutes:\n\(text)".utf8))
+    let top = "log: { level: \(log) }\nlimits: { reserve-descriptors: \(reserve) }\n"
+    return try ConfigFile.read(Array("\(top)routes:\n\(text)".utf8))
   }
 
   private static let echo = "listen: 'tcp://127.0.0.1:0', endpoint: 'sim://echo'"
@@ -74,10 +77,11 @@ struct ReloadPlanTests {
   @Test("tells packets key by key, and what is not of a route")
   func others() throws {
     let old = try Self.config(["x": Self.echo + ", packets: { idle: 20ms, max: 9 }"])
-    let new = try Self.config(["x": Self.echo + ", packets: { idle: 30ms, delimiter: x }"], log: "debug")
+    let new = try Self.config(
+      ["x": Self.echo + ", packets: { idle: 30ms, delimiter: x }"], log: "debug", reserve: "off")
     let report = ReloadPlan(from: old, to: new).report
     #expect(report.changed.first?.keys == ["packets.idle", "packets.max", "packets.delimiter"])
-    #expect(report.settings == ["log.level"] && report.log?.level == .debug)
+    #expect(report.settings == ["log.level", "limits.reserve-descriptors"] && report.log?.level == .debug)
     #expect(ReloadPlan(from: old, to: old).report.log == nil)
   }
 }

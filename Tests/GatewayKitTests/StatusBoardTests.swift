@@ -42,15 +42,17 @@ struct StatusBoardTests {
     }
     let board = board(
       ended(Ending(.denied, HTTPRequestFault())), ended(Ending(.denied, HTTPRequestFault())), ended(Ending(.denied)),
+      ended(Ending(.full, DescriptorShortage())), ended(Ending(.full, GreetingFault.tooManyInAll)),
       .requestRefused(label, GreetingFault.noSuchPath("/x")),
       ended(Ending(.clientLost, SystemError("read", ECONNRESET))))
-    #expect(board.refused == ["http-request": 2, "no-such-path": 1])
+    #expect(board.refused == ["descriptors": 1, "http-request": 2, "no-such-path": 1])
     var snapshot = Snapshot(
       version: "1", process: 1, nanoseconds: 1_000_000_000, isHealthy: true, refused: board.refused)
     let json = try JSONReader.read((snapshot.opening + Snapshot.closing).utf8)
-    #expect(json["refused"]?.description == #"{"http-request":2,"no-such-path":1}"#)
+    #expect(json["refused"]?.description == #"{"descriptors":1,"http-request":2,"no-such-path":1}"#)
     #expect(Snapshot(json) == snapshot)
-    #expect(StatusTable(snapshot, hasColours: false).lines.contains("refused: 2 http-request, 1 no-such-path"))
+    #expect(
+      StatusTable(snapshot, hasColours: false).lines.contains("refused: 2 http-request, 1 descriptors, 1 no-such-path"))
     snapshot.refused = [:]
     #expect(!StatusTable(snapshot, hasColours: false).lines.contains { $0.hasPrefix("refused") })
   }

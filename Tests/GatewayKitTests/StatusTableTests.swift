@@ -89,6 +89,15 @@ struct StatusTableTests {
     #expect(try String(decoding: readBytes(path), as: UTF8.self) == text)
   }
 
+  @Test("says how long a client has been closing", arguments: [(3, "3s"), (67, "1m 7s"), (0, "0.4s")])
+  func closing(seconds: UInt64, text: String) {
+    var snapshot = Self.snapshot
+    snapshot.routes[0].clients[0].phase = .closing
+    snapshot.routes[0].clients[0].closingNanoseconds = seconds * Self.second + 400_000_000
+    let lines = StatusTable(snapshot, hasColours: false).lines
+    #expect(lines.contains { $0.hasSuffix("closing \(text)") }, "\(lines)")
+  }
+
   @Test("shows no rates between two gateways, nor when time stood still")
   func rates() {
     var other = Self.later

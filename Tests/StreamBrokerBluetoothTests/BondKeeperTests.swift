@@ -143,7 +143,7 @@ struct BondKeeperTests {
     #expect(machine.news.withLock { $0.first }?.hasPrefix("bonds are neither used nor kept: ") == true)
   }
 
-  @Test("sees a folder that nobody may write", .enabled(if: geteuid() != 0, "root may write in any folder"))
+  @Test("sees a folder that nobody may write", .enabled(if: geteuid() != 0, "root may write to any folder"))
   func forbidden() throws {
     try store.checkThatItCanBeWritten()
     #expect(chmod(folder.path, 0o500) == 0)

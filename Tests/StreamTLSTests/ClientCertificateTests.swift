@@ -120,25 +120,24 @@ struct ClientCertificateTests {
     if isResumed { seen = try await shown(rig, context, resuming: seen.ticket) }
     #expect(seen.isResumed == isResumed)
     let (chain, trust) = try #require(seen.shown)
-    #expect(context.fault(of: chain) == nil && trust == context.trust)
+    #expect(context.verdict(on: chain) == .good && trust == context.trust)
     #expect(abs(chain.lastSecond - (Glibc.time(nil) + 86_400)) < 60)
     let same = try context.renewed()
-    #expect(same.trust == context.trust && same.fault(of: chain) == nil)
+    #expect(same.trust == context.trust && same.verdict(on: chain) == .good)
 
     try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [7, ada.serial]))
     let revoked = try context.renewed()
     #expect(revoked.trust != context.trust)
-    #expect(
-      revoked.fault(of: chain).map { "\(TLSFailure.certificate($0))" } == "the client's certificate (CN=ada) is revoked"
-    )
+    let fault = try #require(revoked.verdict(on: chain).fault)
+    #expect("\(TLSFailure.certificate(fault))" == "the client's certificate (CN=ada) is revoked")
 
     try rig.folder.write("crl.pem", try rig.authority.revocationList(of: []))
     let other = try TestAuthority("Else")
     try rig.folder.write("ca.pem", other.pem)
     try rig.folder.write("crl.pem", try other.revocationList(of: []))
-    #expect(try context.renewed().fault(of: chain)?.isUntrusted == true)
+    #expect(try context.renewed().verdict(on: chain).fault?.isUntrusted == true)
     rig.server.clientAuth = .none
-    #expect(try TLSServerContext(rig.server).fault(of: chain) == nil)
+    #expect(try TLSServerContext(rig.server).verdict(on: chain) == .good)
   }
 
   @Test(
@@ -152,10 +151,10 @@ struct ClientCertificateTests {
     (rig.far.certificate, rig.far.key) = (ada.certificate + middle.pem, ada.key)
     let context = try TLSServerContext(rig.server)
     let first = try await shown(rig, context)
-    #expect(context.fault(of: try #require(first.shown?.chain)) == nil)
+    #expect(context.verdict(on: try #require(first.shown?.chain)) == .good)
     let second = try await shown(rig, context, resuming: first.ticket)
     #expect(!second.isResumed)
-    #expect(context.fault(of: try #require(second.shown?.chain)) == nil)
+    #expect(context.verdict(on: try #require(second.shown?.chain)) == .good)
     // Where the server knows the one in the middle, there is no need for that.
     try rig.folder.write("ca.pem", rig.authority.pem + middle.pem)
     let knowing = try TLSServerContext(rig.server)
@@ -176,4 +175,8 @@ struct ClientCertificateTests {
     wrong.server.clientAuth = .optional
     #expect(try await wrong.refuse().failure != nil)
   }
+}
+
+extension TLSClientChain.Verdict {
+  fileprivate var fault: TLSCertificateFault? { if case .refused(let fault) = self { fault } else { nil } }
 }

@@ -40,6 +40,38 @@ struct MemoryTests {
     }
   }
 
+  @Test(
+    "a client's certificate that is held against a list gets no verdict, or the right one", arguments: [true, false])
+  func verdict(isRevoked: Bool) async {
+    await #expect(processExitsWith: .success) { [isRevoked] in
+      let pair = try Handshakes()
+      let chain = try pair.chain()
+      if isRevoked { try pair.revoke() }
+      let context = try TLSServerContext(pair.settings)
+      func isRight(_ verdict: TLSClientChain.Verdict) -> Bool {
+        if case .refused(let fault) = verdict {
+          isRevoked && fault.text == "is revoked"
+        } else {
+          !isRevoked && verdict == .good
+        }
+      }
+      try #require(isRight(context.verdict(on: chain)))  // OpenSSL makes some things at their first use
+      var unknown = 0
+      for count in 0... {
+        var verdict = TLSClientChain.Verdict.unknown
+        let isShort = OpenSSLMemory.run(short: count) { verdict = context.verdict(on: chain) }
+        if verdict == .unknown {
+          unknown += 1
+        } else {
+          #expect(isRight(verdict), "\(verdict) with \(count) allocations")
+        }
+        if !isShort { break }
+        try #require(count < 20_000, "an allocation always fails")
+      }
+      #expect(unknown > 0 && isRight(context.verdict(on: chain)))
+    }
+  }
+
   @Test("a context is refused with a reason at whichever allocation it is")
   func context() async {
     await #expect(processExitsWith: .success) {
@@ -66,6 +98,7 @@ private struct Handshakes {
   private let rig: TLSRig
   private let server: TLSServerContext
   private let client: TLSClientContext
+  private let serial: Int
 
   init() throws {
     try #require(OpenSSLMemory.takeOver())
@@ -79,13 +112,33 @@ private struct Handshakes {
     server = try TLSServerContext(settings)
     var wishes = TLSClientSettings()
     wishes.ca = rig.folder / "ca.pem"
-    let ada = try rig.authority.write("ada", .init("ada"), to: rig.folder)
-    wishes.identity = TLSIdentity(certificate: ada.certificate, key: ada.key)
+    let ada = try rig.authority.issue(.init("ada"))
+    serial = ada.serial
+    try rig.folder.write("ada.pem", ada.certificate)
+    try rig.folder.write("ada.key", ada.key)
+    wishes.identity = TLSIdentity(certificate: rig.folder / "ada.pem", key: rig.folder / "ada.key")
     client = try TLSClientContext(wishes)
     // OpenSSL makes some things once and for all, at their first use; one that fails then is not tried again.
     try #require(try run(short: .max, isServer: true).isOver)
     try #require(try run(short: .max, isServer: false).isOver)
   }
+
+  /// What a server keeps of its client.
+  func chain() throws -> TLSClientChain {
+    let (near, far) = try FarEnd.pair()
+    let one = try near.take()
+    let other = try far.take()
+    let serving = try TLSHandshake(server, over: one.raw)
+    let asking = try TLSHandshake(client, to: "gw.test", over: other.raw)
+    for _ in 0..<12 {
+      _ = try asking.advance()
+      if try serving.advance() == .finished { break }
+    }
+    return try #require(serving.takeSession().facts.shown?.chain)
+  }
+
+  /// Puts the client on the list.
+  func revoke() throws { try rig.folder.write("list.pem", rig.authority.revocationList(of: [7, serial])) }
 
   /// Shakes hands with memory for so many allocations of one side. Whether that side came through without missing any; else why not.
   func run(short count: Int, isServer: Bool) throws -> (isOver: Bool, failure: TLSFailure?) {

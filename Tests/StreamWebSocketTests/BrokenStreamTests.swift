@@ -54,4 +54,31 @@ struct BrokenStreamTests {
       rig.stream.close()
     }
   }
+
+  @Test(
+    "throws what can't be that the stream below says of bytes it has moved", arguments: LyingStream.Lie.allCases,
+    [WebSocketRole.server, .client])
+  func liar(lie: LyingStream.Lie, role: WebSocketRole) async throws {
+    try await onLane { (lane: isolated Lane) async throws -> Void in
+      let poller = lane.poller
+      func stream(_ below: LyingStream, deflates: Bool = false) -> WebSocketStream {
+        let terms = WebSocketTerms(deflate: deflates ? DeflateTerms() : nil)
+        return WebSocketStream(over: below, as: role, .init(terms: terms, pingInterval: nil), on: poller)
+      }
+      for deflates in [false, true] {
+        let reader = stream(LyingStream(lie, in: .reading), deflates: deflates)
+        #expect(throws: InternalFault.self) { try reader.read() }
+        reader.close()
+        let writer = stream(LyingStream(lie, in: .writing), deflates: deflates)
+        #expect(throws: InternalFault.self) { try writer.write([1, 2, 3]) }
+        writer.close()
+      }
+      // The rest of a frame. A client's whole frame is kept first, and goes out in as many calls as it takes.
+      let writes: [Transfer] = role == .client ? [.moved(1), .blocked(until: .writable)] : [.moved(1)]
+      let writer = stream(LyingStream(lie, in: .writing, writes: writes))
+      _ = try writer.write([1, 2, 3])
+      #expect(throws: InternalFault.self) { try writer.write([4]) }
+      writer.close()
+    }
+  }
 }

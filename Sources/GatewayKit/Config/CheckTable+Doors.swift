@@ -7,6 +7,7 @@ extension Config.Limits {
     YAMLText.mapping([
       "handshakes: \(handshakes.map(String.init) ?? "auto")", "handshakes-per-address: \(handshakesPerAddress)",
       "connects-per-second: \(connectsPerSecond.map(String.init) ?? "off")",
+      "reserve-descriptors: \(reserveDescriptors.rawValue)",
     ])
   }
 }

@@ -4,7 +4,7 @@ import ByteStreams
 import StreamBroker
 
 extension Config {
-  /// What one address of clients may do at once.
+  /// What clients may do before they are let in, and what is kept from them.
   public struct Limits: Hashable, Sendable {
     /// Unfinished at a time, of all addresses; nil for what the process's limits bear.
     public var handshakes: Int?
@@ -12,6 +12,14 @@ extension Config {
     public var handshakesPerAddress: Int
     /// Nil for as many as come.
     public var connectsPerSecond: Int?
+    /// Whether the last descriptors are kept from clients of routes that have one.
+    public var reserveDescriptors: ReserveDescriptors
+
+    public enum ReserveDescriptors: String, CaseIterable, Sendable {
+      /// As many as devices, other routes' first clients and the control socket need.
+      case automatic = "auto"
+      case off
+    }
   }
 
   public struct TLS: Hashable, Sendable {

@@ -13,7 +13,8 @@ extension ConfigBuilder {
     Config.Limits(
       handshakes: settings.integer("limits.handshakes"),
       handshakesPerAddress: settings.integer("limits.handshakes-per-address")!,
-      connectsPerSecond: settings.integer("limits.connects-per-second"))
+      connectsPerSecond: settings.integer("limits.connects-per-second"),
+      reserveDescriptors: settings.word("limits.reserve-descriptors"))
   }
 
   // MARK: - Shared ports

@@ -38,6 +38,9 @@ extension ConfigKeys {
       ConfigKey(
         "connects-per-second", .either(.words(["off"]), .integer(1...100_000)), "off",
         says: "new clients of one address"),
+      ConfigKey(
+        "reserve-descriptors", .words(Config.Limits.ReserveDescriptors.allCases.map(\.rawValue)), "auto",
+        says: "whether the last open files are kept for devices, first clients of other routes and the control socket"),
     ]), says: "for the whole gateway")
 
   static let tls = ConfigKey(

@@ -59,7 +59,9 @@ final class Conversation: ByteStreamDelegate {
   private func readRequest() {
     // One byte more than a request may have, so that too many are seen.
     var buffer = [UInt8](repeating: 0, count: ControlRequest.longest + 2 - request.count)
-    let transfer = try? buffer.withUnsafeMutableBytes { try stream.read(into: $0) }
+    let transfer = try? buffer.withUnsafeMutableBytes {
+      try stream.read(into: $0).checked(of: $0.count, at: "conversation.read")
+    }
     switch transfer {
     case .moved(let count)?: request += buffer.prefix(count)
     case .blocked?: return
@@ -103,6 +105,7 @@ final class Conversation: ByteStreamDelegate {
     while written < piece.count {
       let transfer = try? piece.withUnsafeBytes {
         try stream.write(UnsafeRawBufferPointer(rebasing: $0[written...]))
+          .checked(of: $0.count - written, at: "conversation.write")
       }
       switch transfer {
       case .moved(let count)?:

@@ -8,6 +8,7 @@ import Synchronization
 /// at least what is reserved to others: no table and no call is needed to know.
 final class DescriptorBudget: Sendable {
   private let reserved: Atomic<Int>
+  private let isOn = Atomic(true)
   /// RLIMIT_NOFILE.
   let limit: Int
 
@@ -22,8 +23,13 @@ final class DescriptorBudget: Sendable {
   /// Keeps `count` of them until the answer is given up.
   func reserve(_ count: Int) -> DescriptorReservation { DescriptorReservation(count, of: self) }
 
+  /// Whether anything is reserved, as `limits.reserve-descriptors` says.
+  func set(isOn: Bool) { self.isOn.store(isOn, ordering: .relaxed) }
+
   /// Whether a client with this descriptor may stay, where it is not the first of its route.
-  func admits(_ raw: Int32) -> Bool { Int(raw) < limit - reserved.load(ordering: .relaxed) }
+  func admits(_ raw: Int32) -> Bool {
+    Int(raw) < limit - reserved.load(ordering: .relaxed) || !isOn.load(ordering: .relaxed)
+  }
 
   fileprivate func add(_ count: Int) { reserved.add(count, ordering: .relaxed) }
 }
@@ -43,8 +49,12 @@ final class DescriptorReservation: Sendable {
 }
 
 /// Why a client does not get in although its route has a place.
-struct DescriptorShortage: Error, CustomStringConvertible {
-  var description: String { "the descriptors that are left are for devices and for routes without a client" }
+struct DescriptorShortage: CountedRefusal, CustomStringConvertible {
+  var counter: String? { "descriptors" }
+  var description: String {
+    "the descriptors that are left are for devices and for routes without a client ('limits.reserve-descriptors'); raise the "
+      + "limit of open files"
+  }
 }
 
 extension EndpointURL {

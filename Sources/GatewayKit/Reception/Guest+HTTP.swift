@@ -26,7 +26,7 @@ extension Guest {
     } catch let failure as TLSFailure {
       end(Ending(failure.word, failure), saying: [])
     } catch {
-      end(Ending(error is GreetingFault ? .clientLeft : .clientLost, error))
+      end(error is GreetingFault ? Ending(.clientLeft, error) : Ending(brokenBy: error))
     }
   }
 
@@ -38,7 +38,7 @@ extension Guest {
 
   private func readOn() throws -> Reading {
     try withUnsafeTemporaryAllocation(byteCount: 4096, alignment: 1) { scratch in
-      switch try read(into: scratch) {
+      switch try read(into: scratch).checked(of: scratch.count, at: "guest.readRequest") {
       case .moved(let count):
         let run = UnsafeRawBufferPointer(rebasing: scratch[..<count])
         switch try parser.take(run) {

@@ -246,8 +246,8 @@ final class Guest: PollHandler {
     }
   }
 
-  /// There are too many in all, and it is one of the address that has most, or has only come.
-  func refuse() { end(Ending(.full, GreetingFault.tooManyInAll)) }
+  /// There are too many in all, or too few descriptors, and it is one of the address that has most, or has only come.
+  func refuse(_ fault: any CountedRefusal) { end(Ending(.full, fault)) }
 
   /// It has had its share, and others of its address wait.
   func makeRoom() { end(Ending(.full, GreetingFault.crowded(step))) }

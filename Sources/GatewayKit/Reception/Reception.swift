@@ -183,15 +183,17 @@ final class Reception {
   ) -> Descriptor? {
     let isShort = !descriptors.admits(descriptor.raw)
     // As many as there are listeners may use what is reserved: each may be the first client of its route.
-    guard guests.count >= rules.handshakes || isShort && guests.count >= entrances.count else { return descriptor }
+    let areTooMany = guests.count >= rules.handshakes
+    guard areTooMany || isShort && guests.count >= entrances.count else { return descriptor }
     counts.noteRefusal()
+    let fault: any CountedRefusal = areTooMany ? GreetingFault.tooManyInAll : DescriptorShortage()
     // Behind a proxy it is not known yet who it is.
     let victim = limits.toMakeRoom(for: entrance.address.isProxied ? nil : peer, oldest: oldestGuest)
     guard let victim, let guest = guests[victim] else {
-      Guest(lastGuest, descriptor, peer, at: entrance, in: self).refuse()
+      Guest(lastGuest, descriptor, peer, at: entrance, in: self).refuse(fault)
       return nil
     }
-    guest.refuse()
+    guest.refuse(fault)
     guard isShort else { return descriptor }
     // Its number is one of those that are reserved; a lower one has just become free.
     let lower = fcntl(descriptor.raw, F_DUPFD_CLOEXEC, 0)

@@ -98,9 +98,20 @@ final class ClientQueue: ByteStreamDelegate {
   }
 
   private func sendRest(_ place: Int) {
-    let left = PrefacedStream.write(line[place].unsent[...], to: line[place].stream)
-    line[place].unsent = Array(left)
-    line[place].stream.writerWaits = left.isEmpty ? [] : .writable
+    let stream = line[place].stream
+    do throws(InternalFault) {
+      let left = try PrefacedStream.write(line[place].unsent[...], to: stream)
+      line[place].unsent = Array(left)
+      stream.writerWaits = left.isEmpty ? [] : .writable
+    } catch {
+      line[place].unsent = []
+      stream.writerWaits = []
+      // In a turn of its own: this one may be going through the line.
+      poller.timers.after(.zero) { [weak self] in
+        guard let self, let place = line.firstIndex(where: { $0.stream === stream }) else { return }
+        hasLeft(take(place), error)
+      }
+    }
   }
 
   // MARK: - What their streams tell

@@ -16,7 +16,9 @@ final class ClientTrust {
   private var expiries: [UInt64: Timers.Token] = [:]
 
   // Verifying thousands takes a second; no lane has that.
-  private static let queue = DispatchQueue(label: "baudway.trust")
+  static let queue = DispatchQueue(label: "baudway.trust")
+  /// Until those are verified again for whom there was no memory.
+  private static let pause = Duration.seconds(2)
   /// The wall clock may be set meanwhile, so a day that is far off is not waited for in one go.
   private static let longestWait = 3600
 
@@ -34,7 +36,7 @@ final class ClientTrust {
     let old = sessions.compactMap { session in
       session.arrival.shown.flatMap { $0.anchors == anchors ? $0.shown : nil }.map { (session.number, $0) }
     }
-    verify(old.filter { $0.1.trust != context.trust }.map { ($0.0, $0.1.chain) }, by: context)
+    verify(old.filter { $0.1.trust != context.trust }.map { ($0.0, $0.1.chain) }, by: context, anchors: anchors)
   }
 
   /// A session has begun.
@@ -42,19 +44,41 @@ final class ClientTrust {
     guard let asked = client.shown, let (chain, trust) = asked.shown else { return }
     watchExpiry(of: chain, number)
     // Its handshake may have come before a change, and its place behind it.
-    if let now = current[asked.anchors], now.trust != trust { verify([(number, chain)], by: now) }
+    if let now = current[asked.anchors], now.trust != trust {
+      verify([(number, chain)], by: now, anchors: asked.anchors)
+    }
   }
 
   func left(_ number: UInt64) {
     if let timer = expiries.removeValue(forKey: number) { poller.timers.cancel(timer) }
   }
 
-  private func verify(_ chains: [(number: UInt64, chain: TLSClientChain)], by context: TLSServerContext) {
+  private typealias Chains = [(number: UInt64, chain: TLSClientChain)]
+
+  private func verify(_ chains: Chains, by context: TLSServerContext, anchors: TrustAnchors) {
     guard !chains.isEmpty else { return }
     poller.offload(to: Self.queue) {
-      chains.compactMap { number, chain in context.fault(of: chain).map { (number, $0) } }
-    } then: { [weak self] refused in
-      for (number, fault) in refused { self?.end(number, Ending(.denied, TLSFailure.certificate(fault))) }
+      chains.map { ($0.number, $0.chain, context.verdict(on: $0.chain)) }
+    } then: { [weak self] verdicts in
+      guard let self else { return }
+      var unknown: Chains = []
+      for (number, chain, verdict) in verdicts {
+        switch verdict {
+        case .good: break
+        case .refused(let fault): end(number, Ending(.denied, TLSFailure.certificate(fault)))
+        case .unknown: unknown.append((number, chain))
+        }
+      }
+      verifyAgain(unknown, anchors: anchors)
+    }
+  }
+
+  /// One that can't be verified for want of memory must not stay for good.
+  private func verifyAgain(_ chains: Chains, anchors: TrustAnchors) {
+    guard !chains.isEmpty else { return }
+    poller.timers.after(Self.pause) { [weak self] in
+      guard let self, let now = current[anchors] else { return }
+      verify(chains.filter { self.expiries[$0.number] != nil }, by: now, anchors: anchors)  // those that are here still
     }
   }
 

@@ -12,7 +12,8 @@ final class Farewell: ByteStreamDelegate {
   private var deadline: Timers.Token?
   // What the port still had to send when it was last asked.
   private var unsent: Int?
-  private var done: ((Int) -> Void)?
+  private var done: ((Int, InternalFault?) -> Void)?
+  private var fault: InternalFault?
   // A queue of some KiB empties in tenths of a second; asking costs a call on the port's own queue.
   private static let interval = Duration.milliseconds(20)
 
@@ -22,10 +23,10 @@ final class Farewell: ByteStreamDelegate {
   }
 
   /// The words go out at `settings`, where the line has others; nil: at those it has. `done` is called once, maybe at once, with
-  /// how many bytes the port did not get rid of. The stream is its caller's again.
+  /// how many bytes the port did not get rid of, and the fault of ours that the words met. The stream is its caller's again.
   init(
     to stream: any ByteStream, saying words: [UInt8], at settings: LineSettings? = nil, patience: Duration,
-    on poller: Poller, then done: @escaping (Int) -> Void
+    on poller: Poller, then done: @escaping (Int, InternalFault?) -> Void
   ) {
     self.stream = stream
     self.words = words[...]
@@ -81,7 +82,8 @@ final class Farewell: ByteStreamDelegate {
     guard done != nil else { return }
     do {
       while !words.isEmpty {
-        switch try words.withUnsafeBytes({ try stream.write($0) }) {
+        let transfer = try words.withUnsafeBytes { try stream.write($0) }
+        switch try transfer.checked(of: words.count, at: "farewell.speak") {
         case .moved(let count):
           words = words.dropFirst(count)
           waitOnce()
@@ -90,6 +92,7 @@ final class Farewell: ByteStreamDelegate {
         }
       }
     } catch {
+      fault = error as? InternalFault
       return finish()
     }
     guard !stream.holdsUnit else { return stream.writerWaits = .writable }
@@ -143,6 +146,6 @@ final class Farewell: ByteStreamDelegate {
     stream.delegate = nil
     stream.readerWaits = []
     stream.writerWaits = []
-    done(unsent ?? 0)
+    done(unsent ?? 0, fault)
   }
 }

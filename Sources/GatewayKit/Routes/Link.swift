@@ -15,6 +15,8 @@ protocol LinkDelegate: AnyObject {
   func link(_ link: Link, drops bytes: UInt64, of session: Session)
   /// What is known of the device behind the endpoint that is open now.
   func link(_ link: Link, knows facts: DeviceFacts)
+  /// A fault of ours that ends nothing, for the link is closing.
+  func link(_ link: Link, met fault: InternalFault)
   /// What followed from a session's end is done: a link that nobody needs any more is closed.
   func linkHasSettled(_ link: Link)
 }
@@ -239,10 +241,11 @@ final class Link: HubDelegate {
     let base = words.isEmpty ? nil : hub.settingsToRestore(of: stream.serialLine)
     farewell = Farewell(
       to: stream, saying: words, at: base, patience: settings.device.drain, on: poller
-    ) { [weak self] unsent in
+    ) { [weak self] unsent, fault in
       guard let self else { return stream.close() }
       farewell = nil
       if unsent > 0 { delegate.link(self, dropped: UInt64(unsent)) }
+      if let fault { delegate.link(self, met: fault) }
       part(from: stream)
     }
     farewell?.start()

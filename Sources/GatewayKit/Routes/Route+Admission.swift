@@ -121,7 +121,8 @@ extension Route {
   /// Ends the waiting of one who has left the queue, or can't stay in it.
   func turnAway(_ client: ClientQueue.Client, _ ending: Ending) {
     // A line that is begun is finished; but one who has left reads no more.
-    let text = ending.word == .queueLeft ? [] : client.unsent + notice(ending.word, to: client.label)
+    let hasGone = ending.word == .queueLeft || ending.word == .internal
+    let text = hasGone ? [] : client.unsent + notice(ending.word, to: client.label)
     group.turnAway(
       client.stream, client.label, nextNumber(), ending, text: text,
       nanoseconds: monotonicNanoseconds() &- client.since)

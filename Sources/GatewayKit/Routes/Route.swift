@@ -50,7 +50,9 @@ final class Route {
   /// Those who wait for a place.
   private(set) lazy var queue = ClientQueue(
     on: poller, notice: { [unowned self] in queueNotice($0, $1) },  // the queue is the route's own
-    hasLeft: { [unowned self] client, cause in turnAway(client, Ending(.queueLeft, cause)) })
+    hasLeft: { [unowned self] client, cause in
+      turnAway(client, Ending(cause is InternalFault ? .internal : .queueLeft, cause))
+    })
   /// Sessions that were told to go for somebody else, and have not ended yet.
   var replaced: Set<UInt64> = []
   var isServingQueue = false

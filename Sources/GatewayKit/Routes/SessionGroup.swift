@@ -104,8 +104,10 @@ final class SessionGroup: LinkDelegate {
     let (dropped, error) = Self.dropUnread(of: stream)
     let left = Lingering.mostBeforeSession - Int(dropped)
     lingering.close(client, otherSideFinished: error != nil || atOnce, readingAtMost: left)
+    let isFault = error is InternalFault
     let report = SessionReport(
-      ending: Ending(ending.word, ending.cause ?? error), dropped: dropped, nanoseconds: nanoseconds)
+      ending: Ending(isFault ? .internal : ending.word, isFault ? error : ending.cause ?? error), dropped: dropped,
+      nanoseconds: nanoseconds)
     tellEnd(of: number, label, report)
   }
 
@@ -115,7 +117,8 @@ final class SessionGroup: LinkDelegate {
       var dropped: UInt64 = 0
       do {
         for _ in 0..<Lingering.mostBeforeSession / scratch.count {
-          guard case .moved(let count) = try stream.read(into: scratch) else { break }
+          let transfer = try stream.read(into: scratch).checked(of: scratch.count, at: "group.dropUnread")
+          guard case .moved(let count) = transfer else { break }
           dropped += UInt64(count)
         }
         return (dropped, nil)
@@ -247,7 +250,7 @@ final class SessionGroup: LinkDelegate {
   }
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
-    session.screen?.giveUp()  // what it held is in the account
+    session.screen?.forget()
     if ending.word == .tooSlow {
       session.client.abort()
     } else {
@@ -311,6 +314,10 @@ final class SessionGroup: LinkDelegate {
   func link(_ link: Link, drops bytes: UInt64, of session: Session) {
     session.desk?.tell(.drops(bytes: bytes, total: session.dropped))
     status.tell(.dropped(route: settings.name, number: session.number, bytes: bytes, total: session.dropped))
+  }
+
+  func link(_ link: Link, met fault: InternalFault) {
+    status.tell(.internalFault(route: settings.name, fault))
   }
 
   /// Only now: the endpoint of the last session lingers too, and is waited for.

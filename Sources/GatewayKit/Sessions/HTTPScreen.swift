@@ -42,6 +42,8 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   private var handedOut = 0
   /// What ended the client's input behind the bytes that are held.
   private var end: Result<Transfer, any Error>?
+  /// An event said that the client is gone, for both directions. The delegate hears of it once it has read the end.
+  private var isGone = false
   private var timer: Timers.Token?
 
   /// Called once, when the client may be read without it: with the stream behind it, which has its delegate then.
@@ -56,6 +58,8 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
     stream.delegate = self
   }
 
+  /// The client's bytes wait for a decision.
+  var isUndecided: Bool { state == .holds }
   /// Bytes that are kept. More than none only while it is undecided, or until they have been read.
   var kept: Int { held.count - handedOut }
 
@@ -71,7 +75,7 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   }
 
   private func readFirst(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
-    let transfer = try stream.read(into: run)
+    let transfer = try stream.read(into: run).checked(of: run.count, at: "screen.readFirst")
     guard case .moved(let count) = transfer, count > 0 else { return transfer }
     let first = UnsafeRawBufferPointer(rebasing: run[..<count])
     guard HTTPRequestLine.mayBegin(with: first) else {
@@ -119,7 +123,7 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
 
   private func readMore() throws -> Transfer {
     try withUnsafeTemporaryAllocation(byteCount: 4096, alignment: 1) { scratch in
-      let transfer = try stream.read(into: scratch)
+      let transfer = try stream.read(into: scratch).checked(of: scratch.count, at: "screen.readMore")
       if case .moved(let count) = transfer { held += scratch[..<count] }
       return transfer
     }
@@ -132,8 +136,9 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
 
   private func handOut(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard kept > 0 else {
-      if let end { return try end.get() }
-      return try stream.read(into: run)
+      guard let end else { return try stream.read(into: run) }
+      if isGone { tellGone() }
+      return try end.get()
     }
     let count = min(kept, run.count)
     held.withUnsafeBytes { run.copyMemory(from: UnsafeRawBufferPointer(rebasing: $0[handedOut..<handedOut + count])) }
@@ -157,6 +162,16 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   /// The route screens no more.
   func giveUp() {
     if case .fresh = state { leave() } else { letThrough() }
+  }
+
+  /// The session is over, and what is held is in its account. The screen goes now: whoever closes the stream knows it by its
+  /// identity, so it may not change later.
+  func forget() {
+    guard state != .refused else { return }
+    decide()
+    held = []
+    handedOut = 0
+    if end == nil { leave() }
   }
 
   private func decide() {
@@ -220,15 +235,25 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
     case .errorOccurred(let error) where kept > 0 && state != .refused: endIsTold(.failure(error))
-    case .endEncountered where kept > 0 && state != .refused: endIsTold(.success(.ended))
+    case .endEncountered where kept > 0 && state != .refused:
+      isGone = true
+      endIsTold(.success(.ended))
     default: delegate?.stream(self, handle: event)
     }
   }
 
   /// What came before the end is read first.
   private func endIsTold(_ end: Result<Transfer, any Error>) {
-    self.end = end
+    self.end = self.end ?? end  // a failure that was read says more
     decide()
     delegate?.stream(self, handle: .hasBytesAvailable)
+  }
+
+  /// In a turn of its own: the delegate is reading.
+  private func tellGone() {
+    isGone = false
+    poller.timers.after(.zero) { [weak self] in
+      if let self { delegate?.stream(self, handle: .endEncountered) }
+    }
   }
 }

@@ -37,7 +37,8 @@ extension Hub {
   func saysPreface(to endpoint: any ByteStream) -> Bool {
     do {
       while !preface.isEmpty {
-        switch try preface.withUnsafeBytes({ try endpoint.write($0) }) {
+        let transfer = try preface.withUnsafeBytes { try endpoint.write($0) }
+        switch try transfer.checked(of: preface.count, at: "hub.saysPreface") {
         case .moved(let count): preface = preface.dropFirst(count)
         case .blocked(let wish):
           endpoint.writerWaits = wish

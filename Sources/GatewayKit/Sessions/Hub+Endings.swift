@@ -52,7 +52,11 @@ extension Hub {
     session.lull = poller.timers.after(Self.lull) { [weak self, weak session] in
       guard let self, let session else { return }
       session.lull = nil
-      if pump.sourceIsDry && sent == pump.moved &+ UInt64(pump.count) { pump.endSource() }
+      if let screen = session.screen, screen.isUndecided {
+        screen.letThrough()  // nobody waits for the rest of its line
+      } else if pump.sourceIsDry && sent == pump.moved &+ UInt64(pump.count) {
+        pump.endSource()
+      }
       settle(session)
     }
   }

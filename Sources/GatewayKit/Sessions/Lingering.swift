@@ -169,7 +169,9 @@ final class Lingering: ByteStreamDelegate {
 
   private func drop(from stream: any ByteStream) {
     do {
-      let transfer = try withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { try stream.read(into: $0) }
+      let transfer = try withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) {
+        try stream.read(into: $0).checked(of: $0.count, at: "lingering.drop")
+      }
       switch transfer {
       case .moved(let count):
         entries[ObjectIdentifier(stream)]?.isHeard = true

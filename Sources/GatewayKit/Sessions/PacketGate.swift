@@ -97,7 +97,7 @@ final class PacketGate: ByteStream {
     var ahead = scanner
     let end = othersWait ? ahead.take(run, by: line.rule) : run.count
     let transfer = try endpoint.write(UnsafeRawBufferPointer(rebasing: run[..<end]))
-    if case .moved(let count) = transfer, count > 0 {
+    if case .moved(let count) = try transfer.checked(of: end, at: "gate.write"), count > 0 {
       line.allowance -= min(count, line.allowance)
       wroteAt = now
       follow(UnsafeRawBufferPointer(rebasing: run[..<count]))

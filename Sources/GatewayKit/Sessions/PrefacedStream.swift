@@ -19,26 +19,36 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
 
   private let stream: any ByteStream
   private var text: ArraySlice<UInt8>
+  /// The stream said that it took more than it was given. Whoever reads or writes next learns it.
+  private var fault: InternalFault?
 
   /// Writes `text` to the client behind `stream`. Returns the stream to go on with, which keeps the order if he has not taken
   /// all of it: `stream` itself, or one in front of it.
   static func send(_ text: [UInt8], through stream: any ByteStream) -> any ByteStream {
-    let left = write(text[...], to: stream)
-    return left.isEmpty ? stream : PrefacedStream(stream, left)
+    do throws(InternalFault) {
+      let left = try write(text[...], to: stream)
+      return left.isEmpty ? stream : PrefacedStream(stream, left)
+    } catch {
+      return PrefacedStream(stream, [], error)
+    }
   }
 
-  private init(_ stream: any ByteStream, _ text: ArraySlice<UInt8>) {
+  private init(_ stream: any ByteStream, _ text: ArraySlice<UInt8>, _ fault: InternalFault? = nil) {
     self.stream = stream
     self.text = text
+    self.fault = fault
     stream.delegate = self
     askForSpace()
   }
 
   /// Writes what the stream takes of `text` and says what is left. Nothing when it broke: whoever reads from it learns that.
-  static func write(_ text: ArraySlice<UInt8>, to stream: any ByteStream) -> ArraySlice<UInt8> {
+  static func write(
+    _ text: ArraySlice<UInt8>, to stream: any ByteStream
+  ) throws(InternalFault) -> ArraySlice<UInt8> {
     var text = text
     while !text.isEmpty {
-      switch text.withUnsafeBytes({ try? stream.write($0) }) {
+      let transfer = text.withUnsafeBytes { try? stream.write($0) }
+      switch try transfer?.checked(of: text.count, at: "preface.write") {
       case .moved(let count): text = text.dropFirst(count)
       case .blocked: return text
       case .ended, nil: return []
@@ -47,7 +57,7 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
     return []
   }
 
-  private func askForSpace() { stream.writerWaits = text.isEmpty ? writerWaits : .writable }
+  private func askForSpace() { stream.writerWaits = text.isEmpty && fault == nil ? writerWaits : .writable }
 
   /// Lets a WebSocket's close frame say why.
   static func tell(_ ending: Ending, to stream: any ByteStream) {
@@ -60,14 +70,19 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
 
   // MARK: - A stream
 
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { try stream.read(into: run) }
+  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    if let fault { throw fault }
+    return try stream.read(into: run)
+  }
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
-    text.isEmpty ? try stream.write(run) : .blocked(until: .writable)
+    if let fault { throw fault }
+    return text.isEmpty ? try stream.write(run) : .blocked(until: .writable)
   }
 
   func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
-    text.isEmpty ? try stream.write(together: runs) : .blocked(until: .writable)
+    if let fault { throw fault }
+    return text.isEmpty ? try stream.write(together: runs) : .blocked(until: .writable)
   }
 
   var holdsBytes: Bool { stream.holdsBytes }
@@ -95,11 +110,21 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
   // MARK: - What the stream tells
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
-    guard event == .hasSpaceAvailable, !text.isEmpty else {
+    guard event == .hasSpaceAvailable, !text.isEmpty || fault != nil else {
       delegate?.stream(self, handle: event)
       return
     }
-    text = Self.write(text, to: stream)
+    do throws(InternalFault) {
+      text = try Self.write(text, to: stream)
+    } catch {
+      text = []
+      fault = error
+    }
+    guard fault == nil else {
+      stream.writerWaits = []  // told once
+      delegate?.stream(self, handle: .hasBytesAvailable)
+      return
+    }
     askForSpace()
     if text.isEmpty && !writerWaits.isEmpty { delegate?.stream(self, handle: event) }
   }

@@ -118,7 +118,7 @@ final class Session: ByteStreamDelegate {
 
   var up: UInt64 { pump.moved }
   /// Another value than before means that bytes went, either way.
-  var activity: UInt64 { down &+ pump.taken }
+  var activity: UInt64 { down &+ pump.taken &+ UInt64(screen?.kept ?? 0) }
   /// He has finished sending, all of it is delivered, and he may listen still.
   var isHalfClosed: Bool { pump.sourceEnded && pump.count == 0 && leaving == nil }
   var isBlocked: Bool { !client.writerWaits.isEmpty }
@@ -158,7 +158,7 @@ final class Session: ByteStreamDelegate {
         switch try ring.look(from: cursor, limit: Int(truncatingIfNeeded: stop &- cursor), { try client.write($0) }) {
         case .moved(let count):
           guard UInt64(bitPattern: Int64(count)) <= stop &- cursor else {
-            throw InternalFault("session.take", "a stream has moved \(count) bytes of \(stop &- cursor)")
+            throw InternalFault.miscounted(count, of: Int(clamping: stop &- cursor), at: "session.take")
           }
           cursor &+= UInt64(count)
           if packets != nil && count > 0 { packetEnd = stop }
@@ -205,11 +205,9 @@ final class Session: ByteStreamDelegate {
   func sendRest(head: UInt64) -> Bool {
     do {
       while !rest.isEmpty {
-        switch try rest.withUnsafeBytes({ try client.write($0) }) {
+        let transfer = try rest.withUnsafeBytes { try client.write($0) }
+        switch try transfer.checked(of: rest.count, at: "session.sendRest") {
         case .moved(let count):
-          guard count >= 0 && count <= rest.count else {
-            throw InternalFault("session.sendRest", "a stream has moved \(count) bytes of \(rest.count)")
-          }
           rest.removeFirst(count)
           down &+= UInt64(count)
         case .blocked(let wish):

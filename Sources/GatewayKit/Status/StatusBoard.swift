@@ -33,8 +33,10 @@ public final class StatusBoard: Sendable {
   public func observe(_ event: StatusEvent) {
     switch event {
     case .sessionEnded(_, _, _, let report):
-      if report.ending.word == .denied { count(report.ending.cause) }
-      return
+      switch report.ending.word {
+      case .denied, .full: return count(report.ending.cause)
+      default: return
+      }
     case .requestRefused(_, let fault): return count(fault)
     // The many: lanes need not meet at the lock for them.
     case .sessionOpened, .link, .clientLink, .writerChanged, .dropped, .linkDropped, .deviceKnown: return

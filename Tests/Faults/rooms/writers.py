@@ -121,7 +121,8 @@ class IdlePenRoom(PenRoom):
         second = await self.writer(1)
         await self.some_time(0.05, 0.1)
         await first.rest()
-        await asyncio.sleep(0.3)
+        # On a busy machine the pause alone proves nothing: second may not have sent in it.
+        await until(lambda: second.arrives.received + second.arrives.undecided > 0, 20, "the pen being taken")
         first.is_sending = True
         await self.some_time(0.05, 0.1)
         assert (await self.count_out(second))["up"] > 0, "the pen was not taken"

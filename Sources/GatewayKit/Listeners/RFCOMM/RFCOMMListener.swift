@@ -17,6 +17,7 @@ final class RFCOMMListener: Listener {
   /// What it is called while others can connect.
   private var bound: String?
   private var isStopped = false
+  private var rebindPause = RebindPause()
 
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     guard let host = context.bluetooth else { preconditionFailure("a gateway that listens over Bluetooth has a host") }
@@ -46,9 +47,9 @@ final class RFCOMMListener: Listener {
         }
         bound = name
       } catch {
-        startAgain(OpenFailure(error.call, error))
+        startAgain(OpenFailure(error.call, error), after: BluetoothHost.retry)
       }
-    case .waits(let failure): tellWaits(failure)
+    case .waits(let failure): tellWaits(failure, BluetoothHost.retry)
     case .limited(let limits):
       context.status.tell(.listenerLimited(route: context.route, listener: bound ?? listen.place, limits))
     }
@@ -63,7 +64,7 @@ final class RFCOMMListener: Listener {
       outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
       lost: { [unowned self] error in  // its loop stops before it goes
         loop = nil
-        startAgain(.lost(error))
+        startAgain(.lost(error), after: rebindPause.next(at: context.poller.timers.now))
       },
       accepted: { descriptor, _ in
         let device = RFCOMMClient.address(of: descriptor.raw)?.description ?? "a device that has gone"
@@ -72,19 +73,19 @@ final class RFCOMMListener: Listener {
   }
 
   /// With another socket, after a while.
-  private func startAgain(_ failure: OpenFailure) {
-    tellWaits(failure)
+  private func startAgain(_ failure: OpenFailure, after pause: Duration) {
+    tellWaits(failure, pause)
     let number = number
     host.post { _, host in host.close(number) }
-    context.poller.timers.after(BluetoothHost.retry) { [weak self] in
+    context.poller.timers.after(pause) { [weak self] in
       if let self, !isStopped { start() }
     }
   }
 
-  private func tellWaits(_ failure: OpenFailure) {
+  private func tellWaits(_ failure: OpenFailure, _ retry: Duration) {
     tellClosed()
     context.status.tell(
-      .listenerWaits(route: context.route, listener: listen.place, failure, retry: BluetoothHost.retry))
+      .listenerWaits(route: context.route, listener: listen.place, failure, retry: retry))
   }
 
   private func tellClosed() {

@@ -61,7 +61,7 @@ public struct PtyName: Sendable {
       var isMade = try make(path, target)
       if !isMade {
         isMade = try OpenFolder.replace(path, byLinkTo: target) { found in
-          isOurs(found) && (isStale(found) || old.map { found.target == $0.target } ?? false)
+          found.isOurs && (isStale(found) || old.map { found.target == $0.target } ?? false)
         }
       }
       if !isMade { isMade = try make(path, target) }
@@ -88,11 +88,8 @@ public struct PtyName: Sendable {
 
   /// Removes it, unless somebody else has put another in its place.
   public func remove() {
-    _ = try? OpenFolder.remove(path) { Self.isOurs($0) && $0.target == target }
+    _ = try? OpenFolder.remove(path) { $0.isOurs && $0.target == target }
   }
-
-  /// A user may lay what it likes in a folder of its own; a gateway that is root leaves that alone.
-  private static func isOurs(_ found: OpenFolder.Name) -> Bool { found.status?.st_uid == geteuid() }
 
   private static func leadsToPty(_ link: OpenFolder.Name) -> Bool {
     guard let target = link.target, target.hasPrefix("/dev/pts/") else { return false }

@@ -143,7 +143,8 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
   private func goOn(_ stream: any ByteStream) {
     do {
       while let run = unsent.isEmpty ? nil : unsent {
-        switch try run.withUnsafeBytes({ try stream.write($0) }) {
+        let transfer = try run.withUnsafeBytes { try stream.write($0) }
+        switch try transfer.checked(of: run.count, at: "request.write") {
         case .moved(let count): unsent = unsent.dropFirst(count)
         case .blocked(let wish):
           stream.writerWaits = wish
@@ -167,7 +168,7 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
   private func read(from stream: any ByteStream) throws {
     try withUnsafeTemporaryAllocation(byteCount: 16 << 10, alignment: 1) { run in
       while done != nil {
-        switch try stream.read(into: run) {
+        switch try stream.read(into: run).checked(of: run.count, at: "request.read") {
         case .moved(let count):
           let came = UnsafeRawBufferPointer(rebasing: run[..<count])
           if first.count < WhatCame.enough { first += came.prefix(WhatCame.enough - first.count) }

@@ -26,9 +26,14 @@ final class ClientModel: StreamAccount {
   private(set) var start: Int?
   private(set) var next = 0
   private var received = 0
-  private var isNoticed = false
-  /// Its stream broke: no byte behind this place is for it.
+  private let hasBanner: Bool
+  /// What is left of the words of ours that come behind everything else, once they have begun.
+  private var lastWords: ArraySlice<UInt8>?
+  /// They could not begin before the session was over.
+  private var lastWordsMayCome = false
+  /// Its stream broke, or its session is over: no byte behind this place is for it.
   private var takesUpTo: Int?
+  private var outputHasFailed = false
   /// The policy may drop what it does not take.
   var mayLose: Bool
   private var fullSince: UInt64?
@@ -36,10 +41,18 @@ final class ClientModel: StreamAccount {
   var hadCompany = false
 
   // Up.
+  /// What it says before anything else, in the steps to come.
+  var opening: ArraySlice<UInt8> = []
+  private(set) var screen: ScreenModel
+  /// Its end, or its failure, was met behind bytes that its session has not read.
+  private var endIsHeld = false
+  private var hasHungUp = false
+  /// It could take the answer to its request at once.
+  private var couldBeAnswered = false
   private var reads: [(end: Int, step: Int)] = []
-  /// What the hub keeps of it, in order; and what it has read, and perhaps keeps.
+  /// How much of what was read has come to its session, and what the hub keeps of that, in order.
+  private var taken = 0
   private var kept: [Range<Int>] = []
-  private var lastRead: Range<Int>?
   private var skimmed: UInt64 = 0
   private var rights: [(from: Int, to: Int)] = []
   /// It may not write since: what is read in the rest of that step is dropped.
@@ -68,6 +81,8 @@ final class ClientModel: StreamAccount {
     self.slot = slot
     self.starts = starts
     self.banner = banner[...]
+    hasBanner = !banner.isEmpty
+    screen = ScreenModel(isOn: run.isShared && run.route.clients.refuseHttp)
     role = kind & 1 == 0 ? .writer : .monitor
     joinedIn = run.step
     activeAt = run.now
@@ -76,6 +91,12 @@ final class ClientModel: StreamAccount {
     stream = PlayedStream(PlayedStream.Kind(rawValue: kind >> 1 & 15), account: self)
     if kind & 32 != 0 { stream.room = 0 }
     if kind & 64 != 0 { stream.room = 20 }
+    if kind & 128 != 0 {
+      let words = HTTPOpening.of(slot: slot)
+      stream.content = words.atOnce
+      opening = words.later[...]
+      stream.arrived()
+    }
   }
 
   private func fail(_ rule: String) { run.fail("client \(number): \(rule)") }
@@ -95,9 +116,20 @@ final class ClientModel: StreamAccount {
       banner = banner.dropFirst(count)
       return
     }
-    // A line of ours for one that got nothing: why its session is over.
-    if isNoticed || received == 0 && run.closeWas && (session?.isOver ?? true) && bytes.starts(with: "baudway: ".utf8) {
-      isNoticed = true
+    if let words = lastWords {
+      if !words.starts(with: bytes[..<count]) { fail("reads something else behind our last words") }
+      lastWords = words.dropFirst(count)
+      return
+    }
+    if screen.state == .isRefused {
+      let isHead = stream.content.starts(with: "HEAD ".utf8)
+      if !ScreenModel.isAnswer(bytes, toHead: isHead) { fail("reads something else than the answer to its request") }
+      lastWords = ArraySlice(bytes[count...])
+      return
+    }
+    if isOver ? lastWordsMayCome : session?.isOver == true && isToldWhy {
+      if !Self.notices.contains(where: { bytes.starts(with: $0.utf8) }) { fail("reads no reason") }
+      lastWords = ArraySlice(bytes[count...])
       return
     }
     if isOver { return fail("is written to behind its end") }
@@ -143,6 +175,12 @@ final class ClientModel: StreamAccount {
     if !link.isEnd(place) { fail("loses the beginning of a packet before \(place)") }
   }
 
+  /// A line of ours is for one that got nothing: why its session is over.
+  private var isToldWhy: Bool {
+    run.route.clients.notices && isShared && run.closeWas && received == 0 && !hasBanner && !outputHasFailed
+  }
+  private static let notices = ["baudway: the device of x can't be opened", "baudway: the device of x is gone\r\n"]
+
   func isFull(_ stream: PlayedStream) { if fullSince == nil { fullSince = run.now } }
 
   var isBlocked: Bool { fullSince != nil }
@@ -155,12 +193,18 @@ final class ClientModel: StreamAccount {
 
   /// In the quiet: nothing is left that could be delivered.
   func mustBeServed() {
-    guard let session = meet(), !isOver, !stream.isBroken, session.leaving == nil else { return }
+    guard let session = meet(), !isOver, session.leaving == nil else { return }
+    follow()
+    if hasHungUp, session.pump.count == 0, taken == stream.readCount { fail("is gone, and its session is not over") }
+    guard !stream.isBroken else { return }
     begin(session)
     if takesUpTo == nil, place(in: session) != link.available {
       fail("was given \(place(in: session)) of \(link.available) bytes, and nothing moves any more")
     }
     guard link.hub?.takesInput == true || link.hub?.dropsInput == true else { return }
+    if taken < stream.readCount, !session.pump.sourceEnded {
+      fail("\(stream.readCount - taken) of its bytes are held back, and nothing moves any more")
+    }
     if stream.left > 0, !session.pump.sourceEnded {
       fail("\(stream.left) of its bytes are not read, and nothing moves any more")
     }
@@ -171,7 +215,7 @@ final class ClientModel: StreamAccount {
 
   /// It may write in this step.
   func mayWrite() {
-    if let last = rights.last, last.to >= run.step - 1 {
+    if let last = rights.last, last.to >= run.step - 1, last.to != lostRightIn {
       rights[rights.count - 1].to = run.step
     } else {
       if !rights.isEmpty { upPacket.mayEnd() }
@@ -189,22 +233,36 @@ final class ClientModel: StreamAccount {
   func didRead(_ stream: PlayedStream, _ bytes: UnsafeRawBufferPointer) {
     if isOver { return }  // it lingers
     activeAt = run.now
-    sortReads()
-    lastRead = stream.readCount..<stream.readCount + bytes.count
-    if reads.last?.step == run.step {
-      reads[reads.count - 1].end = stream.readCount + bytes.count
-    } else {
-      reads.append((stream.readCount + bytes.count, run.step))
-    }
+    follow()
+    screen.reads(stream.content[..<(stream.readCount + bytes.count)], at: run.now)
+    if screen.state == .isRefused { couldBeAnswered = banner.isEmpty && stream.takesBytes }
   }
 
-  /// What was read is kept, or was dropped at once; and what was kept before may have been dropped since.
+  /// What was read has come to its session, unless it is held, and is kept there, or was dropped at once; and what was kept before may
+  /// have been dropped since. Called before anything changes that, so what was kept came before what was dropped at once.
+  func follow() {
+    link.settlePen()
+    sortReads()
+  }
+
+  /// While somebody's bytes go: who may be handed what was held, and has got a right by it, is looked at before.
+  func followHeld() { if taken < stream.readCount { sortReads() } }
+
   private func sortReads() {
-    guard let pump = meet()?.pump else { return }
-    if let run = lastRead {
-      if pump.skimmed == skimmed { kept.append(run) }
+    guard let session = meet() else { return }
+    let pump = session.pump
+    let place = Int(pump.taken)
+    if place > taken {
+      if screen.state == .holds {
+        let isLong = run.now - screen.since >= ScreenModel.longest.nanoseconds
+        if !isLong, session.leaving == nil { fail("sends on what may become a request") }
+        screen.opens()
+      }
+      let end = place - Int(pump.skimmed - skimmed)
+      if end > taken { kept.append(taken..<end) }
+      if reads.last?.step == run.step { reads[reads.count - 1].end = place } else { reads.append((place, run.step)) }
+      taken = place
       skimmed = pump.skimmed
-      lastRead = nil
     }
     var dropped = kept.reduce(0) { $0 + $1.count } - pump.count
     while dropped > 0, let first = kept.first { dropped -= takeKept(min(dropped, first.count)).count }
@@ -304,11 +362,51 @@ final class ClientModel: StreamAccount {
   }
 
   func takesNoMore() { if takesUpTo == nil { takesUpTo = link.head } }
-  func hasFailed(_ stream: PlayedStream) {
-    if banner.isEmpty { takesNoMore() } else { banner = [] }
+  func hasFailed(_ stream: PlayedStream, reading: Bool) {
+    if reading { return meetsEnd() }
+    if banner.isEmpty { outputFails() } else { banner = [] }
   }
-  func readsEnd(_ stream: PlayedStream) {}
-  func hangsUp(_ stream: PlayedStream) { takesNoMore() }
+  func readsEnd(_ stream: PlayedStream) { screen.opens() }
+  func hangsUp(_ stream: PlayedStream) {
+    hasHungUp = true
+    meetsEnd()
+  }
+  /// It is gone, for both directions. Its session learns of that behind what is held.
+  private func meetsEnd() {
+    if isOver { return }
+    follow()
+    screen.opens()
+    endIsHeld = taken < stream.readCount
+    if endIsHeld { return }
+    banner = []
+    outputFails()
+  }
+  /// Before the device says more: whether its session has learnt of it.
+  func followEnd() { if endIsHeld, session?.takesOutput == false { outputFails() } }
+  private func outputFails() {
+    outputHasFailed = true
+    takesNoMore()
+  }
+
+  /// The route refuses HTTP no more.
+  func screenEnds() { screen.opens() }
+
+  /// After each step.
+  func look() {
+    follow()
+    guard !isOver, let session, !session.isOver else { return }
+    if screen.state == .isRefused { return fail("has sent a request, and is not sent away") }
+    if isHeldWhileLeaving { fail("is sent away, and held back as before") }
+    let held = run.now - screen.since
+    guard taken == 0, stream.readCount > 0, screen.state == .isThrough || held >= ScreenModel.longest.nanoseconds else {
+      return
+    }
+    fail("is held back since \(held / 1_000_000) ms")
+  }
+  private var isHeldWhileLeaving: Bool {
+    guard screen.state == .holds, let leavingSince = session?.leavingSince else { return false }
+    return screen.since < leavingSince
+  }
   func isFinished(_ stream: PlayedStream) {}
   func isClosed(_ stream: PlayedStream) {
     if !isOver, session?.isOver == false { fail("is closed before its session is over") }
@@ -317,12 +415,16 @@ final class ClientModel: StreamAccount {
   func ended(_ report: SessionReport) {
     let word = report.ending.word
     if let ending { return fail("ends as \(word.rawValue) after \(ending.rawValue)") }
-    link.settlePen()
-    _ = meet()
+    follow()
+    followEnd()
     if let session { begin(session) }
     if let since = fullSince { fullFor += run.now - since }
     ending = word
-    if isNoticed, word != .openFailed, word != .deviceLost { fail("reads a line of ours") }
+    sayLastWords(word)
+    if screen.state == .isRefused, delivered > 0 { fail("has sent a request, of which \(delivered) bytes went") }
+    if isHeldWhileLeaving || mustHaveSentOn(word) && screen.state == .holds {
+      fail("leaves in order, and what was held of it is dropped")
+    }
     if !mayEnd(as: word) { fail("ends as \(word.rawValue)") }
     if report.up != delivered { fail("\(report.up) bytes up are counted, \(delivered) went") }
     if report.down != received { fail("\(report.down) bytes down are counted, \(received) went") }
@@ -341,8 +443,30 @@ final class ClientModel: StreamAccount {
     }
   }
 
+  /// It was sent away behind what it had sent, and its device takes that.
+  private func mustHaveSentOn(_ word: Ending.Word) -> Bool {
+    guard let session, session.leaving?.word == word, session.mayWrite, link.hub?.canReachEndpoint == true else {
+      return false
+    }
+    return !run.dropsByPolicy && run.leastDrain > .milliseconds(20)
+  }
+
+  private func sayLastWords(_ word: Ending.Word) {
+    let areDue: Bool
+    if screen.state == .isRefused {
+      areDue = true
+      if couldBeAnswered, lastWords == nil { fail("is not answered") }
+    } else {
+      areDue = isToldWhy && (word == .openFailed || word == .deviceLost)
+      if areDue, lastWords == nil, stream.takesBytes { fail("is not told why") }
+    }
+    if !areDue, lastWords != nil { fail("reads a line of ours") }
+    lastWordsMayCome = areDue
+  }
+
   private func mayEnd(as word: Ending.Word) -> Bool {
-    switch word {
+    if screen.state == .isRefused { return word == .denied }
+    return switch word {
     case .clientLeft: finishedAt != nil || stream.isBroken || !stream.canHalfClose
     case .clientLost: stream.isBroken
     case .endpointLeft: !isShared && link.deviceIsOver

@@ -177,6 +177,7 @@ final class LinkModel: StreamAccount {
     followReload()
     // Nothing of this is for those whose end is under way.
     for case let client? in run.clients where client.session?.isOver == true { client.takesNoMore() }
+    for case let client? in run.clients { client.followEnd() }
     for byte in bytes { append(byte) }
     noteCrowd()
     lastByteAt = run.now
@@ -199,6 +200,7 @@ final class LinkModel: StreamAccount {
     guard hub?.endpoint === stream else { return owner.fail("a client's bytes go to a device that is closing") }
     // Whose bytes they are shows in them, and in where the hub keeps them; only delimiters may be several clients'.
     pen.removeAll(keepingCapacity: true)
+    for case let client? in owner.clients { client.followHeld() }
     for case let client? in owner.clients where client.link === self && client.offers(run) {
       pen.append((client, count, client.session?.pump.moved ?? 0))
     }
@@ -227,7 +229,7 @@ final class LinkModel: StreamAccount {
   func isFull(_ stream: PlayedStream) { run.deviceIsFullSince = run.deviceIsFullSince ?? run.now }
   func readsEnd(_ stream: PlayedStream) { if stream === device { over() } }
   func hangsUp(_ stream: PlayedStream) {}
-  func hasFailed(_ stream: PlayedStream) {
+  func hasFailed(_ stream: PlayedStream, reading: Bool) {
     if stream === device, stream.readFailure != nil, stream.left == 0 { over() }
   }
   func isFinished(_ stream: PlayedStream) {

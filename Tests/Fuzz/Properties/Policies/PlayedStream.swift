@@ -13,8 +13,8 @@ protocol StreamAccount: AnyObject {
   func takes(_ stream: PlayedStream, _ run: UnsafeRawBufferPointer, _ count: Int)
   /// A write found no space.
   func isFull(_ stream: PlayedStream)
-  /// A read or a write failed, or a write found the end.
-  func hasFailed(_ stream: PlayedStream)
+  /// A read failed, or a write did, or a write found the end.
+  func hasFailed(_ stream: PlayedStream, reading: Bool)
   /// A read found the far end's end.
   func readsEnd(_ stream: PlayedStream)
   /// An event says that both directions are over.
@@ -98,7 +98,7 @@ final class PlayedStream: ByteStream {
       return .moved(count)
     }
     if let readFailure {
-      account.hasFailed(self)
+      account.hasFailed(self, reading: true)
       endIsKnown = true
       throw readFailure
     }
@@ -112,7 +112,7 @@ final class PlayedStream: ByteStream {
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     guard !isClosed else { return .ended }
     if let writeFailure {
-      account.hasFailed(self)
+      account.hasFailed(self, reading: false)
       throw writeFailure
     }
     guard room > 0, !holdsUnit else {

@@ -60,6 +60,7 @@ struct PolicyKey: Sendable {
     PolicyKey("clients.refuse-http", \.clients.refuseHttp, [false, true]),
     PolicyKey(
       "clients.half-close", \.clients.halfClose, [.seconds(5), nil, .milliseconds(100), .seconds(5), .seconds(60)]),
+    PolicyKey("clients.notices", \.clients.notices, [true, false]),
   ]
   /// An input has a byte for each of so many keys, so that a new one does not change what old inputs mean. Add keys at the end.
   static let places = 24
@@ -84,8 +85,7 @@ struct PolicyKey: Sendable {
     "clients.allow": admission, "clients.deny": admission,
     "clients.users": "decided before there is a session, by Access; the targets `credentials` and `config` are for it",
     "clients.keepalive": "an option of sockets, which the played streams are not",
-    "clients.notices": "lines for those who get no session; a session's bytes are the same without",
-    "device.reset": "not in this build",
+    "device.reset": "not in Baudway yet",
   ]
   private static let admission =
     "Route decides it between lanes, with descriptors; what follows from it, `replaced`, `denied`, places that are wanted, are steps"

@@ -97,7 +97,8 @@ final class PolicyRun {
   func fail(_ rule: String) { if broken == nil { broken = "step \(step): \(rule)" } }
 
   /// Input that is not delivered need not be a fault.
-  var mayDropAnyInput: Bool { discardWas || flushWas || isStopping }
+  var mayDropAnyInput: Bool { dropsByPolicy || isStopping }
+  var dropsByPolicy: Bool { discardWas || flushWas }
 
   // MARK: - Steps
 
@@ -149,7 +150,7 @@ final class PolicyRun {
     let slot = what >> 4 & 7
     let name =
       switch what & 15 {
-      case 0: "client \(slot) connects, kind \(how)"
+      case 0: "client \(slot) connects, kind \(how & 127)\(how & 128 == 0 ? "" : ", and speaks HTTP")"
       case 1, 2: "client \(slot) sends \((how & 31) + 1) bytes, delimiters \(how >> 5)"
       case 3: "client \(slot) has room: \(how)"
       case 4: "client \(slot) \(["finishes", "finishes", "is reset", "takes no more"][how & 3])"
@@ -213,8 +214,9 @@ final class PolicyRun {
     _ = client.meet()
     noteCompany()
     if isShared, route.clients.writers == .one, route.clients.takeover == .newest, client.role == .writer,
-      !client.isOver, client.session?.hub.pen !== client.session
+      !client.isOver, let session = client.session, session.leaving == nil, session.hub.pen !== session
     {
+      // One that finds the end of the device and is sent away for it has lost it again.
       fail("the newest client does not get the writer role")
     }
   }
@@ -229,6 +231,10 @@ final class PolicyRun {
     guard !client.stream.hasEnded, !client.stream.isBroken, client.stream.content.count < 1 << 16 else { return }
     for _ in 0..<(how & 31) + 1 {
       let place = client.stream.content.count
+      if let byte = client.opening.popFirst() {
+        client.stream.content.append(byte)
+        continue
+      }
       client.stream.content.append(0x80 | UInt8(client.slot << 4) | Self.mix(place) & 15)
     }
     Self.delimit(&client.stream.content, how)
@@ -304,6 +310,7 @@ final class PolicyRun {
     isReloading = true
     reloadedIn = step
     grantRights()
+    if !route.clients.refuseHttp { for client in everybody { client.screenEnds() } }
     group.update(settings)
     for link in links { link.followReload() }
     isReloading = false
@@ -379,14 +386,15 @@ final class PolicyRun {
 
   private func pass(_ how: Int) { pass(Self.times[how & 15], late: how & 0xF0 == 0xF0) }
 
-  /// From deadline to deadline, as a lane does; or all at once, as one that is late.
-  private func pass(_ time: Duration, late: Bool = false) {
+  /// From deadline to deadline, as a lane does; or all at once, as one that is late. With `calm` the lane comes to rest at each.
+  private func pass(_ time: Duration, late: Bool = false, calm: Bool = false) {
     let end = now + time.nanoseconds
     var left = late ? 0 : 200
     while left > 0, let next = rig.poller.timers.nextMoment, next <= end, broken == nil {
       left -= 1
       setClock(max(now, next))
       turn()
+      if calm { settleDown() }
       lookWhoHoldsUp(isLate: false)
     }
     setClock(end)
@@ -397,6 +405,7 @@ final class PolicyRun {
   /// What the device took was taken before.
   private func setClock(_ moment: UInt64) {
     for link in links { link.settlePen() }
+    for client in everybody { client.follow() }
     rig.now = moment
   }
 
@@ -440,6 +449,7 @@ final class PolicyRun {
       link.settlePen()
       if let hub = link.hub { link.look(hub) }
     }
+    for client in everybody { client.look() }
     if isShared, let hub = links[0].hub, route.clients.writers == .one, hub.pen == nil,
       let heir = hub.sessions.first(where: {
         $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil
@@ -450,6 +460,7 @@ final class PolicyRun {
   }
 
   private func hears(_ event: StatusEvent) {
+    for client in everybody { client.follow() }
     switch event {
     case .sessionEnded(_, let number, _, let report):
       guard let client = everybody.first(where: { $0.number == number }) else {
@@ -461,6 +472,7 @@ final class PolicyRun {
       sessionsHaveEnded.insert(number)
       if isShared, let hub = links[0].hub, hub.sessions.isEmpty {
         // What is kept for the next one begins here.
+        links[0].followCuts()
         links[0].mustFrom = links[0].available
         if route.device.flush.atDisconnect { links[0].unheardIsDropped() }
       }
@@ -504,7 +516,7 @@ final class PolicyRun {
     // The beginning of a packet holds back others for the silence that ends one, each of them in turn: a second where none is given.
     let isSlow = links.contains { $0.packets.map { ($0.idle ?? .seconds(1)) >= .seconds(1) } ?? false }
     for _ in 0..<(isSlow ? 2 + clients.count : 3) {
-      pass(.seconds(1))
+      pass(.seconds(1), calm: true)
       settleDown()
     }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {

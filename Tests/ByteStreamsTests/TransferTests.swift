@@ -1,0 +1,48 @@
+// Counts that can't be: a stream that is wrong about what it has moved must not end the process.
+
+import Glibc
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+
+@Suite("A transfer", .timeLimit(.minutes(1)))
+struct TransferTests {
+  @Test("that was checked has moved no less than nothing and no more than was offered")
+  func checked() throws {
+    for good in [Transfer.moved(0), .moved(5), .blocked(until: .writable), .ended] {
+      #expect(try good.checked(of: 5, at: "here") == good)
+    }
+    for count in [6, .max, -1, .min] {
+      let fault = #expect(throws: InternalFault.self) { try Transfer.moved(count).checked(of: 5, at: "here") }
+      #expect(fault?.description == "here: a stream has moved \(count) bytes of 5")
+    }
+  }
+
+  @Test("of several runs that go out one by one counts only what can be", arguments: LyingStream.Lie.allCases)
+  func together(lie: LyingStream.Lie) {
+    // The first run is moved whole, so that a wrong count is added to another.
+    let liar = LyingStream(lie, writes: [.moved(2)])
+    var bytes: [UInt8] = [1, 2, 3]
+    let fault = #expect(throws: InternalFault.self) {
+      try bytes.withUnsafeMutableBytes { bytes in
+        var runs = [
+          iovec(iov_base: bytes.baseAddress, iov_len: 2), iovec(iov_base: bytes.baseAddress! + 2, iov_len: 1),
+        ]
+        return try runs.withUnsafeMutableBufferPointer { try liar.write(together: $0) }
+      }
+    }
+    #expect(fault?.place == "stream.write")
+  }
+
+  @Test("that can't be is thrown to those who read and write with async and await", arguments: LyingStream.Lie.allCases)
+  func awaited(lie: LyingStream.Lie) async throws {
+    try await onLane { lane in
+      await #expect(throws: InternalFault.self) {
+        lane.preconditionIsolated()
+        for try await _ in LyingStream(lie).bytes {}
+      }
+      await #expect(throws: InternalFault.self) { try await LyingStream(lie).send([1, 2, 3]) }
+    }
+  }
+}
