@@ -3,9 +3,9 @@ import os
 import shutil
 import tempfile
 
+import figures
 import pytest
-
-from figures import add_aims, figure, pytest_terminal_summary  # noqa: F401
+from figures import add_aims, figure  # noqa: F401
 
 
 def pytest_addoption(parser):
@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items):
             raise pytest.UsageError(f"{item.nodeid}: its marker 'root' does not say why it takes root")
         if root and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason=f"needs root: {root.args[0]}"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Which tests were skipped, by name: pytest's own -rs names lines only."""
+    figures.pytest_terminal_summary(terminalreporter)
+    for report in terminalreporter.stats.get("skipped", []):
+        name = report.nodeid.removeprefix("Tests/EndToEnd/").replace("::", ": ")
+        terminalreporter.line(f"skipped: {name}: {report.longrepr[2].removeprefix('Skipped: ')}")
 
 
 @pytest.fixture

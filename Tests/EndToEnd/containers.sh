@@ -3,7 +3,7 @@
 # the Dockerfile, pulled or made. Sourced; sets `cache`, `build_mounts` and `most_files`.
 cache=${IMAGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baudway-image}
 # shellcheck disable=SC2034  # used by those
-container_packages=(podman buildah runc netavark aardvark-dns iptables mmdebstrap netcat-openbsd)
+container_packages=(podman buildah runc catatonit netavark aardvark-dns iptables mmdebstrap netcat-openbsd)
 build_mounts=()
 debian=docker.io/library/debian:bookworm-slim
 swift=docker.io/library/swift:6.3-bookworm
