@@ -143,11 +143,13 @@ final class LinkModel: StreamAccount {
       backlogFrom = head
       (mayFrom, mustFrom) = (available, available)
     }
-    if hub.ringSizes.backlog != backlog {
+    let hasChanged = hub.ringSizes.backlog != backlog
+    if hasChanged {
       backlogFrom = max(backlogFrom, head - min(backlog, hub.ringSizes.backlog))
       backlog = hub.ringSizes.backlog
     }
-    let isKept = hub.sessions.isEmpty && backlog == 0
+    // Until the ring changed, in the middle of this step, what nobody heard was kept as a backlog only.
+    let isKept = hub.sessions.isEmpty && backlog == 0 && !hasChanged
     if !isKept || hub.policy.dropsUnheard { mustFrom = available }
     if !isKept { mayFrom = Int(hub.ring?.oldest ?? hub.head) }
   }
