@@ -12,6 +12,7 @@ import pathlib
 import re
 import shutil
 import socket
+import string
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,15 @@ from kit import binary, free_port
 COLUMNS = ["check", "start", "reload", "replace", "status", "kick", "start wss", "reload wss"]
 
 
+def short(number: int) -> str:
+    """To the base of 36: 16,000 routes fit into the 1 MiB that a configuration may have."""
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = (string.digits + string.ascii_lowercase)[digit] + digits
+    return digits
+
+
 def config(count: int, port: int, scheme: str = "ws", *, clients: int = 8, replaced: bool = False) -> str:
     """`clients` changes every route, `replaced` gives half of them another name and path."""
     lines = [f"defaults: {{clients: {{max: {clients}}}}}"]
@@ -29,8 +39,8 @@ def config(count: int, port: int, scheme: str = "ws", *, clients: int = 8, repla
         lines.append("tls: {certificate: cert.pem, key: key.pem}")
     lines.append("routes:")
     for number in range(count):
-        name = f"x{number}" if replaced and number % 2 else f"r{number}"
-        lines.append(f' {name}: {{listen: "{scheme}://127.0.0.1:{port}/{name}", endpoint: "sim://echo"}}')
+        name = ("x" if replaced and number % 2 else "r") + short(number)
+        lines.append(f" {name}: {{listen: {scheme}://127.0.0.1:{port}/{name}, endpoint: sim://echo}}")
     return "\n".join(lines) + "\n"
 
 
