@@ -24,9 +24,7 @@ struct HTTPScreenTests {
       rig = try HubRig(buffer: buffer, writers: writers)
       client = ScriptedStream(reads: reads, takesAll: takesAll)
       rig.hub.attach(device)
-      let screen = HTTPScreen(client, on: rig.poller)
-      session = rig.join(screen, role: role)
-      screen.isThrough = { [weak session] in session?.exchangeClient(for: $0) }
+      session = rig.join(HTTPScreen(client, on: rig.poller), role: role)
     }
 
     /// Lets the client's bytes be read, piece by piece.

@@ -64,12 +64,10 @@ final class SessionGroup: LinkDelegate {
     let banner = settings.banner?.bytes(for: label) ?? []
     // Beside the bytes for those who can hear it there.
     var client = PrefacedStream.send(channel == nil ? preface + banner : preface, through: stream)
-    let screen = settings.refusesHTTP && label.isRawTCP ? HTTPScreen(client, on: poller) : nil
-    if let screen { client = screen }
+    if settings.refusesHTTP && label.isRawTCP { client = HTTPScreen(client, on: poller) }
     let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
     let session = Session(
       label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
-    screen?.isThrough = { [weak session] in session?.exchangeClient(for: $0) }
     session.hasReadText = hasReadText || !preface.isEmpty || !banner.isEmpty
     if let channel {
       let desk = Desk(channel)

@@ -47,9 +47,6 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
   private var isGone = false
   private var timer: Timers.Token?
 
-  /// Called once, when the client may be read without it: with the stream behind it, which has its delegate then.
-  var isThrough: (any ByteStream) -> Void = { _ in }
-
   /// A line that does not end within this is not a browser's.
   static let longest = Duration.seconds(1)
 
@@ -191,8 +188,8 @@ final class HTTPScreen: ByteStream, ByteStreamDelegate {
     guard let delegate else { return }
     self.delegate = nil
     stream.delegate = delegate
-    isThrough(stream)
-    isThrough = { _ in }
+    // Not by a closure, which would hold the session weakly: what is held so has a slower count of references, at each byte.
+    (delegate as? Session)?.exchangeClient(for: stream)
   }
 
   /// Answers, and says why nothing more is read for the route.

@@ -145,9 +145,11 @@ extension Hub {
   func lookForEnd(of session: Session) {
     guard policy.isShared, session.endLook == nil, !session.pump.sourceEnded, !session.hasSentLastByte else { return }
     let up = session.up
-    session.endLook = poller.timers.after(Self.endLook) { [weak self, weak session] in
-      guard let self, let session, !session.isOver else { return }
+    // Held, not weakly, since the end of the session takes the timer back: what was held weakly once has a slower count of references, at
+    // each byte.
+    session.endLook = poller.timers.after(Self.endLook) { [self, session] in
       session.endLook = nil
+      guard !session.isOver else { return }
       guard session.isWaiting else { return }
       if session.up == up { session.client.makeRoomForEnd() } else { lookForEnd(of: session) }
     }

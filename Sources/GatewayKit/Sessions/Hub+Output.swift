@@ -110,7 +110,7 @@ extension Hub {
 
   /// Bytes that the slowest client has not taken.
   private func wantsMore(_ endpoint: any ByteStream) -> Bool {
-    guard let ring else { return true }
+    guard let ring, !ring.isEmpty else { return true }
     // Alone behind a blocked client: below half only, or each freed 4 KiB would cost a read.
     if sessions.count == 1, sessions[0].isBlocked, policy.slow != .dropOldest {
       return Int(truncatingIfNeeded: head &- sessions[0].cursor) <= ringSizes.buffer / 2
@@ -182,7 +182,10 @@ extension Hub {
   /// Where the one stands who has got least; with packets, nobody has a part of one that is not complete.
   private var slowest: UInt64 {
     var slowest = cutter?.end ?? head
-    for session in sessions where lacksOutput(session) { slowest = min(slowest, session.cursor) }
+    // Without packets one that lacks nothing stands at the head.
+    for session in sessions where session.takesOutput && (cutter == nil || lacksOutput(session)) {
+      slowest = min(slowest, session.cursor)
+    }
     return slowest
   }
 
