@@ -55,7 +55,7 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
         return try greet(try connectTCP(try #require(SocketAddress(numeric: digits, port: port))))
       },
       occupy: {
-        let other = try LoopbackListener(digits)
+        let other = try LoopbackListener.atUnusedPort(digits)
         return ("\(scheme)://\(host):\(other.address.port)\(path)", EADDRINUSE, { other.close() })
       }, refusal: SystemError("connect", ECONNREFUSED), more: more)
   }

@@ -181,6 +181,17 @@ public final class LoopbackListener: Sendable {
     content = Mutex(socket)
   }
 
+  /// At a port that the kernel gives to no connection (it gives those from 32768 on, ip(7)): once this one has closed, it is free for who
+  /// waits for it.
+  public static func atUnusedPort(_ host: String) throws -> LoopbackListener {
+    for _ in 0..<100 {
+      do { return try LoopbackListener(host, port: .random(in: 20_000..<32_000)) } catch let error as SystemError {
+        guard error.errno == EADDRINUSE else { throw error }
+      }
+    }
+    throw SystemError("bind", EADDRINUSE)
+  }
+
   /// Blocks for at most thirty seconds; for `onOwnThread`.
   public func accept() throws -> FarEnd {
     while true {

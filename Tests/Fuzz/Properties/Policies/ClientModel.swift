@@ -55,6 +55,8 @@ final class ClientModel: StreamAccount {
   private var kept: [Range<Int>] = []
   private var skimmed: UInt64 = 0
   private var rights: [(from: Int, to: Int)] = []
+  /// It could write as soon as it was there, and not only later in that step.
+  var couldWriteAtOnce = false
   /// It may not write since: what is read in the rest of that step is dropped.
   private var lostRightIn: Int?
   private(set) var delivered = 0
@@ -490,7 +492,7 @@ final class ClientModel: StreamAccount {
     guard isShared, word == .clientLeft || word == .clientLost, !run.mayDropAnyInput, !run.closeWas, told == nil else {
       return false
     }
-    guard rights.count == 1, rights[0].from == joinedIn, rights[0].to >= reads.last?.step ?? 0,
+    guard rights.count == 1, couldWriteAtOnce, rights[0].from == joinedIn, rights[0].to >= reads.last?.step ?? 0,
       reads.isEmpty || lostRightIn != reads.last?.step
     else { return false }
     return run.now - max(finishedAt ?? upActiveAt, upActiveAt) < run.leastDrain.nanoseconds

@@ -211,7 +211,7 @@ final class PolicyRun {
     grantRights()
     group.take(client.stream, label, preface: [], lastNumber)
     if let own = group.links[lastNumber] { (link.link, link.hub) = (own, own.hub) }
-    _ = client.meet()
+    client.couldWriteAtOnce = client.meet()?.mayWrite == true
     noteCompany()
     if isShared, route.clients.writers == .one, route.clients.takeover == .newest, client.role == .writer,
       !client.isOver, let session = client.session, session.leaving == nil, session.hub.pen !== session
