@@ -1,6 +1,7 @@
 // swift-tools-version: 6.2
 // The floors, bottom up: a target names only what lies below it; the build holds it to that
-// (swift build --explicit-target-dependency-import-check error). Outside packages stay on floors 4 and 5.
+// (swift build --explicit-target-dependency-import-check error). Outside packages stay on floors 4 and 5; a program that
+// uses the libraries says `traits: []`, and SwiftPM does not even fetch them (decision D10).
 
 import PackageDescription
 
@@ -12,25 +13,42 @@ let strict: [SwiftSetting] = [
   .treatAllWarnings(as: .error),
 ]
 
-// Tests/Fuzz/run sets this, for a build of its own: what is under test counts where an input leads (-sanitize=fuzzer).
-let isFuzzing = Context.environment["BAUDWAY_FUZZ"] != nil
-let tested = strict + (isFuzzing ? [.unsafeFlags(["-sanitize=fuzzer", "-parse-as-library"])] : [])
+// Tests/Fuzz/run sets this, for a build of its own: what is under test counts where an input leads. With the value
+// "address" it runs under AddressSanitizer, too. (One flag for both: of two -sanitize, only the last counts.)
+let fuzzing = Context.environment["BAUDWAY_FUZZ"]
+let isFuzzing = fuzzing != nil
+let sanitizers = fuzzing == "address" ? "-sanitize=fuzzer,address" : "-sanitize=fuzzer"
+let tested = strict + (isFuzzing ? [.unsafeFlags([sanitizers, "-parse-as-library"])] : [])
+
+/// What each target is for stands in its folder; SwiftPM would warn of a file that it has no rule for.
+let readme = ["README.md"]
 
 /// The same properties, driven by libFuzzer or by tests that replay files.
 let fuzz: Target =
   isFuzzing
   ? .executableTarget(
     name: "Fuzz",
-    dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamWebSocket"],
+    dependencies: [
+      "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore",
+      "StreamTelnet", "StreamWebSocket",
+    ],
     path: "Tests/Fuzz",
     exclude: ["Replay", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Driver"],
-    swiftSettings: strict, linkerSettings: [.unsafeFlags(["-sanitize=fuzzer", "-use-ld=lld"])])
+    swiftSettings: strict, linkerSettings: [.unsafeFlags([sanitizers, "-use-ld=lld"])])
   : .testTarget(
     name: "FuzzReplayTests",
-    dependencies: ["ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamWebSocket"],
+    dependencies: [
+      "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore",
+      "StreamTelnet", "StreamWebSocket",
+    ],
     path: "Tests/Fuzz",
     exclude: ["Driver", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Replay"],
     swiftSettings: strict)
+
+/// Outside packages are for the gateway: without its trait SwiftPM does not resolve them.
+func gateway(_ product: String, of package: String) -> Target.Dependency {
+  .product(name: product, package: package, condition: .when(traits: ["Gateway"]))
+}
 
 let package = Package(
   name: "baudway",
@@ -39,16 +57,21 @@ let package = Package(
     .executable(name: "websocket-echo", targets: ["websocket-echo"]),
     .library(name: "ByteStreams", targets: ["ByteStreams"]),
     .library(name: "StreamBroker", targets: ["StreamBroker"]),
+    .library(name: "StreamBrokerCore", targets: ["StreamBrokerCore"]),
     .library(name: "StreamBrokerBluetooth", targets: ["StreamBrokerBluetooth"]),
-    .library(name: "StreamTLS", targets: ["StreamTLS"]),
-    .library(name: "StreamWebSocket", targets: ["StreamWebSocket"]),
+    .library(name: "StreamBrokerFoundation", targets: ["StreamBrokerFoundation"]),
+    .library(name: "StreamConformanceKit", targets: ["StreamConformanceKit"]),  // for tests of schemes elsewhere
+  ],
+  traits: [
+    .trait(name: "Gateway", description: "The gateway and its command line, with the packages that they need"),
+    .default(enabledTraits: ["Gateway"]),
   ],
   dependencies: [
-    .package(url: "https://github.com/apple/swift-argument-parser", from: "1.8.0"),
-    .package(url: "https://github.com/apple/swift-log", from: "1.16.0"),
+    // Exact: two builds of one commit are the same program.
+    .package(url: "https://github.com/apple/swift-log", exact: "1.16.2")
   ],
   targets: [
-    // Floor 0: doors to C.
+    // Floor 0: C libraries.
     .target(name: "CBluetooth", cSettings: [.define("_GNU_SOURCE")]),  // BlueZ's headers, nothing linked
     .target(name: "CLinux", cSettings: [.define("_GNU_SOURCE")]),
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
@@ -57,53 +80,92 @@ let package = Package(
     .systemLibrary(name: "CZlib", pkgConfig: "zlib", providers: [.apt(["zlib1g-dev"])]),
 
     // Floor 1: bytes, rings, lanes.
-    .target(name: "ByteStreams", dependencies: ["CLinux"], swiftSettings: tested),
+    .target(name: "ByteStreams", dependencies: ["CLinux"], exclude: readme, swiftSettings: tested),
 
     // Floor 2: streams around streams.
-    .target(name: "StreamTLS", dependencies: ["ByteStreams", "COpenSSL"], swiftSettings: tested),
-    .target(name: "StreamWebSocket", dependencies: ["ByteStreams", "CZlib"], swiftSettings: tested),
+    .target(name: "StreamTLS", dependencies: ["ByteStreams", "COpenSSL"], exclude: readme, swiftSettings: tested),
+    .target(name: "StreamTelnet", dependencies: ["ByteStreams"], exclude: readme, swiftSettings: tested),
+    .target(name: "StreamWebSocket", dependencies: ["ByteStreams", "CZlib"], exclude: readme, swiftSettings: tested),
 
     // Floor 3: a URL becomes an open stream.
     .target(
-      name: "StreamBroker", dependencies: ["ByteStreams", "CLinux", "StreamTLS", "StreamWebSocket"],
+      name: "StreamBrokerCore", dependencies: ["ByteStreams", "CLinux"], exclude: readme, swiftSettings: tested),
+    .target(
+      name: "StreamBroker",
+      dependencies: ["ByteStreams", "StreamBrokerCore", "StreamTLS", "StreamTelnet", "StreamWebSocket"],
+      exclude: readme,
       swiftSettings: tested),
     .target(
-      name: "StreamBrokerBluetooth", dependencies: ["ByteStreams", "CBluetooth", "StreamBroker"], swiftSettings: tested),
+      name: "StreamBrokerBluetooth", dependencies: ["ByteStreams", "CBluetooth", "StreamBrokerCore"], exclude: readme,
+      swiftSettings: tested),
+
+    // Floor 4: Foundation's streams, for programs that have Foundation. The gateway does without.
+    .target(
+      name: "StreamBrokerFoundation", dependencies: ["StreamBroker", "StreamBrokerBluetooth"], exclude: readme,
+      swiftSettings: strict),
 
     // Floor 4: the gateway.
     .target(
       name: "GatewayKit",
       dependencies: [
-        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", "StreamBrokerBluetooth", "StreamTLS",
+        "ByteStreams", "CCrypt", "CLinux", "CYAML", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore",
+        "StreamTLS",
+        "StreamTelnet",
         "StreamWebSocket",
-        .product(name: "Logging", package: "swift-log"),
+        gateway("Logging", of: "swift-log"),
       ],
-      swiftSettings: tested),
+      exclude: readme, swiftSettings: tested),
 
-    // Floor 5: the command line.
+    // Floor 4: command lines.
+    .target(
+      name: "CommandArguments", dependencies: ["StreamBrokerCore"], exclude: readme, swiftSettings: strict),
+
+    // Floor 5: programs.
     .executableTarget(
-      name: "baudway",
-      dependencies: [
-        "ByteStreams", "CLinux", "GatewayKit", .product(name: "ArgumentParser", package: "swift-argument-parser"),
-      ],
+      name: "baudway", dependencies: ["ByteStreams", "CLinux", "CommandArguments", "GatewayKit"], exclude: readme,
       swiftSettings: strict),
 
     .executableTarget(
       name: "websocket-echo",
-      dependencies: [
-        "ByteStreams", "CLinux", "StreamTLS", "StreamWebSocket",
-        .product(name: "ArgumentParser", package: "swift-argument-parser"),
-      ],
+      dependencies: ["ByteStreams", "CLinux", "CommandArguments", "StreamTLS", "StreamWebSocket"],
+      path: "Tests/WebSocketEcho", swiftSettings: strict),
+
+    // The library without the gateway: examples.
+    .executableTarget(
+      name: "serial-logger",
+      dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore"],
+      path: "Sources/Examples/SerialLogger", swiftSettings: strict),
+    .executableTarget(
+      name: "obd2-reader", dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore"],
+      path: "Sources/Examples/OBDReader", swiftSettings: strict),
+    .executableTarget(
+      name: "join", dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore"],
+      path: "Sources/Examples/Join", swiftSettings: strict),
+
+    .executableTarget(
+      name: "foundation-streams", dependencies: ["StreamBrokerFoundation"],
+      path: "Sources/Examples/FoundationStreams", swiftSettings: strict),
+
+    // The library as a client, measured (Tests/Bench/library/run).
+    .executableTarget(
+      name: "library-bench", dependencies: ["StreamBroker"], path: "Tests/Bench/library", exclude: ["far.c", "run"],
       swiftSettings: strict),
 
-    // The library without the gateway: an example.
     .executableTarget(
-      name: "stream-example", dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerBluetooth"],
+      name: "foundation-bench", dependencies: ["StreamBrokerFoundation"], path: "Tests/Bench/foundation",
+      swiftSettings: strict),
+
+    // The library's user in tests on real devices.
+    .executableTarget(
+      name: "library-probe", dependencies: ["StreamBroker", "StreamBrokerBluetooth"], path: "Tests/Library/probe",
       swiftSettings: strict),
 
     // Tests.
     .target(
-      name: "StreamTestKit", dependencies: ["ByteStreams", "CLinux", "COpenSSL", "StreamBroker"],
+      name: "StreamConformanceKit", dependencies: ["ByteStreams", "CLinux", "StreamBrokerCore"],
+      path: "Tests/StreamConformanceKit", swiftSettings: strict),
+    .target(
+      name: "StreamTestKit", dependencies: ["ByteStreams", "COpenSSL", "StreamBroker", "StreamConformanceKit"],
       path: "Tests/StreamTestKit", swiftSettings: strict),
     .testTarget(
       name: "ByteStreamsTests", dependencies: ["ByteStreams", "CLinux", "StreamTestKit"], swiftSettings: strict),
@@ -111,24 +173,39 @@ let package = Package(
       name: "StreamTLSTests", dependencies: ["ByteStreams", "COpenSSL", "StreamTLS", "StreamTestKit"],
       swiftSettings: strict),
     .testTarget(
+      name: "StreamTelnetTests", dependencies: ["ByteStreams", "StreamTelnet", "StreamTestKit"], swiftSettings: strict),
+    .testTarget(
       name: "StreamWebSocketTests", dependencies: ["ByteStreams", "StreamTestKit", "StreamWebSocket"],
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerTests",
-      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamTLS", "StreamTestKit", "StreamWebSocket"],
+      dependencies: [
+        "ByteStreams", "CLinux", "StreamBroker", "StreamBrokerCore", "StreamTLS", "StreamTelnet", "StreamTestKit",
+        "StreamWebSocket",
+      ],
       swiftSettings: strict),
     .testTarget(
       name: "StreamBrokerBluetoothTests",
-      dependencies: ["ByteStreams", "CLinux", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit"],
+      dependencies: [
+        "ByteStreams", "CLinux", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore", "StreamTestKit",
+      ],
       swiftSettings: strict),
+    .testTarget(
+      name: "StreamBrokerFoundationTests",
+      dependencies: ["ByteStreams", "StreamBroker", "StreamBrokerCore", "StreamBrokerFoundation", "StreamTestKit"],
+      swiftSettings: strict),
+    .testTarget(name: "CommandArgumentsTests", dependencies: ["CommandArguments"], swiftSettings: strict),
     .testTarget(
       name: "GatewayKitTests",
       dependencies: [
-        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamTestKit", "StreamTLS",
+        "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore",
+        "StreamTestKit",
+        "StreamTLS",
+        "StreamTelnet",
         "StreamWebSocket",
-        .product(name: "Logging", package: "swift-log"),
+        gateway("Logging", of: "swift-log"),
       ],
-      exclude: ["Golden"], swiftSettings: strict),
+      exclude: ["Golden", "ImportGolden"], swiftSettings: strict),
     fuzz,
   ]
 )

@@ -10,13 +10,20 @@ toolchain_packages=(
 # What Baudway itself is linked with.
 # shellcheck disable=SC2034
 library_packages=(libyaml-dev libssl-dev zlib1g-dev libbluetooth-dev)
+# What makes a Debian package (Deploy/deb).
+# shellcheck disable=SC2034
+deb_packages=(debhelper dpkg-dev python3)
+
+# What builds container images (Deploy/image).
+# shellcheck disable=SC2034
+image_packages=(podman netavark iptables uidmap slirp4netns fuse-overlayfs)
 
 # Installs those of the named packages that are missing, as root or through sudo. Quiet when all is there; with neither
 # right, prints the command that somebody has to run, and fails.
 install_packages() {
   local missing=() package as_root=()
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    echo "This is not a Debian system: if something is missing below, install what there corresponds to: $*" >&2
+    echo "This is not a Debian system: if something is missing below, install the packages that correspond to: $*" >&2
     return 0
   fi
   for package; do
@@ -28,7 +35,7 @@ install_packages() {
     if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
       as_root=(sudo)
     else
-      echo "Packages are missing, and installing them takes root. Please run this and try again:" >&2
+      echo "Packages are missing, and installing them needs root. Run this and try again:" >&2
       echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
       return 1
     fi

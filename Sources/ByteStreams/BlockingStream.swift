@@ -1,16 +1,18 @@
-// A stream over descriptors that are read and written by calls that block: standard input and output, which may be files, which
-// epoll does not take, or a terminal that other programs share, who would suffer from O_NONBLOCK. Each way has a queue beside
-// the lane; what is read ahead is one chunk, what is held one unit.
+// A stream over descriptors that are read and written with blocking calls: standard input and output. These may be
+// files, which epoll does not accept, or a terminal shared with other programs, which O_NONBLOCK would disturb. Each
+// direction has its own queue beside the lane. The stream reads ahead at most one chunk and holds at most one unit.
 
 import Dispatch
 import Glibc
 
-public final class BlockingStream: ByteStream, PollHandler {
+/// A stream over descriptors that are read and written by blocking calls on queues of its own: standard input and
+/// output, files. Lives on the lane of its poller, which is never blocked. Reads ahead 64 KiB at most.
+public final class BlockingStream: TransportStream, PollHandler {
   public var delegate: (any ByteStreamDelegate)? {
     didSet { if isClosed && delegate != nil { delegate = nil } }
   }
   public var readerWaits: Readiness = [] {
-    didSet { if !readerWaits.isEmpty && oldValue.isEmpty { fetchOrTell() } }
+    didSet { if !readerWaits.isEmpty && oldValue.isEmpty { fetchOrNotify() } }
   }
   public var writerWaits: Readiness = []
 
@@ -26,17 +28,17 @@ public final class BlockingStream: ByteStream, PollHandler {
     case bytes([UInt8])
     case failed(SystemError)
   }
-  // What was read and not handed out yet.
+  // Bytes that were read and not returned yet.
   private var chunk: ArraySlice<UInt8> = []
   private var isReading = false
   private var end: Answer?
   private var isWriting = false
   private var writeError: SystemError?
-  /// The most that is read ahead, and the most that is held, in bytes.
+  /// Limit of the chunk that is read ahead, and of the held unit, in bytes.
   public static let mostHeld = 64 << 10
 
-  /// Does not own the descriptors, which must stay open until `close()` and until a read or write that is under way ends.
-  /// `endMark`: what is read ends before this byte, as if it were the end of a file.
+  /// Does not own the descriptors. They must stay open until `close()`, and until a read or write in progress returns.
+  /// Input ends before the first byte `endMark`, as if it were the end of a file.
   public init(reading input: Int32?, writing output: Int32?, endingAt endMark: UInt8? = nil, on poller: Poller) {
     self.input = input
     self.output = output
@@ -64,7 +66,7 @@ public final class BlockingStream: ByteStream, PollHandler {
     return .moved(count)
   }
 
-  public var holdsBytes: Bool { !chunk.isEmpty || end != nil }
+  public var hasBufferedInput: Bool { !chunk.isEmpty || end != nil }
 
   private func fetch() {
     guard let input, !isReading, end == nil, !isClosed else { return }
@@ -85,17 +87,18 @@ public final class BlockingStream: ByteStream, PollHandler {
       return
     }
     chunk = bytes[...]
-    guard let endMark, let place = bytes.firstIndex(of: endMark) else { return }
-    chunk = bytes[..<place]
+    guard let endMark, let index = bytes.firstIndex(of: endMark) else { return }
+    chunk = bytes[..<index]
     end = .bytes([])
   }
 
-  private func fetchOrTell() {
-    if holdsBytes { poller.nextRound(self) } else { fetch() }
+  private func fetchOrNotify() {
+    if hasBufferedInput { poller.nextRound(self) } else { fetch() }
   }
 
+  /// Called by the poller.
   public func ready(_ events: PollEvents) {
-    if !readerWaits.isEmpty && holdsBytes { delegate?.stream(self, handle: .hasBytesAvailable) }
+    if !readerWaits.isEmpty && hasBufferedInput { delegate?.stream(self, handle: .hasBytesAvailable) }
   }
 
   private static func blockingRead(_ raw: Int32) -> Answer {
@@ -107,7 +110,7 @@ public final class BlockingStream: ByteStream, PollHandler {
         if count >= 0 { break }
         switch errno {
         case EINTR: continue
-        // Whoever shares it has made it non-blocking.
+        // Another program that shares the terminal has made it non-blocking.
         case EAGAIN:
           var one = pollfd(fd: raw, events: Int16(POLLIN), revents: 0)
           poll(&one, 1, 1000)
@@ -139,14 +142,14 @@ public final class BlockingStream: ByteStream, PollHandler {
       if let failure {
         delegate?.stream(self, handle: .errorOccurred(failure))
       } else {
-        // Also for who waits that nothing is held any more.
+        // Sent even if `writerWaits` is empty: other code may wait until nothing is held.
         delegate?.stream(self, handle: .hasSpaceAvailable)
       }
     }
     return .moved(unit.count)
   }
 
-  public var holdsUnit: Bool { isWriting }
+  public var hasPendingOutput: Bool { isWriting }
 
   private static func blockingWrite(_ bytes: [UInt8], _ raw: Int32) -> SystemError? {
     do throws(SystemError) {

@@ -1,11 +1,13 @@
-// A ByteStream over any descriptor that epoll takes: socket, tty, pty. Writes first and waits only when the kernel
-// says it is full. Opening is others' work; what is special to sockets stands in DescriptorStream+Sockets.swift.
+// A ByteStream over any descriptor that epoll accepts: socket, tty, pty. It writes first, and waits only when the
+// kernel has no room. It does not open descriptors; the options of sockets are in Sockets.swift.
 
 import CLinux
 import Dispatch
 import Glibc
 
-public final class DescriptorStream: ByteStream, PollHandler {
+/// A stream over a descriptor that epoll(7) accepts: a socket, a terminal, a character device. Lives on the lane of its
+/// poller and owns the descriptor. A scheme of your own usually opens a descriptor and returns this.
+public final class DescriptorStream: TransportStream, PollHandler {
   public var delegate: (any ByteStreamDelegate)? {
     didSet { if isClosed && delegate != nil { delegate = nil } }
   }
@@ -17,44 +19,48 @@ public final class DescriptorStream: ByteStream, PollHandler {
     didSet { if writerWaits != oldValue { waitsChanged() } }
   }
 
-  /// What the descriptor is made of, as far as reading and writing differ.
+  /// The kind of descriptor, as far as reading and writing differ.
   public enum Kind: Sendable {
-    /// A TCP connection: its peer is watched while bytes are on their way. An accepted one has what its listener was set
-    /// to; for one that was dialled keepalive is set once it has been quiet for some seconds, which saves short ones four calls.
+    /// A TCP connection: `PeerWatch` watches its peer while bytes are on their way. An accepted socket inherits its
+    /// listener's options. A dialled one gets keepalive after some quiet seconds, which saves short connections four
+    /// calls.
     case tcp(wasDialled: Bool)
     /// Another stream socket.
     case socket
-    /// A terminal or another device. Not a pipe: writing to one that nobody reads raises SIGPIPE.
+    /// A terminal or another device. Not a pipe: a write to a pipe without a reader raises SIGPIPE.
     case device
-    /// The master of a pseudo-terminal, or a duplicate of it: a device that hangs up for a while when the last user of its
-    /// slave goes.
+    /// The master of a pseudo-terminal, or a duplicate of it. It reports a hang-up from the moment when the slave's
+    /// last user closes the slave until a user opens the slave again.
     case ptyMaster
   }
 
   let raw: Int32
   let isSocket: Bool
   let isTCP: Bool
+  /// The kind given at `init`.
   public let kind: Kind
   private let poller: Poller
   private var descriptor: Descriptor?
   private var isInPoller = false
   private var readEnded = false
-  // The end of what comes was read, or told of.
+  // The end of input was read or reported.
   private var endIsKnown: Bool
-  // The last write was short, so the kernel is full: the next try need not ask it. Until it says otherwise.
+  // The last write was short, so the kernel has no room: the next write returns `.blocked` without a call. It also
+  // clears this, as EPOLLOUT does.
   private var isFull = false
   // Where close(2) runs if it may block: closing a tty drains it.
   private let closeQueue: DispatchQueue?
   private let beforeClose: (@Sendable (Int32) -> Void)?
   private let afterClose: (@Sendable () -> Void)?
   private var needsKeepalive = false
-  var watchPlace: Int?
+  var watchIndex: Int?
 
+  /// As given at `init`.
   public private(set) var serialLine: (any SerialLine)?
   public var metadata: StreamMetadata?
 
-  /// Takes over an open, non-blocking descriptor. It is closed on `closeQueue` if there is one, between `beforeClose` and
-  /// `afterClose`, which may block; else on the lane, without them.
+  /// Takes ownership of an open, non-blocking descriptor. With `closeQueue`, close(2) runs on that queue, between
+  /// `beforeClose` and `afterClose`, which may block. Otherwise it runs on the lane, without them.
   public init(
     _ descriptor: consuming Descriptor, kind: Kind, on poller: Poller, closingOn closeQueue: DispatchQueue? = nil,
     beforeClose: (@Sendable (Int32) -> Void)? = nil, afterClose: (@Sendable () -> Void)? = nil,
@@ -73,7 +79,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
       isSocket = false
       isTCP = false
     }
-    endIsKnown = if case .device = kind { true } else { false }  // a tty has no end to tell of before it is read
+    endIsKnown = if case .device = kind { true } else { false }  // a tty reports no end before it is read
     self.poller = poller
     self.closeQueue = closeQueue
     self.beforeClose = beforeClose
@@ -86,7 +92,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
-  /// Whether it was closed; a closed stream answers `.ended`.
+  /// Whether the stream was closed or released; reads and writes then return `.ended`.
   public var isClosed: Bool { descriptor == nil }
 
   // MARK: - Bytes
@@ -100,7 +106,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
       switch errno {
       case EINTR: continue
       case EAGAIN: return .blocked(until: .readable)
-      case EIO where !isSocket:  // a pty whose other side closed, or a device that was pulled, says EIO and not 0
+      case EIO where !isSocket:  // a pty whose other side closed, or an unplugged device: EIO, not 0
         return sawEnd()
       default: throw SystemError("read")
       }
@@ -110,7 +116,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
   private func sawEnd() -> Transfer {
     readEnded = true
     endIsKnown = true
-    // Who ended before anybody had to wait isn't in the set yet, and his hang-up would go unseen.
+    // EOF can arrive before we registered with epoll; register now, or the later hang-up is missed.
     if !isInPoller { join() }
     return .ended
   }
@@ -129,7 +135,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
         : Glibc.write(raw, run.baseAddress!, run.count)
       if count >= 0 {
         isFull = count < run.count
-        if isTCP && watchPlace == nil { poller.peers.add(self) }
+        if isTCP && watchIndex == nil { poller.peers.add(self) }
         return .moved(count)
       }
       switch errno {
@@ -160,7 +166,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
       }
       if count >= 0 {
         isFull = count < offered
-        if isTCP && watchPlace == nil { poller.peers.add(self) }
+        if isTCP && watchIndex == nil { poller.peers.add(self) }
         return .moved(count)
       }
       switch errno {
@@ -171,19 +177,20 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
-  public var unacknowledged: Int {
+  public var undelivered: UndeliveredOutput {
     var count: Int32 = 0
-    guard isTCP, !isClosed, ioctl(raw, UInt(TIOCOUTQ), &count) == 0 else { return 0 }  // SIOCOUTQ of tcp(7)
-    return Int(count)
+    guard isTCP, !isClosed, ioctl(raw, UInt(TIOCOUTQ), &count) == 0 else { return .none }  // SIOCOUTQ of tcp(7)
+    return .onItsWay(Int(count))
   }
 
-  public var canHalfClose: Bool { isSocket }
+  public var closeBehavior: CloseBehavior { CloseBehavior(canHalfClose: isSocket) }
 
   public func finishWriting() {
     if isSocket && !isClosed { shutdown(raw, Int32(SHUT_WR)) }
   }
 
-  // In bytes; the kernel grants twice that, and no more than net.core.rmem_max. A reader of a connection gets more by itself.
+  // In bytes. The kernel caps this at net.core.rmem_max and doubles it (socket(7)). The buffer of a connection that is
+  // read grows by itself.
   private static let roomForEnd: Int32 = 1 << 20
 
   public func makeRoomForEnd() {
@@ -208,11 +215,13 @@ public final class DescriptorStream: ByteStream, PollHandler {
       try poller.add(raw, handler: self, for: interest)
       isInPoller = true
     } catch {
-      // epoll takes no such descriptor, or there is no memory left: say so in a turn of its own, as every event is.
-      poller.timers.after(.zero) { [self] in tell(.errorOccurred(error)) }
+      // epoll does not accept this descriptor, or there is no memory left: report it in a separate turn, as for all
+      // events.
+      poller.timers.after(.zero) { [self] in report(.errorOccurred(error)) }
     }
   }
 
+  /// Called by the poller.
   public func ready(_ events: PollEvents) {
     let hungUp = !events.isDisjoint(with: .hangUp)
     let readable = hungUp || events.contains(.readable)
@@ -220,24 +229,24 @@ public final class DescriptorStream: ByteStream, PollHandler {
     if writable { isFull = false }
     let reader = readerWaits
     let writer = writerWaits
-    // The writer first: what it makes room for, the reader's turn can fill.
+    // The writer first: it makes room, which the reader's turn can fill.
     if (writable && writer.contains(.writable)) || (readable && writer.contains(.readable)) {
-      tell(.hasSpaceAvailable)
+      report(.hasSpaceAvailable)
     }
     if (readable && reader.contains(.readable)) || (writable && reader.contains(.writable)) {
-      tell(.hasBytesAvailable)
+      report(.hasBytesAvailable)
     }
-    // Who does not read because there is no room would else not learn that nobody is there any more.
+    // A reader paused by back-pressure must still learn that the peer is gone.
     if !endIsKnown && reader.isEmpty && (hungUp || events.contains(.lastByte)) {
       endIsKnown = true
       waitsChanged()
-      tell(.lastByteIsIn)
+      report(.inputEnded)
     }
-    // After the other side's end, a hang-up says that it will not listen either.
-    if hungUp && readEnded && reader.isEmpty && writer.isEmpty { tell(.endEncountered) }
+    // After the end of input, a hang-up means that the other side does not read any more either.
+    if hungUp && readEnded && reader.isEmpty && writer.isEmpty { report(.endEncountered) }
   }
 
-  private func tell(_ event: ByteStreamEvent) {
+  private func report(_ event: ByteStreamEvent) {
     guard !isClosed else { return }
     delegate?.stream(self, handle: event)
   }
@@ -260,10 +269,12 @@ public final class DescriptorStream: ByteStream, PollHandler {
     }
   }
 
-  /// Then close(2) leaves it in the epoll set, where it would go on telling under a number that is somebody else's.
+  /// Whether another duplicate may be open. close(2) would then keep the entry in the epoll set, which would report
+  /// events under a number that another descriptor may have by then.
   private var mayBeDuplicate: Bool { if case .ptyMaster = kind { true } else { false } }
 
-  /// Gives the descriptor away to go on elsewhere, perhaps on another lane; the stream counts as closed. Nil if it was.
+  /// Hands over the descriptor for use elsewhere, perhaps on another lane; the stream counts as closed. Nil if it was
+  /// closed before.
   public func release() -> Descriptor? {
     guard let descriptor = descriptor.take() else { return nil }
     if isInPoller { poller.remove(raw) }
@@ -274,7 +285,7 @@ public final class DescriptorStream: ByteStream, PollHandler {
 
   public func abort() {
     if isSocket && !isClosed {
-      var now = linger(l_onoff: 1, l_linger: 0)  // socket(7): close then sends RST and forgets what is queued
+      var now = linger(l_onoff: 1, l_linger: 0)  // socket(7): close(2) then sends RST and discards queued bytes
       setsockopt(raw, SOL_SOCKET, SO_LINGER, &now, socklen_t(MemoryLayout<linger>.size))
     }
     close()
@@ -287,7 +298,7 @@ extension DescriptorStream: WatchedPeer {
   func peerIsQuiet() {
     guard needsKeepalive else { return }
     needsKeepalive = false
-    try? SocketOptions.applyKeepalive(to: raw)  // fails on a socket that is gone; reading it tells
+    try? SocketOptions.applyKeepalive(to: raw)  // fails on a dead socket; the next read reports that
   }
-  func peerIsGone() { tell(.errorOccurred(SystemError("write", ETIMEDOUT))) }
+  func peerIsGone() { report(.errorOccurred(SystemError("write", ETIMEDOUT))) }
 }

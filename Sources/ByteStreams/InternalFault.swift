@@ -1,36 +1,40 @@
-// A mistake of ours on the path of bytes, as a value. It costs one session or link, which ends as `internal`, and not the
-// process: a trap would end every route. Rings and streams throw it; who keeps the session or link logs it.
+// A mistake of ours on the byte path, as a value. It ends one session or link, as `internal`; a trap would end the
+// process and so every route. Rings and streams throw it; the owner of the session or link logs it.
 
-/// Says that something is so which our own code must never let happen.
+/// Reports a state that our own code must never produce.
 public struct InternalFault: Error, Hashable, CustomStringConvertible {
-  /// A short name of the place in the code: "ring.look". The same for all faults found there.
-  public let place: String
+  /// A short name of the place in the code, such as "ring.look". All faults found there have the same name.
+  public let location: String
+  /// What was found.
   public let text: String
 
-  // Not inlined: what makes the texts has no place among the code that bytes go through.
+  // Not inlined: code that builds texts stays out of the byte path.
   @inline(never)
-  public init(_ place: StaticString, _ text: @autoclosure () -> String) {
-    self.place = "\(place)"
+  package init(_ location: StaticString, _ text: @autoclosure () -> String) {
+    self.location = "\(location)"
     self.text = text()
   }
 
-  public var description: String { "\(place): \(text)" }
+  public var description: String { "\(location): \(text)" }
 }
 
 extension Transfer {
-  /// The same, if it can be true of a call that was offered so many bytes. A stream that reports another count, or a negative one, is
-  /// broken; to go on with the count would trap. For callers that use it; what a ring is filled or drained by it checks itself.
+  /// Returns `self` if its count is possible for a call that was offered `offered` bytes. A stream that reports a
+  /// larger or a negative count is broken, and using the count would trap. For code that calls streams itself; a ring
+  /// checks its own fills and drains.
   @inline(__always)
-  public func checked(of offered: Int, at place: StaticString) throws(InternalFault) -> Transfer {
-    if case .moved(let count) = self, count < 0 || count > offered { throw .miscounted(count, of: offered, at: place) }
+  public func checked(of offered: Int, at location: StaticString) throws(InternalFault) -> Transfer {
+    if case .moved(let count) = self, count < 0 || count > offered {
+      throw .miscounted(count, of: offered, at: location)
+    }
     return self
   }
 }
 
 extension InternalFault {
-  /// A stream says that it has moved `count` bytes of `offered`, which can't be.
+  /// A stream reported `count` bytes moved of `offered`, which is impossible.
   @inline(never)
-  public static func miscounted(_ count: Int, of offered: Int, at place: StaticString) -> InternalFault {
-    InternalFault(place, "a stream has moved \(count) bytes of \(offered)")
+  package static func miscounted(_ count: Int, of offered: Int, at location: StaticString) -> InternalFault {
+    InternalFault(location, "a stream has moved \(count) bytes of \(offered)")
   }
 }

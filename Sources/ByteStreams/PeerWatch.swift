@@ -1,23 +1,23 @@
-// Finds TCP peers that vanished while bytes were on their way to them. Idle ones are found by the kernel's keepalive;
-// TCP_USER_TIMEOUT would do it in the middle of a transfer, but it also kills live peers that read slowly.
+// Finds TCP peers that vanished while bytes were on their way to them. The kernel's keepalive finds idle ones.
+// TCP_USER_TIMEOUT would work in the middle of a transfer, but it also ends live peers that read slowly.
 
 import CLinux
 
-/// Someone whose peer is watched: a socket's stream.
+/// A socket's stream whose peer is watched.
 protocol WatchedPeer: AnyObject {
   /// Nil once closed.
   var watchedDescriptor: Int32? { get }
-  /// Kept by the watch: the peer's place on its list.
-  var watchPlace: Int? { get set }
-  /// Waits for writability.
+  /// Set by the watch: the peer's index in its list.
+  var watchIndex: Int? { get set }
+  /// Whether the stream waits for writability.
   var isBlocked: Bool { get }
-  /// Everything is acknowledged; from here on keepalive has to do it.
+  /// Everything is acknowledged; from now on keepalive watches the peer.
   func peerIsQuiet()
   func peerIsGone()
 }
 
 /// Costs nothing while nobody writes: the timer runs only while a socket has unacknowledged bytes or is blocked.
-public final class PeerWatch {
+package final class PeerWatch {
   private struct Suspect {
     let peer: any WatchedPeer
     var wasSilent = false
@@ -28,14 +28,14 @@ public final class PeerWatch {
   private let timers: Timers
   private let stateOf: (Int32) -> linux_tcp_state?
   private var suspects: [Suspect] = []
-  private var next = 0  // where this round goes on
+  private var next = 0  // where this round continues
   private var timer: Timers.Token?
 
   static let interval = Duration.seconds(5)
   static let longestSilence: UInt32 = 20_000  // milliseconds since the last acknowledgement
   private static let mostPerTurn = 512  // a getsockopt each, about 1 µs
 
-  /// `stateOf` asks the kernel; tests answer for it.
+  /// `stateOf` asks the kernel; tests replace it.
   init(timers: Timers, stateOf: @escaping (Int32) -> linux_tcp_state? = PeerWatch.kernelState) {
     self.timers = timers
     self.stateOf = stateOf
@@ -46,32 +46,32 @@ public final class PeerWatch {
     return linux_tcp_state(descriptor, &state) == 0 ? state : nil
   }
 
-  /// Looks after `peer` until everything it was sent is acknowledged.
+  /// Watches `peer` until everything sent to it is acknowledged.
   func add(_ peer: any WatchedPeer) {
-    guard peer.watchPlace == nil else { return }
-    peer.watchPlace = suspects.count
+    guard peer.watchIndex == nil else { return }
+    peer.watchIndex = suspects.count
     suspects.append(Suspect(peer: peer))
     if timer == nil { schedule(Self.interval) }
   }
 
-  /// Looks no longer: the peer's stream closes.
+  /// Stops watching `peer`: its stream closes.
   func remove(_ peer: any WatchedPeer) {
-    guard let place = peer.watchPlace else { return }
-    peer.watchPlace = nil
+    guard let index = peer.watchIndex else { return }
+    peer.watchIndex = nil
     let last = suspects.removeLast()
-    if place < suspects.count {
-      suspects[place] = last
-      last.peer.watchPlace = place
+    if index < suspects.count {
+      suspects[index] = last
+      last.peer.watchIndex = index
     }
   }
 
   func forgetAll() {
-    for suspect in suspects { suspect.peer.watchPlace = nil }
+    for suspect in suspects { suspect.peer.watchIndex = nil }
     suspects = []
   }
 
   private func schedule(_ delay: Duration) {
-    timer = timers.after(delay) { [unowned self] in look() }  // both die with the lane
+    timer = timers.after(delay) { [unowned self] in look() }  // both end with the lane
   }
 
   private func look() {

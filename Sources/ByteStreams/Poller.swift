@@ -1,5 +1,5 @@
-// A lane's epoll set: who waits for what. Held by the lane and by everything that lives on it; never leaves the lane.
-// Carries the lane's other belongings too (timers, rings, work done elsewhere), since who waits needs them.
+// A lane's epoll set: which handler waits for what. The lane and everything on it hold it; it never moves to another
+// lane. It also carries the lane's timers, rings and work done elsewhere, since waiting code needs them.
 
 import CLinux
 import Dispatch
@@ -7,52 +7,64 @@ import Glibc
 
 /// Called on the lane when its descriptor is ready.
 public protocol PollHandler: AnyObject {
+  /// The events that the descriptor was added for, or a hang-up. Called on the lane; must not block.
   func ready(_ events: PollEvents)
 }
 
-/// What epoll_wait(2) said of a descriptor.
+/// What epoll_wait(2) reported for a descriptor.
 public struct PollEvents: OptionSet, Sendable {
+  /// EPOLL* flags of epoll_ctl(2).
   public let rawValue: UInt32
+  /// From EPOLL* flags.
   public init(rawValue: UInt32) { self.rawValue = rawValue }
 
+  /// EPOLLIN: a read does not block.
   public static let readable = PollEvents(rawValue: EPOLLIN.rawValue)
+  /// EPOLLOUT: a write does not block.
   public static let writable = PollEvents(rawValue: EPOLLOUT.rawValue)
-  /// EPOLLHUP or EPOLLERR. It does not mean that everything was read.
+  /// EPOLLHUP or EPOLLERR. Unread bytes may be left.
   public static let hangUp = PollEvents(rawValue: EPOLLHUP.rawValue | EPOLLERR.rawValue)
-  /// EPOLLRDHUP: the other side sends no more, though what it sent may be unread.
+  /// EPOLLRDHUP: the other side sends no more; what it sent before may be unread.
   public static let lastByte = PollEvents(rawValue: EPOLLRDHUP.rawValue)
 }
 
+/// The epoll set of a lane, with its timers and rings. A lane makes it; get it as `lane.poller`. Lives on the lane:
+/// only the closures that `expect` returns may be called elsewhere.
 public final class Poller {
+  /// The deadlines of this lane.
   public let timers: Timers
+  /// Spare rings for the pumps of this lane.
   public let rings = RingPool()
-  public let peers: PeerWatch
-  /// What was closed and is not over yet: on queues beside the lane; and programs with what they have started.
-  public let closings = Closings()
-  public let programs = Closings()
+  package let peers: PeerWatch
+  /// Cleanups that are not finished: `closings` of what was closed, on queues beside the lane; `programs` of programs
+  /// and the processes that they started; `abandonedConnects` of sockets that were given up while they connected, and
+  /// must not be closed yet.
+  package let closings = PendingCleanups()
+  package let programs = PendingCleanups()
+  package let abandonedConnects = PendingCleanups()
 
   private let epoll: Descriptor
-  private let queue: DispatchQueue?  // nil for tests that play the lane themselves
+  private let queue: DispatchQueue?  // nil in tests, which act as the lane
   private let post: @Sendable (@escaping @Sendable (isolated Lane) -> Void) -> Void
 
   private struct Entry {
     var handler: (any PollHandler)?
     var generation: UInt32 = 0
-    var mask: UInt32 = 0  // what it shall be waited for
-    var applied: UInt32 = 0  // what the kernel was told
+    var mask: UInt32 = 0  // the events to wait for
+    var applied: UInt32 = 0  // the events that the kernel knows of
     var isInSet = false
     var isChanged = false
     var isEdgeTriggered = false
-    var spent: PollEvents = []  // of its last event: what the kernel has none of any more; where edges are told only
+    var spent: PollEvents = []  // edge-triggered only: what the handler has used up since its last event
   }
-  // By descriptor number. The generation tells an event that was fetched for a closed descriptor from one for its
-  // successor under the same number.
+  // Indexed by descriptor number. The generation distinguishes an event of a closed descriptor from one of its
+  // successor with the same number.
   private var entries: [Entry] = []
   private var lastGeneration: UInt32 = 0
   private let fetched = UnsafeMutablePointer<epoll_event>.allocate(capacity: Poller.mostFetched)
   private static let mostFetched = 64
-  // Descriptors whose interest was changed since the last wait. The kernel is told just before the next one: what
-  // changed to and fro within a round, or closed, costs no call.
+  // Descriptors whose interest has changed since the last wait. epoll_ctl(2) is called just before the next wait, so an
+  // interest that changes back, or a descriptor that closes, costs no call.
   private var changed: [Int] = []
 
   private var again: [any ByteStream] = []
@@ -78,9 +90,9 @@ public final class Poller {
 
   // MARK: - Descriptors
 
-  /// Puts an open descriptor into the set. The caller still owns it, and takes it out with `remove` before it closes.
-  /// Whoever says by `note(_:spent:)` that he has read or filled all spares the kernel a look at it before the next wait, with
-  /// `notesSpent`.
+  /// Adds an open descriptor to the set. The caller still owns it, and calls `remove` before it closes it. With
+  /// `notesSpent` the handler reports by `note(_:spent:)` that it has read or filled everything. The kernel then need
+  /// not check the descriptor before the next wait.
   public func add(
     _ descriptor: Int32, handler: any PollHandler, for interest: Readiness, notesSpent: Bool = false
   ) throws(SystemError) {
@@ -96,31 +108,32 @@ public final class Poller {
     entries[index].isInSet = true
   }
 
-  /// Changes what a descriptor of the set is waited for. With `noticesEnd` also that the other side sends no more, for one
-  /// whom nobody reads now; that is told in each turn, so take it back once it was told.
+  /// Changes what a descriptor of the set waits for. With `noticesEnd` it also waits for the other side's end, for a
+  /// descriptor that nobody reads now. epoll reports that end in each turn, so clear `noticesEnd` after the first
+  /// report.
   public func change(_ descriptor: Int32, to interest: Readiness, noticesEnd: Bool = false) {
     assert(isOnLane)
     let index = Int(descriptor)
-    guard index < entries.count else { return }  // taken out, and given up by `shrink`
+    guard index < entries.count else { return }  // removed, and its entry freed by `shrink`
     entries[index].mask = mask(of: interest, index) | (noticesEnd ? EPOLLRDHUP.rawValue : 0)
-    if entries[index].mask != entries[index].applied || !entries[index].isInSet { willTell(index) }
+    if entries[index].mask != entries[index].applied || !entries[index].isInSet { noteChange(index) }
   }
 
-  /// The kernel had nothing more for who reads this descriptor (`.readable`), or no more room for who writes to it (`.writable`). Not for
-  /// a call that was short for another reason.
+  /// The kernel had no more bytes for the reader of this descriptor (`.readable`), or no more room for its writer
+  /// (`.writable`). Not for a call that was short for another reason.
   public func note(_ descriptor: Int32, spent: PollEvents) {
     let index = Int(descriptor)
-    if index < entries.count { entries[index].spent.insert(spent) }  // who has not waited yet may not be in the set
+    if index < entries.count { entries[index].spent.insert(spent) }  // it may have no entry before its first wait
   }
 
-  private func willTell(_ index: Int) {
+  private func noteChange(_ index: Int) {
     guard !entries[index].isChanged else { return }
     entries[index].isChanged = true
     changed.append(index)
   }
 
-  /// Takes a descriptor out. When it is closed right after, and by no other process shared, `isClosing` saves the call:
-  /// the kernel takes it out itself (epoll(7)).
+  /// Removes a descriptor from the set. `isClosing` saves the call, for a descriptor that is closed right after and
+  /// that no other process shares: the kernel then removes it itself (epoll(7)).
   public func remove(_ descriptor: Int32, isClosing: Bool = false) {
     let index = Int(descriptor)
     guard index < entries.count else { return }
@@ -129,13 +142,13 @@ public final class Poller {
     entries[index].isInSet = false
   }
 
-  // A wrong thread is a crash in tests, not a rumour; the check costs too much for a release.
+  // A call from a wrong thread crashes in tests; the check costs too much for a release.
   private var isOnLane: Bool {
     if let queue { dispatchPrecondition(condition: .onQueue(queue)) }
     return true
   }
 
-  private func tellChanges() {
+  private func applyChanges() {
     var failed: [Int] = []
     for index in changed {
       entries[index].isChanged = false
@@ -152,18 +165,19 @@ public final class Poller {
       }
     }
     changed.removeAll(keepingCapacity: true)
-    // The kernel is out of memory: tried again before each wait.
+    // The kernel is out of memory: try again before each wait.
     for index in failed {
       entries[index].isChanged = true
       changed.append(index)
     }
   }
 
-  /// For tests: how many descriptors it can have without taking memory.
+  /// For tests: how many descriptors fit without an allocation.
   var room: Int { entries.capacity }
 
-  /// Gives up the room of descriptors that were many once. From the lane's inbox, never from inside a turn.
-  public func shrink() {
+  /// Frees memory that a former, larger number of descriptors needed. Call it from the lane's inbox, never from inside
+  /// a turn.
+  package func shrink() {
     assert(isOnLane)
     let isInUse = { (entry: Entry) in entry.handler != nil || entry.isChanged }
     let count = entries.lastIndex(where: isInUse).map { $0 + 1 } ?? 0
@@ -172,7 +186,7 @@ public final class Poller {
     if again.isEmpty { again = [] }
   }
 
-  /// Puts a descriptor into the set for edges only; nobody is told. It just ends a wait.
+  /// Adds a descriptor, edge-triggered and without a handler: it only ends a wait.
   func addBell(_ descriptor: Int32) throws(SystemError) {
     var event = epoll_event()
     event.events = EPOLLIN.rawValue | EPOLLET.rawValue
@@ -181,7 +195,8 @@ public final class Poller {
   }
 
   private func mask(of interest: Readiness, _ index: Int) -> UInt32 {
-    // An end that came with the last bytes is no edge of its own.
+    // If the other side's end arrives with the last bytes, there is only one event for both. EPOLLRDHUP in it shows the
+    // end.
     let reading = EPOLLIN.rawValue | (entries[index].isEdgeTriggered ? EPOLLRDHUP.rawValue : 0)
     return (interest.contains(.readable) ? reading : 0) | (interest.contains(.writable) ? EPOLLOUT.rawValue : 0)
   }
@@ -197,14 +212,15 @@ public final class Poller {
 
   // MARK: - Turns
 
-  /// Calls `stream`'s delegate with `.hasBytesAvailable` in the lane's next round: for bytes that epoll is silent about,
-  /// because the stream holds them or a budget was spent.
+  /// Calls `stream`'s delegate with `.hasBytesAvailable` in the lane's next round: for bytes that epoll does not
+  /// report, because the stream holds them or a budget was spent.
   public func again(_ stream: any ByteStream) {
     assert(isOnLane)
     again.append(stream)
   }
 
-  /// Calls `handler` with no events in the lane's next round: for streams without a descriptor, which are their own kernel.
+  /// Calls `handler` with no events in the lane's next round: for streams without a descriptor, which epoll cannot
+  /// wake.
   public func nextRound(_ handler: any PollHandler) { next.append(handler) }
 
   var hasAgain: Bool { !again.isEmpty || !next.isEmpty }
@@ -222,14 +238,14 @@ public final class Poller {
 
   /// Waits for events, at most `milliseconds`, and handles them. Returns whether there were any.
   func turn(waiting milliseconds: Int32) -> Bool {
-    if !changed.isEmpty { tellChanges() }
+    if !changed.isEmpty { applyChanges() }
     let fetched = fetched
     let count = Int(epoll_wait(epoll.raw, fetched, Int32(Self.mostFetched), milliseconds))
     guard count > 0 else { return false }  // nothing, or EINTR
-    for place in 0..<count {
-      let data = fetched[place].data.u64
+    for index in 0..<count {
+      let data = fetched[index].data.u64
       if data == .max { continue }
-      deliver(fetched[place].events, to: Int(data & 0xFFFF_FFFF), generation: UInt32(data >> 32))
+      deliver(fetched[index].events, to: Int(data & 0xFFFF_FFFF), generation: UInt32(data >> 32))
     }
     return true
   }
@@ -240,7 +256,8 @@ public final class Poller {
     }
     let events = PollEvents(rawValue: events)
     if !events.isDisjoint(with: .hangUp), entries[index].mask & ~EPOLLRDHUP.rawValue == 0 {
-      // epoll tells a hang-up even to those who want nothing, again and again: out of the set until somebody does.
+      // epoll reports a hang-up again and again, even for an empty interest: remove the descriptor until something
+      // waits for it.
       if entries[index].isInSet { _ = control(EPOLL_CTL_DEL, index) }
       entries[index].isInSet = false
     }
@@ -248,21 +265,22 @@ public final class Poller {
     entries[index].spent = []
     handler.ready(events)
     if events.isSubset(of: entries[index].spent) { return }
-    // Of an edge the kernel tells once. Changing what it is waited for makes it look: so the handler hears again, as all others do, of
-    // what he has left.
+    // The kernel reports an edge once. A changed interest makes it check again, so that the handler gets an event for
+    // unread bytes, as with level-triggering.
     guard entries[index].generation == generation, entries[index].isInSet else { return }
     entries[index].applied = .max
-    willTell(index)
+    noteChange(index)
   }
 
-  /// Handles what is ready now without waiting. Only from the lane's inbox, never from inside a turn.
-  public func sweep() {
-    // The set hands out the longest ready first, so in so many turns each had his; more would let one who is always
-    // ready keep the lane.
+  /// Handles what is ready now, without waiting. Call it from the lane's inbox, never from inside a turn.
+  package func sweep() {
+    // epoll reports the descriptor that has been ready longest first, so this many turns reach each of them. With more
+    // turns, a descriptor that is always ready could occupy the lane.
     for _ in 0...entries.count / Self.mostFetched where !turn(waiting: 0) { return }
   }
 
-  /// Forgets everybody, when the lane stops. Whoever is kept here keeps the poller in turn, so none would ever go.
+  /// Drops all handlers and callbacks when the lane stops. They keep the poller in turn, so otherwise none would be
+  /// freed.
   func forgetAll() {
     again = []
     next = []
@@ -274,8 +292,8 @@ public final class Poller {
 
   // MARK: - Work elsewhere
 
-  /// Runs `work`, which may block, on `queue`, and `done` with its result back on this lane. For whatever must not
-  /// hold up a lane: opening and closing ttys, ioctls, name look-up, files.
+  /// Runs `work`, which may block, on `queue`, then calls `done` with its result on this lane. For work that must not
+  /// delay a lane: opening and closing ttys, ioctls, name look-up, files.
   public func offload<Result: Sendable>(
     to queue: DispatchQueue, _ work: @escaping @Sendable () -> Result, then done: @escaping (Result) -> Void
   ) {
@@ -283,7 +301,7 @@ public final class Poller {
     queue.async { answer(work()) }
   }
 
-  /// Keeps `done` here and gives out a way to call it on this lane, from anywhere; to be used exactly once.
+  /// Keeps `done` and returns a closure that calls it on this lane. Call the closure exactly once, on any thread.
   public func expect<Result: Sendable>(_ done: @escaping (Result) -> Void) -> @Sendable (Result) -> Void {
     lastAway += 1
     let number = lastAway

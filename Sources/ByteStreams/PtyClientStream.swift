@@ -1,54 +1,82 @@
-// The stream over the master of a pseudo-terminal of ours, to whoever has its slave open. When the last user closes it, the
-// stream is over for good, though the kernel would let the next user go on where he left off.
+// The stream over the master of one of our pseudo-terminals, to the program that has its slave open. When the last user
+// closes the slave, the stream is over for good, though the kernel would let the next user continue there. It looks for
+// changes of the slave's settings: the kernel reports them only with EXTPROC, which harms programs (decision N8).
 
 import CLinux
 import Glibc
 
-public final class PtyClientStream: ByteStream, ByteStreamDelegate {
-  public var delegate: (any ByteStreamDelegate)? {
+package final class PtyClientStream: LayeredStream {
+  package var delegate: (any ByteStreamDelegate)? {
     didSet { if isClosed && delegate != nil { delegate = nil } }
   }
+  package var below: any ByteStream { stream }
   private let stream: DescriptorStream
   private let poller: Poller
   private let master: Int32
-  private let told: (Departure) -> Void
+  private let onDeparture: (Departure) -> Void
   private var isLeaving = false
   private var isHungUp = false
   private var isClosed = false
 
-  /// How a user goes.
-  public enum Departure: Equatable, Sendable {
-    /// He has closed the slave, and not all that he wrote could be read yet. Whoever opens it now would go on in his place, so
-    /// the pty is not for others any more.
+  /// The slave's settings that are known already; nil: changes are not looked for.
+  private var settings: PtySettings?
+  /// A change was found and not taken.
+  private var hasChange = false
+  private var lastLook: UInt64 = 0
+  private var lastCount = 0
+  private var nextLook: Timers.Token?
+
+  // A look costs a tenth of what a read of 4 KiB costs, so bulk data is looked at once in a pause. No device can have
+  // answered them within it: a program that changes the settings after an answer keeps its place.
+  private static let bulk = 1024
+  private static let pauseInBulk: UInt64 = 1_000_000
+
+  // How often the settings of a program that does not write are looked at. It begins anew with each change.
+  private static let firstPause = Duration.milliseconds(10)
+  private static let longestPause = Duration.milliseconds(250)
+
+  /// The steps of a user's departure.
+  package enum Departure: Equatable, Sendable {
+    /// The user has closed the slave, and part of its input is still unread. A program that opens the slave now would
+    /// continue that input, so do not offer the pty to others any more.
     case leaving
-    /// The stream is closed. The last of it; he may have hung up by himself, or is hung up on when nobody else has the master.
+    /// The stream is closed; nothing follows. `hungUp`: the user closed the slave itself. Otherwise it sees a hang-up
+    /// once no other descriptor of the master is open.
     case closed(hungUp: Bool)
   }
 
-  /// Takes over a master, or a duplicate of one that outlives the stream.
-  public init(_ master: consuming Descriptor, on poller: Poller, told: @escaping (Departure) -> Void = { _ in }) {
+  /// Takes ownership of a master, or of a duplicate of one that outlives the stream. `offered` are the settings that
+  /// the user found when it opened the slave; with them, the stream looks for changes.
+  package init(
+    _ master: consuming Descriptor, offered: PtySettings? = nil, on poller: Poller,
+    onDeparture: @escaping (Departure) -> Void = { _ in }
+  ) {
     self.master = master.raw
+    settings = offered
     self.poller = poller
-    self.told = told
+    self.onDeparture = onDeparture
     stream = DescriptorStream(master, kind: .ptyMaster, on: poller)
     stream.delegate = self
   }
 
-  public var readerWaits: Readiness {
+  package var readerWaits: Readiness {
     get { stream.readerWaits }
     set { stream.readerWaits = newValue }
   }
-  public var writerWaits: Readiness {
+  package var writerWaits: Readiness {
     get { stream.writerWaits }
     set { stream.writerWaits = newValue }
   }
 
-  public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+  package func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard !isHungUp else { return .ended }
+    if findsChange() { return .blocked(until: .readable) }
     let transfer = try stream.read(into: run)
     switch transfer {
-    case .moved: return transfer
-    // Of one who was seen leaving there is no more to come; what comes is of somebody else.
+    case .moved(let count):
+      lastCount = count
+      return transfer
+    // A user that has closed the slave sends no more; what comes now is from another program.
     case .blocked where !isLeaving: return transfer
     case .blocked, .ended:
       if !isClosed { hangUp() }
@@ -56,49 +84,95 @@ public final class PtyClientStream: ByteStream, ByteStreamDelegate {
     }
   }
 
-  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
-    // The kernel would take it, for the next user.
+  package func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    // The kernel would accept the bytes, for the next user.
     isHungUp ? .ended : try stream.write(run)
   }
 
-  // Somebody has the slave alone, and we can't look what he has read: he gets some 600 ms of Lingering's looks.
-  private var looksInVain = 0
-  private static let mostInVain = 5
+  // MARK: - Settings
 
-  /// The kernel throws away what a slave has not read when its master closes.
-  public var unread: Int? {
-    if isClosed || isHungUp || PtyMaster.isHungUp(master) { return nil }
-    if let count = PtyMaster.unread(master) { return count }
-    looksInVain += 1
-    return looksInVain > Self.mostInVain ? 0 : 1
+  package var looksForChanges: Bool { settings != nil }
+
+  /// Reports changes that come without bytes, too, by `.hasBytesAvailable`.
+  package func watchInSilence() {
+    guard settings != nil, nextLook == nil else { return }
+    look(after: Self.firstPause)
   }
 
-  /// Nobody is there to write to either, and the next who opens the slave is somebody else.
+  /// The change that a read has found; that read has returned no bytes.
+  package func takeChange() -> (from: PtySettings, to: PtySettings)? {
+    guard hasChange, let before = settings, let now = PtySettings(of: master, after: before) else { return nil }
+    hasChange = false
+    settings = now
+    if nextLook != nil { look(after: Self.firstPause) }
+    return before == now ? nil : (before, now)
+  }
+
+  /// Once for each change: bytes are read though nobody takes it.
+  private func findsChange() -> Bool {
+    guard let settings, !hasChange else { return false }
+    let now = poller.timers.now
+    if lastCount >= Self.bulk && now &- lastLook < Self.pauseInBulk { return false }
+    lastLook = now
+    // Many programs set the port back as they found it, right before they close it: that is for no bytes of theirs.
+    hasChange =
+      PtySettings(of: master, after: settings).map { $0 != settings } ?? false
+      && (!PtyMaster.isHungUp(master) || PtyMaster.hasInput(master))
+    return hasChange
+  }
+
+  private func look(after pause: Duration) {
+    poller.timers.cancel(nextLook)
+    nextLook = poller.timers.after(pause) { [weak self] in
+      guard let self, !isClosed, !isHungUp, let settings else { return }
+      look(after: min(pause * 2, Self.longestPause))
+      guard !hasChange, readerWaits.contains(.readable), let now = PtySettings(of: master, after: settings),
+        now != settings
+      else { return }
+      lastCount = 0
+      delegate?.stream(self, handle: .hasBytesAvailable)
+    }
+  }
+
+  // MARK: - The end
+
+  /// When its master closes, the kernel discards what a slave has not read. The number is unknown while a program has
+  /// the slave exclusively (TIOCEXCL).
+  package var undelivered: UndeliveredOutput {
+    if isClosed || isHungUp || PtyMaster.isHungUp(master) { return .none }
+    return .lostAtClose(PtyMaster.unread(master))
+  }
+
+  /// Ends both directions: nobody reads our output, and the next program that opens the slave is another user.
   private func hangUp() {
     isHungUp = true
-    // Before anybody learns that he has gone. If it fails, the owner of the pty finds out.
+    // Refresh before anybody is notified of the end. If this fails, the owner of the pty finds out later.
     if !isLeaving { try? PtyMaster.refresh(master, allIsRead: true) }
     stream.readerWaits = []
     stream.writerWaits = []
+    poller.timers.cancel(nextLook)
     poller.timers.after(.zero) { [weak self] in
       if let self { delegate?.stream(self, handle: .endEncountered) }
     }
   }
 
-  public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+  package func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     if isHungUp { return }
-    if event == .lastByteIsIn {
+    if event == .inputEnded {
       isLeaving = true
-      told(.leaving)
+      onDeparture(.leaving)
     }
     delegate?.stream(self, handle: event)
   }
 
-  public func close() {
+  package func close() {
     guard !isClosed else { return }
     isClosed = true
+    poller.timers.cancel(nextLook)
     stream.close()
     dismissDelegate()
-    told(.closed(hungUp: isHungUp))
+    onDeparture(.closed(hungUp: isHungUp))
   }
+
+  package func abort() { close() }
 }

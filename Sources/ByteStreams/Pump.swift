@@ -1,48 +1,65 @@
-// Moves bytes one way between two streams, through one bounded ring that it borrows from the lane while it has work.
-// A session owns one for its client's input. Knows nothing of clients, routes or TLS.
+// Moves bytes one way between two streams, through one bounded ring that it borrows from the lane while it has work. A
+// session owns one for its client's input, of `clients.buffer` bytes (64 KiB on a shared link). While the sink is
+// blocked it stops reading past half of that, without a sink when it is full: then the kernel's buffer fills, and the
+// client's TCP window closes. Knows nothing of clients, routes or TLS.
 
 import Glibc
 
+/// Moves bytes one way between two streams, through a ring of bounded size. Lives on the lane of both streams. Its
+/// owner is the delegate of both, and calls `turn()` at each event. When the sink takes no more, the pump stops to
+/// read, so the back-pressure reaches the source.
 public final class Pump {
-  /// How a turn left things.
+  /// The result of a turn.
   public enum Outcome: Equatable, Sendable {
     /// Everything that was read is written, and the source may send more.
     case idle
-    /// Bytes are kept: the sink takes no more now, or may not be written to.
+    /// Bytes are kept: the sink takes no more now, or must not be written to.
     case keeps
-    /// The source has ended, and everything it said is written.
+    /// The source has ended, and all its bytes are written.
     case finished
   }
 
-  /// A stream broke; which of the two decides whose fault it is.
+  /// A stream broke. `side` shows which stream, and so which party is at fault.
   public struct Fault: Error {
-    public enum Side: Sendable { case source, sink, ourselves }
+    /// A stream, or the pump.
+    public enum Side: Sendable {
+      /// The read failed.
+      case source
+      /// The write failed.
+      case sink
+      /// An error of this library, or no memory.
+      case ourselves
+    }
+    /// Which stream broke.
     public let side: Side
+    /// The error that the stream threw.
     public let cause: any Error
   }
 
+  /// Where the bytes come from.
   public var source: any ByteStream { from }
-  // Private, as `nextCapacity` is.
+  // Private for the reason given at `nextCapacity`.
   private var from: any ByteStream
-  /// Where the bytes go. Nil while there is none: what comes is kept up to `capacity`, then reading stops.
+  /// Where the bytes go. While it is nil, input is kept up to `capacity`, then reading stops.
   public var sink: (any ByteStream)?
   /// The most it may keep, in bytes.
   public var capacity: Int { nextCapacity }
-  // Private, since for a public variable each look would be checked at run time for exclusive access.
+  // Private, since each read of a public variable would be checked at run time for exclusive access.
   private var nextCapacity: Int
 
   /// Bytes written so far.
   public private(set) var moved: UInt64 = 0
-  /// Bytes read by `skim`.
-  public private(set) var skimmed: UInt64 = 0
-  /// Bytes that were kept, and forgotten by `discard`.
+  /// Bytes read by `readAndDiscard`.
+  public private(set) var readAndDiscarded: UInt64 = 0
+  /// Kept bytes that `discard` has dropped.
   public private(set) var discarded: UInt64 = 0
-  /// Bytes read so far, whatever became of them.
-  public var taken: UInt64 { moved &+ skimmed &+ discarded &+ UInt64(count) }
+  /// Bytes read so far: written, skimmed, discarded or still kept.
+  public var taken: UInt64 { moved &+ readAndDiscarded &+ discarded &+ UInt64(count) }
+  /// The source has no more input.
   public private(set) var sourceEnded = false
-  /// The last turn has read all that the source had at hand.
+  /// The last turn has read all bytes that the source had.
   public private(set) var sourceIsDry = false
-  /// The sink's last answer was that it takes no more now. `drain` finds out anew.
+  /// The sink's last write returned `.blocked`. `drain` tries it again.
   public private(set) var sinkIsBlocked = false
   /// Bytes read and not yet written.
   public var count: Int { ring?.count ?? 0 }
@@ -50,10 +67,13 @@ public final class Pump {
   private let poller: Poller
   private var ring: RingBuffer?
 
-  /// Reads per turn for a ring of so many bytes: some 256 KiB. With less, bulk costs up to a half more CPU; more makes the
-  /// others on the lane wait. Few large reads are cheaper than many small ones (ARCHITECTURE.md, decisions).
+  /// Reads per turn for a ring of `capacity` bytes: about 256 KiB in all. With less, bulk data costs up to half as much
+  /// CPU again; with more, other streams on the lane wait. Few large reads are cheaper than many small ones
+  /// (decision E12).
   public static func budget(capacity: Int) -> Int { max(1, min(4, (256 << 10) / capacity)) }
 
+  /// `capacity` is the most bytes that it keeps, at least 1. Without a sink it reads until that is reached. The pump
+  /// keeps both streams; it does not close them, and sets no delegate.
   public init(from source: any ByteStream, to sink: (any ByteStream)?, capacity: Int, on poller: Poller) {
     from = source
     self.sink = sink
@@ -61,17 +81,18 @@ public final class Pump {
     self.poller = poller
   }
 
-  /// Reads from `source` from now on, which goes on where the one before stopped; also in the middle of a read of that one.
+  /// Reads from `source` from now on, which continues where the previous source stopped. Can be called during a read of
+  /// the previous one.
   public func exchangeSource(for source: any ByteStream) { from = source }
 
-  /// Another capacity holds for the next ring; one that is in use stays until it is empty.
+  /// Sets the capacity of the next ring; a ring in use stays until it is empty.
   public func resize(to capacity: Int) { nextCapacity = capacity }
 
   // MARK: - Turns
 
-  /// Reads and writes until both would block, the source has nothing more at hand, or the budget is spent; then says
-  /// through the streams' `readerWaits` and `writerWaits` what comes next. For when the source has bytes.
-  /// While `mayWrite` is false it only keeps what comes.
+  /// Reads and writes until both would block, the source has no more bytes, or the budget is spent. Then sets the
+  /// streams' `readerWaits` and `writerWaits` for what comes next. Call it when the source has bytes. While `mayWrite`
+  /// is false it only reads and keeps bytes.
   public func turn(mayWrite: Bool = true) throws(Fault) -> Outcome {
     // A turn that the source woke does not try a blocked sink again.
     var canWrite = mayWrite && sink != nil && !sinkIsBlocked
@@ -85,7 +106,7 @@ public final class Pump {
       }
       guard reads > 0 else {
         source.readerWaits = .readable
-        if source.holdsBytes { poller.again(source) }
+        if source.hasBufferedInput { poller.again(source) }
         break
       }
       reads -= 1
@@ -93,8 +114,8 @@ public final class Pump {
       switch try read() {
       case .moved(let count):
         if canWrite { canWrite = try write(limit: .max) }
-        // A short read has emptied the source, unless bytes hide inside; looking once more would cost a call.
-        if count > 0 && count < room && !source.holdsBytes {
+        // A short read has emptied the source, unless the stream holds bytes; another read would cost a call.
+        if count > 0 && count < room && !source.hasBufferedInput {
           source.readerWaits = wantsMore(canWrite) ? .readable : []
           sourceIsDry = true
           break reading
@@ -108,25 +129,25 @@ public final class Pump {
         sourceEnded = true
       }
     }
-    return settle()
+    return outcome()
   }
 
-  /// Writes at most `limit` of the kept bytes, then reads on if that made room. For when the sink has space; whoever
-  /// serves its writers takes `writerWaits` back when none is left.
+  /// Writes at most `limit` of the kept bytes, then reads on if that made room. Call it when the sink has space. The
+  /// code that serves the sink's writers clears `writerWaits` when none is left.
   public func drain(limit: Int = .max) throws(Fault) -> Outcome {
     sinkIsBlocked = false
-    guard sink != nil else { return settle() }
+    guard sink != nil else { return outcome() }
     let tookAll = count == 0 ? true : try write(limit: limit)
-    // After making room it reads first and waits second: a hang-up is told once only.
+    // After making room, read first and wait second: a hang-up is reported only once.
     if !sourceEnded && source.readerWaits.isEmpty && wantsMore(tookAll) {
-      return try turn(mayWrite: tookAll && limit == .max)  // more than `limit` would be others' turn
+      return try turn(mayWrite: tookAll && limit == .max)  // bytes beyond `limit` wait for the other writers' turns
     }
-    return settle()
+    return outcome()
   }
 
-  /// Reads what the source has at hand and forgets it; what is kept from before stays. For a source whose bytes nobody wants
-  /// and whose end matters. Costs a warm ring for the turn.
-  public func skim() throws(Fault) {
+  /// Reads and discards what the source has; bytes kept before stay. For a source whose bytes nobody wants, but whose
+  /// end matters. Needs a warm ring for the turn.
+  public func readAndDiscard() throws(Fault) {
     guard !sourceEnded else { return }
     let ring: RingBuffer
     do { ring = try poller.rings.borrow(capacity: nextCapacity) } catch { throw Fault(side: .ourselves, cause: error) }
@@ -135,8 +156,8 @@ public final class Pump {
       switch try read(into: ring) {
       case .moved(let count):
         ring.clear()
-        skimmed &+= UInt64(count)
-        guard count == 0 || count == ring.capacity || source.holdsBytes else {
+        readAndDiscarded &+= UInt64(count)
+        guard count == 0 || count == ring.capacity || source.hasBufferedInput else {
           source.readerWaits = .readable
           return
         }
@@ -150,32 +171,32 @@ public final class Pump {
       }
     }
     source.readerWaits = .readable
-    if source.holdsBytes { poller.again(source) }
+    if source.hasBufferedInput { poller.again(source) }
   }
 
-  /// No more will come: the source broke. What it said before is still written.
+  /// The source broke, so no more will come. Bytes read before are still written.
   public func endSource() {
     source.readerWaits = []
     sourceEnded = true
   }
 
-  /// Forgets the kept bytes and says how many there were.
+  /// Drops the kept bytes and returns their number.
   public func discard() -> Int {
     let dropped = count
     discarded &+= UInt64(dropped)
     ring?.clear()
-    sinkIsBlocked = false  // nobody waits for it any more, so the next byte has to find out anew
-    _ = settle()
+    sinkIsBlocked = false  // nothing waits for the sink any more, so the next byte must try it
+    _ = outcome()
     return dropped
   }
 
-  /// Behind a blocked sink only while the ring is under half full, or each freed 4 KiB would cost a read.
+  /// With a blocked sink, reads only while the ring is at most half full; otherwise each freed 4 KiB would cost a read.
   private func wantsMore(_ canWrite: Bool) -> Bool {
     guard let ring, !ring.isEmpty else { return true }
     return canWrite || sink == nil ? ring.room >= source.largestUnit : ring.count <= ring.capacity / 2
   }
 
-  private func settle() -> Outcome {
+  private func outcome() -> Outcome {
     guard let ring else { return sourceEnded ? .finished : .idle }
     guard ring.isEmpty else { return .keeps }
     poller.rings.giveBack(ring)
@@ -204,14 +225,15 @@ public final class Pump {
     }
   }
 
-  /// Whether the sink took everything it was offered and may be offered more.
+  /// Returns whether the sink took all kept bytes, so that it may be offered more.
   private func write(limit: Int) throws(Fault) -> Bool {
     guard let ring, let sink else { return false }
     var left = limit
     do {
       while !ring.isEmpty && left > 0 {
         let transfer = try ring.drain(limit: left) {
-          // Told from a fault of the ring: the sink may be others', too.
+          // A fault of the sink is reported apart from a fault of the ring: other sessions may share the sink, but the
+          // ring is this pump's alone.
           do { return try sink.write($0) } catch { throw Fault(side: .sink, cause: error) }
         }
         switch transfer {

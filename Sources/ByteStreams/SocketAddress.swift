@@ -1,21 +1,28 @@
-// Where a socket is or leads to: an IPv4 or IPv6 address and a port, as a value. Listeners, connectors, allow lists and
-// logs use it. Knows no names; looking one up can block and is a connector's work.
+// An IPv4 or IPv6 address and a port, as a value. Listeners, connectors, allow lists and logs use it. It resolves no
+// names: a look-up can block and is a connector's work.
 
 import Glibc
 
+/// An IPv4 or IPv6 address with a port. Resolves no names.
 public struct SocketAddress: Hashable, Sendable {
+  /// The version of the protocol.
   public enum Family: Hashable, Sendable {
-    case ipv4, ipv6
+    /// AF_INET
+    case ipv4
+    /// AF_INET6
+    case ipv6
 
     /// AF_INET or AF_INET6.
-    public var domain: Int32 { self == .ipv4 ? AF_INET : AF_INET6 }
+    package var domain: Int32 { self == .ipv4 ? AF_INET : AF_INET6 }
   }
 
+  /// The version of the protocol.
   public let family: Family
+  /// 0 if a listening socket gets any free port.
   public let port: UInt16
-  /// The interface of a link-local IPv6 address, as if_nametoindex(3) numbers them; 0 for none.
-  public let scope: UInt32
-  // The address read as a big-endian number: IPv6 in both, IPv4 in the low 32 bits.
+  /// The interface of a link-local IPv6 address, as numbered by if_nametoindex(3); 0 for none.
+  package let scope: UInt32
+  // The address as a big-endian number: IPv6 in both, IPv4 in the low 32 bits.
   private let high: UInt64
   private let low: UInt64
 
@@ -28,14 +35,14 @@ public struct SocketAddress: Hashable, Sendable {
   }
 
   /// All addresses of this machine: 0.0.0.0 or ::.
-  public static func any(_ family: Family, port: UInt16) -> SocketAddress {
+  package static func any(_ family: Family, port: UInt16) -> SocketAddress {
     SocketAddress(family: family, high: 0, low: 0, scope: 0, port: port)
   }
 
-  /// Reads an address in digits, IPv6 without brackets: "127.0.0.1", "::1", "fe80::1%eth0". Nil when it is not one, and so
-  /// perhaps a name.
+  /// Parses an address in digits, IPv6 without brackets: "127.0.0.1", "::1", "fe80::1%eth0". Nil for anything else,
+  /// which may be a name.
   public init?(numeric host: String, port: UInt16) {
-    guard !host.utf8.contains(0) else { return nil }  // C would not see what stands behind it
+    guard !host.utf8.contains(0) else { return nil }  // C would ignore what follows
     var v4 = in_addr()
     if inet_pton(AF_INET, host, &v4) == 1 {
       self.init(
@@ -61,14 +68,14 @@ public struct SocketAddress: Hashable, Sendable {
       family: .ipv6, high: UInt64(bigEndian: high), low: UInt64(bigEndian: low), scope: scope, port: port)
   }
 
-  /// Of four bytes in network order.
-  public init(ipv4 bytes: some Collection<UInt8>, port: UInt16) {
+  /// From four bytes in network order.
+  package init(ipv4 bytes: some Collection<UInt8>, port: UInt16) {
     precondition(bytes.count == 4)
     self.init(family: .ipv4, high: 0, low: Self.number(bytes), scope: 0, port: port)
   }
 
-  /// Of sixteen bytes in network order.
-  public init(ipv6 bytes: some Collection<UInt8>, port: UInt16) {
+  /// From sixteen bytes in network order.
+  package init(ipv6 bytes: some Collection<UInt8>, port: UInt16) {
     precondition(bytes.count == 16)
     self.init(
       family: .ipv6, high: Self.number(bytes.prefix(8)), low: Self.number(bytes.dropFirst(8)), scope: 0, port: port)
@@ -76,15 +83,16 @@ public struct SocketAddress: Hashable, Sendable {
 
   private static func number(_ bytes: some Collection<UInt8>) -> UInt64 { bytes.reduce(0) { $0 << 8 | UInt64($1) } }
 
-  /// What one customer of a network has, without a port: an IPv4 address, or the /64 of an IPv6 one, in which he may choose any.
-  public var household: SocketAddress {
+  /// The addresses of one customer of a network, without a port: an IPv4 address, or the /64 of an IPv6 address, in
+  /// which a customer can choose any.
+  package var rateLimitKey: SocketAddress {
     let own = unmapped
     return own.family == .ipv4
       ? own.with(port: 0) : SocketAddress(family: .ipv6, high: own.high, low: 0, scope: own.scope, port: 0)
   }
 
-  /// What accept(2), getsockname(2) or getaddrinfo(3) filled in. Nil when it is neither IPv4 nor IPv6.
-  public init?(_ address: UnsafePointer<sockaddr>, length: socklen_t) {
+  /// An address from accept(2), getsockname(2) or getaddrinfo(3). Nil if it is neither IPv4 nor IPv6.
+  package init?(_ address: UnsafePointer<sockaddr>, length: socklen_t) {
     let bytes = UnsafeRawBufferPointer(start: address, count: Int(length))
     guard bytes.count >= MemoryLayout<sa_family_t>.size else { return nil }
     switch Int32(bytes.loadUnaligned(as: sa_family_t.self)) {
@@ -102,29 +110,30 @@ public struct SocketAddress: Hashable, Sendable {
   }
 
   /// The same address with another port.
-  public func with(port: UInt16) -> SocketAddress {
+  package func with(port: UInt16) -> SocketAddress {
     SocketAddress(family: family, high: high, low: low, scope: scope, port: port)
   }
 
-  /// ::ffff:192.0.2.1, which a socket for both families says of an IPv4 peer, as the IPv4 address that it is.
-  public var unmapped: SocketAddress {
+  /// The IPv4 address for ::ffff:192.0.2.1, the form in which a socket for both families reports an IPv4 peer. Other
+  /// addresses are returned unchanged.
+  package var unmapped: SocketAddress {
     guard family == .ipv6, high == 0, low >> 32 == 0xFFFF else { return self }
     return SocketAddress(family: .ipv4, high: 0, low: low & 0xFFFF_FFFF, scope: 0, port: port)
   }
 
   /// 0.0.0.0 or ::, which mean all addresses of this machine.
-  public var isAny: Bool { high == 0 && low == 0 }
+  package var isAny: Bool { high == 0 && low == 0 }
 
   /// 127.0.0.0/8 or ::1.
-  public var isLoopback: Bool {
+  package var isLoopback: Bool {
     let address = unmapped
     return address.family == .ipv4 ? address.low >> 24 == 127 : address.high == 0 && address.low == 1
   }
 
-  /// Whether the first `bits` bits are the same. Addresses of two families share none.
+  /// Whether the first `bits` bits are the same. Addresses of different families share none.
   func shares(_ bits: Int, with other: SocketAddress) -> Bool {
     guard family == other.family else { return false }
-    // IPv4 stands in the low 32 bits.
+    // IPv4 is in the low 32 bits.
     let before = family == .ipv4 ? 96 : 0
     let kept = { (number: UInt64, bits: Int) in bits <= 0 ? 0 : bits >= 64 ? number : number >> UInt64(64 - bits) }
     return kept(high, before + bits) == kept(other.high, before + bits)
@@ -141,7 +150,7 @@ public struct SocketAddress: Hashable, Sendable {
 
   // MARK: - For system calls
 
-  /// Lends the address as bind(2) and connect(2) want it; `body` must not keep the pointer.
+  /// Hands `body` the address in the form of bind(2) and connect(2); `body` must not keep the pointer.
   public func withSockaddr<Result>(_ body: (UnsafePointer<sockaddr>, socklen_t) throws -> Result) rethrows -> Result {
     switch family {
     case .ipv4:
@@ -173,26 +182,27 @@ public struct SocketAddress: Hashable, Sendable {
     }
   }
 
-  /// Who is at the other end of a connected socket. Nil when it is of another family; ENOTCONN when it has gone.
-  public static func peer(of descriptor: Int32) throws(SystemError) -> SocketAddress? {
+  /// The address at the other end of a connected socket. Nil for another family; ENOTCONN if the peer is gone.
+  package static func peer(of descriptor: Int32) throws(SystemError) -> SocketAddress? {
     try asked("getpeername") { getpeername(descriptor, $0, $1) }
   }
 
-  /// Where a socket is bound; after port 0 the port it got.
-  public static func local(of descriptor: Int32) throws(SystemError) -> SocketAddress? {
+  /// The address that a socket is bound to; after a bind to port 0, with the port it got.
+  package static func local(of descriptor: Int32) throws(SystemError) -> SocketAddress? {
     try asked("getsockname") { getsockname(descriptor, $0, $1) }
   }
 
-  /// Whether a socket that was connected to `port` talks to itself: nobody listened, and the kernel chose for it that very
-  /// port (RFC 9293 section 3.5, simultaneous open). The address that was dialled does not tell: 0.0.0.0 leads to 127.0.0.1.
-  public static func isOwnPeer(_ descriptor: Int32, dialled port: UInt16) -> Bool {
-    // Mostly this is all that is asked.
+  /// Whether a socket that was connected to `port` is connected to itself: nothing listened, and the kernel gave the
+  /// socket that same port (RFC 9293 section 3.5, simultaneous open). The dialled address does not show this: 0.0.0.0
+  /// leads to 127.0.0.1.
+  package static func isOwnPeer(_ descriptor: Int32, dialled port: UInt16) -> Bool {
+    // The local port alone decides in most cases.
     guard let local = try? local(of: descriptor), local.port == port else { return false }
     return (try? peer(of: descriptor)) == local
   }
 
-  /// What `call` fills in, for calls of accept(2)'s kind. Throws when it answers less than zero.
-  public static func asked(
+  /// The address that `call` fills in, for calls like accept(2). Throws if it returns less than zero.
+  package static func asked(
     _ name: String, _ call: (UnsafeMutablePointer<sockaddr>, UnsafeMutablePointer<socklen_t>) -> Int32
   ) throws(SystemError) -> SocketAddress? {
     var storage = sockaddr_storage()

@@ -1,25 +1,31 @@
-// What is known of the device at the other end of a stream, beside its bytes. Some of it is there when the stream opens, some comes a
-// little later, when the device has been asked.
+// What is known about the device at the other end of a stream, besides its bytes. Some facts are known when the stream
+// opens; others come a little later, when the device has answered.
 
-/// Texts are the device's own: they may hold anything, but no more than `mostText` characters.
+/// What a device reports about itself. Each fact is nil until it is known. Texts come from the device: they may hold
+/// anything, but no more than 128 characters.
 public struct DeviceFacts: Hashable, Sendable {
-  /// What it calls itself.
+  /// The device's name for itself.
   public var name: String?
+  /// Its manufacturer.
   public var manufacturer: String?
+  /// Its model.
   public var model: String?
+  /// Its serial number.
   public var serialNumber: String?
+  /// The version of its firmware.
   public var firmware: String?
-  /// Of a radio link, in dBm: when it came up, or when it was asked for last.
+  /// Signal strength of a radio link in dBm, at the last query.
   public var signalStrength: Int?
-  /// The most bytes of one message of the link, where there is such a thing.
+  /// The longest message of the link in bytes, if the link has messages.
   public var mtu: Int?
-  /// Messages of the device's that nobody took in time and the kernel has thrown away.
+  /// Messages of the device that nobody read in time, so that the kernel dropped them.
   public var lostMessages: Int?
 
+  /// No fact is known.
   public init() {}
 
-  /// What `more` tells counts, the rest stays.
-  public mutating func add(_ more: DeviceFacts) {
+  /// Facts in `more` replace ours, the rest stays.
+  package mutating func add(_ more: DeviceFacts) {
     name = more.name ?? name
     manufacturer = more.manufacturer ?? manufacturer
     model = more.model ?? model
@@ -30,12 +36,13 @@ public struct DeviceFacts: Hashable, Sendable {
     lostMessages = more.lostMessages ?? lostMessages
   }
 
+  /// No fact is known.
   public var isEmpty: Bool { self == DeviceFacts() }
 
-  public static let mostText = 128
+  package static let mostText = 128
 
-  /// A text of a device's as it is kept: without the zeros and blanks that fill it up, and cut. Nil when nothing is left.
-  public static func text(_ bytes: some Sequence<UInt8>) -> String? {
+  /// A text of the device as it is kept: without the zeros and spaces that pad it, and cut. Nil if nothing is left.
+  package static func text(_ bytes: some Sequence<UInt8>) -> String? {
     let whole = String(decoding: Array(bytes.prefix { $0 != 0 }.prefix(4 * mostText)), as: UTF8.self)
     let begin = whole.unicodeScalars.drop { $0 == " " }
     var kept = String.UnicodeScalarView(begin.prefix(mostText))
@@ -44,23 +51,27 @@ public struct DeviceFacts: Hashable, Sendable {
   }
 }
 
-/// Lives on the lane of its stream.
+/// The facts about the device of a stream: `stream.metadata`. Lives on the lane of its stream.
 public final class StreamMetadata {
+  /// What is known now.
   public private(set) var facts: DeviceFacts
-  /// Called when more is known, in a turn of the stream's. One listener: who opened the stream.
+  /// Called when the facts have changed, in a turn of the stream. One listener: the code that opened the stream.
   public var changed: (() -> Void)?
-  /// Asks for what changes by itself, such as the strength of a signal, and calls back soon, once, whether there is an answer or not.
-  /// Nil where nothing does.
+  /// Queries facts that change, such as the signal strength, and calls `done` soon, once, with or without an answer.
+  /// Nil if no fact changes.
   public var refresh: ((_ done: @escaping () -> Void) -> Void)?
 
+  /// Facts that are known at the opening.
   public init(_ facts: DeviceFacts = DeviceFacts()) { self.facts = facts }
 
+  /// Changes the facts, and calls `changed` if they differ from before. For the stream or connector that finds them
+  /// out.
   public func update(_ change: (inout DeviceFacts) -> Void) {
     let before = facts
     change(&facts)
     if facts != before { changed?() }
   }
 
-  /// The same for what changes all the time: nobody is told.
+  /// The same for facts that change all the time: does not call `changed`.
   public func note(_ change: (inout DeviceFacts) -> Void) { change(&facts) }
 }

@@ -1,27 +1,29 @@
-// A lane's deadlines, behind one timerfd in its epoll set. Tests turn the clock by hand instead.
+// A lane's deadlines, behind one timerfd in its epoll set. Tests advance a clock of their own.
 
 import CLinux
 import Glibc
 
-/// Where a lane's time comes from. `.monotonic` is CLOCK_MONOTONIC of clock_gettime(2).
+/// The source of a lane's time. `.monotonic` is CLOCK_MONOTONIC of clock_gettime(2).
 public struct LaneClock {
   /// Nanoseconds since some fixed moment; never goes back.
   public let now: () -> UInt64
+  /// A clock that shows `now()`, for tests.
   public init(now: @escaping () -> UInt64) { self.now = now }
 
+  /// CLOCK_MONOTONIC.
   public static var monotonic: LaneClock { LaneClock(now: monotonicNanoseconds) }
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC: the clock of all lanes, comparable between them.
-public func monotonicNanoseconds() -> UInt64 {
+package func monotonicNanoseconds() -> UInt64 {
   var time = timespec()
   clock_gettime(CLOCK_MONOTONIC, &time)
   return UInt64(time.tv_sec) &* 1_000_000_000 &+ UInt64(time.tv_nsec)
 }
 
 extension Duration {
-  /// Whole nanoseconds; negative counts as none, and what does not fit as the most that does.
-  public var nanoseconds: UInt64 {
+  /// Whole nanoseconds: 0 for a negative duration, the maximum for one that does not fit.
+  package var nanoseconds: UInt64 {
     let (seconds, attoseconds) = components
     guard seconds >= 0, attoseconds >= 0 else { return 0 }
     let (product, overflow) = UInt64(seconds).multipliedReportingOverflow(by: 1_000_000_000)
@@ -29,8 +31,10 @@ extension Duration {
   }
 }
 
+/// The deadlines of a lane. Lives on the lane; every call is made there. Times come from CLOCK_MONOTONIC, behind one
+/// timerfd(2).
 public final class Timers: PollHandler {
-  /// Names a deadline that was set; of no further use once it has fired or was cancelled.
+  /// Identifies a deadline; of no use once it has fired or was cancelled.
   public struct Token: Hashable, Sendable {
     fileprivate let number: UInt64
   }
@@ -39,13 +43,14 @@ public final class Timers: PollHandler {
     let time: UInt64
     let token: Token
 
-    /// Who was set first fires first among those for the same moment.
+    /// Of deadlines for the same moment, the one that was set first fires first.
     static func < (one: Deadline, other: Deadline) -> Bool {
       (one.time, one.token.number) < (other.time, other.token.number)
     }
   }
 
-  // A binary heap, earliest first. Cancelled deadlines stay in it until they come up: `actions` is the truth.
+  // A binary heap, earliest first. Cancelled deadlines stay in it until they come up: only those in `actions` are
+  // valid.
   private var heap: [Deadline] = []
   private var actions: [Token: () -> Void] = [:]
   private var lastNumber: UInt64 = 0
@@ -53,7 +58,7 @@ public final class Timers: PollHandler {
   private let timer: Descriptor
   private let clock: LaneClock
 
-  public init(clock: LaneClock) throws(SystemError) {
+  package init(clock: LaneClock) throws(SystemError) {
     let raw = timerfd_create(CLOCK_MONOTONIC, Int32(TFD_NONBLOCK | TFD_CLOEXEC))
     guard raw >= 0 else { throw SystemError("timerfd_create") }
     timer = Descriptor(owning: raw)
@@ -62,13 +67,14 @@ public final class Timers: PollHandler {
 
   var descriptor: Int32 { timer.raw }
 
-  /// Nanoseconds on the lane's clock.
+  /// Nanoseconds of CLOCK_MONOTONIC.
   public var now: UInt64 { clock.now() }
 
-  /// The earliest moment at which something can be due, for tests that turn the clock from one to the next.
+  /// The earliest moment at which something can be due, for tests that advance the clock from one to the next.
   var nextMoment: UInt64? { heap.first?.time }
 
-  /// Calls `action` on the lane once `delay` has passed.
+  /// Calls `action` on the lane once `delay` has passed, never earlier and never before `after` returns. Keeps `action`
+  /// until then, or until `cancel`. A negative delay counts as zero.
   @discardableResult
   public func after(_ delay: Duration, _ action: @escaping () -> Void) -> Token {
     let (time, overflow) = now.addingReportingOverflow(delay.nanoseconds)
@@ -80,10 +86,17 @@ public final class Timers: PollHandler {
     return token
   }
 
-  /// Takes the deadline back. Nothing happens if it has fired.
+  /// Calls `action` on the lane at `time`, in nanoseconds on the lane's clock; soon if that is over.
+  @discardableResult
+  package func at(_ time: UInt64, _ action: @escaping () -> Void) -> Token {
+    let now = now
+    return after(.nanoseconds(Int64(clamping: time > now ? time &- now : 0)), action)
+  }
+
+  /// Cancels the deadline. Does nothing if it has fired.
   public func cancel(_ token: Token?) {
     guard let token, actions.removeValue(forKey: token) != nil else { return }
-    // Mostly cancelled deadlines: sweep them out, or a busy lane would carry them for their whole time.
+    // Most of the heap is cancelled: remove those, or a busy lane would carry each until its time comes.
     if heap.count > 64, heap.count > 4 * actions.count {
       let left = heap.filter { actions[$0.token] != nil }
       heap.removeAll(keepingCapacity: true)
@@ -96,10 +109,10 @@ public final class Timers: PollHandler {
     actions = [:]
   }
 
-  /// Runs what is due. The poller calls it through the timerfd, tests after they have turned the clock.
-  public func fireDue() {
+  /// Runs what is due. The poller calls it through the timerfd, tests after they have advanced the clock.
+  package func fireDue() {
     let now = now
-    // What an action sets for at once waits for the next round, or it could keep the lane for good.
+    // Deadlines that an action sets for now wait for the next round, or the action could occupy the lane for ever.
     let last = lastNumber
     while let first = heap.first,
       actions[first.token] == nil || (first.time <= now && first.token.number <= last)
@@ -110,6 +123,7 @@ public final class Timers: PollHandler {
     setAlarm()
   }
 
+  /// Called by the poller.
   public func ready(_ events: PollEvents) {
     var expirations: UInt64 = 0
     _ = read(timer.raw, &expirations, 8)
@@ -118,7 +132,7 @@ public final class Timers: PollHandler {
   }
 
   private func setAlarm() {
-    guard let next = heap.first?.time else { return }  // an alarm for nothing fires once and finds nothing
+    guard let next = heap.first?.time else { return }  // an alarm that is still set fires once and finds nothing
     guard alarm == 0 || next < alarm else { return }
     alarm = next
     var setting = itimerspec()

@@ -1,17 +1,17 @@
-// Where a unix socket is: a file, or a name of Linux's abstract namespace (unix(7)).
+// The address of a unix socket: a file, or a name in Linux's abstract namespace (unix(7)).
 
 import Glibc
 
-public enum UnixAddress: Hashable, Sendable {
+package enum UnixAddress: Hashable, Sendable {
   case path(String)
-  /// Without its leading NUL. It needs no writable folder, and goes with its socket.
+  /// Without its leading NUL. It needs no writable folder, and disappears with its socket.
   case abstract(String)
 
-  /// Bytes that a path may have: sun_path but for the NUL at its end.
-  public static let mostBytes = 107
+  /// The longest path in bytes: sun_path without the NUL at its end.
+  package static let mostBytes = 107
 
-  /// Lends the address as bind(2) and connect(2) want it; ENAMETOOLONG for one that does not fit.
-  public func withSockaddr<Result>(
+  /// Hands `body` the address in the form of bind(2) and connect(2); throws ENAMETOOLONG if it does not fit.
+  package func withSockaddr<Result>(
     _ body: (UnsafePointer<sockaddr>, socklen_t) -> Result
   ) throws(SystemError) -> Result {
     var address = sockaddr_un()
@@ -29,8 +29,8 @@ public enum UnixAddress: Hashable, Sendable {
     }
   }
 
-  /// Where a socket is bound. Nil when it is no unix socket, or not bound.
-  public init?(localOf descriptor: Int32) {
+  /// The address that a socket is bound to. Nil if it is not a unix socket, or not bound.
+  package init?(localOf descriptor: Int32) {
     var address = sockaddr_un()
     var length = socklen_t(MemoryLayout<sockaddr_un>.size)
     let answer = withUnsafeMutablePointer(to: &address) {
@@ -47,7 +47,7 @@ public enum UnixAddress: Hashable, Sendable {
 }
 
 extension UnixAddress: CustomStringConvertible {
-  public var description: String {
+  package var description: String {
     switch self {
     case .path(let path): path
     case .abstract(let name): "@\(name)"

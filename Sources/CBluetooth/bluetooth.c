@@ -17,7 +17,7 @@
 
 enum { FLAGS = SOCK_NONBLOCK | SOCK_CLOEXEC };
 
-// The kernel has the last byte first. libbluetooth's str2ba does the same; nothing of the library is linked.
+// The kernel stores the last byte first. libbluetooth's str2ba does the same, but we do not link that library.
 static bdaddr_t reversed(const uint8_t *address) {
   bdaddr_t turned;
   for (int i = 0; i < 6; i++) turned.b[i] = address[5 - i];
@@ -28,30 +28,30 @@ int bluetooth_rfcomm_socket(void) { return socket(AF_BLUETOOTH, SOCK_STREAM | FL
 
 int bluetooth_l2cap_socket(void) { return socket(AF_BLUETOOTH, SOCK_SEQPACKET | FLAGS, BTPROTO_L2CAP); }
 
-static struct sockaddr_rc rfcomm_place(const uint8_t *address, uint8_t channel) {
+static struct sockaddr_rc rfcomm_address(const uint8_t *address, uint8_t channel) {
   return (struct sockaddr_rc){.rc_family = AF_BLUETOOTH, .rc_bdaddr = reversed(address), .rc_channel = channel};
 }
 
-static struct sockaddr_l2 l2cap_place(const uint8_t *address, uint16_t psm) {
+static struct sockaddr_l2 l2cap_address(const uint8_t *address, uint16_t psm) {
   return (struct sockaddr_l2){.l2_family = AF_BLUETOOTH, .l2_psm = htobs(psm), .l2_bdaddr = reversed(address)};
 }
 
 int bluetooth_rfcomm_bind(int fd, const uint8_t *address) {
-  struct sockaddr_rc place = rfcomm_place(address, 0);
-  return bind(fd, (struct sockaddr *)&place, sizeof place);
+  struct sockaddr_rc socket_address = rfcomm_address(address, 0);
+  return bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address);
 }
 
 int bluetooth_l2cap_bind(int fd, const uint8_t *address) {
-  struct sockaddr_l2 place = l2cap_place(address, 0);
-  return bind(fd, (struct sockaddr *)&place, sizeof place);
+  struct sockaddr_l2 socket_address = l2cap_address(address, 0);
+  return bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address);
 }
 
 int bluetooth_psm_is_taken(const uint8_t *adapter, uint16_t psm) {
   static const uint8_t any[6];
   int fd = bluetooth_l2cap_socket();
   if (fd < 0) return -1;
-  struct sockaddr_l2 place = l2cap_place(adapter ? adapter : any, psm);
-  int answer = bind(fd, (struct sockaddr *)&place, sizeof place);
+  struct sockaddr_l2 socket_address = l2cap_address(adapter ? adapter : any, psm);
+  int answer = bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address);
   int number = errno;
   close(fd);
   if (answer == 0) return 0;
@@ -60,39 +60,39 @@ int bluetooth_psm_is_taken(const uint8_t *adapter, uint16_t psm) {
 }
 
 int bluetooth_rfcomm_connect(int fd, const uint8_t *address, uint8_t channel) {
-  struct sockaddr_rc place = rfcomm_place(address, channel);
-  return connect(fd, (struct sockaddr *)&place, sizeof place);
+  struct sockaddr_rc socket_address = rfcomm_address(address, channel);
+  return connect(fd, (struct sockaddr *)&socket_address, sizeof socket_address);
 }
 
 int bluetooth_l2cap_connect(int fd, const uint8_t *address, uint16_t psm) {
-  struct sockaddr_l2 place = l2cap_place(address, psm);
-  return connect(fd, (struct sockaddr *)&place, sizeof place);
+  struct sockaddr_l2 socket_address = l2cap_address(address, psm);
+  return connect(fd, (struct sockaddr *)&socket_address, sizeof socket_address);
 }
 
 int bluetooth_rfcomm_listen(int fd, const uint8_t *address, uint8_t channel, int queue) {
   static const uint8_t any[6];
-  struct sockaddr_rc place = rfcomm_place(address ? address : any, channel);
-  return bind(fd, (struct sockaddr *)&place, sizeof place) < 0 ? -1 : listen(fd, queue);
+  struct sockaddr_rc socket_address = rfcomm_address(address ? address : any, channel);
+  return bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address) < 0 ? -1 : listen(fd, queue);
 }
 
 int bluetooth_rfcomm_channel(int fd) {
-  struct sockaddr_rc place = {0};
-  socklen_t size = sizeof place;
-  return getsockname(fd, (struct sockaddr *)&place, &size) < 0 ? -1 : place.rc_channel;
+  struct sockaddr_rc socket_address = {0};
+  socklen_t size = sizeof socket_address;
+  return getsockname(fd, (struct sockaddr *)&socket_address, &size) < 0 ? -1 : socket_address.rc_channel;
 }
 
 int bluetooth_rfcomm_peer(int fd, uint8_t *address) {
-  struct sockaddr_rc place = {0};
-  socklen_t size = sizeof place;
-  if (getpeername(fd, (struct sockaddr *)&place, &size) < 0) return -1;
-  for (int i = 0; i < 6; i++) address[i] = place.rc_bdaddr.b[5 - i];
+  struct sockaddr_rc socket_address = {0};
+  socklen_t size = sizeof socket_address;
+  if (getpeername(fd, (struct sockaddr *)&socket_address, &size) < 0) return -1;
+  for (int i = 0; i < 6; i++) address[i] = socket_address.rc_bdaddr.b[5 - i];
   return 0;
 }
 
 int bluetooth_l2cap_listen(int fd, uint16_t psm, int queue) {
   static const uint8_t any[6];
-  struct sockaddr_l2 place = l2cap_place(any, psm);
-  return bind(fd, (struct sockaddr *)&place, sizeof place) < 0 ? -1 : listen(fd, queue);
+  struct sockaddr_l2 socket_address = l2cap_address(any, psm);
+  return bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address) < 0 ? -1 : listen(fd, queue);
 }
 
 int bluetooth_l2cap_send_mtu(int fd) {
@@ -110,19 +110,19 @@ int bluetooth_set_security(int fd, uint8_t level) {
 
 enum { ATT_CHANNEL = 4 };  // L2CAP's fixed channel for ATT
 
-static struct sockaddr_l2 le_place(const uint8_t *address, uint8_t type, uint16_t psm) {
-  struct sockaddr_l2 place = l2cap_place(address, psm);
-  place.l2_bdaddr_type = type;
-  place.l2_cid = psm ? 0 : htobs(ATT_CHANNEL);
-  return place;
+static struct sockaddr_l2 le_address(const uint8_t *address, uint8_t type, uint16_t psm) {
+  struct sockaddr_l2 socket_address = l2cap_address(address, psm);
+  socket_address.l2_bdaddr_type = type;
+  socket_address.l2_cid = psm ? 0 : htobs(ATT_CHANNEL);
+  return socket_address;
 }
 
 int bluetooth_le_socket(const uint8_t *adapter, uint16_t psm) {
   int fd = socket(AF_BLUETOOTH, (psm ? SOCK_STREAM : SOCK_SEQPACKET) | FLAGS, BTPROTO_L2CAP);
   if (fd < 0) return -1;
-  struct sockaddr_l2 place = le_place(adapter, BDADDR_LE_PUBLIC, psm);
-  place.l2_psm = 0;  // ours is the kernel's business
-  if (bind(fd, (struct sockaddr *)&place, sizeof place) == 0) return fd;
+  struct sockaddr_l2 socket_address = le_address(adapter, BDADDR_LE_PUBLIC, psm);
+  socket_address.l2_psm = 0;  // the kernel chooses our own
+  if (bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address) == 0) return fd;
   int number = errno;
   close(fd);
   errno = number;
@@ -130,8 +130,8 @@ int bluetooth_le_socket(const uint8_t *adapter, uint16_t psm) {
 }
 
 int bluetooth_le_connect(int fd, const uint8_t *address, int is_random, uint16_t psm) {
-  struct sockaddr_l2 place = le_place(address, is_random ? BDADDR_LE_RANDOM : BDADDR_LE_PUBLIC, psm);
-  return connect(fd, (struct sockaddr *)&place, sizeof place);
+  struct sockaddr_l2 socket_address = le_address(address, is_random ? BDADDR_LE_RANDOM : BDADDR_LE_PUBLIC, psm);
+  return connect(fd, (struct sockaddr *)&socket_address, sizeof socket_address);
 }
 
 int bluetooth_set_receive_mtu(int fd, uint16_t mtu) {
@@ -155,7 +155,7 @@ int bluetooth_unsent(int fd) {
   int room = 0, size = 0;
   socklen_t length = sizeof size;
   if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, &length) < 0 || ioctl(fd, TIOCOUTQ, &room) < 0) return 0;
-  return room < size ? size - room : 0;  // Bluetooth's sockets answer with the room that is left
+  return room < size ? size - room : 0;  // Bluetooth sockets return the free room
 }
 
 int bluetooth_drops(int fd) {
@@ -195,18 +195,19 @@ long bluetooth_send_values(int fd, const uint8_t *head, const void *bytes, size_
 int bluetooth_management_socket(void) {
   int fd = socket(AF_BLUETOOTH, SOCK_RAW | FLAGS, BTPROTO_HCI);
   if (fd < 0) return -1;
-  struct sockaddr_hci place = {
+  struct sockaddr_hci socket_address = {
       .hci_family = AF_BLUETOOTH, .hci_dev = HCI_DEV_NONE, .hci_channel = HCI_CHANNEL_CONTROL};
-  bluetooth_hear_scans(fd, 0);
-  if (bind(fd, (struct sockaddr *)&place, sizeof place) == 0) return fd;
+  bluetooth_receive_scan_events(fd, 0);
+  if (bind(fd, (struct sockaddr *)&socket_address, sizeof socket_address) == 0) return fd;
   int number = errno;
   close(fd);
   errno = number;
   return -1;
 }
 
-void bluetooth_hear_scans(int fd, int hears) {
-  // Messages begin with the event's code, little-endian, which BPF reads the other way round: Device Found is 0x12, Discovering 0x13.
+void bluetooth_receive_scan_events(int fd, int hears) {
+  // Messages begin with the event's code, little-endian, which BPF reads as big-endian: Device Found is 0x12,
+  // Discovering 0x13.
   static struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x1200, 2, 0),
@@ -215,8 +216,8 @@ void bluetooth_hear_scans(int fd, int hears) {
       BPF_STMT(BPF_RET | BPF_K, 0),
   };
   struct sock_fprog program = {sizeof code / sizeof *code, code};
-  int unused = 0;  // the kernel wants an int, and never looks at it
-  // Where it can't be had, more is heard than is needed.
+  int unused = 0;  // the kernel requires an int, and ignores it
+  // If this fails, the socket gets more events than needed.
   if (hears) setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
   else setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
@@ -234,12 +235,12 @@ static int ask_adapters(int fd, struct bluetooth_adapter *adapters, int most) {
   int count = 0;
   for (int i = 0; i < list->dev_num && count < most; i++) {
     struct hci_dev_info info = {.dev_id = list->dev_req[i].dev_id};
-    if (ioctl(fd, HCIGETDEVINFO, &info) < 0) continue;  // it has just gone
+    if (ioctl(fd, HCIGETDEVINFO, &info) < 0) continue;  // the adapter has just disappeared
     struct bluetooth_adapter *adapter = &adapters[count++];
     adapter->number = info.dev_id;
-    // Not info.flags: those count one that switches itself off in a moment as on.
+    // Not info.flags: there, an adapter that switches itself off in a moment still counts as on.
     adapter->is_on = (list->dev_req[i].dev_opt & 1 << HCI_UP) != 0;
-    for (int place = 0; place < 6; place++) adapter->address[place] = info.bdaddr.b[5 - place];
+    for (int i = 0; i < 6; i++) adapter->address[i] = info.bdaddr.b[5 - i];
   }
   free(list);
   return count;

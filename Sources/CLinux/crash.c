@@ -11,15 +11,15 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-// Everything the handler says was found when it was installed: in a handler only calls are allowed that are safe there
-// (signal-safety(7)), and what the process has in its memory may be the very thing that is broken.
+// Everything that the handler reports is collected when it is installed. A handler may make only async-signal-safe
+// calls (signal-safety(7)), and the process's memory may be the very thing that is broken.
 
 struct module {
-  uintptr_t base, begin, end;  // where it was loaded; its code
+  uintptr_t base, begin, end;  // where it was loaded; where its code is
   char name[32];
 };
 
-// Enough for the libraries of a release; an offset in one beyond them is "of no module".
+// Enough for the libraries of a release. An offset in any further one is reported as "of no module".
 static struct module modules[24];
 static int module_count;
 static char build_id[2 * 32 + 1] = "unknown";
@@ -33,10 +33,10 @@ static void copy_text(char *to, size_t capacity, const char *from) {
 
 static void read_build_id(const char *notes, size_t length) {
   static const char digits[] = "0123456789abcdef";
-  size_t place = 0;
-  while (place + sizeof(ElfW(Nhdr)) <= length) {
-    const ElfW(Nhdr) *note = (const void *)(notes + place);
-    const char *name = notes + place + sizeof *note;
+  size_t offset = 0;
+  while (offset + sizeof(ElfW(Nhdr)) <= length) {
+    const ElfW(Nhdr) *note = (const void *)(notes + offset);
+    const char *name = notes + offset + sizeof *note;
     const unsigned char *text = (const void *)(name + ((note->n_namesz + 3) & ~3u));
     if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && memcmp(name, "GNU", 4) == 0) {
       size_t count = note->n_descsz < sizeof build_id / 2 ? note->n_descsz : sizeof build_id / 2;
@@ -47,11 +47,11 @@ static void read_build_id(const char *notes, size_t length) {
       build_id[2 * count] = 0;
       return;
     }
-    place += sizeof *note + ((note->n_namesz + 3) & ~3u) + ((note->n_descsz + 3) & ~3u);
+    offset += sizeof *note + ((note->n_namesz + 3) & ~3u) + ((note->n_descsz + 3) & ~3u);
   }
 }
 
-// The program is the first; the others are libraries.
+// The first module is the program; the others are libraries.
 static int note_module(struct dl_phdr_info *info, size_t size, void *unused) {
   (void)size, (void)unused;
   if (module_count == sizeof modules / sizeof *modules) return 1;
@@ -108,8 +108,9 @@ static const char *name_of(int number) {
   }
 }
 
-// What on the stack looks like a place in the program: with a fault in a library, that is its caller. Read by the kernel, since
-// the stack may be what is broken. 16 KiB of it, and six places, which the line has room for.
+// Adds stack words that look like addresses in the program: after a fault in a library, they are its callers. The
+// kernel reads the stack, since the stack may be what is broken. Searches 16 KiB of it for up to six addresses, for
+// which the line has room.
 static void put_callers(struct line *line, uintptr_t stack) {
   uintptr_t words[256];
   struct iovec here = {words, sizeof words};
@@ -153,11 +154,13 @@ static void report(int number, siginfo_t *info, void *context) {
   put(&line, ", build ");
   put(&line, build_id);
   put(&line, "\n");
-  // Less than PIPE_BUF, so it does not wait in write(2) where poll(2) finds room: nobody may read our errors any more.
+  // Standard error may have no reader any more. The line is shorter than PIPE_BUF, so write(2) does not wait if poll(2)
+  // finds room.
   struct pollfd errors = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&errors, 1, 1000) == 1 && (errors.revents & POLLOUT)) (void)!write(STDERR_FILENO, line.text, line.length);
   errno = error;
-  // The signal has its usual effect again (SA_RESETHAND). A fault happens once more as soon as this returns; what was sent does not.
+  // The signal has its default effect again (SA_RESETHAND). A fault happens again when this returns; a signal that was
+  // sent does not.
   if (info->si_code <= 0) raise(number);
 }
 
@@ -165,7 +168,8 @@ int linux_report_crashes(const char *our_version) {
   static char own_stack[64 << 10];
   copy_text(version, sizeof version, our_version);
   dl_iterate_phdr(note_module, NULL);
-  // For a stack that is used up; each thread would need one of its own, and the main thread's is here.
+  // The handler needs a stack of its own when a stack overflows. Each thread would need one; this one is the main
+  // thread's.
   stack_t stack = {.ss_sp = own_stack, .ss_size = sizeof own_stack};
   if (sigaltstack(&stack, NULL) < 0) return -1;
   struct sigaction action = {.sa_sigaction = report, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND};

@@ -1,5 +1,6 @@
-// A process that outlives ours for as long as it takes to kill the programs that ours has started: when ours is killed with SIGKILL,
-// nobody else would end them. It is a copy of this process without exec, so that the library needs no program of its own.
+// A process that outlives ours until it has killed the programs that ours has started: when ours is killed with
+// SIGKILL, nothing else would end them. It is a copy of this process without exec, so the library needs no program of
+// its own.
 
 #include "CLinux.h"
 
@@ -16,7 +17,7 @@
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
-// Sanitizers keep books in memory that the guard gives away.
+// Sanitizers keep their records in memory that the guard unmaps.
 #if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define IS_SANITIZED 1
 #else
@@ -28,7 +29,8 @@
 #define IN_GUARD __attribute__((noinline))
 #endif
 
-// A bit for each number that a process can have (PID_MAX_LIMIT of the kernel), most of them in pages that never exist.
+// One bit for each process ID that is possible (PID_MAX_LIMIT of the kernel), most of them in pages that are never
+// used.
 enum { MOST_PROCESSES = 1 << 22, GROUPS_LENGTH = MOST_PROCESSES / 8 };
 
 void *linux_guard_groups(void) {
@@ -51,7 +53,8 @@ int linux_guard_knows(const void *groups, pid_t group) {
   return __atomic_load_n((const unsigned char *)groups + group / 8, __ATOMIC_SEQ_CST) >> group % 8 & 1;
 }
 
-// From here on only system calls: other threads' locks are as they were when the copy was made, and the memory of libc is given away.
+// From here on only system calls: other threads' locks are as they were when the copy was made, and libc's memory is
+// unmapped.
 
 struct mapping {
   unsigned long start, end, inode;
@@ -78,8 +81,8 @@ IN_GUARD static void take(struct mapping *mapping, char c) {
   } else if (mapping->field == 5) mapping->inode = mapping->inode * 10 + (unsigned long)digit;
 }
 
-// All memory but what holds `needed` and what files hold: else each page that our process changes would have to be kept twice, and
-// rings that it has given back would stay.
+// Unmaps all memory except that of `needed` and that of files. Otherwise each page that our process changes would have
+// to be kept twice, and rings that it has freed would stay in memory.
 IN_GUARD static void forget_memory(void *const *needed) {
   char text[2048];
   long count, maps = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -116,10 +119,10 @@ IN_GUARD static void guard(int pipe, const unsigned char *groups) {
   long count;
   do count = syscall(SYS_read, pipe, &byte, 1);
   while (count > 0 || (count < 0 && errno == EINTR));
-  for (long place = 0; place < GROUPS_LENGTH; place++) {
-    for (int bit = 0; groups[place] >> bit; bit++) {
-      if (!(groups[place] >> bit & 1)) continue;
-      pid_t group = (pid_t)(place * 8 + bit);
+  for (long index = 0; index < GROUPS_LENGTH; index++) {
+    for (int bit = 0; groups[index] >> bit; bit++) {
+      if (!(groups[index] >> bit & 1)) continue;
+      pid_t group = (pid_t)(index * 8 + bit);
       syscall(SYS_kill, -group, SIGKILL);
       syscall(SYS_kill, group, SIGKILL);  // it may have joined another group of its session
     }
@@ -127,7 +130,7 @@ IN_GUARD static void guard(int pipe, const unsigned char *groups) {
   syscall(SYS_exit_group, 0);
 }
 
-// Without a signal at its end, so that nobody who waits for children of this process sees it.
+// The copy sends no signal at its end, so code that waits for children of this process does not see it.
 IN_GUARD static long copy(void) { return syscall(SYS_clone, 0, 0, 0, 0, 0); }
 
 int linux_start_guard(void *groups) {
@@ -139,7 +142,8 @@ int linux_start_guard(void *groups) {
   errno = 0;
   long child = copy();
   if (child == 0) {
-    // Twice, so that it is init's child and not ours: a program that waits for all its children would wait for it.
+    // Copy twice, so that the guard is init's child and not ours: a program that waits for all its children would wait
+    // for it.
     long second = copy();
     if (second == 0) guard(ends[0], groups);
     syscall(SYS_exit_group, second > 0 ? 0 : (int)errno);

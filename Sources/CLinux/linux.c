@@ -23,14 +23,14 @@ int linux_socketpair(int domain, int type, int ends[2]) {
   return socketpair(domain, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends);
 }
 
-// The way around for kernels that are none (valgrind, gVisor) and know no mremap of size zero; takes a descriptor for a moment.
+// For emulated kernels (valgrind, gVisor), which do not support mremap of size zero; needs a descriptor for a moment.
 static int mirror_through_file(char *memory, size_t length) {
   int file = memfd_create("ring", MFD_CLOEXEC);
   if (file < 0) return -1;
   int result = ftruncate(file, (off_t)length);
   for (int half = 0; half < 2 && result == 0; half++) {
-    void *place = memory + half * length;
-    if (mmap(place, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) result = -1;
+    void *start = memory + half * length;
+    if (mmap(start, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) result = -1;
   }
   int why = errno;
   close(file);
@@ -87,7 +87,7 @@ int linux_open_peer(int master) {
   int flags = O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC;
   int slave = ioctl(master, TIOCGPTPEER, flags);
   char path[64];
-  // Where the kernel is none (gVisor), by its name.
+  // An emulated kernel (gVisor) does not support TIOCGPTPEER: open the slave by its name.
   if (slave < 0 && (errno == ENOTTY || errno == EINVAL) && ptsname_r(master, path, sizeof path) == 0)
     slave = open(path, flags);
   return slave;

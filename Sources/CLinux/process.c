@@ -10,12 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// The descriptors are moved beyond the standard ones first: a process that was started without these may have got them
-// under their numbers, and one dup2 would then destroy what the next one needs.
+// The descriptors are moved above the standard ones first. A process started without standard descriptors may have got
+// these under their numbers. One dup2 would then destroy what the next one needs.
 static int set_streams(posix_spawn_file_actions_t *actions, int stream, int errors, const char *terminal) {
   int result;
   if (terminal) {
-    // The first terminal that a leader of a session opens is its controlling one.
+    // The first terminal that a session leader opens is its controlling terminal.
     if ((result = posix_spawn_file_actions_addopen(actions, 0, terminal, O_RDWR, 0))) return result;
     if ((result = posix_spawn_file_actions_adddup2(actions, 0, 1))) return result;
     if ((result = posix_spawn_file_actions_adddup2(actions, 0, 2))) return result;
@@ -24,7 +24,7 @@ static int set_streams(posix_spawn_file_actions_t *actions, int stream, int erro
     if ((result = posix_spawn_file_actions_adddup2(actions, stream, 1))) return result;
     if ((result = posix_spawn_file_actions_adddup2(actions, errors, 2))) return result;
   }
-  // What we were started with, or a library has opened, may not be close-on-exec.
+  // Descriptors that we inherited, or that a library has opened, may not be close-on-exec.
   return posix_spawn_file_actions_addclosefrom_np(actions, 3);
 }
 

@@ -1,4 +1,4 @@
-// Never include <termios.h> here: it and <asm/termbits.h>, which has termios2 and its free bit rates, exclude each other.
+// Never include <termios.h> here: it excludes <asm/termbits.h>, which has termios2 and its free bit rates.
 #include "CLinux.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <linux/serial.h>
 #include <sys/ioctl.h>
 
-// Where a rate has a B-name it is used: programs that only know those (stty, older pyserial) then read it back right.
+// A rate that has a B-name uses it: programs that know only those (stty, older pyserial) then read it back correctly.
 static const struct { uint32_t rate; tcflag_t name; } named_rates[] = {
   {50, B50}, {75, B75}, {110, B110}, {134, B134}, {150, B150}, {200, B200}, {300, B300}, {600, B600},
   {1200, B1200}, {1800, B1800}, {2400, B2400}, {4800, B4800}, {9600, B9600}, {19200, B19200}, {38400, B38400},
@@ -46,11 +46,12 @@ int linux_tcgets2(int fd, struct linux_termios *modes) {
 
 int linux_tcsets2(int fd, const struct linux_termios *modes) {
   struct termios2 next;
-  if (ioctl(fd, TCGETS2, &next) < 0) return -1;  // for what linux_termios does not hold
+  if (ioctl(fd, TCGETS2, &next) < 0) return -1;  // for the settings that linux_termios does not hold
   next.c_iflag = modes->iflag;
   next.c_oflag = modes->oflag;
   next.c_cflag = (modes->cflag & ~rate_bits) | rate_name(modes->output_rate);
-  if (modes->input_rate != modes->output_rate) next.c_cflag |= rate_name(modes->input_rate) << IBSHIFT;  // none: the same
+  // CIBAUD of 0 means that both rates are the same.
+  if (modes->input_rate != modes->output_rate) next.c_cflag |= rate_name(modes->input_rate) << IBSHIFT;
   next.c_lflag = modes->lflag;
   next.c_ispeed = modes->input_rate;
   next.c_ospeed = modes->output_rate;
@@ -110,8 +111,8 @@ int linux_count_line(int fd, struct linux_line_counts *counts) {
 
 struct modem_wait { int tty, bell; };
 
-// Nothing but a signal ends a TIOCMIWAIT. Cancelling brings one of glibc's own, so the process has no handler more; and unlike an
-// EINTR it can't fall between the look whether to go on and the call.
+// Only a signal ends TIOCMIWAIT. Cancelling uses a signal of glibc's own, so the process needs no further handler. And
+// unlike EINTR, it can't be lost between the check whether to continue and the call.
 static void *wait_for_modem(void *argument) {
   struct modem_wait wait = *(struct modem_wait *)argument;
   free(argument);
@@ -134,7 +135,7 @@ int linux_start_modem_wait(int fd, int bell, pthread_t *thread) {
   if (wait == NULL) return -1;
   wait->tty = fd;
   wait->bell = bell;
-  // Signals are for others.
+  // Signals are for other threads.
   sigset_t all, mask;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &mask);

@@ -1,5 +1,5 @@
-// OpenSSL 3 for Swift, whose importer takes no function-like macros: each function here is the macro of its man page, one to
-// one, under the name openssl_MACRO.
+// OpenSSL 3 for Swift, which does not import function-like macros: each function here is the macro of its man page, one
+// to one, under the name openssl_MACRO.
 
 #ifndef COPENSSL_H
 #define COPENSSL_H
@@ -48,7 +48,7 @@ static inline void openssl_CTX_set_tlsext_servername_arg(SSL_CTX *ctx, void *arg
 static inline int openssl_set_tlsext_host_name(SSL *ssl, const char *name) {
   return SSL_set_tlsext_host_name(ssl, (void *)name);
 }
-// Here and not in Swift, whose strings last for one call: parameters keep pointers to theirs.
+// In C, because a Swift string lasts for one call only, and parameters keep pointers to their strings.
 static inline int openssl_MAC_init_sha256(EVP_MAC_CTX *mac, const unsigned char *key, size_t size) {
   char digest[] = "SHA256";
   OSSL_PARAM parameters[] = {
@@ -73,7 +73,7 @@ static inline const SSL_CIPHER *openssl_sk_SSL_CIPHER_value(const STACK_OF(SSL_C
   return sk_SSL_CIPHER_value(stack, index);
 }
 
-/// The text of a GENERAL_NAME that is a DNS name, an address of e-mail or a URI; NULL for other kinds.
+/// The text of a GENERAL_NAME that is a DNS name, an e-mail address or a URI; NULL for other kinds.
 static inline const ASN1_IA5STRING *openssl_general_name_text(const GENERAL_NAME *name) {
   switch (name->type) {
   case GEN_DNS:

@@ -1,6 +1,6 @@
 #include <zlib.h>
 
-// inflateInit2 and deflateInit2 are macros, which Swift does not see.
+// inflateInit2 and deflateInit2 are macros, which Swift does not import.
 static inline int zlib_raw_inflate_init(z_stream *stream, int window_bits) {
   return inflateInit2(stream, -window_bits);
 }

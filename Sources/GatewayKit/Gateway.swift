@@ -1,4 +1,5 @@
-// A gateway as its process, or a program that embeds it, holds it. What it does stands in GatewayCore.
+// The gateway, as the process or an embedding program uses it: makes the lanes, starts, reloads and stops. GatewayCore
+// does the work.
 
 import ByteStreams
 import CLinux
@@ -7,116 +8,118 @@ import Glibc
 import StreamBroker
 import StreamBrokerBluetooth
 
-/// Calls return at once; what they bring about is told as events.
-public final class Gateway: Sendable {
-  /// Opens every endpoint of this build.
-  public static let broker = Broker(Schemes.standard + BluetoothSchemes.all)
+/// Every call returns at once. Events report the results.
+package final class Gateway: Sendable {
+  /// Opens the endpoints of every scheme in this build.
+  package static let broker = Broker(Schemes.standard + BluetoothSchemes.all)
 
-  /// Where bonds with Bluetooth devices are kept unless it is said.
-  public static func bondsPath(_ environment: [String: String]) -> String { BondKeeper.path(environment) }
+  /// The default path of the file with the bonds of Bluetooth devices.
+  package static func bondsPath(_ environment: [String: String]) -> String { BondKeeper.path(environment) }
 
-  /// The same connector, whose bonds, if it has to do with such, are kept at `path`, for programs that open it themselves. `complain` is
-  /// called, on another thread, when they can't be.
-  public static func keepingBonds(
-    of connector: any Connector, at path: String, complain: @escaping @Sendable (String) -> Void
+  /// For programs that open `connector` themselves: returns it with its Bluetooth bonds kept in the file at `path`, if
+  /// it uses bonds. `reportOnce` is called on another thread when bonds cannot be kept.
+  package static func keepingBonds(
+    of connector: any Connector, at path: String, reportOnce: @escaping @Sendable (String) -> Void
   ) -> any Connector {
     guard var bonding = connector as? any BondingConnector else { return connector }
-    bonding.bonds = BondKeeper(path: path) { if case .trouble(let text) = $0 { complain(text) } }
+    bonding.bonds = BondKeeper(path: path) { if case .trouble(let text) = $0 { reportOnce(text) } }
     return bonding
   }
 
   private static var byteLaneCount: Int { max(1, min(4, Int(sysconf(Int32(_SC_NPROCESSORS_ONLN))))) }
-  /// Those that carry bytes, the gateway's own and the one for handshakes.
+  /// The lanes that carry bytes, the gateway's own and the one for handshakes.
   static var laneCount: Int { byteLaneCount + 2 }
 
-  let core: Resident<GatewayCore>
-  private let reception: Resident<Reception>
-  private let bluetooth: Resident<BluetoothHost>
+  let core: LaneRef<GatewayCore>
+  private let handshakeServer: LaneRef<HandshakeServer>
+  private let bluetooth: LaneRef<BluetoothHost>
   let lanes: [Lane]
 
-  /// `board` must be among those that `status` tells. `bonds` is the file in which those with Bluetooth devices are kept, nil for none.
-  /// `inherited` are for the listeners that have their addresses. Throws when
-  /// the process is out of descriptors before it began.
-  public init(
+  /// `board` must be an observer of `status`. `bonds` is the path of the file with the bonds of Bluetooth devices; nil
+  /// = no bonds are kept. `inherited` are sockets for the listeners with the same addresses. Throws when there are no
+  /// descriptors left for the lanes.
+  package init(
     status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil
   ) throws(SystemError) {
     var lanes: [Lane] = []
     for number in 0..<Self.byteLaneCount { lanes.append(try Lane("baudway.lane-\(number)")) }
-    // A lane that carries no bytes: who asks for a status of thousands disturbs none, and a lane that hangs is told of.
+    // A lane that carries no bytes: a `status` of thousands of clients delays no client, and a lane that hangs is
+    // reported.
     let home = try Lane("baudway.control")
     let all = lanes
-    // Clients are greeted on a lane of its own, too: five hundred slow handshakes are nobody's delay.
-    let greetings = try Lane("baudway.reception")
-    self.lanes = all + [home, greetings]
+    // Handshakes have a separate lane, too: five hundred slow ones delay no session.
+    let handshakeLane = try Lane("baudway.handshakes")
+    self.lanes = all + [home, handshakeLane]
     let rates = ConnectRates()
     let limits = ProcessLimits.current()
     let descriptors = DescriptorBudget(limit: limits.descriptors, standing: DescriptorBudget.standing)
     let handshakes = HandshakeCounts()
     let departures = Departures()
     let status = status.adding(departures.observe)
-    let reception = Resident(on: greetings) {
-      Reception(on: $0.poller, status: status, rates: rates, descriptors: descriptors, counts: handshakes)
+    let handshakeServer = LaneRef(on: handshakeLane) {
+      HandshakeServer(on: $0.poller, status: status, rates: rates, descriptors: descriptors, counts: handshakes)
     }
-    self.reception = reception
+    self.handshakeServer = handshakeServer
     let keeper = bonds.map { path in
       BondKeeper(path: path) { news in
         switch news {
-        case .kept(let device, let path): status.tell(.bondKept(device: device, path: path))
-        case .trouble(let trouble): status.tell(.bondTrouble(trouble))
-        case .refused(let device, let reason): status.tell(.pairingRefused(device: device, reason: reason))
+        case .kept(let device, let path): status.publish(.bondKept(device: device, path: path))
+        case .trouble(let trouble): status.publish(.bondTrouble(trouble))
+        case .refused(let device, let reason): status.publish(.pairingRefused(device: device, reason: reason))
         }
       }
     }
-    let bluetooth = Resident(on: greetings) { BluetoothHost(on: $0.poller, bonds: keeper) }
+    let bluetooth = LaneRef(on: handshakeLane) { BluetoothHost(on: $0.poller, bonds: keeper) }
     self.bluetooth = bluetooth
-    let surroundings = RouteSurroundings(
-      inherited: inherited, reception: reception, bluetooth: bluetooth, rates: rates, descriptors: descriptors,
+    let environment = RouteEnvironment(
+      inherited: inherited, handshakeServer: handshakeServer, bluetooth: bluetooth, rates: rates,
+      descriptors: descriptors,
       bonds: keeper)
-    let core = Resident(on: home) { home in
+    let core = LaneRef(on: home) { home in
       GatewayCore(
-        all, home: home, status: status, board: board, surroundings: surroundings, limits: limits,
+        all, home: home, status: status, board: board, environment: environment, limits: limits,
         handshakes: handshakes)
     }
     self.core = core
     departures.whenMany { count in core.post { _, core in core.haveLeft(count) } }
   }
 
-  /// `source` is where `config` came from, for those who ask to read it again; `control` takes the place of what it says.
-  public func start(_ config: Config, from source: ConfigSource? = nil, control: ControlAddress? = nil) {
+  /// `source` is where `config` came from; later reloads read it again. `control` replaces the source's control socket.
+  package func start(_ config: Config, from source: ConfigSource? = nil, control: ControlAddress? = nil) {
     core.post { _, core in core.start(config, from: source, control: control) }
   }
 
-  /// Brings the routes in line with `config`: starts those that are new, ends those that are gone, changes those that have
-  /// changed while their clients stay, and touches no other. `done` is called on a lane when it is carried out.
-  public func reload(_ config: Config, then done: @escaping @Sendable (ReloadOutcome) -> Void = { _ in }) {
+  /// Applies `config`: starts new routes, stops removed ones, changes others while their clients stay, and does not
+  /// touch equal ones. `done` is called on a lane when this is done.
+  package func reload(_ config: Config, then done: @escaping @Sendable (ReloadOutcome) -> Void = { _ in }) {
     core.post { _, core in core.reload(config, then: done) }
   }
 
-  /// The same with what the source says now. A file with mistakes changes nothing.
-  public func reload(then done: @escaping @Sendable (ReloadOutcome) -> Void = { _ in }) {
+  /// Reads the source again and applies it. A file with mistakes changes nothing.
+  package func reload(then done: @escaping @Sendable (ReloadOutcome) -> Void = { _ in }) {
     core.post { _, core in core.reloadFromSource(then: done) }
   }
 
-  /// Reloads by itself whenever the source's file changes.
-  public func watchSource() { core.post { _, core in core.watchSource() } }
+  /// Reloads whenever the source's file changes.
+  package func watchSource() { core.post { _, core in core.watchSource() } }
 
-  /// Calls `answered` once every lane has come round to its inbox, one after the other. A lane that hangs never does.
-  public func ping(then answered: @escaping @Sendable () -> Void) { Self.ping(lanes[...], answered) }
+  /// Calls `answered` after all lanes, one after the other, have processed their inboxes; never if a lane hangs.
+  package func ping(then answered: @escaping @Sendable () -> Void) { Self.ping(lanes[...], answered) }
 
   static func ping(_ lanes: ArraySlice<Lane>, _ answered: @escaping @Sendable () -> Void) {
     guard let lane = lanes.first else { return answered() }
     lane.post { _ in ping(lanes.dropFirst(), answered) }
   }
 
-  /// Accepts no more, lets sessions drain for at most five seconds, then calls `done` on a lane. That was the gateway's life:
-  /// its lanes go with it, and later calls do nothing.
-  public func stop(then done: @escaping @Sendable () -> Void) {
-    let (core, reception, bluetooth, lanes) = (core, reception, bluetooth, lanes)
+  /// Accepts no more clients, lets sessions drain for at most five seconds, then calls `done` on a lane. After that the
+  /// lanes end, and later calls do nothing.
+  package func stop(then done: @escaping @Sendable () -> Void) {
+    let (core, handshakeServer, bluetooth, lanes) = (core, handshakeServer, bluetooth, lanes)
     core.post { _, gateway in
       gateway.stop {
         done()
         core.evict()
-        reception.evict()
+        handshakeServer.evict()
         bluetooth.evict()
         for lane in lanes { lane.stop() }
       }
@@ -125,22 +128,22 @@ public final class Gateway: Sendable {
 }
 
 extension Gateway {
-  /// Kills the programs of `exec:` and what they have started, for who ends the process before `stop` has ended them in order; from
-  /// then on none is started. Waits for no lane, and for one that is just being started a second at most, for each.
-  public func killPrograms() { for lane in lanes { lane.programs.giveUp() } }
+  /// Kills the programs of `exec:` and everything they have started, for a process that exits before `stop` is done. No
+  /// program starts after that. Waits for no lane, but up to a second for each program that is just being started.
+  package func killPrograms() { for lane in lanes { lane.programs.giveUp() } }
 }
 
-/// What came of a wish to reload.
-public enum ReloadOutcome: Sendable {
+/// The result of a reload.
+package enum ReloadOutcome: Sendable {
   case carriedOut(ReloadReport)
-  /// The file has mistakes: everything stays as it was.
+  /// The file has mistakes; nothing changed.
   case refused(ConfigProblems)
   case stopping
   /// The gateway was not started from a file.
   case noSource
 }
 
-/// A closure that lives on a lane, for those elsewhere to call back.
+/// A closure that lives on a lane; other lanes call it through a LaneRef.
 final class CallBack {
   let call: () -> Void
   init(_ call: @escaping () -> Void) { self.call = call }

@@ -1,4 +1,4 @@
-// What the gateway does at its control socket: the answer to each request.
+// The gateway's control socket: opens, moves and closes it, and answers each request.
 
 import ByteStreams
 import Glibc
@@ -10,10 +10,11 @@ extension GatewayCore {
   func openControl(at address: ControlAddress) {
     controlAddress = address
     var link: String?
-    switch source?.signpost(for: address) {
+    switch source?.socketLink(for: address) {
     case .path(let path)?: link = path
     case .abstract(let name)?:
-      // Another gateway of this user and this file may have it; then that one is found there.
+      // Another gateway of the same user and file may have this address. Commands then find that one, so a failure here
+      // is not reported.
       let other = controlServer(.abstract(name), link: nil)
       controlElsewhere = other
       other.start()
@@ -21,20 +22,21 @@ extension GatewayCore {
     }
     let server = controlServer(address, link: link)
     control = server
-    server.start(failed: { [status] error in status.tell(.controlFailed(error, path: address.description)) })
+    server.start(failed: { [status] error in status.publish(.controlFailed(error, path: address.description)) })
   }
 
   private func controlServer(_ address: ControlAddress, link: String?) -> ControlServer {
-    ControlServer(address, signpost: link, on: poller) { [weak self] request in
+    ControlServer(address, socketLink: link, on: poller) { [weak self] request in
       self?.answer(request) ?? OneLine(ControlFault.stopping.answer)
     }
   }
 
-  /// Who asked at the old address still gets the answer there.
+  /// Requests at the old address still get their answers there.
   func moveControl(to address: ControlAddress?) {
     guard address != controlAddress else { return }
     controlAddress = address
-    // What is new may be what was old the other way round.
+    // The new main address may be the old address of the second server, or the reverse. So open only after both old
+    // servers have closed.
     let old = [control, controlElsewhere].compactMap(\.self)
     (control, controlElsewhere) = (nil, nil)
     var left = old.count
@@ -68,30 +70,32 @@ extension GatewayCore {
     case .status: survey()
     case .reload: reload()
     case .kick(let route, let sessions): kick(route, sessions)
+    case .reset(let route, let recipe): reset(route, recipe)
     }
   }
 
-  // A listener has its first answer as good as at once, unless its lane hangs.
+  // A listener reports its first result almost at once, unless its lane hangs.
   private static let healthLimit = Duration.seconds(1)
   private static let look = Duration.milliseconds(10)
   private static let placesLimit = Duration.milliseconds(500)
 
-  /// Waits a little for listeners that have not been tried yet: between the start and that, nothing is known.
+  /// Waits up to `healthLimit` for listeners that have not been tried yet: right after the start their state is
+  /// unknown.
   private func health() -> any ControlAnswer {
     let line = OneLine()
-    lookAfterPlaces { [weak self] in self?.answerHealth(line, within: Self.healthLimit) }
+    checkSocketFiles { [weak self] in self?.answerHealth(line, within: Self.healthLimit) }
     return line
   }
 
-  /// Nobody tells us that a name was removed from the file system, so who asks how we are has it looked after. Waits for no file
-  /// system that hangs.
-  private func lookAfterPlaces(then done: @escaping () -> Void) {
-    let looks = Closings()
+  /// No event reports that a socket file was removed, so each `health` and `status` looks. Calls `done` after
+  /// `placesLimit` at the latest, since a file system may hang.
+  private func checkSocketFiles(then done: @escaping () -> Void) {
+    let looks = PendingCleanups()
     for running in running.values {
       let token = looks.begin {}
-      running.route.post { _, route in route.lookAfterPlaces { looks.end(token) } }
+      running.route.post { _, route in route.checkSocketFiles { looks.end(token) } }
     }
-    Closings.settle([looks], within: Self.placesLimit, on: poller, then: done)
+    PendingCleanups.settle([looks], within: Self.placesLimit, on: poller, then: done)
   }
 
   private func answerHealth(_ line: OneLine, within left: Duration) {
@@ -100,15 +104,15 @@ extension GatewayCore {
   }
 
   private func survey() -> any ControlAnswer {
-    lookAfterPlaces {}
+    checkSocketFiles {}
     var head = Snapshot(
       version: Version.text, process: Int(getpid()), nanoseconds: monotonicNanoseconds() &- began,
       isHealthy: board.isHealthy, certificateFaults: board.certificateFaults, refused: board.refused,
       failedReload: board.failedReload)
     head.handshakes = handshakes.picture
     let routes = running.values.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
-    return StatusSurvey(
-      head, routes: routes, board: board, lanes: lanes, inquiry: LaneInquiry(on: home, poller))
+    return StatusReport(
+      head, routes: routes, board: board, lanes: lanes, query: LaneQuery(on: home, poller))
   }
 
   private func reload() -> any ControlAnswer {
@@ -122,26 +126,47 @@ extension GatewayCore {
       return OneLine(ControlFault("there is no route '\(name)'").answer)
     }
     let line = OneLine()
-    let inquiry = LaneInquiry(on: home, poller)
-    inquiry.ask(route) { _, route in
-      route.kick(sessions)
+    let query = LaneQuery(on: home, poller)
+    query.ask(route) { _, route in
+      route.kick(sessions ?? Array(route.present.keys))
     } then: { answer in
       switch answer {
-      case .told(let ended): line.give(.object(["kicked": .array(ended.sorted().map { .integer($0) })]))
+      case .reported(let ended): line.give(.object(["kicked": .array(ended.sorted().map { .integer($0) })]))
       case .gone: line.give(ControlFault("there is no route '\(name)' any more").answer)
       case .stuck: line.give(ControlFault("the lane of '\(name)' does not answer").answer)
       }
     }
     return line
   }
-}
 
-extension Route {
-  /// Ends these sessions, nil for all, with `kicked`, and says which of them there were.
-  fileprivate func kick(_ sessions: [UInt64]?) -> [UInt64] {
-    let numbers = Set(sessions ?? Array(present.keys)).filter { present[$0] != nil }
-    for number in numbers { kick(number) }
-    return Array(numbers)
+  /// A recipe may take longer than a lane may take to answer, so its result comes by itself.
+  private func reset(_ name: String, _ recipe: ResetRecipe?) -> any ControlAnswer {
+    guard let route = running[name]?.route else {
+      return OneLine(ControlFault("there is no route '\(name)'").answer)
+    }
+    let line = OneLine()
+    let answer = LaneRef(line, on: home)
+    let query = LaneQuery(on: home, poller)
+    query.ask(route) { _, route in
+      route.reset(by: recipe) { result in
+        answer.post { _, line in line.give(Self.json(result, route: name)) }
+      }
+    } then: { answer in
+      switch answer {
+      case .reported: break
+      case .gone: line.give(ControlFault("there is no route '\(name)' any more").answer)
+      case .stuck: line.give(ControlFault("the lane of '\(name)' does not answer").answer)
+      }
+    }
+    return line
+  }
+
+  private static func json(_ result: Result<String, ResetRefusal>, route: String) -> JSONValue {
+    switch result {
+    case .success(let recipe): .object(["reset": .bool(true), "route": .text(route), "recipe": .text(recipe)])
+    case .failure(let refusal):
+      .object(["reset": .bool(false), "route": .text(route), "error": .text(refusal.message)])
+    }
   }
 }
 

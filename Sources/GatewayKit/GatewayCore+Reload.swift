@@ -1,11 +1,11 @@
-// Reloading, the same way whoever asked for it: a signal, the control socket, a changed file, a program. One at a time; those
-// that come meanwhile are carried out together, by the latest configuration.
+// Reloads, the same way for a signal, the control socket, a changed file and an embedding program. One reload runs at a
+// time. Those requested meanwhile are carried out together, with the latest configuration.
 
 import ByteStreams
 import StreamBroker
 
 extension GatewayCore {
-  /// How long listeners may take for their first answer before a reload counts as carried out all the same.
+  /// How long to wait for the first result of all listeners. After that the reload counts as done all the same.
   private static let listenersLimit = Duration.seconds(2)
   private static let look = Duration.milliseconds(10)
 
@@ -14,25 +14,33 @@ extension GatewayCore {
   func reloadFromSource(then done: @escaping (ReloadOutcome) -> Void) {
     guard let source else { return done(.noSource) }
     guard !isStopping else { return done(.stopping) }
-    status.tell(.reloading)
-    poller.offload(to: reloadQueue) { () -> Result<Config, ConfigProblems> in
+    status.publish(.reloading)
+    poller.offload(to: reloadQueue) { () -> Result<(config: Config, warnings: [ConfigProblem]), ConfigProblems> in
       do throws(ConfigProblems) { return .success(try source.load()) } catch { return .failure(error) }
     } then: { [self] result in
       switch result {
-      case .success(let config): reload(config, then: done)
+      case .success(let new):
+        for warning in new.warnings { status.publish(.configurationDoubtful(warning)) }
+        reload(new.config, then: done)
       case .failure(let problems):
-        status.tell(.reloadFailed(problems: problems.description.split(separator: "\n").map(String.init)))
+        status.publish(.reloadFailed(problems: problems.description.split(separator: "\n").map(String.init)))
         done(.refused(problems))
       }
     }
   }
 
   func watchSource() {
-    guard let source, watch == nil, !isStopping else { return }
-    watch = ConfigWatch(source.path, on: poller) { [weak self] in
+    guard source != nil, watch == nil, !isStopping else { return }
+    beginWatch()
+  }
+
+  private func beginWatch() {
+    guard let source else { return }
+    watch?.cancel()
+    watch = ConfigWatch([source.path] + (config?.includes ?? []), on: poller) { [weak self] in
       self?.reloadFromSource { _ in }
-    } failed: { [status] error in
-      status.tell(.watchFailed(error, path: source.path))
+    } failed: { [status] error, path in
+      status.publish(.watchFailed(error, path: path))
     }
   }
 
@@ -49,22 +57,23 @@ extension GatewayCore {
     reloadWaiters = reloadsToCome.map(\.done)
     reloadsToCome = []
     config = new
-    tellReception(new)
+    if watch != nil, new.includes != old.includes { beginWatch() }
+    updateHandshakeServer(new)
     let plan = ReloadPlan(from: old, to: new)
     reloadReport = plan.report
     if let source, new.control != old.control { moveControl(to: source.control(new)) }
     poller.offload(to: reloadQueue) {
-      // Names may have come to lead elsewhere since they were read, so the old ones are looked up as well.
+      // The old names are resolved again as well, since they may lead to other devices than when they were read.
       plan.movesDevices ? (Self.devices(of: old), Self.devices(of: new)) : ([:], [:])
     } then: { [self] had, wanted in
       guard !isStopping else { return }
-      reloading = Reloading(plan, from: old.routes, had: had, wanted: wanted)
+      reloading = ReloadSequence(plan, from: old.routes, had: had, wanted: wanted)
       goOn()
     }
   }
 
-  private static func devices(of config: Config) -> Reloading.Devices {
-    var devices: Reloading.Devices = [:]
+  private static func devices(of config: Config) -> ReloadSequence.Devices {
+    var devices: ReloadSequence.Devices = [:]
     for route in config.routes {
       guard let written = route.endpoint.device else { continue }
       let real = (try? Gateway.broker.connector(route.endpoint))?.realDevice
@@ -74,13 +83,13 @@ extension GatewayCore {
   }
 
   private func goOn() {
-    // In place: a copy of thousands of routes for each that is done would be too much.
+    // `steps()` mutates in place: copying thousands of routes after each finished one would take too long.
     guard !isStopping, let steps = reloading?.steps() else { return }
     for step in steps { carryOut(step) }
     if let reloading, reloading.isOver { awaitListeners(Self.listenersLimit) }
   }
 
-  private func carryOut(_ step: Reloading.Step) {
+  private func carryOut(_ step: ReloadSequence.Step) {
     switch step {
     case .stop(let name):
       stopRoute(name, .routeRemoved) { [self] in
@@ -104,7 +113,7 @@ extension GatewayCore {
     }
   }
 
-  /// Every listener answers once, soon: bound, or waiting for its address.
+  /// Waits until every listener has reported its first result: bound, or waiting for its address.
   private func awaitListeners(_ left: Duration) {
     reloading = nil
     guard !isStopping else { return }
@@ -112,27 +121,27 @@ extension GatewayCore {
       poller.timers.after(Self.look) { [self] in awaitListeners(left - Self.look) }
       return
     }
-    guard let reception = surroundings.reception else { return isCarriedOut() }
-    let back = Resident(self, on: home)
-    reception.post { _, reception in
-      let (faults, areRead) = reception.certificates
+    guard let handshakeServer = environment.handshakeServer else { return isCarriedOut() }
+    let back = LaneRef(self, on: home)
+    handshakeServer.post { _, handshakeServer in
+      let (faults, areRead) = handshakeServer.certificates
       back.post { _, core in core.awaitCertificates(faults, areRead, left) }
     }
   }
 
-  /// They are being read beside the lanes; whoever asked for the reload is to know what came of that.
+  /// Certificates are read off the lanes. The answer to the reload includes what is wrong with them.
   private func awaitCertificates(_ faults: [String], _ areRead: Bool, _ left: Duration) {
     guard !isStopping else { return }
     if !areRead && left > .zero {
       poller.timers.after(Self.look) { [self] in awaitListeners(left - Self.look) }
       return
     }
-    reloadReport.certificateFaults = faults + (areRead ? [] : ["files of certificates are being read still"])
+    reloadReport.certificateFaults = faults + (areRead ? [] : ["certificate files are still being read"])
     isCarriedOut()
   }
 
   private func isCarriedOut() {
-    status.tell(.reloaded(reloadReport))
+    status.publish(.reloaded(reloadReport))
     let waiters = reloadWaiters
     reloadWaiters = []
     for done in waiters { done(.carriedOut(reloadReport)) }

@@ -1,6 +1,6 @@
-// Puts the pieces together from a configuration: lanes, routes, control socket; starts and stops them. Lives on a lane of
-// its own that carries no bytes; a route lives on the lane it was given at birth. Reloading: GatewayCore+Reload.swift, what
-// is asked at the control socket: GatewayCore+Control.swift.
+// Makes routes and the control socket from a configuration, starts and stops them. Lives on the control lane, which
+// carries no bytes; each route stays on the lane on which it was made. Reloads: GatewayCore+Reload.swift. Requests at
+// the control socket: GatewayCore+Control.swift.
 
 import ByteStreams
 import CLinux
@@ -11,7 +11,7 @@ import StreamBrokerBluetooth
 final class GatewayCore {
   struct Running {
     var config: Config.Route
-    let route: Resident<Route>
+    let route: LaneRef<Route>
   }
 
   let lanes: [Lane]
@@ -19,46 +19,47 @@ final class GatewayCore {
   let poller: Poller
   let status: StatusSink
   let board: StatusBoard
-  let surroundings: RouteSurroundings
-  /// As they were at the start: to ask for them takes files.
+  let environment: RouteEnvironment
+  /// The limits at the start; reading them opens files.
   private let limits: ProcessLimits
   let handshakes: HandshakeCounts
-  private var heap = HeapPlan()
+  private var heap = HeapTrimming()
   private let heapQueue = DispatchQueue(label: "baudway.heap")
   private let broker = Gateway.broker
   let began = monotonicNanoseconds()
 
   var config: Config?
   private(set) var source: ConfigSource?
-  // By name: what is at work, and what is on its way out.
+  // By name: routes that run, and routes that are stopping.
   private(set) var running: [String: Running] = [:]
-  private var leaving: [String: Resident<Route>] = [:]
+  private var leaving: [String: LaneRef<Route>] = [:]
   private var whenStopped: (() -> Void)?
   private var nextLane = 0
   private(set) var isStopping = false
 
   var control: ControlServer?
-  /// The second socket, at an abstract address, for commands that can't read where `control` is; nil where a link leads there.
+  /// A second server at an abstract address, for commands that cannot read the path of `control` in the configuration;
+  /// nil where a link leads to `control`.
   var controlElsewhere: ControlServer?
-  /// Where `control` is, or will be when its old address is free.
+  /// The address of `control`, or of the server that opens when the old ones have closed.
   var controlAddress: ControlAddress?
   var watch: ConfigWatch?
-  // What may block for long: reading the file, and finding out what device a path leads to.
+  // For work that may block for long: reading the file, and resolving device paths.
   let reloadQueue = DispatchQueue(label: "baudway.reload")
-  var reloading: Reloading?
+  var reloading: ReloadSequence?
   var reloadReport = ReloadReport()
   var reloadWaiters: [(ReloadOutcome) -> Void] = []
   var reloadsToCome: [(config: Config, done: (ReloadOutcome) -> Void)] = []
 
-  // What closes last may take so long: a driver that hangs does not keep the process.
+  // How long the process waits for cleanups after closing, since a driver may hang.
   private static let closingLimit = Duration.seconds(1)
-  /// And programs, which have five seconds to end, and are killed then.
-  private static let programLimit = Duration.seconds(6)
-  /// How long sessions may take to end when their route does.
+  /// How long it waits for programs and for sockets that still connect. Both are ended after five seconds anyway.
+  private static let slowLimit = Duration.seconds(6)
+  /// How long sessions may take to end when their route stops.
   private static let drainLimit = Duration.seconds(5)
 
   init(
-    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, surroundings: RouteSurroundings,
+    _ lanes: [Lane], home: isolated Lane, status: StatusSink, board: StatusBoard, environment: RouteEnvironment,
     limits: ProcessLimits = .current(), handshakes: HandshakeCounts = HandshakeCounts()
   ) {
     self.lanes = lanes
@@ -66,7 +67,7 @@ final class GatewayCore {
     poller = home.poller
     self.status = status
     self.board = board
-    self.surroundings = surroundings
+    self.environment = environment
     self.limits = limits
     self.handshakes = handshakes
   }
@@ -74,37 +75,37 @@ final class GatewayCore {
   func start(_ config: Config, from source: ConfigSource?, control address: ControlAddress?) {
     self.config = config
     self.source = source
-    tellReception(config)
+    updateHandshakeServer(config)
     if let address = address ?? source?.control(config) { openControl(at: address) }
     for route in config.routes { startRoute(route) }
-    status.tell(.started(routes: config.routes.count))
+    status.publish(.started(routes: config.routes.count))
   }
 
-  /// What holds for all listeners, before any of them opens or changes.
-  func tellReception(_ config: Config) {
-    surroundings.rates.set(config.limits.connectsPerSecond)
-    surroundings.proxies.set(config.proxies)
-    surroundings.descriptors.set(isOn: config.limits.reserveDescriptors == .automatic)
-    let bound = HandshakeBound(config, limits)
+  /// Sets what holds for all listeners, before any of them opens or changes.
+  func updateHandshakeServer(_ config: Config) {
+    environment.rates.set(config.limits.connectsPerSecond)
+    environment.proxies.set(config.proxies)
+    environment.descriptors.set(isOn: config.limits.reserveDescriptors == .automatic)
+    let bound = HandshakeLimit(config, limits)
     handshakes.note(most: bound.most)
-    let rules = Reception.Rules(config, handshakes: bound.most)
-    let meetsPages = config.routes.contains { $0.websocket != nil }
-    surroundings.reception?.post { _, reception in
-      reception.follow(rules)
-      if meetsPages { reception.renewMachineNames() }
-      reception.renewCertificates()
+    let rules = HandshakeServer.Rules(config, handshakes: bound.most)
+    let hasWebSocket = config.routes.contains { $0.websocket != nil }
+    environment.handshakeServer?.post { _, handshakeServer in
+      handshakeServer.follow(rules)
+      if hasWebSocket { handshakeServer.renewMachineNames() }
+      handshakeServer.renewCertificates()
     }
   }
 
   // MARK: - Memory
 
-  /// So many clients have gone since the start.
+  /// `count` clients have left since the start.
   func haveLeft(_ count: UInt64) {
     if heap.haveLeft(count) { lookAtHeap() }
   }
 
   private func lookAtHeap() {
-    poller.timers.after(HeapPlan.interval) { [weak self] in
+    poller.timers.after(HeapTrimming.interval) { [weak self] in
       guard let self, !isStopping else { return }
       switch heap.look() {
       case .again: lookAtHeap()
@@ -113,12 +114,12 @@ final class GatewayCore {
     }
   }
 
-  /// Never on a lane that carries bytes.
+  /// malloc_trim(3) runs on a queue, never on a lane that carries bytes.
   private func trimHeap() {
     for lane in lanes { lane.post { $0.poller.shrink() } }
-    surroundings.reception?.post { lane, reception in
+    environment.handshakeServer?.post { lane, handshakeServer in
       lane.poller.shrink()
-      reception.shrink()
+      handshakeServer.shrink()
     }
     heapQueue.async { linux_trim_heap() }
   }
@@ -129,24 +130,24 @@ final class GatewayCore {
     let lane = lanes[nextLane % lanes.count]
     nextLane += 1
     let others = lanes.filter { $0 !== lane }
-    let (status, surroundings, connector) = (status, surroundings, connector(of: config))
-    board.expect(config.listen.map(\.place), of: config.name)
-    let route = Resident(on: lane) { lane in
-      Route(config, connector: connector, on: lane, others: others, status: status, surroundings: surroundings)
+    let (status, environment, connector) = (status, environment, connector(of: config))
+    board.expect(config.listen.map(\.target), of: config.name)
+    let route = LaneRef(on: lane) { lane in
+      Route(config, connector: connector, on: lane, others: others, status: status, environment: environment)
     }
     running[config.name] = Running(config: config, route: route)
   }
 
-  /// Gives a running route another configuration; `done` when it has taken it on.
+  /// Gives a running route another configuration. Calls `done` when it is applied.
   func updateRoute(_ config: Config.Route, then done: @escaping () -> Void) {
     guard let route = running[config.name]?.route else { return done() }
     running[config.name]?.config = config
-    let (connector, surroundings) = (connector(of: config), surroundings)
-    board.expect(config.listen.map(\.place), of: config.name)
-    let back = Resident(CallBack(done), on: home)
+    let (connector, environment) = (connector(of: config), environment)
+    board.expect(config.listen.map(\.target), of: config.name)
+    let back = LaneRef(CallBack(done), on: home)
     route.post { _, route in
       route.update(config, connector: connector)
-      surroundings.whenReceptionIsThrough { back.post { _, back in back.call() } }
+      environment.whenHandshakesAreOver { back.post { _, back in back.call() } }
     }
   }
 
@@ -154,37 +155,35 @@ final class GatewayCore {
     guard var connector = try? broker.connector(route.endpoint) else {
       preconditionFailure("the configuration lets no URL through that its connector refuses")
     }
-    if let bonds = surroundings.bonds, var bonding = connector as? any BondingConnector {
+    if let bonds = environment.bonds, var bonding = connector as? any BondingConnector {
       bonding.bonds = bonds
       connector = bonding
     }
-    guard let remarking = connector as? any RemarkingConnector else { return connector }
-    let (name, endpoint, status) = (route.name, route.endpoint.description, status)
-    return remarking.telling { status.tell(.endpointSaid(route: name, endpoint: endpoint, $0)) }
+    return connector
   }
 
-  /// Ends a route. `letGo` is called when its listeners are closed, `done` when nothing is left of it.
+  /// Stops a route. Calls `letGo` when its listeners are closed, `done` when nothing is left of it.
   func stopRoute(
     _ name: String, _ word: Ending.Word, letGo: @escaping () -> Void = {}, then done: @escaping () -> Void = {}
   ) {
     guard let old = running.removeValue(forKey: name)?.route else { return done() }
     leaving[name] = old
-    let closed = Resident(CallBack(letGo), on: home)
-    let back = Resident(
+    let closed = LaneRef(CallBack(letGo), on: home)
+    let back = LaneRef(
       CallBack { [weak self] in
         self?.hasStopped(name)
         done()
       }, on: home)
-    let (limit, surroundings) = (Self.drainLimit, surroundings)
+    let (limit, environment) = (Self.drainLimit, environment)
     old.post { _, route in
       route.stop(Ending(word), within: limit) { back.post { _, back in back.call() } }
-      surroundings.whenReceptionIsThrough { closed.post { _, back in back.call() } }
+      environment.whenHandshakesAreOver { closed.post { _, back in back.call() } }
     }
   }
 
   private func hasStopped(_ name: String) {
     leaving.removeValue(forKey: name)?.evict()
-    status.tell(.routeStopped(name))
+    status.publish(.routeStopped(name))
     if leaving.isEmpty { whenStopped?() }
   }
 
@@ -193,16 +192,18 @@ final class GatewayCore {
   func stop(then done: @escaping () -> Void) {
     guard !isStopping else { return }
     isStopping = true
-    status.tell(.stopping)
+    status.publish(.stopping)
     watch?.cancel()
     giveUpReloads()
     for name in Array(running.keys) { stopRoute(name, .shutdown) }
     whenStopped = { [self] in
       whenStopped = nil
       closeControl { [status, poller, lanes] in
-        Closings.settle(lanes.map(\.closings), within: Self.closingLimit, on: poller) {
-          Closings.settle(lanes.map(\.programs), within: Self.programLimit, on: poller) {
-            status.tell(.stopped)
+        PendingCleanups.settle(lanes.map(\.closings), within: Self.closingLimit, on: poller) {
+          PendingCleanups.settle(
+            lanes.flatMap { [$0.programs, $0.abandonedConnects] }, within: Self.slowLimit, on: poller
+          ) {
+            status.publish(.stopped)
             done()
           }
         }

@@ -1,8 +1,9 @@
-// The list of Bluetooth's schemes. A product of its own, so that programs without Bluetooth need nothing of it.
+// The list of Bluetooth's schemes. A separate product: programs without Bluetooth do not need it.
 
-import StreamBroker
+import StreamBrokerCore
 
-/// What a program gives to `Broker` besides `Schemes.standard`.
+/// Schemes to give to `Broker` besides `Schemes.standard`.
 public enum BluetoothSchemes {
+  /// `rfcomm` and `ble`.
   public static let all: [any Connector.Type] = [RFCOMMConnector.self, BLEConnector.self]
 }

@@ -1,10 +1,11 @@
-// What contexts of both sides are set to.
+// Settings that server and client contexts share: versions, ciphers, certificates, verification.
 
 import COpenSSL
 
-/// An SSL_CTX with an owner. OpenSSL counts its users itself: connections keep it as long as they need it.
+/// Owns an SSL_CTX. OpenSSL counts its users itself: connections keep it as long as they need it.
 final class ContextOwner: Sendable {
-  // Unsafe to the compiler, as it is a pointer: OpenSSL locks a context itself, and nothing here changes it once it is made.
+  // Unsafe only to the compiler, because it is a pointer: OpenSSL locks a context itself, and we never change it once
+  // it is made.
   nonisolated(unsafe) let raw: OpaquePointer
 
   init(_ raw: OpaquePointer) { self.raw = raw }
@@ -22,12 +23,13 @@ enum ContextParts {
     openssl_CTX_set_min_proto_version(raw, minVersion == .tls12 ? TLS1_2_VERSION : TLS1_3_VERSION)
     openssl_CTX_set_max_proto_version(raw, TLS1_3_VERSION)
     SSL_CTX_set_options(raw, openssl_OP_NO_RENEGOTIATION | openssl_OP_NO_COMPRESSION)
-    // An idle connection has no buffers. A read takes what is there, not a header and then its record.
+    // An idle connection then has no buffers, and one read returns all that is there, not first a header and then its
+    // record.
     openssl_CTX_set_mode(raw, Int(SSL_MODE_RELEASE_BUFFERS))
     openssl_CTX_set_read_ahead(raw, 1)
-    SSL_CTX_set_info_callback(raw) { ssl, place, _ in
-      // Told for messages of handshakes only, so payload costs nothing.
-      if place & SSL_CB_LOOP != 0, let ssl { TLSWire.under(ssl).sawMessage() }
+    SSL_CTX_set_info_callback(raw) { ssl, state, _ in
+      // Called for handshake messages only, so payload costs nothing.
+      if state & SSL_CB_LOOP != 0, let ssl { BufferedBIO.under(ssl).sawMessage() }
     }
     guard openssl_CTX_set1_groups_list(raw, TLSProfile.groups) == 1 else { throw failed("SSL_CTX_set1_groups_list") }
     try set(ciphers, on: raw)
@@ -35,10 +37,10 @@ enum ContextParts {
   }
 
   private static func set(_ ciphers: [String], on context: OpaquePointer) throws(TLSSettingsFault) {
-    // OpenSSL passes over names it does not know, so each is tried alone first.
+    // OpenSSL ignores names that it does not know, so each is tried alone first.
     for name in ciphers where !isKnown(name) {
       throw TLSSettingsFault(
-        nil, .ciphers, "'\(name)' is no cipher of TLS 1.2 or 1.3 here",
+        nil, .ciphers, "'\(name)' is not a TLS 1.2 or 1.3 cipher of this OpenSSL",
         advice: "openssl ciphers -s -tls1_2, and -tls1_3, list them")
     }
     let suites = ciphers.filter { $0.hasPrefix("TLS_") }
@@ -51,7 +53,7 @@ enum ContextParts {
   }
 
   private static func isKnown(_ name: String) -> Bool {
-    // No operators and keywords of ciphers(1): what they mean changes under those who wrote them.
+    // No operators and keywords of ciphers(1): their meaning changes with OpenSSL.
     guard !name.isEmpty, name.utf8.allSatisfy({ isNameByte($0) }), let context = SSL_CTX_new(TLS_method()) else {
       return false
     }
@@ -83,12 +85,13 @@ enum ContextParts {
       throw TLSSettingsFault(
         identity.key, .key, "the key does not belong to the first certificate in \(identity.certificate)",
         advice: isMixedUp
-          ? "it belongs to a later one: the server's own has to stand first" : "are both of the same renewal?")
+          ? "it belongs to a later certificate: put the server's own certificate first"
+          : "are both from the same renewal?")
     }
     guard SSL_CTX_use_certificate(context, chain[0].raw) == 1, SSL_CTX_use_PrivateKey(context, key) == 1 else {
       let reason = OpenSSLErrors.take()?.text ?? "no reason given"
       throw TLSSettingsFault(
-        identity.certificate, .certificate, "OpenSSL does not take it (\(reason))",
+        identity.certificate, .certificate, "OpenSSL does not accept it (\(reason))",
         advice: "RSA keys need 2048 bits, and signatures SHA-256 or better")
     }
     for issuer in chain.dropFirst() where openssl_CTX_add1_chain_cert(context, issuer.raw) != 1 {
@@ -97,22 +100,22 @@ enum ContextParts {
     return chain[0]
   }
 
-  /// What is odd about a certificate and yet no reason to stop.
+  /// A problem of the certificate that is no reason to stop, or nil.
   static func warning(of certificate: X509Certificate, in file: String) -> String? {
     if certificate.hasExpired { return "\(file): the certificate has expired: clients will refuse it" }
     if certificate.isNotYetValid { return "\(file): the certificate is not valid yet: clients will refuse it" }
     return nil
   }
 
-  /// Remembers why a certificate is refused, for the error that follows.
+  /// Notes why a certificate is refused, for the error that follows.
   static let noteVerification: @convention(c) (Int32, OpaquePointer?) -> Int32 = { isGood, store in
     guard let store, let data = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()) else {
       return isGood
     }
     if isGood == 1 { return 1 }
-    let wire = TLSWire.under(OpaquePointer(data))
+    let wire = BufferedBIO.under(OpaquePointer(data))
     let code = X509_STORE_CTX_get_error(store)
-    // Of those between, revocation is looked up where there is a list.
+    // For authorities' certificates, revocation is checked only where there is a list.
     if code == X509_V_ERR_UNABLE_TO_GET_CRL, X509_STORE_CTX_get_error_depth(store) > 0 { return 1 }
     if wire.certificateFault == nil {
       let subject = X509_STORE_CTX_get_current_cert(store).map { CertificateFacts.text(of: X509_get_subject_name($0)) }
@@ -122,7 +125,7 @@ enum ContextParts {
     return 0
   }
 
-  /// Protocols as RFC 7301 writes them. Throws for one that is empty or too long.
+  /// Protocol names in the format of RFC 7301. Throws if one is empty or too long.
   static func wireFormat(alpn: [String]) throws(TLSSettingsFault) -> [UInt8] {
     var bytes: [UInt8] = []
     for name in alpn {

@@ -1,9 +1,9 @@
-// Whether files are still the ones that were read.
+// Detects whether files have changed since they were read.
 
 import Glibc
 
-/// What files looked like. Taken before they are read, so that a change in between is seen.
-public struct TLSFileStamps: Hashable, Sendable {
+/// The identity, size and time of files. Taken before they are read, so that a change in between is detected.
+package struct TLSFileStamps: Hashable, Sendable {
   private struct Stamp: Hashable {
     let device: UInt64
     let inode: UInt64
@@ -13,7 +13,7 @@ public struct TLSFileStamps: Hashable, Sendable {
   }
   private let stamps: [Stamp?]
 
-  /// Looks at them, through links. Blocks.
+  /// Follows symbolic links. Blocks.
   init(of files: [String]) {
     stamps = files.map { file in
       var status = stat()

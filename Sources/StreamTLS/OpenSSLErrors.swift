@@ -1,4 +1,4 @@
-// OpenSSL's queue of errors, one per thread. It is emptied whenever something fails, so that the next failure finds only its own.
+// OpenSSL's queue of errors, one per thread. Each failure empties it, so that the next one finds only its own errors.
 
 import COpenSSL
 
@@ -11,7 +11,7 @@ enum OpenSSLErrors {
     let text: String
   }
 
-  /// Empties the queue and says what was first in it, the cause.
+  /// Empties the queue and returns its first entry, the cause.
   static func take() -> Entry? {
     let code = ERR_get_error()
     guard code != 0 else { return nil }
@@ -20,8 +20,8 @@ enum OpenSSLErrors {
     return Entry(library: ERR_GET_LIB(code), reason: ERR_GET_REASON(code), text: text)
   }
 
-  /// Empties the queue and says whether there was no memory for something.
-  static func takeTellsOfNoMemory() -> Bool {
+  /// Empties the queue and returns whether an allocation failed.
+  static func takeIsOutOfMemory() -> Bool {
     var tells = false
     while case let code = ERR_get_error(), code != 0 {
       if ERR_GET_REASON(code) == openssl_R_MALLOC_FAILURE { tells = true }

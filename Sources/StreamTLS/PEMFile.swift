@@ -1,4 +1,5 @@
-// Certificates, keys and revocation lists out of PEM files, with errors that say which file and what to do. Reading blocks.
+// Reads certificates, keys and revocation lists from PEM files, with errors that say which file and what to do. Reading
+// blocks.
 
 import ByteStreams
 import COpenSSL
@@ -6,10 +7,10 @@ import Glibc
 
 struct PEMFile {
   let path: String
-  /// What it is to be.
+  /// What the file should hold.
   let part: TLSSettingsFault.Part
   let bytes: [UInt8]
-  // A bundle of every authority in the world has some 230 KB.
+  // In bytes. A bundle of all the world's authorities has some 230 KB.
   private static let mostBytes = 8 << 20
 
   init(_ path: String, as part: TLSSettingsFault.Part) throws(TLSSettingsFault) {
@@ -22,15 +23,15 @@ struct PEMFile {
 
   private static func advice(_ number: Int32) -> String? {
     switch number {
-    case ENOENT, ENOTDIR: "check the path; relative ones begin where the configuration lies"
+    case ENOENT, ENOTDIR: "check the path; in a configuration, relative paths start in its folder"
     case EACCES: "the user that the gateway runs as must be able to read it"
-    case EFBIG: "it is too long to be what it should be"
+    case EFBIG: "the file is too large to be the right one"
     default: nil
     }
   }
 
   private static func contents(of path: String) throws(SystemError) -> [UInt8] {
-    // Not to wait for a pipe's writer.
+    // O_NONBLOCK, so as not to wait for the writer of a named pipe.
     let raw = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
     guard raw >= 0 else { throw SystemError("open") }
     let file = Descriptor(owning: raw)
@@ -54,7 +55,7 @@ struct PEMFile {
     return found
   }
 
-  /// Lends out each revocation list. Throws when there is none.
+  /// Calls `body` with each revocation list. Throws when there is none.
   func withRevocationLists(_ body: (OpaquePointer) -> Void) throws(TLSSettingsFault) {
     let found = try items { PEM_read_bio_X509_CRL($0, nil, nil, nil).map { RevocationList(owning: $0) } }
     for list in found { withExtendedLifetime(list) { body(list.raw) } }
@@ -66,7 +67,7 @@ struct PEMFile {
     let bio = try reader()
     defer { BIO_free(bio) }
     ERR_clear_error()
-    // Without a callback of ours OpenSSL would ask at the terminal.
+    // Without our callback, OpenSSL would ask for the passphrase at the terminal.
     var wantsPassphrase = false
     let key = withUnsafeMutablePointer(to: &wantsPassphrase) { flag in
       PEM_read_bio_PrivateKey(
@@ -79,7 +80,7 @@ struct PEMFile {
     let reason = OpenSSLErrors.take()
     if wantsPassphrase {
       throw TLSSettingsFault(
-        path, part, "the key has a passphrase, and nobody is there to type it",
+        path, part, "the key has a passphrase, which nobody can enter here",
         advice: "make one without: openssl pkey -in \(path) -out plain.pem")
     }
     let text = String(decoding: bytes, as: UTF8.self)
@@ -87,16 +88,16 @@ struct PEMFile {
     throw TLSSettingsFault(path, part, "the key can't be read (\(reason?.text ?? "no reason given"))")
   }
 
-  /// Each has an owner as soon as it is made: a later one may be damaged.
+  /// Each item has an owner as soon as it is made, since a later one may be damaged.
   func items<Item: AnyObject>(_ next: (OpaquePointer) -> Item?) throws(TLSSettingsFault) -> [Item] {
     let bio = try reader()
     defer { BIO_free(bio) }
     ERR_clear_error()
     var found: [Item] = []
     while let item = next(bio) { found.append(item) }
-    // It ends where no more begins; anything else is damage.
+    // No further start line is the normal end; any other error is damage.
     if let reason = OpenSSLErrors.take(), reason.reason != PEM_R_NO_START_LINE {
-      throw TLSSettingsFault(path, part, "it is damaged (\(reason.text))", advice: "make it anew, or copy it again")
+      throw TLSSettingsFault(path, part, "it is damaged (\(reason.text))", advice: "create it again, or copy it again")
     }
     return found
   }
@@ -113,19 +114,19 @@ struct PEMFile {
     return TLSSettingsFault(
       path, part, "there is no \(what) in it",
       advice: isDER
-        ? "it looks like DER; PEM is wanted: openssl \(what == "certificate" ? "x509" : what == "private key" ? "pkey" : "crl") -inform DER -in \(path)"
-        : "a PEM file has a line that begins with -----BEGIN")
+        ? "it looks like DER; convert it to PEM: openssl \(what == "certificate" ? "x509" : what == "private key" ? "pkey" : "crl") -inform DER -in \(path)"
+        : "expected PEM: a line that begins with -----BEGIN")
   }
 }
 
-/// A revocation list, with an owner.
+/// Owns a revocation list.
 private final class RevocationList {
   let raw: OpaquePointer
   init(owning raw: OpaquePointer) { self.raw = raw }
   deinit { X509_CRL_free(raw) }
 }
 
-/// A certificate, with an owner.
+/// Owns a certificate.
 final class X509Certificate {
   let raw: OpaquePointer
 
@@ -133,14 +134,14 @@ final class X509Certificate {
 
   deinit { X509_free(raw) }
 
-  /// The DNS names it is for, in lower case: the subject's alternative names, or else its common name.
+  /// The DNS names of the certificate, in lower case: the subject's alternative names, or else its common name.
   var serverNames: Set<String> {
     let names = CertificateFacts(raw)
     let found = names.dnsNames.isEmpty ? [names.commonName].compactMap { $0 } : names.dnsNames
     return Set(found.map { $0.lowercased() })
   }
 
-  /// "rsaEncryption", "id-ecPublicKey": as OpenSSL numbers them.
+  /// OpenSSL's number for the kind of key: "rsaEncryption", "id-ecPublicKey".
   var keyKind: Int32 { EVP_PKEY_get_base_id(X509_get0_pubkey(raw)) }
 
   var hasExpired: Bool { X509_cmp_current_time(X509_get0_notAfter(raw)) < 0 }

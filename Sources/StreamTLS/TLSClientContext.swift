@@ -1,16 +1,17 @@
-// What a client trusts and shows. Made from settings, never changed. Reading its files blocks, the system's many authorities above
-// all, so it is not made on a lane, and one serves all connections to a place.
+// Which servers a client trusts, and the certificate that it shows. Made from settings, never changed. Reading its
+// files blocks, above all the system's many authorities. So it is not made on a lane, and one context serves all
+// connections to an endpoint.
 
 import COpenSSL
 
-public final class TLSClientContext: Sendable {
-  public let settings: TLSClientSettings
-  /// The files it was made from; none where the system's authorities are trusted.
-  public let files: [String]
+package final class TLSClientContext: Sendable {
+  package let settings: TLSClientSettings
+  /// The files it was made from, without those of the system's authorities.
+  package let files: [String]
   private let owner: ContextOwner
   private let stamps: TLSFileStamps
 
-  public init(_ settings: TLSClientSettings) throws(TLSSettingsFault) {
+  package init(_ settings: TLSClientSettings) throws(TLSSettingsFault) {
     self.settings = settings
     var files: [String] = []
     for file in [settings.ca, settings.identity?.certificate, settings.identity?.key].compactMap({ $0 })
@@ -31,12 +32,12 @@ public final class TLSClientContext: Sendable {
     }
     let store = SSL_CTX_get_cert_store(owner.raw)
     for certificate in try PEMFile(ca, as: .authority).certificates() { X509_STORE_add_cert(store, certificate.raw) }
-    // One that was named is trusted, whether it has signed itself or not.
+    // A certificate in `ca` is trusted, self-signed or not.
     X509_STORE_set_flags(store, UInt(X509_V_FLAG_PARTIAL_CHAIN))
   }
 
-  /// Whether a file is not the one that was read. Blocks.
-  public var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }
+  /// Whether a file has changed since it was read. Blocks.
+  package var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }
 
   var raw: OpaquePointer { owner.raw }
 }

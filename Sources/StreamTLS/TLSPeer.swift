@@ -1,18 +1,18 @@
-// What a certificate says of its owner: who the other side is, once it has proved it.
+// The identity of the other side, from the certificate that it has proved to own.
 
 import COpenSSL
 
-/// Of a client or server that showed a certificate and was believed.
-public struct TLSPeer: Hashable, Sendable {
-  /// As RFC 4514 writes it: "CN=ada,O=Lab".
-  public let subject: String
-  public let commonName: String?
+/// The identity of a client or server whose certificate was verified.
+package struct TLSPeer: Hashable, Sendable {
+  /// In the format of RFC 4514: "CN=ada,O=Lab".
+  package let subject: String
+  package let commonName: String?
   /// The alternative names of the subject (RFC 5280 section 4.2.1.6), by kind, in the order of the certificate.
-  public let dnsNames: [String]
-  public let emails: [String]
-  public let uris: [String]
+  package let dnsNames: [String]
+  package let emails: [String]
+  package let uris: [String]
   /// SHA-256 of the certificate, in lower-case hexadecimal digits.
-  public let fingerprint: String
+  package let fingerprint: String
 
   init(_ certificate: OpaquePointer) {
     let facts = CertificateFacts(certificate)
@@ -39,11 +39,11 @@ struct CertificateFacts {
     readAlternativeNames(certificate)
   }
 
-  /// "CN=ada,O=Lab", with control characters and bytes that are no ASCII escaped.
+  /// "CN=ada,O=Lab", with control characters and non-ASCII bytes escaped.
   static func text(of name: OpaquePointer?) -> String {
     guard let name, let bio = BIO_new(BIO_s_mem()) else { return "" }
     defer { BIO_free(bio) }
-    // The flags of XN_FLAG_RFC2253, a macro of casts.
+    // The flags of XN_FLAG_RFC2253, which is a macro with casts.
     let flags: UInt = 1 | 2 | 4 | 0x10 | 0x100 | 0x200 | 1 << 16 | 1 << 20
     X509_NAME_print_ex(bio, name, 0, flags)
     var data: UnsafeMutablePointer<CChar>?
@@ -85,7 +85,7 @@ struct CertificateFacts {
     }
   }
 
-  // A zero in the middle once made "bank.example\0.evil.example" look like the bank.
+  // A NUL in the middle once made "bank.example\0.evil.example" look like the bank.
   private static func printable(_ bytes: UnsafeRawBufferPointer) -> String? {
     guard !bytes.isEmpty, !bytes.contains(where: { $0 < 0x20 || $0 == 0x7F }) else { return nil }
     return String(validating: bytes, as: UTF8.self)

@@ -1,20 +1,21 @@
-// Several servers on one port: which of them a client means, he says in the first thing he sends (server_name of RFC 6066
-// section 3), and that decides all of it: certificates, who may come, versions, protocols, tickets.
+// Several servers on one port. The client names the server that it wants in its first message (server_name of RFC 6066
+// section 3). This choice decides everything: certificates, admitted clients, versions, protocols, tickets.
 
 import COpenSSL
 
 extension TLSServerContext {
-  /// Which server a client gets who asks for `name`, in lower case; nil refuses him with the alert unrecognized_name.
-  public typealias Choice = (_ name: String?) -> TLSServerContext?
+  /// The server for a client that asks for `name`, in lower case. Nil refuses the client with the alert
+  /// unrecognized_name.
+  package typealias Choice = (_ name: String?) -> TLSServerContext?
 
-  /// Runs before anything else of a client's hello is looked at. Later would be too late: a ticket of one server must not let
-  /// anybody in at another that asks for more.
+  /// Runs before anything else in a client's hello is processed. Later would be too late: a ticket of one server must
+  /// not admit a client to another server that asks for more.
   static let chooseServer:
     @convention(c) (OpaquePointer?, UnsafeMutablePointer<Int32>?, UnsafeMutableRawPointer?) -> Int32 = {
       ssl, alert, _ in
       guard let ssl else { return SSL_CLIENT_HELLO_ERROR }
-      let wire = TLSWire.under(ssl)
-      // From the hello itself: of a client who comes with a ticket of TLS 1.2, OpenSSL tells the ticket's name.
+      let wire = BufferedBIO.under(ssl)
+      // Read from the hello itself: for a client with a ticket of TLS 1.2, OpenSSL returns the ticket's name.
       let name = TLSServerContext.askedName(ssl)
       wire.serverName = name
       guard let choose = wire.choose else { return SSL_CLIENT_HELLO_SUCCESS }
@@ -24,7 +25,7 @@ extension TLSServerContext {
         return SSL_CLIENT_HELLO_ERROR
       }
       guard server === wire.server || server.takeOver(ssl) else {
-        // Half of it would be another server's.
+        // Otherwise half of the settings would be another server's.
         wire.lacksMemory = true
         alert?.pointee = SSL_AD_INTERNAL_ERROR
         return SSL_CLIENT_HELLO_ERROR
@@ -33,7 +34,7 @@ extension TLSServerContext {
       return SSL_CLIENT_HELLO_SUCCESS
     }
 
-  /// What SSL_set_SSL_CTX(3) leaves as it was. False when there is no memory for it.
+  /// Changes what SSL_set_SSL_CTX(3) does not change. False if there is no memory for it.
   private func takeOver(_ ssl: OpaquePointer) -> Bool {
     guard SSL_set_SSL_CTX(ssl, first) == first else { return false }
     SSL_set_verify(ssl, SSL_CTX_get_verify_mode(first), ContextParts.noteVerification)
@@ -43,13 +44,13 @@ extension TLSServerContext {
     return SSL_set_ciphersuites(ssl, (suites.isEmpty ? TLSProfile.suites : suites).joined(separator: ":")) == 1
   }
 
-  /// The name in a client's hello; nil when there is none, or none that is well formed, which OpenSSL refuses by itself.
+  /// The name in a client's hello. Nil if there is none, or none that is well-formed, which OpenSSL refuses itself.
   private static func askedName(_ ssl: OpaquePointer) -> String? {
     var start: UnsafePointer<UInt8>?
     var count = 0
     guard SSL_client_hello_get0_ext(ssl, UInt32(TLSEXT_TYPE_server_name), &start, &count) == 1 else { return nil }
     let bytes = Array(UnsafeBufferPointer(start: start, count: count))
-    // A list of one: its length, the kind of name, the name's length.
+    // A list of one entry: its length, the kind of name, the name's length.
     guard bytes.count > 5, bytes[2] == 0, Int(bytes[3]) << 8 | Int(bytes[4]) == bytes.count - 5 else { return nil }
     return String(validating: bytes[5...], as: UTF8.self)?.lowercased()
   }

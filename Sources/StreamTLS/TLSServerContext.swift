@@ -1,28 +1,30 @@
-// What a server shows and asks: certificates by name, clients' certificates, protocols, tickets. Made from settings, never
-// changed; a reload makes another. Reading its files blocks, so it is not made on a lane.
+// What a server shows and requires: certificates by name, clients' certificates, protocols, tickets. Made from
+// settings, never changed; a reload makes a new one. Reading its files blocks, so it is not made on a lane.
 
 import COpenSSL
 
-public final class TLSServerContext: Sendable {
-  public let settings: TLSServerSettings
-  /// The files it was made from. When one of them changes, make another.
-  public let files: [String]
-  /// What is odd and yet no reason to stop, such as a certificate that has expired.
-  public let warnings: [String]
+package final class TLSServerContext: Sendable {
+  package let settings: TLSServerSettings
+  /// The files it was made from. When one of them changes, make a new context.
+  package let files: [String]
+  /// Problems that are no reason to stop, such as a certificate that has expired.
+  package let warnings: [String]
   let ticketKeys: TLSTicketKeys
-  /// Equal for contexts with the same authorities and revocation lists; empty where clients are asked for nothing.
-  public let trust: TLSTrust
-  /// Equal for contexts that were made of the same files as they were at one time.
-  public let stamps: TLSFileStamps
+  /// Equal for contexts with the same authorities and revocation lists; empty if clients are not asked for
+  /// certificates.
+  package let trust: TLSTrust
+  /// Equal for contexts that were made from the same state of the same files.
+  package let stamps: TLSFileStamps
 
-  // The first is where connections begin; tickets and clients' certificates are its business, whichever is shown.
+  // Connections begin with the first context. It handles tickets and clients' certificates, whichever certificate is
+  // shown.
   private let contexts: [ContextOwner]
   private let byName: [String: Int]
   let alpn: [UInt8]
 
-  /// Reads the files. Throws what is wrong with them or with the settings. With the context it replaces, tickets of that one
-  /// are honoured as far as what is asked of clients is the same.
-  public init(_ settings: TLSServerSettings, replacing other: TLSServerContext? = nil) throws(TLSSettingsFault) {
+  /// Reads the files. Throws what is wrong with them or with the settings. Tickets of the replaced context are accepted
+  /// if the requirements for clients are the same.
+  package init(_ settings: TLSServerSettings, replacing other: TLSServerContext? = nil) throws(TLSSettingsFault) {
     guard !settings.identities.isEmpty else {
       throw TLSSettingsFault(nil, nil, "a TLS server needs a certificate and its key")
     }
@@ -37,17 +39,17 @@ public final class TLSServerContext: Sendable {
     for identity in settings.identities {
       let names = try PEMFile(identity.certificate, as: .certificate).certificates()[0].serverNames
       let kind = try PEMFile(identity.certificate, as: .certificate).certificates()[0].keyKind
-      let place: Int
+      let index: Int
       if let same = contexts.firstIndex(where: { $0.names == names && !$0.kinds.contains(kind) }) {
-        place = same
+        index = same
       } else {
         let owner = try ContextParts.make(
           TLS_server_method(), minVersion: settings.minVersion, ciphers: settings.ciphers)
         contexts.append((owner, names, []))
-        place = contexts.count - 1
+        index = contexts.count - 1
       }
-      let certificate = try ContextParts.load(identity, into: contexts[place].owner.raw)
-      contexts[place].kinds.insert(kind)
+      let certificate = try ContextParts.load(identity, into: contexts[index].owner.raw)
+      contexts[index].kinds.insert(kind)
       if let warning = ContextParts.warning(of: certificate, in: identity.certificate) { warnings.append(warning) }
     }
     var byName: [String: Int] = [:]
@@ -61,27 +63,29 @@ public final class TLSServerContext: Sendable {
     for context in self.contexts { setUp(context.raw) }
   }
 
-  /// The same settings with the files as they are now. Throws what is wrong with them; this one is good for use still. Blocks.
-  public func renewed() throws(TLSSettingsFault) -> TLSServerContext {
+  /// A new context with the same settings and the files as they are now. Throws what is wrong with them; this context
+  /// stays usable. Blocks.
+  package func renewed() throws(TLSSettingsFault) -> TLSServerContext {
     try TLSServerContext(settings, replacing: self)
   }
 
-  /// Whether a file is not the one that was read. Blocks.
-  public var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }
+  /// Whether a file has changed since it was read. Blocks.
+  package var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }
 
   /// The DNS names of all its certificates, in lower case.
-  public var certificateNames: [String] { Array(byName.keys) }
+  package var certificateNames: [String] { Array(byName.keys) }
 
   var first: OpaquePointer { contexts[0].raw }
 
   // MARK: - Set-up
 
   private func setUp(_ context: OpaquePointer) {
-    // Tickets keep sessions with the clients; a store here would be another thing to bound.
-    // Scanners want an order, and ours is the profile's. Who has no AES in hardware puts ChaCha20 first, and gets it.
+    // Tickets keep sessions at the clients; a cache here would need a limit of its own.
+    // Security scanners expect an order, and ours is the profile's. A client without AES in hardware puts ChaCha20
+    // first, and gets it.
     SSL_CTX_set_options(context, openssl_OP_CIPHER_SERVER_PREFERENCE | openssl_OP_PRIORITIZE_CHACHA)
     openssl_CTX_set_session_cache_mode(context, Int(SSL_SESS_CACHE_OFF))
-    // One: who wants to resume twice at once can do one of them in full.
+    // One is enough: of two connections that a client resumes at once, one does a full handshake.
     SSL_CTX_set_num_tickets(context, 1)
     SSL_CTX_set_timeout(context, Int(TLSTicketKeys.lifetime))
     TLSTicketKeys.install(on: context)
@@ -96,14 +100,15 @@ public final class TLSServerContext: Sendable {
   ) throws(TLSSettingsFault) -> TLSTrust {
     var digest = SessionDigest()
     defer {
-      // A ticket is good only where the same was asked of its client.
+      // A ticket is valid only where the same was required of its client.
       let name = digest.finish()
       for context in contexts { SSL_CTX_set_session_id_context(context.raw, name, UInt32(name.count)) }
     }
     guard settings.clientAuth != .none else { return TLSTrust(digest: []) }
     guard let file = settings.clientCA else {
       throw TLSSettingsFault(
-        nil, .authority, "client certificates can't be checked", advice: "name those who may sign them: client-ca")
+        nil, .authority, "client certificates can't be checked",
+        advice: "set 'client-ca' to the authorities that sign them")
     }
     let authorities = try PEMFile(file, as: .authority)
     let certificates = try authorities.certificates()
@@ -117,7 +122,7 @@ public final class TLSServerContext: Sendable {
       let lists = try PEMFile(crl, as: .revocations)
       var isComplete = true
       try lists.withRevocationLists { isComplete = X509_STORE_add_crl(store, $0) == 1 && isComplete }
-      // One that is missing would let in whom it names.
+      // Without one of the lists, the clients that it revokes would be accepted.
       guard isComplete else { throw ContextParts.failed("X509_STORE_add_crl") }
       X509_STORE_set_flags(store, UInt(X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL))
       digest.add(lists.bytes)
@@ -135,23 +140,13 @@ public final class TLSServerContext: Sendable {
 
   // MARK: - Names
 
-  /// Whether a client may ask for `name`, in lower case.
-  func admits(_ name: String?) -> Bool {
-    switch settings.names {
-    case .any: return true
-    case .only(let names, let orNone):
-      guard let name else { return orNone }
-      return names.contains(name) || Self.wildcard(of: name).map { names.contains($0) } ?? false
-    }
-  }
-
   /// The context whose certificate is for `name`, or else the first.
   func context(for name: String) -> OpaquePointer {
     contexts[byName[name] ?? Self.wildcard(of: name).flatMap { byName[$0] } ?? 0].raw
   }
 
   /// "*.example" for "gw.example": a wildcard stands for one label (RFC 6125 section 6.4.3).
-  public static func wildcard(of name: String) -> String? {
+  package static func wildcard(of name: String) -> String? {
     guard let dot = name.firstIndex(of: "."), dot != name.startIndex else { return nil }
     return "*" + name[dot...]
   }
@@ -159,15 +154,9 @@ public final class TLSServerContext: Sendable {
   private static let chooseName:
     @convention(c) (OpaquePointer?, UnsafeMutablePointer<Int32>?, UnsafeMutableRawPointer?) -> Int32 = {
       ssl, alert, _ in
-      guard let ssl, let server = TLSWire.under(ssl).server else { return SSL_TLSEXT_ERR_NOACK }
-      let wire = TLSWire.under(ssl)
-      let name = wire.serverName
-      guard server.admits(name) else {
-        wire.nameIsRefused = true
-        alert?.pointee = SSL_AD_UNRECOGNIZED_NAME
-        return SSL_TLSEXT_ERR_ALERT_FATAL
-      }
-      guard let name else { return SSL_TLSEXT_ERR_NOACK }
+      guard let ssl, let server = BufferedBIO.under(ssl).server else { return SSL_TLSEXT_ERR_NOACK }
+      let wire = BufferedBIO.under(ssl)
+      guard let name = wire.serverName else { return SSL_TLSEXT_ERR_NOACK }
       let context = server.context(for: name)
       guard context == server.first || SSL_set_SSL_CTX(ssl, context) == context else {
         wire.lacksMemory = true
@@ -182,7 +171,7 @@ public final class TLSServerContext: Sendable {
       OpaquePointer?, UnsafeMutablePointer<UnsafePointer<UInt8>?>?, UnsafeMutablePointer<UInt8>?, UnsafePointer<UInt8>?,
       UInt32, UnsafeMutableRawPointer?
     ) -> Int32 = { ssl, chosen, length, offered, count, _ in
-      guard let ssl, let chosen, let offered, let server = TLSWire.under(ssl).server else {
+      guard let ssl, let chosen, let offered, let server = BufferedBIO.under(ssl).server else {
         return SSL_TLSEXT_ERR_ALERT_FATAL
       }
       var found: UnsafeMutablePointer<UInt8>?
@@ -190,22 +179,22 @@ public final class TLSServerContext: Sendable {
         SSL_select_next_proto(&found, length, $0.baseAddress, UInt32($0.count), offered, count)
       }
       guard answer == OPENSSL_NPN_NEGOTIATED, let found else { return SSL_TLSEXT_ERR_ALERT_FATAL }
-      // What it found lies in our list, which may move: the same bytes are in the client's, which stays for the handshake.
+      // `found` points into our list, which may move. The client's list has the same bytes and stays for the handshake.
       let name = UnsafeBufferPointer(start: found, count: Int(length?.pointee ?? 0))
-      var place = 0
-      while place < Int(count) {
-        let size = Int(offered[place])
-        if UnsafeBufferPointer(start: offered + place + 1, count: size).elementsEqual(name) {
-          chosen.pointee = offered + place + 1
+      var index = 0
+      while index < Int(count) {
+        let size = Int(offered[index])
+        if UnsafeBufferPointer(start: offered + index + 1, count: size).elementsEqual(name) {
+          chosen.pointee = offered + index + 1
           return SSL_TLSEXT_ERR_OK
         }
-        place += size + 1
+        index += size + 1
       }
       return SSL_TLSEXT_ERR_ALERT_FATAL
     }
 
-  /// A ticket remembers its client's certificate, not that time goes by; and in TLS 1.2 it is good for the name it was got for
-  /// alone (RFC 6066 section 3).
+  /// A ticket keeps its client's certificate, but does not end when the certificate expires. In TLS 1.2 it is valid
+  /// only for the name it was issued for (RFC 6066 section 3).
   private static let judgeTicket:
     @convention(c) (
       OpaquePointer?, OpaquePointer?, UnsafePointer<UInt8>?, Int, SSL_TICKET_STATUS, UnsafeMutableRawPointer?
@@ -220,7 +209,7 @@ public final class TLSServerContext: Sendable {
           return SSL_TICKET_RETURN_IGNORE_RENEW
         }
         let name = SSL_SESSION_get0_hostname(session).map { String(cString: $0).lowercased() }
-        if SSL_version(ssl) == TLS1_2_VERSION, name != TLSWire.under(ssl).serverName {
+        if SSL_version(ssl) == TLS1_2_VERSION, name != BufferedBIO.under(ssl).serverName {
           return SSL_TICKET_RETURN_IGNORE_RENEW
         }
       }
@@ -232,12 +221,12 @@ public final class TLSServerContext: Sendable {
     }
 }
 
-/// What clients' certificates are held against, as far as one can tell whether it is still the same.
-public struct TLSTrust: Hashable, Sendable {
+/// Identifies the authorities and revocation lists that clients' certificates are verified against, to detect a change.
+package struct TLSTrust: Hashable, Sendable {
   let digest: [UInt8]
 }
 
-/// The name of what is asked of clients: a digest over it.
+/// A digest of what is required of clients.
 private struct SessionDigest {
   private var bytes = Array("baudway".utf8)
 

@@ -1,24 +1,24 @@
-// What a finished handshake leaves: the connection's state with one owner, so that it can go to another lane, once. What came
-// early waits inside it.
+// The result of a finished handshake: the connection's state with one owner, so that it can move to another lane, once.
+// Bytes that came early wait inside it.
 
 import ByteStreams
 import COpenSSL
 
-public struct TLSSession: ~Copyable, Sendable {
+package struct TLSSession: ~Copyable, Sendable {
   private let connection: OwnedSSL
-  public let facts: TLSFacts
+  package let facts: TLSFacts
 
-  /// Takes over `ssl`, whose handshake is through.
+  /// Takes ownership of `ssl`, whose handshake is finished.
   init(_ ssl: OpaquePointer, side: TLSSide) {
     connection = OwnedSSL(ssl)
     facts = TLSFacts(ssl, side: side)
   }
 
-  /// Reads what comes first, for whoever decides by it who goes on with the connection; the descriptor of the handshake must be
-  /// open still. Throws what broke it.
-  public func read(into run: UnsafeMutableRawBufferPointer) throws(TLSFailure) -> Transfer {
+  /// Reads the first bytes, for code that chooses by them how the connection continues. The descriptor of the handshake
+  /// must still be open. Throws the error that broke the connection.
+  package func read(into run: UnsafeMutableRawBufferPointer) throws(TLSFailure) -> Transfer {
     let ssl = connection.ssl
-    let wire = TLSWire.under(ssl)
+    let wire = BufferedBIO.under(ssl)
     wire.restart()
     ERR_clear_error()
     var count = 0
@@ -38,13 +38,27 @@ public struct TLSSession: ~Copyable, Sendable {
     }
   }
 
-  /// Gives the state away; whoever takes it frees it.
+  /// Writes an answer of up to a record (16 KiB), for code that talks to the client before its route has it. What the
+  /// socket does not take goes out with later output.
+  package func write(_ run: UnsafeRawBufferPointer) throws(TLSFailure) {
+    let ssl = connection.ssl
+    BufferedBIO.under(ssl).restart()
+    ERR_clear_error()
+    var taken = 0
+    guard SSL_write_ex(ssl, run.baseAddress!, run.count, &taken) == 1 else {
+      let error = OpenSSLErrors.take()
+      if let failure = BufferedBIO.under(ssl).writeFailure { throw .system(failure) }
+      throw .broken(facts.side == .server ? .client : .server, error?.text ?? "no reason given")
+    }
+  }
+
+  /// Hands over the state; the caller frees it.
   consuming func take() -> OpaquePointer { connection.take() }
 }
 
 private struct OwnedSSL: ~Copyable, Sendable {
-  // Unsafe to the compiler, as it is a pointer: it has one owner at a time by type, and OpenSSL keeps nothing of a connection
-  // beside it.
+  // Unsafe only to the compiler, because it is a pointer: by type it has one owner at a time, and OpenSSL keeps nothing
+  // of a connection elsewhere.
   nonisolated(unsafe) let ssl: OpaquePointer
 
   init(_ ssl: OpaquePointer) { self.ssl = ssl }
@@ -58,40 +72,40 @@ private struct OwnedSSL: ~Copyable, Sendable {
   }
 }
 
-/// What there is to say of a connection.
-public struct TLSFacts: Sendable {
+/// What is known about a connection after its handshake.
+package struct TLSFacts: Sendable {
   /// Which side we are.
-  public let side: TLSSide
-  public let version: TLSVersion
+  package let side: TLSSide
+  package let version: TLSVersion
   /// OpenSSL's name: "TLS_AES_128_GCM_SHA256".
-  public let cipher: String
+  package let cipher: String
   /// The name the client asked for (SNI), in lower case.
-  public let serverName: String?
+  package let serverName: String?
   /// The application protocol both agreed on.
-  public let alpn: String?
-  /// Whether an earlier session was gone on with.
-  public let isResumed: Bool
-  /// What was asked of the client; nil where we are one.
-  public let asked: TLSServerSettings?
-  /// What a client showed, and what it was held against; nil where it showed nothing, or where we are the client.
-  public let shown: (chain: TLSClientChain, trust: TLSTrust)?
-  /// Who the other side is. Nil if it showed nothing, or nothing was asked to be right.
-  public let peer: TLSPeer?
+  package let alpn: String?
+  /// Whether an earlier session was resumed.
+  package let isResumed: Bool
+  /// The settings of the server; nil where we are the client.
+  package let asked: TLSServerSettings?
+  /// What the client showed, and what it was verified against. Nil if it showed nothing, or if we are the client.
+  package let shown: (chain: TLSClientChain, trust: TLSTrust)?
+  /// The identity of the other side. Nil if it showed no certificate, or if none was verified.
+  package let peer: TLSPeer?
 
   init(_ ssl: OpaquePointer, side: TLSSide) {
     self.side = side
     version = SSL_version(ssl) == TLS1_3_VERSION ? .tls13 : .tls12
     cipher = String(cString: SSL_CIPHER_get_name(SSL_get_current_cipher(ssl)))
-    serverName = TLSWire.under(ssl).serverName
+    serverName = BufferedBIO.under(ssl).serverName
     var name: UnsafePointer<UInt8>?
     var count: UInt32 = 0
     SSL_get0_alpn_selected(ssl, &name, &count)
     alpn = name.map { String(decoding: UnsafeBufferPointer(start: $0, count: Int(count)), as: UTF8.self) }
-    asked = TLSWire.under(ssl).server?.settings
+    asked = BufferedBIO.under(ssl).server?.settings
     isResumed = SSL_session_reused(ssl) == 1
     let isVerified = SSL_get_verify_mode(ssl) & SSL_VERIFY_PEER != 0
     peer = isVerified ? SSL_get0_peer_certificate(ssl).map { TLSPeer($0) } : nil
-    let trust = TLSWire.under(ssl).server?.trust
+    let trust = BufferedBIO.under(ssl).server?.trust
     shown = isVerified ? trust.flatMap { trust in TLSClientChain(ssl).map { ($0, trust) } } : nil
   }
 }

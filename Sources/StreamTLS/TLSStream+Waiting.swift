@@ -1,9 +1,10 @@
-// What a TLS stream waits for, and whom it tells: the socket's events are its user's, and its own where a unit is held.
+// What a TLS stream waits for at its socket, and which events it reports. It waits for its user and, while it holds a
+// unit, for itself.
 
 import ByteStreams
 
-extension TLSStream: ByteStreamDelegate {
-  /// A descriptor's interest is the one's who uses this stream, and its own.
+extension TLSStream {
+  /// The socket waits for what this stream's user waits for, and for what the stream itself needs.
   func waitsChanged() {
     guard ssl != nil else { return }
     let waits = readerWaits.union(writerWaits)
@@ -15,45 +16,46 @@ extension TLSStream: ByteStreamDelegate {
 
   var awaitsSocketsEnd: Bool { endIsRead && !wire.sawEnd && wire.readFailure == nil }
 
-  /// RFC 8446 section 6.1: what comes behind close_notify is ignored. The socket's end says that nobody is there any more.
+  /// RFC 8446 section 6.1: bytes after close_notify are ignored. The socket's end shows that the other side is gone.
   func readToSocketsEnd() {
     guard awaitsSocketsEnd else { return }
     wire.skip()
     waitsChanged()
   }
 
-  public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+  package func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
     case .hasBytesAvailable:
-      guard awaitsSocketsEnd else { return tell(.readable) }
+      guard awaitsSocketsEnd else { return report(.readable) }
       readToSocketsEnd()
-      tellReset()
+      reportReset()
     case .hasSpaceAvailable:
       guard flush() else { return }
-      guard wire.writeFailure == nil else { return tellBroken() }
+      guard wire.writeFailure == nil else { return reportBroken() }
       if hasFinished { socket.finishWriting() }
-      tell(.writable)
-    case .lastByteIsIn where endIsRead: tellReset()
-    case .openCompleted, .lastByteIsIn, .errorOccurred, .endEncountered: delegate?.stream(self, handle: event)
+      report(.writable)
+    case .inputEnded where endIsRead: reportReset()
+    case .openCompleted, .inputEnded, .errorOccurred, .endEncountered: delegate?.stream(self, handle: event)
     }
   }
 
-  /// Who has ended, and resets what we say still, listens no more. A socket that ended in order says so itself.
-  private func tellReset() {
+  /// A peer that has sent close_notify and then resets the connection does not read our bytes any more. If the socket
+  /// ended in order, it reports the end itself.
+  private func reportReset() {
     guard failure != nil, !hasToldReset else { return }
     hasToldReset = true
     delegate?.stream(self, handle: .endEncountered)
   }
 
-  /// What was held is lost. The reader first: what came is read to its end, and only there he learns of it.
-  private func tellBroken() {
+  /// The held bytes are lost. The reader first: it reads all received bytes and gets the error only after them.
+  private func reportBroken() {
     let writer = writerWaits
     if !readerWaits.isEmpty { delegate?.stream(self, handle: .hasBytesAvailable) }
     if !writer.isEmpty { delegate?.stream(self, handle: .hasSpaceAvailable) }
   }
 
-  /// The writer first: what it makes room for, the reader's turn can fill.
-  private func tell(_ readiness: Readiness) {
+  /// The writer first: it makes room, which the reader's turn can fill.
+  private func report(_ readiness: Readiness) {
     let (reader, writer) = (readerWaits, writerWaits)
     if !writer.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasSpaceAvailable) }
     if !reader.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasBytesAvailable) }

@@ -1,76 +1,78 @@
-// A ByteStream of TLS over a socket's stream. Writes are taken whole and leave by one call; reads decrypt straight into the run.
-// What the socket does not take is the one unit that is held: at most `mostPerWrite` and its records' frames.
+// A ByteStream of TLS over a socket's stream. Writes are taken whole and sent by one call; reads decrypt straight into
+// the run. Bytes that the socket does not take are the one held unit: at most `mostPerWrite` and its records' overhead.
 
 import ByteStreams
 import COpenSSL
 import Glibc
 
-public final class TLSStream: ByteStream {
-  public var delegate: (any ByteStreamDelegate)? {
+package final class TLSStream: LayeredStream {
+  package var delegate: (any ByteStreamDelegate)? {
     didSet { if ssl == nil && delegate != nil { delegate = nil } }
   }
-  public var readerWaits: Readiness = [] { didSet { if readerWaits != oldValue { waitsChanged() } } }
-  public var writerWaits: Readiness = [] { didSet { if writerWaits != oldValue { waitsChanged() } } }
+  package var readerWaits: Readiness = [] { didSet { if readerWaits != oldValue { waitsChanged() } } }
+  package var writerWaits: Readiness = [] { didSet { if writerWaits != oldValue { waitsChanged() } } }
 
-  /// What is thrown for a failure of the protocol, for who can say more of it.
-  public var explain: (TLSFailure) -> any Error = { $0 }
+  /// Returns the error to throw for a failure of the protocol, for code that can explain it better.
+  package var explain: (TLSFailure) -> any Error = { $0 }
 
-  /// What the handshake found out.
-  public let facts: TLSFacts
+  /// What the handshake found out about the connection.
+  package let facts: TLSFacts
 
   private(set) var ssl: OpaquePointer?  // nil once closed
-  let wire: TLSWire
+  let wire: BufferedBIO
+  package var below: any ByteStream { socket }
   let socket: DescriptorStream
   private let poller: Poller
-  private var hidesBytes = false
-  // What the next read answers, found out by one that had bytes to hand out first.
+  private var hasUnreportedBytes = false
+  // The result of the next read, found out by a read that had bytes to return first.
   private var nextAnswer: Result<Transfer, any Error>?
-  // close_notify was read. What comes behind it is dropped up to the socket's own end, which is waited for.
+  // close_notify was read. Bytes after it are dropped until the socket's own end.
   var endIsRead = false
   var hasToldReset = false
   var hasFinished = false
-  // OpenSSL writes no alert any more.
+  // The protocol failed: OpenSSL sends no alert any more.
   private var isBroken = false
   private var readsLarge = false
   private var growsWhenEmpty = false
 
-  /// The payload of a record (RFC 8446 section 5.1).
+  /// The largest payload of a record, in bytes (RFC 8446 section 5.1).
   static let record = 16_384
-  /// Of a longer write so much is taken at a time: few calls, and yet a bound for what is held.
+  /// A longer write is taken in pieces of this size: few calls, and yet a bound for the held bytes.
   static let mostPerWrite = 4 * record
-  // Of one read.
+  // The limit of records per read.
   private static let mostRecords = 1024
-  /// With what belongs to each record: 22 bytes in TLS 1.3. Who asks for fragments of 512 bytes (RFC 6066 section 4) and takes
-  /// a cipher of the old kind has 128 of them, each with header, IV, MAC and padding: 85 bytes at most.
+  /// The same with the overhead of each record: 22 bytes in TLS 1.3. A client that asks for fragments of 512 bytes (RFC
+  /// 6066 section 4) and uses a cipher of the old kind gets 128 records. Each has header, IV, MAC and padding: 85 bytes
+  /// at most.
   static let collected = mostPerWrite + 128 * 96
-  // OpenSSL's own buffer is one record. For one who sends as fast as he can: fewer calls, a tenth to a fifth of the CPU. Just
-  // below what malloc(3) would map anew each time.
+  // OpenSSL's own buffer is one record. A larger one, for a peer that sends as fast as it can, needs fewer calls and
+  // saves a tenth to a fifth of the CPU. Just below the size that malloc(3) would map anew each time.
   private static let largeRead = 15 * (record + 256)
 
-  /// Takes over a finished handshake and the descriptor it went over. To be made on the lane where the stream stays; take a
-  /// turn at once, since what came early is inside. `kind` as for the descriptor's own stream.
-  public init(
+  /// Takes ownership of a finished handshake and its descriptor. Make the stream on the lane where it stays, and take a
+  /// turn at once, since bytes that came early are inside. `kind` as for the descriptor's own stream.
+  package init(
     _ session: consuming TLSSession, over descriptor: consuming Descriptor, kind: DescriptorStream.Kind,
     on poller: Poller
   ) {
     facts = session.facts
     let ssl = session.take()
     self.ssl = ssl
-    wire = TLSWire.under(ssl)
+    wire = BufferedBIO.under(ssl)
     self.poller = poller
     socket = DescriptorStream(descriptor, kind: kind, on: poller)
     wire.ride(on: socket)
     socket.delegate = self
-    hidesBytes = SSL_has_pending(ssl) == 1
+    hasUnreportedBytes = SSL_has_pending(ssl) == 1
   }
 
   deinit { SSL_free(ssl) }
 
   // MARK: - Reading
 
-  public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+  package func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard let ssl else { return .ended }
-    hidesBytes = false
+    hasUnreportedBytes = false
     if let next = nextAnswer.take() { return try answer(next) }
     if endIsRead { return .ended }
     if wire.answersPileUp, !flush() { return .blocked(until: .writable) }
@@ -79,8 +81,8 @@ public final class TLSStream: ByteStream {
     var total = 0
     var records = 0
     var isEmptied = false
-    // Bounded by work, too: records may have one byte each, and key updates between them.
-    while total < run.count, records < Self.mostRecords, wire.messagesInTurn <= TLSWire.mostMessages {
+    // The work is bounded too: records may have one byte each, with key updates between them.
+    while total < run.count, records < Self.mostRecords, wire.messagesInTurn <= BufferedBIO.mostMessages {
       var count = 0
       if SSL_read_ex(ssl, run.baseAddress! + total, run.count - total, &count) == 1 {
         total += count
@@ -98,21 +100,21 @@ public final class TLSStream: ByteStream {
       nextAnswer = end
       break
     }
-    hidesBytes = !isEmptied && SSL_has_pending(ssl) == 1
+    hasUnreportedBytes = !isEmptied && SSL_has_pending(ssl) == 1
     chooseReadSize(ssl, total)
-    if wire.heldCount > 0 { waitsChanged() }  // it may have answered a key update
+    if wire.heldCount > 0 { waitsChanged() }  // the read may have answered a key update
     if total > 0 { return .moved(total) }
     return .blocked(until: wire.answersPileUp ? .writable : .readable)
   }
 
-  public var holdsBytes: Bool { hidesBytes || nextAnswer != nil }
+  package var hasBufferedInput: Bool { hasUnreportedBytes || nextAnswer != nil }
 
-  /// Why nothing more could be read; nil when nothing is there now.
+  /// Why nothing more could be read; nil if nothing is there now.
   private func whyNoMore(_ ssl: OpaquePointer) -> Result<Transfer, any Error>? {
     switch SSL_get_error(ssl, 0) {
     case SSL_ERROR_WANT_READ:
       if let failure = wire.readFailure { return .failure(failure) }
-      // A write that was told of the reset leaves a mere end to be read.
+      // After a write has got the reset's error, a read sees only an end.
       if wire.sawEnd { return .failure(wire.writeFailure ?? TLSFailure.truncated(other)) }
       if wire.hasLostHeld, let failure = wire.writeFailure { return .failure(failure) }
       return wire.sendsTooMany ? .failure(floods()) : nil
@@ -140,7 +142,7 @@ public final class TLSStream: ByteStream {
       if wire.isDry { waitsChanged() } else { readToSocketsEnd() }
       return transfer
     case .failure(let error):
-      nextAnswer = answer  // as often as it is asked for
+      nextAnswer = answer  // for every later read
       throw error
     }
   }
@@ -148,7 +150,8 @@ public final class TLSStream: ByteStream {
   var failure: SystemError? { wire.writeFailure ?? wire.readFailure }
   private var other: TLSSide { facts.side == .server ? .client : .server }
 
-  /// Who sends more than a read takes is read in larger pieces, until he pauses. OpenSSL changes its buffer when it is empty.
+  /// If a peer sends more than one read returns, it is read in larger pieces until it pauses. OpenSSL changes its
+  /// buffer only when the buffer is empty.
   private func chooseReadSize(_ ssl: OpaquePointer, _ count: Int) {
     if readsLarge {
       guard count < Self.record else { return }
@@ -156,7 +159,7 @@ public final class TLSStream: ByteStream {
       readsLarge = false
     } else if growsWhenEmpty || wire.wasFilled {
       growsWhenEmpty = SSL_has_pending(ssl) == 1
-      // Meanwhile it reads no further than its record, so that it runs empty.
+      // Until then it reads no further than its record, so that the buffer runs empty.
       SSL_set_read_ahead(ssl, growsWhenEmpty ? 0 : 1)
       guard !growsWhenEmpty else { return }
       SSL_set_default_read_buffer_len(ssl, Self.largeRead)
@@ -166,13 +169,13 @@ public final class TLSStream: ByteStream {
 
   // MARK: - Writing
 
-  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+  package func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     guard let ssl, !hasFinished else { return .ended }
     guard wire.heldCount == 0 || flush() else { return .blocked(until: .writable) }
     if let failure { throw failure }
     let count = min(run.count, Self.mostPerWrite)
     var taken = 0
-    // In the middle of a message that comes in pieces (a ticket), OpenSSL reads the rest of it first.
+    // In the middle of a message that arrives in pieces (a ticket), OpenSSL first reads the rest of it.
     let readsFirst = SSL_in_init(ssl) == 1
     if readsFirst { wire.restart() }
     ERR_clear_error()
@@ -190,21 +193,22 @@ public final class TLSStream: ByteStream {
     guard result == 1 else {
       guard SSL_get_error(ssl, result) == SSL_ERROR_WANT_READ else { throw explain(broke()) }
       if wire.sawEnd { throw TLSFailure.truncated(other) }
-      // Nothing of his is read any more, so nobody would ever go on.
+      // Nothing more is read from this peer, so the wait would never end.
       if wire.sendsTooMany { throw floods() }
       return .blocked(until: .readable)
     }
     if wire.heldCount > 0 { waitsChanged() }
     if readsFirst {
-      // It may have read payload as well, of which the socket tells no more.
-      hidesBytes = SSL_has_pending(ssl) == 1
-      if hidesBytes && !readerWaits.isEmpty { poller.again(self) }
+      // It may have read payload as well, which the socket does not report any more.
+      hasUnreportedBytes = SSL_has_pending(ssl) == 1
+      if hasUnreportedBytes && !readerWaits.isEmpty { poller.again(self) }
     }
     return .moved(taken)
   }
 
-  /// Joins them, so that a frame and its header are one record: one copy, where each record alone would cost 22 bytes and a call.
-  public func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
+  /// Joins the runs, so that a frame and its header are one record. This costs one copy; separate records would cost 22
+  /// bytes and a call each.
+  package func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
     guard wire.heldCount == 0 || flush() else { return .blocked(until: .writable) }
     let ring = try poller.rings.borrow(capacity: Self.collected)
     defer {
@@ -221,28 +225,27 @@ public final class TLSStream: ByteStream {
     return try ring.lookAtAll { try write($0) }
   }
 
-  public func makeRoomForEnd() { socket.makeRoomForEnd() }
-  public var holdsUnit: Bool { wire.heldCount > 0 }
-  public var unacknowledged: Int { wire.heldCount + socket.unacknowledged }
-  public var canHalfClose: Bool { true }
-  public var saysFarewell: Bool { true }
+  package var largestUnit: Int { 1 }
+  package var hasPendingOutput: Bool { wire.heldCount > 0 }
+  package var undelivered: UndeliveredOutput { socket.undelivered.adding(wire.heldCount) }
+  package var closeBehavior: CloseBehavior { CloseBehavior(canHalfClose: true, sendsCloseNotice: true) }
 
-  /// Says close_notify, and then the socket's own end, for those who look at that only.
-  public func finishWriting() {
+  /// Sends close_notify, and then ends the socket's output, for peers that check only that.
+  package func finishWriting() {
     guard let ssl, !hasFinished else { return }
     hasFinished = true
-    sayFarewell(ssl)
+    sendCloseNotify(ssl)
     if flush() { socket.finishWriting() } else { waitsChanged() }
   }
 
-  private func sayFarewell(_ ssl: OpaquePointer) {
+  private func sendCloseNotify(_ ssl: OpaquePointer) {
     guard !isBroken, failure == nil else { return }
     ERR_clear_error()
     SSL_shutdown(ssl)
     ERR_clear_error()
   }
 
-  /// Whether nothing is held any more.
+  /// Returns whether nothing is held any more.
   func flush() -> Bool {
     guard wire.flush() else { return false }
     waitsChanged()
@@ -251,17 +254,17 @@ public final class TLSStream: ByteStream {
 
   // MARK: - The end
 
-  public func close() {
+  package func close() {
     guard let ssl = ssl.take() else { return }
-    // Nobody waits for it: what the socket takes now is all.
-    if !hasFinished && wire.heldCount == 0 { sayFarewell(ssl) }
-    // A server's tickets, which nobody may have read, would make a reset of the close, and that destroys the tail of our bytes.
+    // Nothing waits for the close_notify: what the socket does not take now is not sent.
+    if !hasFinished && wire.heldCount == 0 { sendCloseNotify(ssl) }
+    // A server's tickets may be unread. They would turn the close into a reset, which destroys the tail of our bytes.
     if facts.side == .client && !endIsRead { wire.skip() }
     end(ssl)
     socket.close()
   }
 
-  public func abort() {
+  package func abort() {
     guard let ssl = ssl.take() else { return }
     end(ssl)
     socket.abort()

@@ -1,11 +1,11 @@
-// The keys of session tickets (RFC 5077, and RFC 8446 section 4.6.1): made here, used for an hour, honoured for two more. A
-// context that replaces another takes them over, so that a reload costs nobody his session.
+// The keys of session tickets (RFC 5077, and RFC 8446 section 4.6.1): made here, used for an hour, accepted for two
+// more. A new context takes over those of the context it replaces, so a reload costs no client its session.
 
 import ByteStreams
 import COpenSSL
 import Synchronization
 
-public final class TLSTicketKeys: Sendable {
+package final class TLSTicketKeys: Sendable {
   struct Key {
     let name: [UInt8]  // 16 bytes
     let cipher: [UInt8]  // of AES-128
@@ -13,19 +13,19 @@ public final class TLSTicketKeys: Sendable {
     let madeAt: UInt64
   }
 
-  /// How long tickets are good for, in seconds.
+  /// How long tickets are valid, in seconds.
   static let lifetime: UInt64 = 7200
-  /// After so many seconds the next ticket gets a new key.
+  /// After this many seconds the next ticket gets a new key.
   static let rotation: UInt64 = 3600
 
-  // The newest last; never more than are needed.
+  // The newest last; those that are too old are removed.
   private let keys = Mutex<[Key]>([])
   private let now: @Sendable () -> UInt64
 
-  /// `now` in nanoseconds.
-  public init(now: @escaping @Sendable () -> UInt64 = monotonicNanoseconds) { self.now = now }
+  /// `now` returns nanoseconds.
+  package init(now: @escaping @Sendable () -> UInt64 = monotonicNanoseconds) { self.now = now }
 
-  /// The key for a new ticket. Nil when there is no randomness to be had.
+  /// The key for a new ticket. Nil if there are no random bytes.
   func current() -> Key? {
     let now = now()
     return keys.withLock { keys in
@@ -37,7 +37,7 @@ public final class TLSTicketKeys: Sendable {
     }
   }
 
-  /// The key of that name, and whether a new ticket is due. Nil for one that is forgotten, or was never ours.
+  /// The key of that name, and whether a new ticket is due. Nil for a key that is too old, or was never ours.
   func key(named name: UnsafeRawBufferPointer) -> (key: Key, isOld: Bool)? {
     let now = now()
     return keys.withLock { keys in
@@ -65,13 +65,14 @@ extension TLSTicketKeys.Key {
 extension TLSTicketKeys {
   private static let ivLength: Int32 = 16
 
-  // Looked up once: a look-up by name costs more than the ticket. Nil where there was no memory for it: then there are no tickets.
+  // Fetched once: a look-up by name costs more than the ticket. Nil if there was no memory for it: then there are no
+  // tickets.
   private nonisolated(unsafe) static let cipher = EVP_CIPHER_fetch(nil, "AES-128-CBC", nil)
 
-  /// Sets up cipher and MAC for a ticket, as SSL_CTX_set_tlsext_ticket_key_evp_cb(3) wants it.
+  /// Sets up cipher and MAC for a ticket, as SSL_CTX_set_tlsext_ticket_key_evp_cb(3) requires.
   static func install(on context: OpaquePointer) {
     SSL_CTX_set_tlsext_ticket_key_evp_cb(context) { ssl, name, iv, cipher, mac, isNew in
-      guard let ssl, let name, let iv, let keys = TLSWire.under(ssl).server?.ticketKeys else { return -1 }
+      guard let ssl, let name, let iv, let keys = BufferedBIO.under(ssl).server?.ticketKeys else { return -1 }
       guard TLSTicketKeys.cipher != nil else { return 0 }
       if isNew == 1 {
         guard let key = keys.current(), RAND_bytes(iv, TLSTicketKeys.ivLength) == 1 else { return 0 }
@@ -83,7 +84,7 @@ extension TLSTicketKeys {
       guard TLSTicketKeys.begin(mac, key.mac),
         EVP_DecryptInit_ex2(cipher, TLSTicketKeys.cipher, key.cipher, iv, nil) == 1
       else { return -1 }
-      // 2 is a new ticket at the end. In TLS 1.3 each is good for one use (RFC 8446 appendix C.4).
+      // 2 asks for a new ticket at the end. In TLS 1.3 each ticket is for one use (RFC 8446 appendix C.4).
       return isOld || SSL_version(ssl) == TLS1_3_VERSION ? 2 : 1
     }
   }

@@ -1,4 +1,4 @@
-// Base64 of RFC 4648 section 4: what the upgrade's key and its answer are written in.
+// Base64 of RFC 4648 section 4, for the key of an upgrade and the response to it.
 
 private let alphabet = Array("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".utf8)
 
@@ -7,14 +7,15 @@ func base64(_ bytes: [UInt8]) -> String {
   for start in stride(from: 0, to: bytes.count, by: 3) {
     let group = bytes[start..<min(start + 3, bytes.count)]
     let bits = group.reduce(UInt32(0)) { $0 << 8 | UInt32($1) } << UInt32(8 * (3 - group.count))
-    for place in 0..<4 {
-      text.append(place <= group.count ? alphabet[Int(bits >> UInt32(18 - 6 * place) & 63)] : UInt8(ascii: "="))
+    for index in 0..<4 {
+      text.append(index <= group.count ? alphabet[Int(bits >> UInt32(18 - 6 * index) & 63)] : UInt8(ascii: "="))
     }
   }
   return String(decoding: text, as: UTF8.self)
 }
 
-/// Whether `text` is the one way of writing some 16 bytes: 22 digits, the last with four bits unused, and two signs of padding.
+/// Whether `text` is the canonical encoding of 16 bytes: 22 digits, of which the last has four unused bits of 0, and
+/// two padding characters.
 func isKeyOf16Bytes(_ text: String) -> Bool {
   let bytes = Array(text.utf8)
   guard bytes.count == 24, bytes[22...].elementsEqual("==".utf8) else { return false }

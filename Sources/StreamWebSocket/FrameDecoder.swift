@@ -1,5 +1,5 @@
-// Bytes as they come → payload, compacted into the place that it is given, in one pass. Knows no socket: what is to be
-// answered it tells by the reason for which it stops.
+// Decodes incoming bytes to payload, compacted into the given output, in one pass. Knows no socket: it stops with a
+// reason if something must be answered.
 
 import ByteStreams
 import Glibc
@@ -7,30 +7,32 @@ import Glibc
 struct FrameDecoder {
   struct Settings {
     var role = WebSocketRole.server
-    /// The longest message, in bytes as they are after expansion.
+    /// The longest message, in bytes after expansion.
     var longestMessage = 16 << 20
-    /// Text messages are control and don't stand among the bytes; the longest one. Nil: their bytes are as good as binary ones.
+    /// The longest control text: text messages are control then, and not part of the bytes. Nil: text messages are
+    /// bytes, like binary ones.
     var longestControlText: Int?
-    /// Stops at the end of each message.
+    /// Whether to stop at the end of each message.
     var marksMessages = false
     var deflate: DeflateTerms?
   }
 
   enum Stop: Equatable {
-    /// There is no more.
+    /// All of the source is used.
     case sourceIsUsed
-    case placeIsFull
-    /// A ping, pong or close frame is whole: `control`.
+    case outputIsFull
+    /// A ping, pong or close frame is complete: `control`.
     case control(Opcode)
-    /// A control text is whole: `text`.
+    /// A control text is complete: `text`.
     case text
     case messageEnd(WebSocketMessageKind)
   }
 
   struct Progress {
-    /// Bytes of the source that it is done with.
+    /// Bytes of the source that are used.
     var used = 0
-    /// Bytes of the place that are payload now. What is put there never catches up with what is used, so that both may be one.
+    /// Bytes of payload in the output. Output never overtakes the used part of the source, so both may be the same
+    /// memory.
     var made = 0
   }
 
@@ -40,16 +42,16 @@ struct FrameDecoder {
   /// The control text that it stopped for.
   var text: [UInt8] = []
 
-  // The frame it is in.
+  // The current frame.
   private var opcode = Opcode.binary
   var isFinal = true
   var left = 0  // payload still to come
   var key: UInt32 = 0
   private var isInFrame = false
-  // A header that came in part; never whole.
+  // The part of a header that has arrived; never a whole one.
   private var header: [UInt8] = []
 
-  // The message it is in.
+  // The current message.
   var message: WebSocketMessageKind?
   private var isCompressed = false
   private var length = 0
@@ -57,32 +59,32 @@ struct FrameDecoder {
 
   // See FrameDecoder+Compressed.swift.
   var inflater: Inflater?
-  // The place was full, so there may be more in the inflater than has come out.
+  // The output was full, so the inflater may hold more.
   var mayHoldOutput = false
-  // Of what each compressed message ends with, so much was expanded.
+  // How much of the tail, which each compressed message omits, has been expanded.
   var tailUsed = 0
 
   init(_ settings: Settings) { self.settings = settings }
 
-  /// Nothing of a frame or message is missing.
+  /// Whether no frame or message is incomplete.
   var isBetweenMessages: Bool { message == nil && !isInFrame && header.isEmpty }
-  /// More may come out though nothing goes in.
+  /// Whether more output may come without new input.
   var holdsOutput: Bool { mayHoldOutput }
 
-  /// Goes on until it must stop; `progress` counts on. The source is unmasked where it lies. Throws `WebSocketFault`, or
-  /// `SystemError` when there is no memory; what was made before counts.
+  /// Decodes until it must stop, and adds to `progress`. Unmasks in place where needed. Throws `WebSocketFault`, or
+  /// `SystemError` if there is no memory; output made before that counts.
   mutating func decode(
-    _ source: UnsafeMutableRawBufferPointer, into place: UnsafeMutableRawBufferPointer, _ progress: inout Progress
+    _ source: UnsafeMutableRawBufferPointer, into output: UnsafeMutableRawBufferPointer, _ progress: inout Progress
   ) throws -> Stop {
     while true {
       if isInFrame {
         let stop =
           opcode.isControl
-          ? gatherControl(source, &progress) : try takePayload(source, into: place, &progress)
+          ? gatherControl(source, &progress) : try takePayload(source, into: output, &progress)
         if let stop { return stop }
       } else {
         if message == nil && header.isEmpty && !settings.marksMessages && inflater == nil {
-          takeWholeFrames(source, into: place, &progress)
+          takeWholeFrames(source, into: output, &progress)
         }
         guard progress.used < source.count else { return .sourceIsUsed }
         guard try beginFrame(source, &progress) else { return .sourceIsUsed }
@@ -92,13 +94,13 @@ struct FrameDecoder {
 
   // MARK: - Headers
 
-  /// Whole binary messages of one frame, one after the other: nearly all there is, and fast for that reason.
+  /// Handles whole binary messages of one frame each: the usual case, and the fast path for that reason.
   private func takeWholeFrames(
-    _ source: UnsafeMutableRawBufferPointer, into place: UnsafeMutableRawBufferPointer, _ progress: inout Progress
+    _ source: UnsafeMutableRawBufferPointer, into output: UnsafeMutableRawBufferPointer, _ progress: inout Progress
   ) {
-    guard let from = source.baseAddress, let to = place.baseAddress else { return }
+    guard let from = source.baseAddress, let to = output.baseAddress else { return }
     let end = source.count
-    let room = place.count
+    let room = output.count
     let maskBit: UInt8 = settings.role == .server ? 0x80 : 0
     let maskSize = settings.role == .server ? 4 : 0
     let longest = settings.longestMessage
@@ -127,7 +129,8 @@ struct FrameDecoder {
     progress.made = made
   }
 
-  /// Reads a header, over several calls if it comes in parts. Whether it is whole; each of its bytes is judged as it comes.
+  /// Reads a header, over several calls if it arrives in parts. Checks each byte as it arrives. Returns whether the
+  /// header is complete.
   private mutating func beginFrame(_ source: UnsafeMutableRawBufferPointer, _ progress: inout Progress) throws -> Bool {
     while true {
       let size = try judgeHeader()
@@ -141,7 +144,7 @@ struct FrameDecoder {
     return true
   }
 
-  /// How long the header is, as far as its bytes tell; 2 at least.
+  /// The length of the header, as far as its bytes show; at least 2.
   private func judgeHeader() throws(WebSocketFault) -> Int {
     guard let first = header.first else { return 2 }
     if header.count == 1 { try judge(first) }
@@ -165,7 +168,7 @@ struct FrameDecoder {
     guard let opcode = Opcode(rawValue: first & 0x0F) else {
       throw WebSocketFault(.protocolError, "a frame has the reserved opcode \(first & 0x0F)")
     }
-    // RSV1 says that a message is compressed, on its first frame (RFC 7692 section 6).
+    // RSV1 marks a message as compressed, on its first frame (RFC 7692 section 6).
     let mayBeCompressed = settings.deflate != nil && (opcode == .text || opcode == .binary)
     guard first & (mayBeCompressed ? 0x30 : 0x70) == 0 else {
       throw WebSocketFault(.protocolError, "a frame has reserved bits set")
@@ -173,7 +176,7 @@ struct FrameDecoder {
     if opcode.isControl {
       guard first & 0x80 != 0 else { throw WebSocketFault(.protocolError, "a control frame is fragmented") }
     } else if opcode == .continuation {
-      guard message != nil else { throw WebSocketFault(.protocolError, "a continuation continues nothing") }
+      guard message != nil else { throw WebSocketFault(.protocolError, "a continuation frame without a message") }
     } else if message != nil {
       throw WebSocketFault(.protocolError, "a message begins within another")
     }
@@ -235,7 +238,7 @@ struct FrameDecoder {
     return .control(opcode)
   }
 
-  /// Takes the mask off the next `count` bytes where they lie, and is done with them.
+  /// Unmasks the next `count` bytes in place, and counts them as used.
   private mutating func unmask(
     _ source: UnsafeMutableRawBufferPointer, _ count: Int, _ progress: inout Progress
   ) -> UnsafeRawBufferPointer {
@@ -248,10 +251,10 @@ struct FrameDecoder {
   }
 
   private mutating func takePayload(
-    _ source: UnsafeMutableRawBufferPointer, into place: UnsafeMutableRawBufferPointer, _ progress: inout Progress
+    _ source: UnsafeMutableRawBufferPointer, into output: UnsafeMutableRawBufferPointer, _ progress: inout Progress
   ) throws -> Stop? {
     if isCompressed {
-      if let stop = try expandPayload(source, into: place, &progress) { return stop }
+      if let stop = try expandPayload(source, into: output, &progress) { return stop }
     } else {
       var count = min(left, source.count - progress.used)
       if isControlText {
@@ -259,9 +262,9 @@ struct FrameDecoder {
         try judgeText(part)
         text += part
       } else {
-        count = min(count, place.count - progress.made)
-        if count == 0 && left > 0 { return progress.used < source.count ? .placeIsFull : .sourceIsUsed }
-        if let from = source.baseAddress, let to = place.baseAddress, count > 0 {
+        count = min(count, output.count - progress.made)
+        if count == 0 && left > 0 { return progress.used < source.count ? .outputIsFull : .sourceIsUsed }
+        if let from = source.baseAddress, let to = output.baseAddress, count > 0 {
           copyUnmasking(from: from + progress.used, to: to + progress.made, count: count, key: key)
           if message == .text { try judgeText(UnsafeRawBufferPointer(start: to + progress.made, count: count)) }
         }
@@ -270,7 +273,7 @@ struct FrameDecoder {
         progress.used += count
         progress.made += count
       }
-      if left > 0 { return progress.used < source.count ? .placeIsFull : .sourceIsUsed }
+      if left > 0 { return progress.used < source.count ? .outputIsFull : .sourceIsUsed }
     }
     isInFrame = false
     return isFinal ? try endMessage() : nil

@@ -1,44 +1,47 @@
-// The head of a request, from bytes as they come. Hostile input is the rule here: everything is bounded and nothing is guessed.
+// Parses the head of a request from bytes as they arrive. Hostile input is expected: everything is bounded, and nothing
+// is guessed.
 
-public struct HTTPRequestHead: Equatable, Sendable {
-  public let method: String
+import ByteStreams
+
+package struct HTTPRequestHead: Equatable, Sendable {
+  package let method: String
   /// As it was sent.
-  public let target: String
-  /// The target's path, its escapes resolved: begins with a slash.
-  public let path: String
-  /// What stands behind the question mark, as it was sent; nil without one.
-  public let query: String?
-  /// 0 or 1: the digit behind "HTTP/1.".
-  public let minorVersion: Int
-  public let fields: HTTPFields
+  package let target: String
+  /// The target's path, with its escapes decoded; begins with a slash.
+  package let path: String
+  /// The part after the question mark, as it was sent; nil without one.
+  package let query: String?
+  /// 0 or 1: the digit after "HTTP/1.".
+  package let minorVersion: Int
+  package let fields: HTTPFields
 
-  public subscript(name: String) -> String? { fields[name] }
+  package subscript(name: String) -> String? { fields[name] }
 }
 
-/// Reads one head. A value: give it all bytes in order until it has made a head of them.
-public struct HTTPRequestParser: Sendable {
-  public enum Progress: Equatable, Sendable {
-    /// More is needed.
+/// Parses one head. A value: give it all bytes in order until the head is complete.
+package struct HTTPRequestParser: Sendable {
+  package enum Progress: Equatable, Sendable {
+    /// More bytes are needed.
     case incomplete
-    /// The head, and how many of the bytes just given belong to it; the others came after it.
+    /// The head, and how many of the bytes just given belong to it; the rest came after it.
     case complete(HTTPRequestHead, taken: Int)
   }
 
-  /// Enough for browsers with their cookies; what it costs while it comes in.
-  public static let usualLimit = 16 * 1024
+  /// Enough for browsers with their cookies. A head costs this much memory while it arrives.
+  package static let usualLimit = 16 * 1024
 
   private var bytes: HTTPHeadBytes
 
   /// `limit`: the longest head, in bytes.
-  public init(limit: Int = usualLimit) { bytes = HTTPHeadBytes(limit: limit) }
+  package init(limit: Int = usualLimit) { bytes = HTTPHeadBytes(limit: limit) }
 
-  /// Throws at the first byte that makes a head impossible. Not to be called again afterwards.
-  public mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> Progress {
+  /// Throws at the first byte that makes a head impossible. Do not call it again after that.
+  package mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> Progress {
     let (taken, isComplete) = try bytes.take(run)
     return isComplete ? .complete(try head(), taken: taken) : .incomplete
   }
 
-  public mutating func take(_ run: [UInt8]) throws(HTTPFault) -> Progress {
+  package mutating func take(_ run: [UInt8]) throws(HTTPFault) -> Progress {
     var answer: Result<Progress, HTTPFault> = .success(.incomplete)
     run.withUnsafeBytes { run in
       do throws(HTTPFault) { answer = .success(try take(run)) } catch { answer = .failure(error) }
@@ -49,10 +52,10 @@ public struct HTTPRequestParser: Sendable {
   private func head() throws(HTTPFault) -> HTTPRequestHead {
     let words = bytes.lines[0].split(separator: UInt8(ascii: " "), omittingEmptySubsequences: false)
     guard words.count == 3, !words[0].isEmpty, words[0].allSatisfy(isToken) else {
-      throw .malformed("its first line is no request")
+      throw .malformed("its first line is not a request")
     }
     let version = String(decoding: words[2], as: UTF8.self)
-    guard version.hasPrefix("HTTP/") else { throw .malformed("its first line is no request") }
+    guard version.hasPrefix("HTTP/") else { throw .malformed("its first line is not a request") }
     guard version == "HTTP/1.1" || version == "HTTP/1.0" else { throw .version }
     let target = Array(words[1])
     guard target.allSatisfy({ $0 > 0x20 && $0 < 0x7F && $0 != UInt8(ascii: "#") }) else {
@@ -69,12 +72,12 @@ public struct HTTPRequestParser: Sendable {
       minorVersion: version.utf8.last == UInt8(ascii: "1") ? 1 : 0, fields: fields)
   }
 
-  /// Path and query. A server must take the absolute form as well (RFC 9112 section 3.2.2).
+  /// Path and query. A server must also accept the absolute form (RFC 9112 section 3.2.2).
   private func localPart(of target: [UInt8]) throws(HTTPFault) -> ArraySlice<UInt8> {
     if target.first == UInt8(ascii: "/") { return target[...] }
     let text = lowercased(String(decoding: target, as: UTF8.self))
     guard let scheme = ["http://", "https://", "ws://", "wss://"].first(where: text.hasPrefix) else {
-      throw .malformed("its target is no path")
+      throw .malformed("its target is not a path")
     }
     let behind = target[scheme.utf8.count...]
     guard let end = behind.firstIndex(where: { $0 == UInt8(ascii: "/") || $0 == UInt8(ascii: "?") }) else {
@@ -84,32 +87,14 @@ public struct HTTPRequestParser: Sendable {
   }
 
   private func unescaped(_ path: ArraySlice<UInt8>) throws(HTTPFault) -> String {
-    var bytes: [UInt8] = []
-    var rest = path
-    while let byte = rest.popFirst() {
-      guard byte == UInt8(ascii: "%") else {
-        bytes.append(byte)
-        continue
-      }
-      guard let high = rest.popFirst().flatMap(hexValue), let low = rest.popFirst().flatMap(hexValue) else {
-        throw .malformed("an escape of its target is broken")
-      }
-      bytes.append(high << 4 | low)
+    let bytes = try PercentEncoding.decode(path) { (_) throws(HTTPFault) in
+      throw .malformed("its target has a broken escape")
     }
-    // No name of a route has them, and in a log they would be a trick.
+    // No route's name has these, and in a log they could mislead.
     guard !bytes.contains(where: { $0 < 0x20 || $0 == 0x7F }), let text = String(validating: bytes, as: UTF8.self)
     else {
-      throw .malformed("its path is no text")
+      throw .malformed("its path is not text")
     }
     return text
-  }
-}
-
-func hexValue(_ digit: UInt8) -> UInt8? {
-  switch digit {
-  case UInt8(ascii: "0")...UInt8(ascii: "9"): digit - UInt8(ascii: "0")
-  case UInt8(ascii: "a")...UInt8(ascii: "f"): digit - UInt8(ascii: "a") + 10
-  case UInt8(ascii: "A")...UInt8(ascii: "F"): digit - UInt8(ascii: "A") + 10
-  default: nil
   }
 }

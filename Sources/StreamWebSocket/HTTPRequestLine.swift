@@ -1,16 +1,16 @@
-// Whether bytes on a port that is no web server are a request of HTTP/1: decided by their first line (RFC 9112 section 3), as it comes in.
-// Web pages can send such requests to any address; what stands behind the line, a page chooses freely.
+// Decides whether bytes on a port that is not a web server are an HTTP/1 request. The first line decides, as it arrives
+// (RFC 9112 section 3). Web pages can send such requests to any address, and choose freely what follows the line.
 
-public struct HTTPRequestLine {
-  public enum Verdict: Equatable, Sendable {
-    /// The line is not over yet.
+package struct HTTPRequestLine {
+  package enum Verdict: Equatable, Sendable {
+    /// The line is not complete yet.
     case undecided
     case isRequest
     case isNone
   }
 
-  /// A line that is longer counts as a request.
-  public static let longest = 16 * 1024
+  /// A longer line counts as a request.
+  package static let longest = 16 * 1024
 
   private static let methods: [[UInt8]] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
@@ -20,19 +20,19 @@ public struct HTTPRequestLine {
   // How far the line has been searched for its end.
   private var searched = 0
 
-  public init() {}
+  package init() {}
 
-  /// Whether a client whose first bytes these are may be about to send a request: they begin with a method, a space and a target.
-  public static func mayBegin(with first: UnsafeRawBufferPointer) -> Bool {
+  /// Whether a client may be about to send a request: its first bytes are a method, a space and a target.
+  package static func mayBegin(with first: UnsafeRawBufferPointer) -> Bool {
     guard let method = methods.first(where: { first.starts(with: $0) }) else { return false }
     let target = first[method.count...]
     return targets.contains { target.starts(with: $0) }
   }
 
-  /// About all bytes that have come so far. Each call looks at the new ones only.
-  public mutating func judge(_ bytes: UnsafeRawBufferPointer) -> Verdict {
+  /// Takes all bytes that have arrived so far. Each call looks only at the new ones.
+  package mutating func judge(_ bytes: UnsafeRawBufferPointer) -> Verdict {
     let limit = min(bytes.count, Self.longest)
-    // A carriage return alone ends the line as well: a console would act on it.
+    // A carriage return alone also ends the line, because a console would act on it.
     while searched < limit {
       if bytes[searched] == UInt8(ascii: "\n") || bytes[searched] == UInt8(ascii: "\r") {
         return Self.endsInVersion(bytes[..<searched]) ? .isRequest : .isNone

@@ -1,4 +1,4 @@
-// Whether bytes that come in pieces are UTF-8, told at the first wrong one (RFC 3629 section 4).
+// Checks whether bytes that arrive in pieces are UTF-8, up to the first wrong one (RFC 3629 section 4).
 
 struct UTF8Check: Equatable, Sendable {
   // Continuation bytes that are still to come, and the bounds of the next one.
@@ -6,24 +6,24 @@ struct UTF8Check: Equatable, Sendable {
   private var least: UInt8 = 0x80
   private var most: UInt8 = 0xBF
 
-  /// No character is cut off.
+  /// Whether no character is cut off.
   var isComplete: Bool { missing == 0 }
 
-  /// Whether everything up to the end of `run` may stand in UTF-8.
+  /// Whether the bytes up to the end of `run` can be UTF-8.
   mutating func accepts(_ run: UnsafeRawBufferPointer) -> Bool {
-    var place = 0
-    while place < run.count {
+    var position = 0
+    while position < run.count {
       if missing == 0 {
         // ASCII, eight bytes at a time.
-        while place &+ 8 <= run.count,
-          run.loadUnaligned(fromByteOffset: place, as: UInt64.self) & 0x8080_8080_8080_8080 == 0
+        while position &+ 8 <= run.count,
+          run.loadUnaligned(fromByteOffset: position, as: UInt64.self) & 0x8080_8080_8080_8080 == 0
         {
-          place &+= 8
+          position &+= 8
         }
-        guard place < run.count else { break }
+        guard position < run.count else { break }
       }
-      guard accepts(run[place]) else { return false }
-      place &+= 1
+      guard accepts(run[position]) else { return false }
+      position &+= 1
     }
     return true
   }
@@ -38,7 +38,7 @@ struct UTF8Check: Equatable, Sendable {
     switch byte {
     case ..<0x80: return true
     case 0xC2...0xDF: missing = 1
-    case 0xE0: (missing, least) = (2, 0xA0)  // what is shorter in two bytes
+    case 0xE0: (missing, least) = (2, 0xA0)  // less would be an overlong form
     case 0xED: (missing, most) = (2, 0x9F)  // surrogates
     case 0xE1...0xEF: missing = 2
     case 0xF0: (missing, least) = (3, 0x90)

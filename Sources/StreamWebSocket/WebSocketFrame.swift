@@ -1,9 +1,9 @@
-// The names of RFC 6455's frames and ends, and how a frame's header is written.
+// The names of RFC 6455's frames and close codes, and the encoding of a frame's header.
 
 import Glibc
 
-/// Which end of the connection this is: clients mask what they send (RFC 6455 section 5.3).
-public enum WebSocketRole: Sendable { case server, client }
+/// Which end of the connection this is: clients mask their frames (RFC 6455 section 5.3).
+package enum WebSocketRole: Sendable { case server, client }
 
 enum Opcode: UInt8 {
   case continuation = 0
@@ -16,22 +16,21 @@ enum Opcode: UInt8 {
   var isControl: Bool { rawValue >= 8 }
 }
 
-public enum WebSocketMessageKind: Equatable, Sendable { case text, binary }
+package enum WebSocketMessageKind: Equatable, Sendable { case text, binary }
 
-/// Why a connection ends, as a close frame says it (RFC 6455 section 7.4).
-public struct WebSocketClose: Equatable, Sendable {
-  /// Nil: the frame says nothing.
-  public var code: UInt16?
-  /// At most 123 bytes of it go out.
-  public var reason: String
+/// Why a connection ends, as in a close frame (RFC 6455 section 7.4).
+package struct WebSocketClose: Equatable, Sendable {
+  /// Nil: the frame has no code.
+  package var code: UInt16?
+  /// At most 123 bytes of it are sent.
+  package var reason: String
 
-  public init(_ code: UInt16?, _ reason: String = "") {
+  package init(_ code: UInt16?, _ reason: String = "") {
     self.code = code
     self.reason = reason
   }
 
-  public static let normal = WebSocketClose(1000)
-  public static let goingAway = WebSocketClose(1001)
+  package static let normal = WebSocketClose(1000)
 
   /// The frame's payload.
   var payload: [UInt8] {
@@ -41,7 +40,7 @@ public struct WebSocketClose: Equatable, Sendable {
     return [UInt8(code >> 8), UInt8(code & 255)] + text.utf8
   }
 
-  /// What another side may say: codes that are defined, registered, or free for use. 1005, 1006 and 1015 are never sent.
+  /// Codes that the other side may send: defined, registered, or free for use. 1005, 1006 and 1015 are never sent.
   static func isAllowed(_ code: UInt16) -> Bool {
     switch code {
     case 1000...1003, 1007...1014, 3000...4999: true
@@ -50,66 +49,64 @@ public struct WebSocketClose: Equatable, Sendable {
   }
 }
 
-/// What the other side did against the protocol, or against a limit. The stream has said the code to it already.
-public struct WebSocketFault: Error, Equatable, Sendable, CustomStringConvertible {
-  public enum Code: UInt16, Sendable {
-    /// A frame against RFC 6455.
+/// The other side violated the protocol, or a limit. The stream has already sent the code to it.
+package struct WebSocketFault: Error, Equatable, Sendable, CustomStringConvertible {
+  package enum Code: UInt16, Sendable {
+    /// A frame that violates RFC 6455.
     case protocolError = 1002
-    /// A message of a kind that is not taken here.
-    case unacceptable = 1003
-    /// Text that is not UTF-8, or compressed bytes that are none.
+    /// Text that is not UTF-8, or bytes that are not compressed data.
     case invalidPayload = 1007
-    /// A message that is longer than it may be.
+    /// A message over the limit.
     case messageTooBig = 1009
-    /// The connection ended inside a frame or a message; nothing was said of it.
+    /// The connection ended inside a frame or a message; no code was sent.
     case truncated = 1006
   }
 
-  public let code: Code
-  public let words: String
+  package let code: Code
+  package let words: String
 
   init(_ code: Code, _ words: String) {
     self.code = code
     self.words = words
   }
 
-  public var description: String { words }
+  package var description: String { words }
 }
 
-/// The header of a frame, written to where it shall stand.
+/// The header of a frame, written directly into the output.
 struct FrameHeader {
   static let longest = 14
   var isFinal = true
   var isCompressed = false
   var opcode: Opcode
   var length: Int
-  /// In the order in which its bytes are sent; nil from servers.
+  /// In the order in which its bytes are sent; nil for servers.
   var mask: UInt32?
 
-  /// Returns how many bytes it took, 2 to 14.
-  func write(to place: UnsafeMutableRawPointer) -> Int {
-    place.storeBytes(of: (isFinal ? 0x80 : 0) | (isCompressed ? 0x40 : 0) | opcode.rawValue, as: UInt8.self)
+  /// Returns the number of bytes written, 2 to 14.
+  func write(to start: UnsafeMutableRawPointer) -> Int {
+    start.storeBytes(of: (isFinal ? 0x80 : 0) | (isCompressed ? 0x40 : 0) | opcode.rawValue, as: UInt8.self)
     let maskBit: UInt8 = mask == nil ? 0 : 0x80
     var size = 2
     switch length {
-    case ..<126: place.storeBytes(of: maskBit | UInt8(length), toByteOffset: 1, as: UInt8.self)
+    case ..<126: start.storeBytes(of: maskBit | UInt8(length), toByteOffset: 1, as: UInt8.self)
     case ..<65_536:
-      place.storeBytes(of: maskBit | 126, toByteOffset: 1, as: UInt8.self)
-      place.storeBytes(of: UInt16(length).bigEndian, toByteOffset: 2, as: UInt16.self)
+      start.storeBytes(of: maskBit | 126, toByteOffset: 1, as: UInt8.self)
+      start.storeBytes(of: UInt16(length).bigEndian, toByteOffset: 2, as: UInt16.self)
       size = 4
     default:
-      place.storeBytes(of: maskBit | 127, toByteOffset: 1, as: UInt8.self)
-      place.storeBytes(of: UInt64(length).bigEndian, toByteOffset: 2, as: UInt64.self)
+      start.storeBytes(of: maskBit | 127, toByteOffset: 1, as: UInt8.self)
+      start.storeBytes(of: UInt64(length).bigEndian, toByteOffset: 2, as: UInt64.self)
       size = 10
     }
     if let mask {
-      place.storeBytes(of: mask, toByteOffset: size, as: UInt32.self)
+      start.storeBytes(of: mask, toByteOffset: size, as: UInt32.self)
       size += 4
     }
     return size
   }
 
-  /// Header and payload as they go out, masked where that is asked for.
+  /// Header and payload as they are sent, masked if there is a mask.
   func bytes(with payload: UnsafeRawBufferPointer) -> [UInt8] {
     [UInt8](unsafeUninitializedCapacity: Self.longest + payload.count) { buffer, count in
       let start = UnsafeMutableRawPointer(buffer.baseAddress!)
@@ -122,38 +119,39 @@ struct FrameHeader {
   }
 }
 
-/// Copies `count` bytes and takes the mask off on the way, or puts it on: the same (RFC 6455 section 5.3). `key` holds the mask's
-/// bytes as they lie in memory, the next one to be used first. `to` may lie before `from` and overlap it.
+/// Copies `count` bytes and removes or adds the mask, which is the same operation (RFC 6455 section 5.3). `key` has the
+/// mask's bytes in memory order, beginning with the next one to use. `to` may be before `from` and overlap it.
 @inline(__always)
 func copyUnmasking(from: UnsafeRawPointer, to: UnsafeMutableRawPointer, count: Int, key: UInt32) {
   let wide = UInt64(key) | UInt64(key) << 32
-  var place = 0
-  // Four words at a time, all loaded before one is stored: the places may overlap, and the compiler makes vectors of it.
-  while place &+ 32 <= count {
-    let a = from.loadUnaligned(fromByteOffset: place, as: UInt64.self)
-    let b = from.loadUnaligned(fromByteOffset: place &+ 8, as: UInt64.self)
-    let c = from.loadUnaligned(fromByteOffset: place &+ 16, as: UInt64.self)
-    let d = from.loadUnaligned(fromByteOffset: place &+ 24, as: UInt64.self)
-    to.storeBytes(of: a ^ wide, toByteOffset: place, as: UInt64.self)
-    to.storeBytes(of: b ^ wide, toByteOffset: place &+ 8, as: UInt64.self)
-    to.storeBytes(of: c ^ wide, toByteOffset: place &+ 16, as: UInt64.self)
-    to.storeBytes(of: d ^ wide, toByteOffset: place &+ 24, as: UInt64.self)
-    place &+= 32
+  var offset = 0
+  // Four words at a time, all loaded before the first is stored: the ranges may overlap, and the compiler makes vectors
+  // of it.
+  while offset &+ 32 <= count {
+    let a = from.loadUnaligned(fromByteOffset: offset, as: UInt64.self)
+    let b = from.loadUnaligned(fromByteOffset: offset &+ 8, as: UInt64.self)
+    let c = from.loadUnaligned(fromByteOffset: offset &+ 16, as: UInt64.self)
+    let d = from.loadUnaligned(fromByteOffset: offset &+ 24, as: UInt64.self)
+    to.storeBytes(of: a ^ wide, toByteOffset: offset, as: UInt64.self)
+    to.storeBytes(of: b ^ wide, toByteOffset: offset &+ 8, as: UInt64.self)
+    to.storeBytes(of: c ^ wide, toByteOffset: offset &+ 16, as: UInt64.self)
+    to.storeBytes(of: d ^ wide, toByteOffset: offset &+ 24, as: UInt64.self)
+    offset &+= 32
   }
-  while place &+ 8 <= count {
-    let word = from.loadUnaligned(fromByteOffset: place, as: UInt64.self) ^ wide
-    to.storeBytes(of: word, toByteOffset: place, as: UInt64.self)
-    place &+= 8
+  while offset &+ 8 <= count {
+    let word = from.loadUnaligned(fromByteOffset: offset, as: UInt64.self) ^ wide
+    to.storeBytes(of: word, toByteOffset: offset, as: UInt64.self)
+    offset &+= 8
   }
-  while place < count {
-    let shift = UInt32(truncatingIfNeeded: place & 3) &* 8
-    let byte = from.load(fromByteOffset: place, as: UInt8.self) ^ UInt8(truncatingIfNeeded: key &>> shift)
-    to.storeBytes(of: byte, toByteOffset: place, as: UInt8.self)
-    place &+= 1
+  while offset < count {
+    let shift = UInt32(truncatingIfNeeded: offset & 3) &* 8
+    let byte = from.load(fromByteOffset: offset, as: UInt8.self) ^ UInt8(truncatingIfNeeded: key &>> shift)
+    to.storeBytes(of: byte, toByteOffset: offset, as: UInt8.self)
+    offset &+= 1
   }
 }
 
-/// The mask as it stands for the byte `count` places further on.
+/// The mask for the byte `count` places further on.
 @inline(__always)
 func rotated(_ key: UInt32, by count: Int) -> UInt32 {
   let shift = UInt32(truncatingIfNeeded: count & 3) &* 8

@@ -1,24 +1,24 @@
-// The client's half of the upgrade (RFC 6455 section 4.1): the request, and what its answer must be.
+// The client's half of the upgrade (RFC 6455 section 4.1): the request, and the check of the response.
 
-public struct WebSocketRequest: Sendable {
-  /// Why the other side is no WebSocket.
-  public enum Fault: Error, Equatable, Sendable {
-    /// It answered with another status; the words are its own.
+package struct WebSocketRequest: Sendable {
+  /// Why the other side is not a WebSocket.
+  package enum Fault: Error, Equatable, Sendable {
+    /// It responded with another status; the phrase is its own.
     case refused(status: Int, phrase: String)
-    /// What it answered is not HTTP.
+    /// Its response is not HTTP.
     case notHTTP(HTTPFault)
-    /// It answered 101, and the answer is wrong.
+    /// It responded with 101, but the response is wrong.
     case wrong(String)
   }
 
-  public let bytes: [UInt8]
+  package let bytes: [UInt8]
   private let key: String
   private let subprotocol: String?
   private let deflate: DeflateSettings?
 
-  /// `host`: as in a URL, with the port where it is not the scheme's. `target`: path and query, escaped, from a slash on.
-  /// `fields` are sent besides; no line ends in them.
-  public init(
+  /// `host`: as in a URL, with the port unless it is the scheme's default. `target`: path and query, escaped, beginning
+  /// with a slash. `fields` are sent in addition; they must not contain line ends.
+  package init(
     host: String, target: String, subprotocol: String? = nil, deflate: DeflateSettings? = nil,
     fields: [(name: String, value: String)] = []
   ) {
@@ -43,13 +43,13 @@ public struct WebSocketRequest: Sendable {
     bytes = Array((head + "\r\n").utf8)
   }
 
-  /// The value of the field Authorization for a user with a password (RFC 7617). Not to be logged.
-  public static func basic(user: String, password: String) -> String {
+  /// The value of the Authorization field for a user with a password (RFC 7617). Do not log it.
+  package static func basic(user: String, password: String) -> String {
     "Basic " + base64(Array("\(user):\(password)".utf8))
   }
 
-  /// What was agreed upon, by the answer's head.
-  public func terms(of head: HTTPResponseHead) throws(Fault) -> WebSocketTerms {
+  /// The terms that were agreed, from the head of the response.
+  package func terms(of head: HTTPResponseHead) throws(Fault) -> WebSocketTerms {
     guard head.status == 101 else { throw .refused(status: head.status, phrase: printable(head.phrase)) }
     guard head.fields.lists("websocket", in: "upgrade"), head.fields.lists("upgrade", in: "connection") else {
       throw .wrong("it does not switch to WebSocket")
@@ -58,7 +58,8 @@ public struct WebSocketRequest: Sendable {
       head["sec-websocket-accept"] == WebSocketUpgrade.accept(key)
     else { throw .wrong("its Sec-WebSocket-Accept belongs to another request") }
     var terms = WebSocketTerms(subprotocol: subprotocol.flatMap { WebSocketSubprotocol(rawValue: $0) })
-    // Chosen must be what was asked for. One who chooses none speaks plain binary, which is all that `binary` means.
+    // The server must choose the requested sub-protocol or none. Without one it sends plain binary, which is all that
+    // `binary` means.
     if let chosen = head["sec-websocket-protocol"] {
       guard chosen == subprotocol else { throw .wrong("it chose a sub-protocol that was not asked for") }
     } else if terms.subprotocol == .baudwayV1 {
@@ -74,17 +75,17 @@ public struct WebSocketRequest: Sendable {
   }
 }
 
-public struct HTTPResponseHead: Equatable, Sendable {
-  public let status: Int
-  public let phrase: String
-  public let fields: HTTPFields
+package struct HTTPResponseHead: Equatable, Sendable {
+  package let status: Int
+  package let phrase: String
+  package let fields: HTTPFields
 
-  public subscript(name: String) -> String? { fields[name] }
+  package subscript(name: String) -> String? { fields[name] }
 }
 
-/// Reads the head of an answer, as `HTTPRequestParser` does a request's.
-public struct HTTPResponseParser: Sendable {
-  public enum Progress: Equatable, Sendable {
+/// Parses the head of a response, as `HTTPRequestParser` does for a request.
+package struct HTTPResponseParser: Sendable {
+  package enum Progress: Equatable, Sendable {
     case incomplete
     /// The head, and how many of the bytes just given belong to it.
     case complete(HTTPResponseHead, taken: Int)
@@ -92,18 +93,18 @@ public struct HTTPResponseParser: Sendable {
 
   private var bytes: HTTPHeadBytes
 
-  public init(limit: Int = HTTPRequestParser.usualLimit) {
+  package init(limit: Int = HTTPRequestParser.usualLimit) {
     bytes = HTTPHeadBytes(limit: limit, beginningWith: "HTTP/")
   }
 
-  public mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> Progress {
+  package mutating func take(_ run: UnsafeRawBufferPointer) throws(HTTPFault) -> Progress {
     let (taken, isComplete) = try bytes.take(run)
     guard isComplete else { return .incomplete }
     let words = bytes.lines[0].split(separator: UInt8(ascii: " "), maxSplits: 2, omittingEmptySubsequences: false)
     let version = String(decoding: words[0], as: UTF8.self)
     guard version.hasPrefix("HTTP/"), words.count >= 2, words[1].count == 3,
       let status = Int(String(decoding: words[1], as: UTF8.self)), status >= 100
-    else { throw .malformed("its first line is no status") }
+    else { throw .malformed("its first line is not a status line") }
     guard version == "HTTP/1.1" || version == "HTTP/1.0" else { throw .version }
     let phrase = words.count == 3 ? String(decoding: words[2], as: UTF8.self) : ""
     return .complete(HTTPResponseHead(status: status, phrase: phrase, fields: try bytes.fields()), taken: taken)

@@ -1,19 +1,20 @@
-// What comes in: frames of what is below become payload, in the very run that is to be filled where that can be, and are
-// answered where they ask for it, up to an end of some kind.
+// Input: frames from the stream below become payload, in the caller's run itself if possible, and are answered where
+// needed, until the input ends.
 
 import ByteStreams
 
 extension WebSocketStream {
-  /// What has come and was not handed out, and how it ends.
+  /// Input that has arrived and was not handed out, and how it ends.
   struct Input {
     var decoder: FrameDecoder
-    // Read from below, or before this stream was made, and not yet decoded: from `hiddenStart` on.
+    // Bytes from the stream below, or from before this stream was made, that are not decoded yet: from `hiddenStart`
+    // on.
     var hidden: [UInt8]
     var hiddenStart = 0
-    /// How it ends, once what came before has been handed out.
+    /// How the input ends; reported after all earlier bytes have been handed out.
     var end: Result<Void, any Error>?
-    var endIsTold = false
-    /// Nothing comes any more: what is below ended, or broke, or does not answer.
+    var endIsReported = false
+    /// No more input comes: the stream below ended, failed, or does not answer.
     var belowHasEnded = false
     var texts: [ControlText] = []
 
@@ -26,8 +27,8 @@ extension WebSocketStream {
           marksMessages: settings.marksMessages, deflate: settings.terms.deflate))
     }
 
-    var holdsBytes: Bool {
-      end == nil ? hidden.count > hiddenStart || decoder.holdsOutput : !endIsTold
+    var hasBufferedInput: Bool {
+      end == nil ? hidden.count > hiddenStart || decoder.holdsOutput : !endIsReported
     }
 
     mutating func forgetHidden() {
@@ -43,14 +44,14 @@ extension WebSocketStream {
 
   // MARK: - Reading
 
-  public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+  package func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     guard !isClosed else { return .ended }
     endedMessage = nil
-    if let end = input.end { return try tell(end, run) }
+    if let end = input.end { return try report(end, run) }
     guard !waitsForTexts else { return .blocked(until: []) }
-    if input.holdsBytes { return try readHidden(into: run) }
+    if input.hasBufferedInput { return try readHidden(into: run) }
     if settings.terms.deflate != nil || settings.marksMessages {
-      // What is inside can be more than what came, so they can't share a place.
+      // The payload can be larger than the bytes that arrived, so they can't share memory.
       var transfer = Transfer.moved(0)
       input.hidden = try [UInt8](unsafeUninitializedCapacity: 16 << 10) { bytes, count in
         transfer = try readBelow(into: UnsafeMutableRawBufferPointer(bytes))
@@ -75,7 +76,7 @@ extension WebSocketStream {
       let transfer = try below.read(into: run).checked(of: run.count, at: "websocket.read")
       switch transfer {
       case .moved: heardSomething = true
-      // What came before it broke has been read now.
+      // All input from before the failure has been read now.
       case .blocked: if let brokenBy { throw brokenBy }
       case .ended: break
       }
@@ -86,10 +87,10 @@ extension WebSocketStream {
     }
   }
 
-  /// How it ends. What comes behind a fault is dropped when somebody goes on reading: unread it would turn our close frame
-  /// into a reset.
-  private func tell(_ end: Result<Void, any Error>, _ run: UnsafeMutableRawBufferPointer) throws -> Transfer {
-    if input.endIsTold, !input.belowHasEnded, case .failure = end {
+  /// Reports how the input ends. After a fault, further input is read and dropped while the caller keeps reading:
+  /// unread, it would turn our close frame into a reset.
+  private func report(_ end: Result<Void, any Error>, _ run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    if input.endIsReported, !input.belowHasEnded, case .failure = end {
       let transfer = try readBelow(into: run)
       input.belowHasEnded = transfer == .ended
       if case .moved = transfer { return .moved(0) }
@@ -98,9 +99,10 @@ extension WebSocketStream {
     return try ended(end)
   }
 
-  /// Nobody takes anything any more, for there is no half of a WebSocket; and who only waits to write would not learn it.
+  /// A WebSocket has no half-close, so nothing can be written any more. A caller that only waits to write must learn of
+  /// that.
   private func ended(_ end: Result<Void, any Error>) throws -> Transfer {
-    input.endIsTold = true
+    input.endIsReported = true
     try end.get()
     poller.timers.after(.zero) { [weak self] in
       if let self, !self.isClosed { self.delegate?.stream(self, handle: .endEncountered) }
@@ -122,14 +124,15 @@ extension WebSocketStream {
 
   private func handOut(_ progress: FrameDecoder.Progress) -> Transfer {
     position += UInt64(progress.made)
-    // `holdsBytes` makes a reader ask again at once for the end behind these.
+    // `hasBufferedInput` makes a reader ask again at once for the end after these bytes.
     return .moved(progress.made)
   }
 
-  // Of more in one piece the last alone is answered (RFC 6455 section 5.5.3): a call each would keep the lane.
+  // If more pings than this arrive in one piece, only the last of the others is answered (RFC 6455 section 5.5.3): a
+  // call for each would block the lane.
   private static let mostPongs = 16
 
-  /// Goes through what came, and answers what is to be answered, up to an end of some kind.
+  /// Decodes input, and answers where needed, until an end of some kind.
   private func decode(
     _ source: UnsafeMutableRawBufferPointer, into run: UnsafeMutableRawBufferPointer,
     _ progress: inout FrameDecoder.Progress
@@ -140,7 +143,7 @@ extension WebSocketStream {
     do {
       while true {
         switch try input.decoder.decode(source, into: run, &progress) {
-        case .sourceIsUsed, .placeIsFull: return
+        case .sourceIsUsed, .outputIsFull: return
         case .messageEnd(let kind):
           endedMessage = kind
           return
@@ -149,14 +152,13 @@ extension WebSocketStream {
           if pings <= Self.mostPongs { answerPing(input.decoder.control) } else { lastPing = input.decoder.control }
         case .control(.close):
           if let ping = lastPing.take() { answerPing(ping) }
-          try heardClose(input.decoder.control)
+          try receivedClose(input.decoder.control)
           return
-        case .control: break  // a pong, which any byte is as good as
+        case .control: break  // a pong: any byte shows that the other side is there
         case .text where dropsControlTexts: break
         case .text:
           input.texts.append(
             ControlText(bytes: input.decoder.text, position: position + UInt64(progress.made)))
-          controlTextsCame?()
           if waitsForTexts { return }
         }
       }
@@ -168,7 +170,7 @@ extension WebSocketStream {
   private func belowDidNotRead(_ transfer: Transfer) throws -> Transfer {
     guard transfer == .ended else { return transfer }
     input.belowHasEnded = true
-    // Without a close frame nobody has said that this is all; only where it is plainly not it is an error.
+    // Without a close frame, nothing shows that this was all. It is an error only if a message is incomplete.
     let isWhole = input.decoder.isBetweenMessages
     let end: Result<Void, any Error> =
       if let brokenBy { .failure(brokenBy) } else if isWhole { .success(()) } else {
@@ -179,18 +181,18 @@ extension WebSocketStream {
     return try ended(end)
   }
 
-  /// The other side broke the rules: it is told, and nothing of it is read any more.
+  /// The other side broke the rules: send a close frame, and hand out no more of its input.
   private func fail(_ error: any Error) {
     input.end = .failure(error)
     output.endsBelow = role == .server  // RFC 6455 section 7.1.7
     if let fault = error as? WebSocketFault {
-      sayClose(WebSocketClose(fault.code.rawValue, fault.words))
+      queueClose(WebSocketClose(fault.code.rawValue, fault.words))
     } else {
-      sayClose(WebSocketClose(1011))
+      queueClose(WebSocketClose(1011))
     }
   }
 
-  private func heardClose(_ payload: [UInt8]) throws(WebSocketFault) {
+  private func receivedClose(_ payload: [UInt8]) throws(WebSocketFault) {
     var close = WebSocketClose(nil)
     if !payload.isEmpty {
       guard payload.count >= 2 else { throw WebSocketFault(.protocolError, "a close frame has half a code") }
@@ -203,17 +205,17 @@ extension WebSocketStream {
       }
       close = WebSocketClose(code, reason)
     }
-    heardClose = close
+    receivedClose = close
     input.end = .success(())
-    // RFC 6455 section 5.5.1: the answer usually says the same code.
-    sayClose(WebSocketClose(close.code))
+    // RFC 6455 section 5.5.1: the answer usually has the same code.
+    queueClose(WebSocketClose(close.code))
   }
 
   // MARK: - Control texts
 
-  /// The oldest control text that was not taken yet. Reading goes on by itself when it had waited for that. Nil also while the
-  /// other side does not read what it was told: `.hasBytesAvailable` comes when it does.
-  public func takeControlText() -> ControlText? {
+  /// The oldest control text that was not taken yet. If reading was waiting for this, it continues by itself. Also nil
+  /// while the other side does not read our texts: `.hasBytesAvailable` follows when it does.
+  package func takeControlText() -> ControlText? {
     guard !input.texts.isEmpty, !output.isFullOfTexts else { return nil }
     if waitsForTexts && !isClosed { poller.again(self) }
     return input.texts.removeFirst()
@@ -221,7 +223,8 @@ extension WebSocketStream {
 
   var waitsForTexts: Bool { input.texts.count >= settings.mostControlTexts }
 
-  /// Once this side has said its close nobody answers them, and the other side's close may stand behind them.
+  /// After our close frame, nothing answers control texts any more. Drop them, since the other side's close frame may
+  /// come after them.
   private var dropsControlTexts: Bool { settings.dropsControlTexts || output.closeIsSaid }
 
   func dropControlTexts() {

@@ -1,13 +1,13 @@
-// What goes out: bytes as binary frames straight from the run they lie in, several in one call, and between them what is this
-// stream's own: pongs, pings, event texts, the close frame.
+// Output: bytes are sent as binary frames directly from the caller's run, several in one call. Between them this stream
+// sends frames of its own: pongs, pings, event texts, the close frame.
 
 import ByteStreams
 import Glibc
 
 extension WebSocketStream {
-  /// What is to go out and has not.
+  /// Output that was not sent yet.
   struct Output {
-    // Frames, the first of them perhaps in part, from `heldStart` on: the unit that what is below has not taken.
+    // Frames that the stream below has not taken, from `heldStart` on; the first may be sent in part.
     var held: [UInt8] = []
     var heldStart = 0
     /// The newest ping that is not answered yet; older ones need no answer (RFC 6455 section 5.5.3).
@@ -16,43 +16,43 @@ extension WebSocketStream {
     var texts: [UInt8] = []
     var close: [UInt8]?
     var closeIsSaid = false
-    /// Behind the close frame what is below ends, too: nothing that the other side could say is of interest.
+    /// After the close frame, end the stream below, too: further input does not matter.
     var endsBelow = false
-    // What is below waits for this before it takes more.
+    // The stream below waits for this before it takes more.
     var wish = Readiness.writable
     var deflater: Deflater?
-    /// A message of several parts is begun.
+    /// A message of several parts has begun.
     var isInMessage = false
 
-    /// There is nobody to say a word to, not even that it ends.
+    /// Drops all output: the other side is gone, so it does not even get a close frame.
     mutating func silence() {
       self = Output()
       closeIsSaid = true
     }
 
     var isEmpty: Bool { held.isEmpty && ping == nil && texts.isEmpty && close == nil }
-    /// Half of the room is for answers to what was taken before, and for events.
+    /// Half of the space is for answers to texts taken before, and for events.
     var isFullOfTexts: Bool { texts.count > WebSocketStream.mostEventBytes / 2 }
     var count: Int { held.count - heldStart + (ping?.count ?? 0) + texts.count + (close?.count ?? 0) }
   }
 
   /// The payload of the largest frame, in bytes: with its header a frame is 16 KiB, one TLS record.
-  public static let largestPayload = (16 << 10) - 4
-  // Frames that go out in one call, at most: a run of 256 KiB.
+  package static let largestPayload = (16 << 10) - 4
+  // The most frames in one call: a run of 256 KiB.
   private static let mostFrames = 17
-  /// Event texts that wait for the other side to read, in bytes.
-  public static let mostEventBytes = 64 << 10
+  /// The limit for event texts that wait for the other side to read, in bytes.
+  package static let mostEventBytes = 64 << 10
 
   // MARK: - Bytes
 
-  public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+  package func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     guard !isClosed, !output.closeIsSaid else { return .ended }
     if !output.isEmpty, case .blocked(let wish) = try flush() { return .blocked(until: wish) }
     if settings.terms.deflate != nil || role == .client { return try write(run, as: .binary, endsMessage: true) }
     return try writeFrames(run)
   }
 
-  /// Server frames: no mask, and no copy of what is below takes at once.
+  /// Server frames: no mask, and no copy of the bytes that the stream below takes at once.
   private func writeFrames(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     let largest = Self.largestPayload
     let offered = min(run.count, Self.mostFrames &* largest)
@@ -85,7 +85,7 @@ extension WebSocketStream {
       let part = sent &- whole &* (fullSize &+ largest)
       if part == size &+ length { return .moved(offered) }
       guard part > 0 else { return .moved(taken) }
-      // A header has promised its bytes: the rest of this frame is kept.
+      // A header promises its bytes, so the rest of this frame is kept.
       let header = UnsafeRawBufferPointer(start: isLast ? last : full, count: size)
       output.held = Array(header.dropFirst(part))
       output.held += UnsafeRawBufferPointer(rebasing: run[taken &+ max(0, part &- size)..<taken &+ length])
@@ -94,9 +94,9 @@ extension WebSocketStream {
     }
   }
 
-  /// Writes the next bytes of a message; `endsMessage` when there are no others, and all that is offered is taken. For programs to
-  /// whom messages matter.
-  public func write(
+  /// Writes the next bytes of a message. With `endsMessage`, the message ends if all bytes of `run` are taken. For
+  /// programs to which messages matter.
+  package func write(
     _ run: UnsafeRawBufferPointer, as kind: WebSocketMessageKind, endsMessage: Bool
   ) throws -> Transfer {
     guard !isClosed, !output.closeIsSaid else { return .ended }
@@ -117,14 +117,14 @@ extension WebSocketStream {
     guard let terms = settings.terms.deflate, !opcode.isControl else { return header.bytes(with: run) }
     let deflater = try output.deflater ?? Deflater(windowBits: terms.ownWindowBits)
     output.deflater = deflater
-    let packed = try deflater.compress(run, endsMessage: isFinal, space: 0)
+    let packed = try deflater.compress(run, endsMessage: isFinal)
     if isFinal && !terms.ownContextTakeover { output.deflater = nil }
     header.isCompressed = opcode != .continuation
     header.length = packed.count
     return packed.withUnsafeBytes { header.bytes(with: $0) }
   }
 
-  // MARK: - This stream's own
+  // MARK: - Frames of its own
 
   func answerPing(_ payload: [UInt8]) {
     guard !output.closeIsSaid else { return }
@@ -137,8 +137,9 @@ extension WebSocketStream {
     sendOwn()
   }
 
-  /// Sends `text`, which is UTF-8, as a message of its own between those of bytes. False if so much waits already that it was dropped.
-  public func send(event text: [UInt8]) -> Bool {
+  /// Sends `text`, which is UTF-8, as a message of its own between the messages of bytes. False if it was dropped,
+  /// mostly because too much is waiting.
+  package func send(event text: [UInt8]) -> Bool {
     guard !isClosed, !output.closeIsSaid, !settings.marksMessages else { return false }
     guard output.texts.count + text.count <= Self.mostEventBytes else { return false }
     guard let frame = try? text.withUnsafeBytes({ try frame(.text, $0) }) else { return false }
@@ -147,8 +148,8 @@ extension WebSocketStream {
     return true
   }
 
-  /// Says the last that is said; a second time nothing.
-  func sayClose(_ close: WebSocketClose) {
+  /// Queues the close frame, once.
+  func queueClose(_ close: WebSocketClose) {
     guard !output.closeIsSaid else { return }
     output.closeIsSaid = true
     output.close = control(.close, close.payload)
@@ -161,7 +162,7 @@ extension WebSocketStream {
     return payload.withUnsafeBytes { header.bytes(with: $0) }
   }
 
-  /// What can't go now goes when there is space. An error is met by whoever reads or writes next.
+  /// Sends what can be sent now, and the rest when there is space. The next read or write reports an error.
   private func sendOwn() {
     do { _ = try flush() } catch { forgetOutput() }
   }
@@ -173,13 +174,13 @@ extension WebSocketStream {
     waitsChanged()
   }
 
-  /// `.moved` when nothing is left.
+  /// `.moved` if everything was sent.
   func flush() throws -> Transfer {
     defer { waitsChanged() }
     do { return try flushAll() } catch {
       brokenBy = brokenBy ?? error
-      forgetOutput()  // nothing of it will ever go, and waiting for that would never end
-      // Reading may have waited for the other side to read: nobody else would meet this error.
+      forgetOutput()  // it will never be sent, and waiting for it would never end
+      // Reading may have waited for the other side to read, and nothing else would report this error.
       if !input.texts.isEmpty && !isClosed { poller.again(self) }
       throw error
     }
@@ -219,7 +220,7 @@ extension WebSocketStream {
     }
   }
 
-  /// What is below waits for its writer's wish, or for what this stream has to send itself.
+  /// The stream below waits for our own output, or if there is none for what our writer waits for.
   func waitsChanged() {
     guard !isClosed else { return }
     let waits = output.isEmpty ? writerWaits : output.wish

@@ -1,29 +1,30 @@
-// A byte stream of WebSocket messages over another stream, either end of RFC 6455. Binary messages are bytes; so are text messages,
-// unless the sub-protocol keeps them for control (`baudway.v1`). Reading decodes in the very run it is given, writing sends
-// from the run it is given; only what compression, a blocked frame or control needs has buffers, and they are bounded.
-// What comes in stands in WebSocketStream+Input.swift, what goes out in WebSocketStream+Output.swift.
+// A byte stream of WebSocket messages over another stream, for either end of RFC 6455. Binary messages are bytes. So
+// are text messages, unless the sub-protocol uses them for control (`baudway.v1`). Reading decodes in the caller's run,
+// writing sends from it. Only compression, a blocked frame and control need buffers, which are bounded. Input is in
+// WebSocketStream+Input.swift, output in WebSocketStream+Output.swift.
 
 import ByteStreams
 import Glibc
 
-public final class WebSocketStream: ByteStream, ByteStreamDelegate {
-  public struct Settings: Sendable {
-    public var terms: WebSocketTerms
-    /// The longest message of the other side, in bytes as they are after expansion; a longer one is answered 1009.
-    public var longestMessage: Int
+package final class WebSocketStream: LayeredStream {
+  package struct Settings: Sendable {
+    package var terms: WebSocketTerms
+    /// The longest message of the other side, in bytes after expansion; a longer one is answered with 1009.
+    package var longestMessage: Int
     /// The longest control text of `baudway.v1`, in bytes.
-    public var longestControlText = 64 << 10
-    /// So many control texts wait to be taken, then reading waits. With one, what was read before a text stands before it, and what
-    /// is read once it is taken stands behind it.
-    public var mostControlTexts = 64
-    /// Nobody will take them.
-    public var dropsControlTexts = false
-    /// Silence after which the other side is asked whether it is there, and again until it counts as gone. Nil: never.
-    public var pingInterval: Duration?
-    /// A read ends at the end of a message: `endedMessage`. For programs to whom messages matter; a gateway's bytes have none.
-    public var marksMessages = false
+    package var longestControlText = 64 << 10
+    /// Reading pauses while this many control texts wait to be taken. With 1, each text keeps its position: bytes read
+    /// before the text was taken came before it, later bytes came after it.
+    package var mostControlTexts = 64
+    /// Control texts are dropped, because nothing takes them.
+    package var dropsControlTexts = false
+    /// Silence after which the other side gets a ping; after another such interval it counts as gone. Nil: never.
+    package var pingInterval: Duration?
+    /// A read ends at the end of a message: `endedMessage`. For programs to which messages matter; the gateway only
+    /// handles bytes.
+    package var marksMessages = false
 
-    public init(
+    package init(
       terms: WebSocketTerms = WebSocketTerms(), longestMessage: Int = 16 << 20, pingInterval: Duration? = .seconds(20)
     ) {
       self.terms = terms
@@ -32,43 +33,42 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     }
   }
 
-  /// A text message of the other side where those are control, whole and valid UTF-8.
-  public struct ControlText: Equatable, Sendable {
-    public let bytes: [UInt8]
-    /// How many bytes of payload `read` hands out before it: its place among them.
-    public let position: UInt64
+  /// A text message of the other side, where these are control; complete, and valid UTF-8.
+  package struct ControlText: Equatable, Sendable {
+    package let bytes: [UInt8]
+    /// Bytes of payload that `read` hands out before it: its position among them.
+    package let position: UInt64
   }
 
-  public var delegate: (any ByteStreamDelegate)? {
+  package var delegate: (any ByteStreamDelegate)? {
     didSet { if isClosed && delegate != nil { delegate = nil } }
   }
-  public var readerWaits: Readiness = [] {
+  package var readerWaits: Readiness = [] {
     didSet { if readerWaits != oldValue && !isClosed { below.readerWaits = readerWaits } }
   }
-  public var writerWaits: Readiness = [] {
+  package var writerWaits: Readiness = [] {
     didSet { if writerWaits != oldValue { waitsChanged() } }
   }
 
-  public let role: WebSocketRole
-  public let settings: Settings
-  /// What a close frame of this side will say. Set it before `finishWriting()` or `close()`.
-  public var closing = WebSocketClose.normal
-  /// What the other side's close frame said; nil as long as there was none.
-  public internal(set) var heardClose: WebSocketClose?
-  /// What kind of message ended with the last read, where messages are marked.
-  public internal(set) var endedMessage: WebSocketMessageKind?
-  /// Says on the lane, within a read, that control texts have come. Take them later in the same turn, not in the call.
-  public var controlTextsCame: (() -> Void)?
+  package let role: WebSocketRole
+  package let settings: Settings
+  /// The close frame that this side will send. Set it before `finishWriting()` or `close()`.
+  package var closing = WebSocketClose.normal
+  /// The other side's close frame; nil until it arrives.
+  package internal(set) var receivedClose: WebSocketClose?
+  /// The kind of the message that ended with the last read, if messages are marked.
+  package internal(set) var endedMessage: WebSocketMessageKind?
   /// Payload handed out by `read` so far, in bytes.
-  public internal(set) var position: UInt64 = 0
+  package internal(set) var position: UInt64 = 0
 
-  let below: any ByteStream
+  package let below: any ByteStream
+  package let largestUnit: Int
   let poller: Poller
   private(set) var isClosed = false
 
   // See WebSocketStream+Input.swift.
   var input: Input
-  /// Why a write of a frame that was held failed: the connection is of no use any more, but for what has come.
+  /// Why writing a held frame failed: the connection is unusable, except for input that has arrived.
   var brokenBy: (any Error)?
   // See WebSocketStream+Output.swift.
   var output = Output()
@@ -78,11 +78,13 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   var heardSomething = false
   private var pongIsAwaited = false
 
-  /// Takes over `below`, whose upgrade is done, and becomes its delegate. `early`: what was read from it past the head.
-  public init(
+  /// Takes over `below`, whose upgrade is finished, and becomes its delegate. `early`: bytes read from it after the
+  /// head.
+  package init(
     over below: any ByteStream, as role: WebSocketRole, _ settings: Settings, early: [UInt8] = [], on poller: Poller
   ) {
     self.below = below
+    largestUnit = below.largestUnit
     self.role = role
     self.settings = settings
     self.poller = poller
@@ -91,30 +93,31 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
     setTimer()
   }
 
-  public var holdsBytes: Bool {
-    input.holdsBytes || below.holdsBytes
+  package var hasBufferedInput: Bool {
+    input.hasBufferedInput || below.hasBufferedInput
   }
-  public var holdsUnit: Bool { !output.isEmpty || below.holdsUnit }
-  public func makeRoomForEnd() { below.makeRoomForEnd() }
-  public var unacknowledged: Int { output.count + below.unacknowledged }
-  public var unread: Int? { below.unread.map { output.count + $0 } }
-  /// Until the other side's close frame has come. One that broke the rules is told so, and may take its time to hear it.
-  public var hasClosingHandshake: Bool { heardClose == nil && !input.belowHasEnded && !isClosed }
+  package var hasPendingOutput: Bool { !output.isEmpty || below.hasPendingOutput }
+  package var undelivered: UndeliveredOutput { below.undelivered.adding(output.count) }
+  /// The handshake lasts until the other side's close frame arrives. After a fault the other side has time to read
+  /// ours. A close frame ends both directions, so there is no half-close.
+  package var closeBehavior: CloseBehavior {
+    CloseBehavior(hasClosingHandshake: receivedClose == nil && !input.belowHasEnded && !isClosed)
+  }
 
-  // MARK: - Events of what is below
+  // MARK: - Events of the stream below
 
-  public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+  package func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
     case .hasSpaceAvailable:
-      guard let transfer = try? flush() else { return tellOfBreak() }
+      guard let transfer = try? flush() else { return reportFailure() }
       if case .moved = transfer, !writerWaits.isEmpty { delegate?.stream(self, handle: .hasSpaceAvailable) }
     default: delegate?.stream(self, handle: event)
     }
   }
 
-  /// A frame that was held can't leave. Who reads gets what came before that, and then the error; who waits to write meets it
-  /// at once; anybody else when he does either.
-  private func tellOfBreak() {
+  /// A held frame can't be sent. A waiting reader gets the earlier input, and then the error. A waiting writer gets the
+  /// error at once. Otherwise the next read or write reports it.
+  private func reportFailure() {
     if !readerWaits.isEmpty { delegate?.stream(self, handle: .hasBytesAvailable) }
     if !writerWaits.isEmpty && !isClosed { delegate?.stream(self, handle: .hasSpaceAvailable) }
   }
@@ -128,9 +131,9 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
 
   private func intervalIsOver() {
     guard !isClosed, input.end == nil, !output.closeIsSaid else { return }
-    let isSilent = !heardSomething && !readerWaits.isEmpty && !holdsUnit
+    let isSilent = !heardSomething && !readerWaits.isEmpty && !hasPendingOutput
     heardSomething = false
-    // Who is not read, or can't be written to, owes no answer.
+    // While we do not read, or can't write, the other side owes no answer.
     guard isSilent else {
       pongIsAwaited = false
       return setTimer()
@@ -148,22 +151,22 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
 
   // MARK: - The end
 
-  /// Says the close frame. The other side can't answer with anything but its own: what else it says then is read and is of no
-  /// use to anybody.
-  public func finishWriting() {
+  /// Sends the close frame. The other side can only answer with its own; anything else it still sends is read, but has
+  /// no use.
+  package func finishWriting() {
     guard !isClosed else { return }
-    sayClose(closing)
+    queueClose(closing)
     dropControlTexts()
   }
 
-  public func close() {
+  package func close() {
     guard !isClosed else { return }
-    sayClose(closing)
+    queueClose(closing)
     letGo()
     below.close()
   }
 
-  public func abort() {
+  package func abort() {
     guard !isClosed else { return }
     letGo()
     below.abort()
@@ -172,7 +175,6 @@ public final class WebSocketStream: ByteStream, ByteStreamDelegate {
   private func letGo() {
     isClosed = true
     poller.timers.cancel(timer)
-    controlTextsCame = nil
     input.forget()
     output = Output()
     dismissDelegate()

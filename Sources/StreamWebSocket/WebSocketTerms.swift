@@ -1,52 +1,52 @@
-// What both sides have agreed upon in the upgrade. Goes with a client from the lane that greets him to the lane of his link.
+// What both sides agreed on in the upgrade. Passed with a client from the handshake lane to the lane of its link.
 
-/// A sub-protocol that this gateway knows. Without one, and with `binary`, messages are bytes and nothing else.
-public enum WebSocketSubprotocol: String, CaseIterable, Sendable {
-  /// What websockify's clients ask for: binary messages are bytes.
+/// A sub-protocol that this gateway knows. Without one, and with `binary`, messages are only bytes.
+package enum WebSocketSubprotocol: String, CaseIterable, Sendable {
+  /// Requested by websockify's clients: binary messages are bytes.
   case binary
   /// Binary messages are bytes, text messages are control in JSON.
   case baudwayV1 = "baudway.v1"
 }
 
-public struct WebSocketTerms: Equatable, Sendable {
-  public var subprotocol: WebSocketSubprotocol?
-  /// Nil: nothing is compressed.
-  public var deflate: DeflateTerms?
+package struct WebSocketTerms: Equatable, Sendable {
+  package var subprotocol: WebSocketSubprotocol?
+  /// Nil: no compression.
+  package var deflate: DeflateTerms?
 
-  public init(subprotocol: WebSocketSubprotocol? = nil, deflate: DeflateTerms? = nil) {
+  package init(subprotocol: WebSocketSubprotocol? = nil, deflate: DeflateTerms? = nil) {
     self.subprotocol = subprotocol
     self.deflate = deflate
   }
 }
 
-/// The parameters of permessage-deflate that were agreed upon (RFC 7692 section 7.1), as this side sees them.
-public struct DeflateTerms: Equatable, Sendable {
+/// The agreed parameters of permessage-deflate (RFC 7692 section 7.1), as this side sees them.
+package struct DeflateTerms: Equatable, Sendable {
   /// Size of the window that this side compresses with: two to the power of 9 to 15 bytes.
-  public var ownWindowBits = 15
-  /// Whether a message of this side may refer to what stood in the ones before it.
-  public var ownContextTakeover = true
-  /// The same of the other side: 8 to 15.
-  public var otherWindowBits = 15
-  public var otherContextTakeover = true
+  package var ownWindowBits = 15
+  /// Whether a message of this side may refer to earlier ones.
+  package var ownContextTakeover = true
+  /// The same for the other side: 8 to 15.
+  package var otherWindowBits = 15
+  package var otherContextTakeover = true
 
-  public init() {}
+  package init() {}
 }
 
-/// What this side is willing to do for permessage-deflate.
-public struct DeflateSettings: Equatable, Sendable {
-  /// The largest window to compress with, and to ask of the other side: 9 to 15. Memory per client is 8 windows and 32 KiB to compress,
-  /// a window and 10 KiB to expand.
-  public var windowBits: Int
-  /// Whether to keep windows from one message to the next; without, they are there only while a message is.
-  public var contextTakeover: Bool
+/// What this side accepts for permessage-deflate.
+package struct DeflateSettings: Equatable, Sendable {
+  /// The largest window to compress with, and to request from the other side: 9 to 15. Memory per client (zlib 1.2.13):
+  /// 4 windows and 38 KiB to compress, a window and 7 KiB to expand.
+  package var windowBits: Int
+  /// Whether to keep windows from one message to the next; otherwise they exist only during a message.
+  package var contextTakeover: Bool
 
-  public init(windowBits: Int = 12, contextTakeover: Bool = true) {
+  package init(windowBits: Int = 12, contextTakeover: Bool = true) {
     precondition((9...15).contains(windowBits))
     self.windowBits = windowBits
     self.contextTakeover = contextTakeover
   }
 
-  /// The first of a client's offers that can be taken as it stands, and the words to say so; nil when there is none
+  /// The first of a client's offers that is acceptable as it is, and the text of the response; nil if there is none
   /// (RFC 7692 section 5).
   func accept(_ offers: [String]) -> (terms: DeflateTerms, answer: String)? {
     for offer in offers {
@@ -73,7 +73,7 @@ public struct DeflateSettings: Equatable, Sendable {
     return (terms, answer)
   }
 
-  /// What a client asks for.
+  /// The client's offer.
   var offer: String {
     var offer = "\(DeflateOffer.name); client_max_window_bits"
     if windowBits < 15 { offer += "; server_max_window_bits=\(windowBits)" }
@@ -81,20 +81,20 @@ public struct DeflateSettings: Equatable, Sendable {
     return offer
   }
 
-  /// What a client makes of the server's answer; nil when it is not one to `offer` (RFC 7692 section 7.1).
+  /// The terms in the server's response; nil if it does not fit `offer` (RFC 7692 section 7.1).
   func terms(of answer: String) -> DeflateTerms? {
     guard let answer = DeflateOffer(answer) else { return nil }
     var terms = DeflateTerms()
     terms.ownContextTakeover = contextTakeover && !answer.clientForgets
     if let bits = answer.clientWindowBits {
-      // Without a value it says nothing, and a server may not say that.
+      // Without a value it means nothing, and a server must not send that.
       guard let bits, bits >= 9 else { return nil }
       terms.ownWindowBits = bits
     }
     terms.ownWindowBits = min(terms.ownWindowBits, windowBits)
     terms.otherContextTakeover = !answer.serverForgets
     terms.otherWindowBits = answer.serverWindowBits ?? 15
-    // A larger window than was asked for, or a promise that was asked for and not given.
+    // The window is larger than requested, or a requested promise is missing.
     guard windowBits == 15 || terms.otherWindowBits <= windowBits, contextTakeover || answer.serverForgets else {
       return nil
     }
@@ -102,7 +102,7 @@ public struct DeflateSettings: Equatable, Sendable {
   }
 }
 
-/// One element of Sec-WebSocket-Extensions that is permessage-deflate, well formed.
+/// An element of Sec-WebSocket-Extensions that is permessage-deflate, well formed.
 struct DeflateOffer: Equatable {
   static let name = "permessage-deflate"
   var serverForgets = false
@@ -111,7 +111,7 @@ struct DeflateOffer: Equatable {
   /// `.some(nil)`: named without a value.
   var clientWindowBits: Int??
 
-  /// Nil when it is another extension, or has a parameter that is unknown, twice there or out of its range.
+  /// Nil if it is another extension, or has a parameter that is unknown, duplicate or out of range.
   init?(_ element: String) {
     let parts = element.split(separator: ";", omittingEmptySubsequences: false).map { part in
       String(decoding: trimmed(Array(part.utf8)[...]), as: UTF8.self)
@@ -139,7 +139,7 @@ struct DeflateOffer: Equatable {
     }
   }
 
-  /// "8" to "15", perhaps in quotes; leading zeroes are not allowed.
+  /// "8" to "15", optionally in quotes; leading zeroes are not allowed.
   private static func bits(_ value: String) -> Int? {
     var value = value[...]
     if value.count >= 2, value.first == "\"", value.last == "\"" { value = value.dropFirst().dropLast() }

@@ -1,20 +1,20 @@
-// A request becomes a WebSocket, or is told why not (RFC 6455 section 4.2). Which route it is for, and who may come, is decided
+// Turns a request into a WebSocket, or refuses it with the reason (RFC 6455 section 4.2). Route and access are decided
 // elsewhere, between the head and this.
 
-public struct WebSocketUpgrade: Equatable, Sendable {
+package struct WebSocketUpgrade: Equatable, Sendable {
   /// What a listener allows.
-  public struct Settings: Equatable, Sendable {
-    /// Origins besides its own from which pages may come, such as "https://example.org"; "*" allows all.
-    public var origins: [String]
-    /// The names under which pages of the same origin may reach us; nil allows any name. See `HostNames`.
-    public var hosts: HostNames?
-    /// The connection came over TLS: a page of the same origin came by https then.
-    public var isSecure: Bool
-    public var subprotocols: [WebSocketSubprotocol]
-    /// Nil: nothing is compressed, whatever a client offers.
-    public var deflate: DeflateSettings?
+  package struct Settings: Equatable, Sendable {
+    /// Other origins whose pages may connect, such as "https://example.org"; "*" allows all.
+    package var origins: [String]
+    /// The names by which pages of the same origin may reach us; nil allows any name. See `HostNames`.
+    package var hosts: HostNames?
+    /// Whether the connection uses TLS: then a page of the same origin uses https.
+    package var isSecure: Bool
+    package var subprotocols: [WebSocketSubprotocol]
+    /// Nil: no compression, whatever a client offers.
+    package var deflate: DeflateSettings?
 
-    public init(
+    package init(
       origins: [String] = [], hosts: HostNames? = nil, isSecure: Bool = false,
       subprotocols: [WebSocketSubprotocol] = WebSocketSubprotocol.allCases, deflate: DeflateSettings? = nil
     ) {
@@ -26,12 +26,12 @@ public struct WebSocketUpgrade: Equatable, Sendable {
     }
   }
 
-  public let terms: WebSocketTerms
-  /// The whole answer, status 101. What follows it on the connection are frames.
-  public let response: [UInt8]
+  package let terms: WebSocketTerms
+  /// The whole response, status 101. Everything after it on the connection is frames.
+  package let response: [UInt8]
 
-  /// Accepts the request `head`, or throws the answer that it gets instead.
-  public init(_ head: HTTPRequestHead, _ settings: Settings) throws(HTTPRefusal) {
+  /// Accepts the request `head`, or throws the response to send instead.
+  package init(_ head: HTTPRequestHead, _ settings: Settings) throws(HTTPRefusal) {
     try Self.check(head)
     let keys = head.fields.all.filter { $0.name == "sec-websocket-key" }
     guard keys.count == 1, isKeyOf16Bytes(keys[0].value) else {
@@ -55,17 +55,8 @@ public struct WebSocketUpgrade: Equatable, Sendable {
     response = Array((answer + "\r\n").utf8)
   }
 
-  /// The token of a page that could not send a field of its own: a sub-protocol "bearer.TOKEN" beside the real one. It is not
-  /// answered, and belongs in no log.
-  public static func bearerToken(in head: HTTPRequestHead) -> String? {
-    let prefix = "bearer."
-    return head.fields.list("sec-websocket-protocol").first { $0.hasPrefix(prefix) }.map {
-      String($0.dropFirst(prefix.count))
-    }
-  }
-
-  /// Whether it asks for a WebSocket at all, be it right or wrong.
-  public static func isWanted(by head: HTTPRequestHead) -> Bool { head.fields.lists("websocket", in: "upgrade") }
+  /// Whether it asks for a WebSocket at all, valid or not.
+  package static func isWanted(by head: HTTPRequestHead) -> Bool { head.fields.lists("websocket", in: "upgrade") }
 
   static func accept(_ key: String) -> String {
     base64(sha1(Array((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").utf8)))
@@ -83,9 +74,9 @@ public struct WebSocketUpgrade: Equatable, Sendable {
         fields: upgrade)
     }
     guard let host = head["host"], !host.isEmpty else {
-      throw HTTPRefusal(.badRequest, "The request names no host.")
+      throw HTTPRefusal(.badRequest, "The request has no Host.")
     }
-    guard host.utf8.allSatisfy(isHost) else { throw HTTPRefusal(.badRequest, "The request's Host is none.") }
+    guard host.utf8.allSatisfy(isHost) else { throw HTTPRefusal(.badRequest, "The request's Host is not valid.") }
     let length = head["content-length"]
     guard head["transfer-encoding"] == nil, length == nil || length == "0", head.fields.count(of: "content-length") <= 1
     else {
@@ -98,7 +89,7 @@ public struct WebSocketUpgrade: Equatable, Sendable {
 
   // MARK: - Origin
 
-  /// Nil for a page that may connect. Only browsers say where a page came from; others are as good as any client.
+  /// Nil for a page that may connect. Only browsers send an origin; other programs are treated as any client.
   private static func objection(toOriginOf head: HTTPRequestHead, _ settings: Settings) -> HTTPRefusal.Cause? {
     guard head.fields.count(of: "origin") > 0 else { return nil }
     guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else {
@@ -106,19 +97,19 @@ public struct WebSocketUpgrade: Equatable, Sendable {
     }
     if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return nil }
     let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
-    // On a port without TLS a page by https may be of the same origin: somebody else does TLS in front of us.
+    // On a port without TLS, a page by https may have the same origin: a proxy in front of us may do TLS.
     guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"].map(lowercased)
     else {
       return .foreignOrigin
     }
     let without = { (text: Substring) in text.hasSuffix(port) ? text.dropLast(port.count) : text }
     guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignOrigin }
-    // A page of the same origin proves nothing where its owner decides what its name resolves to.
+    // The same origin proves nothing if the page's owner controls what its name resolves to.
     return settings.hosts?.contains(host) ?? true ? nil : .foreignHost
   }
 }
 
-/// At most 200 characters, and none that could be a trick on a terminal.
+/// At most 200 characters, and none that could manipulate a terminal.
 func printable(_ text: String) -> String {
   String(
     String.UnicodeScalarView(text.unicodeScalars.prefix(200).map { $0.value >= 0x20 && $0.value < 0x7F ? $0 : "?" }))

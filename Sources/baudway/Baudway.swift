@@ -1,74 +1,62 @@
 // The command line: one file per command. Exit codes are those of sysexits(3).
 
-import ArgumentParser
+import CommandArguments
 import CLinux
 import GatewayKit
 import Glibc
 import StreamBroker
 
 @main
-struct Baudway: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    commandName: "baudway",
-    abstract: "Puts serial ports and Bluetooth devices on the network.",
-    version: "baudway \(Version.text)",
-    subcommands: [
-      Serve.self, Check.self, Status.self, Reload.self, Kick.self, Health.self, Devices.self, Scan.self,
-      Connect.self, HashPassword.self, Schema.self,
-    ])
+enum Baudway {
+  static var program: Program {
+    Program(
+      "baudway", "Puts serial ports and Bluetooth devices on the network.", version: Version.text,
+      commands: [
+        Serve.self, Check.self, Status.self, Reload.self, Kick.self, Reset.self, Health.self, Devices.self,
+        Scan.self, Connect.self, Import.self, HashPassword.self, Schema.self, Complete.self,
+      ])
+  }
 
   static func main() {
-    // With an arena for each thread, and lanes wander between Dispatch's threads, a wave of clients leaves 1 MiB in each, and each
-    // reserves 64 MiB of addresses. Few wait for the one: clients are greeted on one lane, and carrying bytes allocates nothing.
+    // Lanes wander between Dispatch's threads. With an arena for each thread, a wave of clients would leave 1 MiB in
+    // each, and each reserves 64 MiB of addresses. Few threads wait for the one arena: handshakes run on one lane, and
+    // carrying bytes allocates nothing.
     linux_use_one_arena()
     openStandardDescriptors()
     do {
-      var command = try parseAsRoot()
-      try command.run()
+      switch try program.read(Array(CommandLine.arguments.dropFirst()), columns: columns()) {
+      case .run(let command): try command.run()
+      case .print(let text): try put((text + "\n").utf8)
+      }
+    } catch let code as ExitCode {
+      exit(code.code)
+    } catch let error as UsageError {
+      say("baudway: \(error.text)")
+      exit(EX_USAGE)
     } catch {
-      guard exitCode(for: error) == .success else { exit(withError: error) }
-      // --help, --version
-      do { try put((fullMessage(for: error) + "\n").utf8) } catch { exit(withError: error) }
+      say("baudway: \(error)")
+      exit(EX_SOFTWARE)
     }
   }
 }
 
-/// Standard descriptors that whoever started us has closed lead to /dev/null: the first socket or event counter that we open would
-/// get their numbers, and with them what is printed, or the bytes that a device is sent. Opened to be read only, so that a
-/// closed input has ended, and writing to a closed output is the error that it was.
+/// Opens /dev/null for each standard descriptor that our parent has closed. Otherwise the first socket or event counter
+/// that we open would get that number, and text that we print would go into it. They are opened for reading only, so
+/// that a closed input is at its end, and writing to a closed output is still an error.
 private func openStandardDescriptors() {
   for number in STDIN_FILENO...STDERR_FILENO where fcntl(number, F_GETFD) < 0 {
     _ = open("/dev/null", O_RDONLY)  // the lowest number that is free: this one
   }
 }
 
-/// The configuration file, for the commands that need one.
-struct ConfigArgument: ParsableArguments {
-  @Argument(help: "The configuration file.", completion: .file(extensions: ["yaml"]))
-  var config = "config.yaml"
-
-  /// The same for `check`, which says more.
-  func examine() throws -> (config: Config, warnings: [ConfigProblem]) {
-    do {
-      return try ConfigFile.examine(path: config, environment: environment())
-    } catch {
-      say("\(error)")
-      throw ExitCode(EX_CONFIG)
-    }
-  }
-
-  /// The configuration, or all its problems on standard error and exit code 78.
-  func load(refusingWritable: Bool = false) throws -> Config {
-    do {
-      return try ConfigFile.load(path: config, environment: environment(), refusingWritable: refusingWritable)
-    } catch {
-      say("\(error)")
-      throw ExitCode(EX_CONFIG)
-    }
-  }
+/// The width for help: that of the terminal, but no more than is easy to read.
+private func columns() -> Int {
+  var size = winsize()
+  guard ioctl(STDOUT_FILENO, UInt(TIOCGWINSZ), &size) == 0, size.ws_col > 0 else { return 80 }
+  return min(100, Int(size.ws_col))
 }
 
-/// As many clients as the system allows us: the soft limit is for programs that use select(2).
+/// Allows as many clients as the system permits: the soft limit is for programs that use select(2).
 func raiseDescriptorLimit() {
   var limit = rlimit()
   guard getrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0 else { return }
@@ -76,8 +64,8 @@ func raiseDescriptorLimit() {
   setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit)
 }
 
-/// Ends the command with a sentence and exit code 71 where a limit of the process is too small for it.
-func require(_ needs: StartNeeds) throws {
+/// Ends the command with a message and exit code 71 where a limit of the process is too small for it.
+func require(_ needs: StartupLimits) throws {
   do throws(StartShortage) {
     try needs.check()
   } catch {
@@ -86,7 +74,7 @@ func require(_ needs: StartNeeds) throws {
   }
 }
 
-/// A line to standard error, for people at the terminal before there is a log.
+/// Prints a line to standard error, for users at the terminal before there is a log.
 func say(_ text: String) {
   let line = Array((text + "\n").utf8)
   _ = write(STDERR_FILENO, line, line.count)

@@ -1,17 +1,17 @@
-// `baudway check`: everything that is wrong with a configuration, or what it comes to with every default filled in.
+// `baudway check`: prints everything wrong with a configuration, or the configuration with every default filled in.
 
-import ArgumentParser
+import CommandArguments
 import GatewayKit
 
-struct Check: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Validates a configuration and prints its routes with every default filled in.",
+struct Check: Command {
+  static let help = CommandHelp(
+    "check", "Validates a configuration and prints its routes with every default filled in.",
     discussion: """
-      Exit code 78 and one line per problem if there are any. Certificates that it names are read, too; nothing is started. What \
-      is odd and may be meant is a warning on standard error, and no reason for another exit code.
+      Prints one line per problem and exits with code 78 if there are any. Also reads the certificates that the file names; starts \
+      nothing. A setting that is unusual but may be intended gives a warning on standard error and does not change the exit code.
       """)
 
-  @OptionGroup var file: ConfigArgument
+  let file = ConfigFileArgument()
 
   func run() throws {
     let (config, warnings) = try file.examine()

@@ -1,15 +1,15 @@
-// `baudway devices`: what this machine has that a route can lead to.
+// `baudway devices`: lists what a route can lead to on this machine.
 
-import ArgumentParser
+import CommandArguments
 import GatewayKit
 
-struct Devices: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Lists serial ports and Bluetooth adapters, as URLs to paste.",
-    discussion: "Who holds a port is told of one's own programs; of everybody's to root.")
+struct Devices: Command {
+  static let help = CommandHelp(
+    "devices", "Lists serial ports and Bluetooth adapters, as URLs to paste.",
+    discussion: "Also shows which programs have a port open: your own, or all of them if you are root.")
 
   @Flag(help: "One object of JSON, in one line.")
-  var json = false
+  var json
 
   func run() throws {
     let list = DeviceList.survey()

@@ -1,18 +1,18 @@
-// `baudway hash-password`: a password from the terminal, unseen, or from standard input becomes what stands under `users`.
+// `baudway hash-password`: makes the hash for `users` from a password, typed unseen or read from standard input.
 
-import ArgumentParser
+import CommandArguments
 import GatewayKit
 import Glibc
 
-struct HashPassword: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Makes the hash of a password, for users in the configuration.",
+struct HashPassword: Command {
+  static let help = CommandHelp(
+    "hash-password", "Makes the hash of a password, for users in the configuration.",
     discussion: """
-      Asks twice at a terminal, without showing what is typed; else the password is the first line of standard input. Prints one \
-      line, which stands in quotes in the file (users: { ada: { password: "$y$…" } }) or alone in one beside it (file:NAME).
+      At a terminal, asks twice and does not show what you type; otherwise reads the first line of standard input. Prints one \
+      line: put it in quotes in the configuration (users: { ada: { password: "$y$…" } }), or alone in another file (file:NAME).
       """)
 
-  enum Method: String, CaseIterable, ExpressibleByArgument {
+  enum Method: String, CaseIterable, ParameterValue {
     case yescrypt, bcrypt
     case sha512 = "sha-512"
 
@@ -24,7 +24,7 @@ struct HashPassword: ParsableCommand {
       }
     }
 
-    /// libcrypt would take a number beyond it for the nearest, or for none.
+    /// The accepted costs. For others, libcrypt would use the nearest one, or none.
     var costs: ClosedRange<UInt> {
       switch self {
       case .yescrypt: 1...11
@@ -34,32 +34,32 @@ struct HashPassword: ParsableCommand {
     }
   }
 
-  @Option(name: .shortAndLong, help: "yescrypt, bcrypt or sha-512.")
+  @Option(short: "m", help: "yescrypt, bcrypt or sha-512.")
   var method = Method.yescrypt
   @Option(
-    name: .shortAndLong,
+    short: "c",
     help: """
-      How hard it is to compute; more is slower. yescrypt has 1 to 11, bcrypt 4 to 31, sha-512 1000 to 999999999 rounds. \
-      Without it the method's own.
+      The cost of computing the hash; higher is slower. yescrypt: 1 to 11, bcrypt: 4 to 31, sha-512: 1000 to 999999999 rounds. \
+      Default: the method's own.
       """)
   var cost: UInt?
 
-  // bcrypt leaves out all behind it.
+  // bcrypt ignores all bytes after these.
   private static let bcryptLimit = 72
 
   func validate() throws {
     guard let cost, !method.costs.contains(cost) else { return }
     let (least, most) = (method.costs.lowerBound, method.costs.upperBound)
-    throw ValidationError("\(method.rawValue) has costs from \(least) to \(most), not \(cost)")
+    throw UsageError("\(method.rawValue) takes a cost from \(least) to \(most), not \(cost)")
   }
 
   func run() throws {
     let password = try isatty(STDIN_FILENO) == 1 ? asked() : piped()
     if method == .bcrypt, password.utf8.count > Self.bcryptLimit {
-      throw failure("bcrypt takes \(Self.bcryptLimit) bytes at most", EX_DATAERR)
+      throw failure("the password is too long: at most \(Self.bcryptLimit) bytes for bcrypt", EX_DATAERR)
     }
     guard let hash = CryptHash.make(password, prefix: method.prefix, cost: cost ?? 0) else {
-      throw failure("libcrypt makes no hash by \(method.rawValue)", EX_USAGE)
+      throw failure("libcrypt does not support \(method.rawValue)", EX_USAGE)
     }
     try put((hash + "\n").utf8)
   }
@@ -71,16 +71,16 @@ struct HashPassword: ParsableCommand {
 
   private func checked(_ bytes: [UInt8]) throws -> String {
     guard let text = String(validating: bytes, as: UTF8.self), !bytes.contains(0) else {
-      throw failure("a password is UTF-8, without NUL", EX_DATAERR)
+      throw failure("a password must be UTF-8, without NUL", EX_DATAERR)
     }
-    if text.isEmpty { throw failure("an empty password", EX_DATAERR) }
+    if text.isEmpty { throw failure("the password is empty", EX_DATAERR) }
     if bytes.count > CryptHash.longestPassword {
-      throw failure("a password has \(CryptHash.longestPassword) bytes at most", EX_DATAERR)
+      throw failure("the password is too long: at most \(CryptHash.longestPassword) bytes", EX_DATAERR)
     }
     return text
   }
 
-  // MARK: - Where it comes from
+  // MARK: - Reading the password
 
   private func piped() throws -> String {
     guard var bytes = line() else { throw failure("cannot read standard input", EX_IOERR) }
@@ -91,17 +91,18 @@ struct HashPassword: ParsableCommand {
   private func asked() throws -> String {
     let one = try typed("Password: ")
     let text = try checked(one)
-    guard try typed("Once more: ") == one else { throw failure("the two are not the same", EX_DATAERR) }
+    guard try typed("Once more: ") == one else { throw failure("the two passwords differ", EX_DATAERR) }
     return text
   }
 
-  /// A line from the terminal that is not shown. Ctrl-C leaves the terminal as it was: its signal is off meanwhile.
+  /// Reads a line from the terminal without showing it. Ctrl-C makes no signal meanwhile, so the terminal is always
+  /// restored.
   private func typed(_ prompt: String) throws -> [UInt8] {
     var before = termios()
     guard tcgetattr(STDIN_FILENO, &before) == 0 else { throw failure("the terminal does not answer", EX_IOERR) }
     var silent = before
     silent.c_lflag &= ~tcflag_t(ECHO | ISIG)
-    // It ends a line, so that it is read at once.
+    // Ctrl-C ends a line here, so that it is read at once.
     let controlC: UInt8 = 3
     withUnsafeMutableBytes(of: &silent.c_cc) { $0[Int(VEOL)] = controlC }
     tcsetattr(STDIN_FILENO, TCSAFLUSH, &silent)
@@ -114,8 +115,8 @@ struct HashPassword: ParsableCommand {
     return bytes
   }
 
-  /// The next line of standard input, without its end, as far as a password may be long. Nil when it can't be read, or `other` is
-  /// in it.
+  /// The next line of standard input without its end, read up to the longest password and one byte. Nil when it can't
+  /// be read, or `other` is in it.
   private func line(endedBy other: UInt8? = nil) -> [UInt8]? {
     var bytes: [UInt8] = []
     var byte: UInt8 = 0

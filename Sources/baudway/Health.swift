@@ -1,26 +1,28 @@
-// `baudway health`: for HEALTHCHECK and probes. Asks the running gateway; exit code 0 if it serves on all addresses.
+// `baudway health`: for HEALTHCHECK and probes. Asks the running gateway; exit code 0 if it serves on all addresses,
+// else 1.
 
-import ArgumentParser
+import CommandArguments
 import GatewayKit
+import Glibc
 
-struct Health: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Asks the running gateway whether every address was bound; exit code 0 or 1.",
+struct Health: Command {
+  static let help = CommandHelp(
+    "health", "Asks the running gateway whether every address is bound; exit code 0 or 1.",
     discussion: """
-      Takes the same configuration file as the gateway, which says where its control socket is. A unix or pty listener whose \
-      file somebody has removed makes it anew at that.
+      A unix or pty listener whose file was removed creates it again on this request.
+
+      \(GatewayOptions.explanation)
       """)
 
-  @OptionGroup var file: ConfigArgument
-  @OptionGroup var control: ControlOption
+  let choice = GatewayChoice()
 
   func run() throws {
     do {
-      let answer = try RunningGateway(control, config: file.config).ask(.health, within: .seconds(2))
+      let answer = try choice.gateway().ask(.health, within: .seconds(2))
       try put(answer + [UInt8(ascii: "\n")])
       guard answer.starts(with: #"{"healthy":true"#.utf8) else { throw ExitCode(1) }
-    } catch is ExitCode {
-      throw ExitCode(1)  // a probe knows no other
+    } catch let code as ExitCode where code.code != EX_USAGE {
+      throw ExitCode(1)  // probes know only 0 and 1
     }
   }
 }

@@ -1,9 +1,9 @@
-// A terminal's other screen, drawn over as a whole in one write: no flicker, and nothing left behind (ECMA-48, xterm's private
-// modes 1049, 25 and 2026; a terminal that lacks one passes over it).
+// A terminal's alternate screen, drawn as a whole in one write: no flicker, and nothing is left afterwards (ECMA-48,
+// xterm's private modes 1049, 25 and 2026; a terminal that lacks one ignores it).
 
 import Glibc
 
-// Of a terminal that has gone its signal tells, so no call here does.
+// Errors are ignored here: a signal reports a terminal that is gone.
 struct LiveScreen {
   func enter() { try? put("\u{1b}[?1049h\u{1b}[?25l".utf8) }
   func leave() { try? put("\u{1b}[?25h\u{1b}[?1049l".utf8) }
@@ -14,7 +14,7 @@ struct LiveScreen {
     return isKnown ? (Int(size.ws_col), Int(size.ws_row)) : (80, 24)
   }
 
-  /// Draws `lines` from the top, cut to what the terminal has room for.
+  /// Draws `lines` from the top, cut to the size of the terminal.
   func draw(_ lines: [String]) {
     let (columns, rows) = size
     var shown = lines.prefix(rows).map { LiveScreen.cut($0, to: columns) }
@@ -23,7 +23,7 @@ struct LiveScreen {
     try? put("\u{1b}[?2026h\u{1b}[H\(text)\u{1b}[J\u{1b}[?2026l".utf8)
   }
 
-  /// The first `columns` characters of a line; its colours take no room, and end with it.
+  /// The first `columns` characters of a line. Its colour sequences take no room and are all kept.
   static func cut(_ line: String, to columns: Int) -> String {
     var cut = ""
     var left = columns

@@ -1,12 +1,15 @@
-// `baudway schema`: the JSON Schema of the configuration, as Deploy/config.schema.json holds it. For packagers and editors;
-// people need not see it among the commands.
+// `baudway schema`: prints the JSON Schema of the configuration, the same as Deploy/config.schema.json. For packagers
+// and editors, so it is not in the list of commands.
 
-import ArgumentParser
+import CommandArguments
 import GatewayKit
 
-struct Schema: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Prints the JSON Schema of the configuration, for editors.", shouldDisplay: false)
+struct Schema: Command {
+  static let help = CommandHelp(
+    "schema", "Prints the JSON Schema of the configuration, for editors.", isHidden: true)
 
-  func run() throws { try put(ConfigSchema.text().utf8) }
+  @Flag(help: "Print the commands and their parameters instead, for manual pages.")
+  var commands
+
+  func run() throws { try put(commands ? (Baudway.program.description + "\n").utf8 : ConfigSchema.text().utf8) }
 }

@@ -1,6 +1,6 @@
-// `baudway serve`: the gateway in the foreground, until a signal ends it.
+// `baudway serve`: runs the gateway in the foreground until a signal ends it.
 
-import ArgumentParser
+import CommandArguments
 import CLinux
 import Dispatch
 import GatewayKit
@@ -8,40 +8,42 @@ import Glibc
 import StreamBroker
 import Synchronization
 
-struct Serve: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Runs the gateway in the foreground.",
+struct Serve: Command {
+  static let help = CommandHelp(
+    "serve", "Runs the gateway in the foreground.",
     discussion: """
-      Logs to standard error. SIGHUP reads the configuration again, as `baudway reload` does, and as --watch does by itself; \
-      SIGTERM or SIGINT ends in order, at most five seconds later (programs of exec: have five more), and a second one at once, \
-      programs too.
+      Logs to standard error. SIGHUP reads the configuration again, like `baudway reload`; --watch does so when the file changes. \
+      SIGTERM or SIGINT ends all sessions, and the gateway within five seconds (programs of exec: get five more, and so do \
+      Bluetooth connections that are being made). A second signal ends the gateway and these programs at once.
       """)
 
-  @OptionGroup var file: ConfigArgument
+  let file = ConfigFileArgument()
   @Flag(help: "Read the configuration again whenever its file changes.")
-  var watch = false
+  var watch
 
-  @Flag(help: "As root, take a configuration that its group or anybody may write.")
-  var unsafePermissions = false
+  @Flag(help: "As root, accept a configuration that its group or others may write.")
+  var unsafePermissions
 
   func run() throws {
-    _ = linux_report_crashes(Version.text)  // where that is not possible, there is no line
-    let handover = Handover.take()
+    _ = linux_report_crashes(Version.text)  // if that fails, crashes are not reported
+    let handover = ListenFDs.take()
     let refusesWritable = geteuid() == 0 && !unsafePermissions
-    let config = try file.load(refusingWritable: refusesWritable)
-    if geteuid() == 0 { for doubt in ConfigFile.doubts(path: file.config) { say(doubt) } }
+    let path = try file.path()
+    let (config, warnings) = try file.load(path, refusingWritable: refusesWritable)
+    if geteuid() == 0 { for doubt in ConfigFile.doubts(path: path) { say(doubt) } }
     raiseDescriptorLimit()
     try require(.serving(config))
-    // Whoever reads the log may go before us; no device is to lose its clients for that.
+    // The reader of the log may end before us; no device must lose its clients by that.
     signal(SIGPIPE, SIG_IGN)
-    // Ignored by whoever started us, the kernel would reap our programs, and nobody would know how they ended.
+    // If our parent ignored SIGCHLD, the kernel would reap our programs, and how they ended would be unknown.
     signal(SIGCHLD, SIG_DFL)
     let log = StatusLog(config.log)
     let board = StatusBoard()
     let manager = serviceManager(of: config)
     let status = StatusSink([log.observe, board.observe] + (manager.map { [$0.observe] } ?? []))
+    for warning in warnings { status.publish(.configurationDoubtful(warning)) }
     if let problem = handover.problem { say("baudway: \(problem)") }
-    let inherited = InheritedSockets(handover, for: config.routes, tell: { status.tell($0) })
+    let inherited = InheritedSockets(handover, for: config.routes, report: { status.publish($0) })
     let gateway: Gateway
     do {
       gateway = try Gateway(
@@ -53,20 +55,20 @@ struct Serve: ParsableCommand {
     let signals = Signals(gateway, log: log)
     gateway.start(
       config,
-      from: ConfigSource(path: file.config, environment: environment(), refusesWritable: refusesWritable))
+      from: ConfigSource(path: path, environment: environment(), refusesWritable: refusesWritable))
     if watch { gateway.watchSource() }
     manager?.watch(gateway)
     withExtendedLifetime(signals) { dispatchMain() }
   }
 
-  /// What tells systemd how we are, where it wants to know.
+  /// Notifies systemd, if it asks for that.
   private func serviceManager(of config: Config) -> ServiceManager? {
     let environment = environment()
     let manager = ServiceManager(environment: environment, config: config)
     if manager == nil, let address = environment["NOTIFY_SOCKET"] {
-      say("baudway: NOTIFY_SOCKET is no address of a socket, so nobody is notified: \(address)")
+      say("baudway: NOTIFY_SOCKET is not a socket address, so no notifications are sent: \(address)")
     }
-    // Not for the programs that endpoints may run: they would speak in our name.
+    // Removed for the programs that endpoints may run: they would notify systemd in our name.
     for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] { unsetenv(name) }
     return manager
   }

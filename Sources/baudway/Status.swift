@@ -1,28 +1,23 @@
-// `baudway status`: what the running gateway does at this moment, as tables for people or JSON for programs; live with
-// --watch.
+// `baudway status`: prints what the running gateway does now, as tables or as JSON; live with --watch.
 
-import ArgumentParser
+import CommandArguments
 import ByteStreams
 import GatewayKit
 import Glibc
 
-struct Status: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Shows routes, links, listeners and clients of the running gateway.",
-    discussion: """
-      Takes the same configuration file as the gateway, which says where its control socket is. Exit code 69 when no gateway \
-      answers there.
-      """)
+struct Status: Command {
+  static let help = CommandHelp(
+    "status", "Shows routes, links, listeners and clients of the running gateway.",
+    discussion: "\(GatewayOptions.explanation) Exit code 69 when no gateway answers.")
 
-  @OptionGroup var file: ConfigArgument
-  @OptionGroup var control: ControlOption
+  let choice = GatewayChoice()
   @Flag(help: "One object of JSON, in one line.")
-  var json = false
-  @Flag(help: "Again each second, with rates, until Ctrl-C.")
-  var watch = false
+  var json
+  @Flag(help: "Update every second, with rates, until Ctrl-C.")
+  var watch
 
   func run() throws {
-    let gateway = try RunningGateway(control, config: file.config)
+    let gateway = try choice.gateway()
     if watch { return try StatusWatch(gateway, asJSON: json).run() }
     let answer = try gateway.ask(.status, within: .seconds(10))
     if json {
@@ -30,7 +25,7 @@ struct Status: ParsableCommand {
       return
     }
     guard let snapshot = Snapshot.read(answer) else {
-      say("baudway: the gateway answers in a way this version does not understand")
+      say("baudway: this version does not understand the gateway's answer; use the gateway's version of baudway")
       throw ExitCode(EX_PROTOCOL)
     }
     try put((StatusTable(snapshot, hasColours: hasColours()).lines.joined(separator: "\n") + "\n").utf8)

@@ -1,7 +1,7 @@
-// `baudway status --watch`: asks each second and draws. On a terminal in its other screen, so that it is afterwards as it was
-// before; elsewhere one table, or one line of JSON, after the other.
+// `baudway status --watch`: asks each second and draws. A terminal shows this on its alternate screen, and its old
+// content afterwards. Elsewhere it prints one table, or one line of JSON, after the other.
 
-import ArgumentParser
+import CommandArguments
 import ByteStreams
 import GatewayKit
 import Glibc
@@ -11,7 +11,7 @@ final class StatusWatch {
   private let asJSON: Bool
   private let screen: LiveScreen?
   private var last: Snapshot?
-  /// What `lines` show, to be laid out anew when the terminal's size changes.
+  /// The data in `lines`, for a new layout when the terminal's size changes.
   private var drawn: (snapshot: Snapshot, since: Snapshot?)?
   private var lines: [String] = []
 
@@ -23,7 +23,7 @@ final class StatusWatch {
     screen = !asJSON && isatty(STDOUT_FILENO) == 1 ? LiveScreen() : nil
   }
 
-  /// Until a signal ends it. That there is a gateway at all is asked for first; later it may go and come back.
+  /// Runs until a signal ends it. Throws when no gateway answers at first; later it may stop and come back.
   func run() throws {
     let signals = WatchedSignals()
     try show(gateway.ask(.status, within: .seconds(5)))
@@ -70,7 +70,7 @@ final class StatusWatch {
       return
     }
     guard let snapshot = Snapshot.read(answer) else {
-      lines = ["the gateway answers in a way this version does not understand"]
+      lines = ["this version does not understand the gateway's answer; use the gateway's version of baudway"]
       return
     }
     lines = StatusTable(snapshot, since: last, hasColours: hasColours(), within: screen?.size.columns).lines

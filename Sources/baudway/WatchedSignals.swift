@@ -1,9 +1,10 @@
-// The signals that end, stop or resize what draws on a terminal, taken one by one while nothing is half drawn.
+// The signals that end, stop or resize a program that draws on a terminal. They are handled one by one, never during a
+// drawing.
 
 import ByteStreams
 import Glibc
 
-/// Make it before any other thread: those begin with what is blocked here.
+/// Make it before any other thread, since threads inherit the blocked signals.
 struct WatchedSignals {
   private var set = sigset_t()
 
@@ -13,7 +14,7 @@ struct WatchedSignals {
     sigprocmask(SIG_BLOCK, &set, nil)
   }
 
-  /// The next one, or nil when it is `time`.
+  /// The next signal, or nil at `time`.
   func wait(until time: UInt64) -> Int32? {
     var set = set
     let now = monotonicNanoseconds()
@@ -24,7 +25,7 @@ struct WatchedSignals {
     return errno == EINTR ? SIGWINCH : nil  // stopped and continued from outside: draw again
   }
 
-  /// Stops here, as the terminal's user wishes, until somebody continues it.
+  /// Stops the process, as the user of the terminal wants, until SIGCONT.
   func suspend() {
     var stop = sigset_t()
     sigemptyset(&stop)

@@ -1,4 +1,4 @@
-"""Baudway beside its peers, interleaved in one run; README.md says how to read it.
+"""Baudway and its peers, interleaved in one run; README.md explains the results.
 
 Run by ./run, which builds what is needed first.
 """
@@ -75,7 +75,7 @@ def wanted(case, subject, baudways, options):
 def measure_all(options, cases, subjects, baudways):
     bench, results = Bench(options.load, options.seconds, options.certificate), report.Results()
     for round_number in range(options.rounds):
-        # A B C, B C A, …: nobody always runs in the wake of the same neighbour.
+        # A B C, B C A, …: no subject always runs right after the same one.
         shift = round_number % len(subjects)
         turn = subjects[shift:] + subjects[:shift]
         for case in cases:
@@ -143,13 +143,13 @@ def main():
     subjects, baudways = chosen_subjects(options)
     if not cases or not subjects:
         sys.exit("nothing to run: see --list")
-    # So that what is running is ended too, not only by Ctrl-C.
+    # SIGTERM must also end the running programs, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     descriptors()
     load_before = " ".join(f"{value:.2f}" for value in os.getloadavg())
     results = measure_all(options, cases, subjects, baudways)
     write_report(options, cases, subjects, baudways, results, load_before)
-    # Baudway does all of it: whatever it did not is a failure, broken or not measured.
+    # Baudway does every case, so a case that is broken or not measured for it is a failure.
     if any(name in baudways for _, name in results.reasons):
         sys.exit(1)
 

@@ -1,7 +1,7 @@
 """The rows: what is run, what is read from it, and the bar for each value.
 
-A case is one run of the load generator; it yields several metrics, each a row of the table. Used by bench.py, layout.py,
-measure.py and report.py.
+A case is one run of the load generator; it yields several metrics, each a row of the table. Used by bench.py,
+layout.py, measure.py and report.py.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ GIB = 1 << 30
 
 @dataclass
 class Bar:
-    """`than` is "best peer", a peer's name, or None for an absolute bar."""
+    """`than` is "best peer", a peer's name, or None for an absolute bar; or "own NAME": the same value of ours in the case NAME."""
 
     relation: str  # "≥" or "≤"
     value: float
@@ -31,9 +31,9 @@ class Bar:
 class Metric:
     name: str
     unit: str
-    better: str = "less"  # or "more"; "" for what has no better
+    better: str = "less"  # or "more"; "" if neither is better
     bars: tuple = ()
-    digits: int = 3  # significant ones
+    digits: int = 3  # significant digits
 
 
 @dataclass
@@ -41,20 +41,21 @@ class Case:
     name: str
     title: str
     kind: str  # "tcp" or "pty"
-    load: tuple  # the load generator's words; {seconds} is filled in
+    load: tuple  # the load generator's arguments; {seconds} is filled in
     metrics: tuple
     derive: object  # (result of the load, CPU seconds, clients or None) -> {metric name: value}
     clients: int = 1
     routes: int = 1
     how: str = "run"  # measure.py's way: run, start, quiet, memory, strace, callgrind
-    once: bool = False  # the same in every round, so one will do
-    peers: tuple = ("gensiot", "socat")  # asked by --quick
-    transport: str = "plain"  # how clients come in; ws and wss with the size of their messages
-    own_network: bool = False  # a loopback that nobody filled with closed connections before
+    once: bool = False  # the same in every round, so one round is enough
+    peers: tuple = ("gensiot", "socat")  # run with --quick
+    transport: str = "plain"  # the clients' transport; ws and wss with the size of their messages
+    own_network: bool = False  # a loopback without closed connections of earlier runs
 
 
-FAST_TCP = ("haproxy", "nginx")  # and TLS
+FAST_TCP = ("haproxy", "nginx")  # also for TLS
 WEB = ("websockify", "websocketd")
+TELNET = ("ser2net-tuned", "gensiot")
 
 
 def at_least(ratio, than="best peer"):
@@ -129,7 +130,7 @@ def _idle(clients, bars, peers=("haproxy",), transport="plain"):
         f"{clients:,} idle clients, {over}→tcp",
         "tcp",
         ("idle", str(clients)),
-        # Fewer where a process may have fewer than 20,000 descriptors: so their number is a value too.
+        # Fewer clients if a process may have fewer than 20,000 descriptors, so their number is a value too.
         (Metric("memory", "KiB user memory each", "less", bars), Metric("clients", "clients", "", digits=4)),
         None,
         clients=clients + 1,
@@ -159,9 +160,18 @@ def _handshakes(which, bars):
 
 
 def _counted(kind, how, title, metric, peers=("gensiot",)):
-    """64-byte round trips with somebody counting."""
+    """64-byte round trips while another program counts."""
     load = ("rounds", kind, "64", "60", "{count}")
     return Case(f"{how}-{kind}", title, kind, load, (metric,), None, how=how, once=True, peers=peers)
+
+
+def _telnet(direction, kind, rate, cpu=(), iacs=0):
+    """`iacs`: one byte in 256 is 0xFF, which telnet sends twice."""
+    shown = {"up": f"telnet→{kind}", "down": f"{kind}→telnet"}[direction]
+    return _bulk(
+        f"telnet-{kind}-{direction}{'-iac' if iacs else ''}", f"{shown}, {'one byte in 256 is 0xFF' if iacs else 'no 0xFF'}", kind,
+        direction, rate, cpu, transport=f"telnet:{iacs}", peers=TELNET,
+    )
 
 
 BEST = at_least(1.0)
@@ -183,7 +193,7 @@ CASES = [
         "accepts",
         "connect, 1 byte there and back, close",
         "tcp",
-        # A second at most: the ports of closed connections come back only after a minute.
+        # At most a second: the ports of closed connections are free again only after a minute.
         ("accepts", "1.0", "8"),
         (
             Metric("rate", "per second", "more", (at_least(0.97),)),
@@ -216,6 +226,30 @@ CASES = [
     _bulk("wss-up", "wss→tcp up, messages of 16 KiB", "tcp", "up", (at_least(2.3),), (), peers=WEB, transport="wss:16384"),
     _rounds("tcp", 64, (at_most(0.85),), peers=WEB, transport="ws:4096"),
     _rounds("pty", 64, (at_most(0.65),), peers=WEB, transport="ws:4096"),
+    *(
+        _telnet(
+            direction, kind, (at_least(share, f"own {kind}-{direction}"), at_least(2)),
+            (at_most(1.2, f"own {kind}-{direction}"),) if kind == "tcp" and not iacs else (), iacs,
+        )
+        for kind, iacs, share in (("tcp", 0, 0.9), ("pty", 0, 0.97), ("tcp", 1, 0.7), ("pty", 1, 0.7))
+        for direction in ("up", "down")
+    ),
+    _rounds("tcp", 1, (at_most(1.05, "own rounds-tcp-1"),), peers=TELNET, transport="telnet:1"),
+    _rounds("pty", 1, (at_most(1.05, "own rounds-pty-1"),), peers=TELNET, transport="telnet:1"),
+    Case(
+        "baud",
+        "telnet: change of the bit rate, RFC 2217",
+        "pty",
+        ("baud", "30", "1000"),
+        (
+            Metric("p50", "p50 µs", "less", (at_most(1.05, "ser2net"),)),
+            Metric("p99", "p99 µs", "less"),
+            Metric("cpu", "CPU µs"),
+        ),
+        _round_values,
+        peers=("ser2net",),
+        transport="telnet:1",
+    ),
     _idle(1000, ()),
     _idle(9900, (at_most(0.9), Bar("≤", 3, None))),
     _idle(9900, (Bar("≤", 24, None),), transport="tls"),

@@ -11,13 +11,13 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def _stat_fields(pid):
-    """Fields 3 and up of /proc/PID/stat (proc(5)); the name in field 2 may hold blanks."""
+    """Fields 3 and up of /proc/PID/stat (proc(5)); the name in field 2 may contain spaces."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def tree(roots):
-    """The roots that are alive and all their descendants."""
+    """Those of the roots that are alive, and all their descendants."""
     children = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -25,7 +25,7 @@ def tree(roots):
         try:
             children.setdefault(int(_stat_fields(name)[1]), []).append(int(name))
         except OSError:
-            pass  # Ended while we looked.
+            pass  # It has ended meanwhile.
     found, todo = [], [pid for pid in roots if os.path.exists(f"/proc/{pid}")]
     while todo:
         pid = todo.pop()
@@ -35,10 +35,10 @@ def tree(roots):
 
 
 def cpu_seconds(pids):
-    """User and system time in seconds, threads and reaped children included.
+    """User and system time in seconds, including threads and reaped children.
 
-    A living process counts to the nanosecond by its CPU clock (clock_getcpuclockid(3), whose formula this is);
-    /proc/PID/stat has ticks of 10 ms, good enough for children that have come and gone.
+    A living process is measured to the nanosecond by its CPU clock (clock_getcpuclockid(3), whose formula this is);
+    /proc/PID/stat has ticks of 10 ms, precise enough for children that have ended.
     """
     total = 0.0
     for pid in pids:
@@ -51,7 +51,7 @@ def cpu_seconds(pids):
 
 
 def context_switches(pids):
-    """How often threads of these processes have been put to sleep or aside: the wake-ups of an idle one."""
+    """How often threads of these processes were switched out: the wake-ups of an idle process."""
     total = 0
     for pid in pids:
         for thread in _listdir(f"/proc/{pid}/task"):
@@ -64,7 +64,7 @@ def resident_bytes(pids):
 
 
 def proportional_bytes(pids):
-    """PSS: what is shared is counted once, in parts. So forked children compare with one process."""
+    """PSS: shared memory is counted once, split among its users. So forked children compare with one process."""
     total = 0
     for pid in pids:
         total += sum(v * 1024 for k, v in _status(f"/proc/{pid}/smaps_rollup") if k == "Pss")
@@ -91,7 +91,7 @@ def _status(path):
 
 
 def listening(ports):
-    """Whether all these ports are listened on. Looks instead of knocking: a knock would be a client."""
+    """Whether all these ports are listened on. Reads the kernel's table: a connection would count as a client."""
     open_ports = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in (line.split() for line in _lines(table)):
@@ -112,7 +112,7 @@ _next_port = 20000
 
 
 def free_ports(count):
-    """Ports below the range that the kernel hands out to clients, and not used before in this run."""
+    """Ports below the kernel's ephemeral range, and not used before in this run."""
     global _next_port
     found = []
     while len(found) < count:

@@ -1,8 +1,8 @@
-"""The functions that the gateway uses, one symbol a line: first those that it uses whatever it does, and of these those that
-are called most.
-
-Run by ./layout. Clients of tcp, tls and ws listeners talk with TCP servers and ptys, come and go, under callgrind, which counts calls
-whatever else the machine does. What is not in the rows, such as Bluetooth, is laid out as the linker found it.
+"""The functions that the gateway uses, one symbol per line: first those it uses in every case, sorted by number of
+calls.
+Run by ./layout. Clients of tcp, tls and ws listeners exchange bytes with TCP servers and ptys, connect and leave, under
+callgrind, which counts calls independently of the machine's load. Code that no case uses, such as Bluetooth, keeps the
+linker's order.
 """
 
 import collections
@@ -18,11 +18,11 @@ from measure import Bench, Processes, descriptors
 from subjects import all_subjects
 
 ROWS = ("tcp-both", "pty-both", "rounds-*", "tls-up", "tls-down", "ws-up-1k", "ws-down", "accepts", "handshakes-*")
-SECONDS = 1  # each
+SECONDS = 1  # per case
 
 
 def calls(path, program):
-    """How often each function of `program` was called, by callgrind's file (its manual, "File Format")."""
+    """How often each function of `program` was called, from callgrind's file (its manual, "File Format")."""
     names, objects, counts = {}, {}, collections.Counter()
     caller_is_ours = callee_is_ours = False
     with open(path) as file:
@@ -37,15 +37,15 @@ def calls(path, program):
                     caller_is_ours = callee_is_ours
             elif word in ("fn", "cfn"):
                 if name:
-                    names[number] = re.sub(r"'\d+$", "", name)  # how deep in a recursion
+                    names[number] = re.sub(r"'\d+$", "", name)  # recursion depth
                 if word == "cfn":
                     callee = names[number]
                 elif caller_is_ours:
-                    counts[names[number]] += 0  # it ran, though nobody is known to have called it
+                    counts[names[number]] += 0  # it ran, though no caller is known
             elif word == "calls":
                 if callee_is_ours:
                     counts[callee] += int(number)
-                callee_is_ours = caller_is_ours  # a "cob" holds for one call
+                callee_is_ours = caller_is_ours  # a "cob" applies to one call
     return counts
 
 
@@ -65,7 +65,7 @@ def profile(bench, case, subject, program):
 
 
 def main():
-    program, tools = map(os.path.realpath, sys.argv[1:])  # as callgrind names it
+    program, tools = map(os.path.realpath, sys.argv[1:])  # callgrind uses real paths
     descriptors()
     bench = Bench(os.path.join(tools, "load"), SECONDS, tools)
     [subject] = (one for one in all_subjects("", [("baudway", program)]) if one.name == "baudway")
@@ -75,11 +75,11 @@ def main():
             counts = profile(bench, case, subject, program)
             if not counts:
                 sys.exit(f"{case.name}: callgrind has named no function of {program}")
-            total.update(counts)  # adds; a Counter's + would drop those without calls
+            total.update(counts)  # adds; a Counter's + would drop functions without calls
             rows.update(counts.keys())
             print(f"{case.name}: {len(counts)} functions", file=sys.stderr, flush=True)
     for name in sorted(total, key=lambda name: (-rows[name], -total[name], name)):
-        if not name.startswith(("0x", "(")):  # callgrind's own names for what has none
+        if not name.startswith(("0x", "(")):  # callgrind's own names for functions without one
             print(name)
 
 

@@ -1,4 +1,4 @@
-"""One case on one subject: starts both, lets the load generator work, reads what the kernel counted meanwhile.
+"""One case on one subject: starts both, runs the load generator, and reads the kernel's counters of that time.
 
 Used by bench.py and layout.py. Everything started here is ended here, by its process group.
 """
@@ -23,7 +23,7 @@ from subjects import Job
 LISTEN_WITHIN = 15  # seconds; valgrind gets four times as much
 QUIET_SECONDS = 10
 STRACE_ROUNDS = 1000
-CALLGRIND_ROUNDS = (200, 1200)  # the difference is what rounds cost, without start-up and connecting
+CALLGRIND_ROUNDS = (200, 1200)  # the difference is the cost of rounds, without start-up and connecting
 CLONE_NEWNET = 0x40000000  # unshare(2)
 
 
@@ -50,8 +50,8 @@ class Processes:
         return process
 
     def end(self, process):
-        """SIGTERM to the group; SIGKILL to whatever of it is left after some time."""
-        self.started.remove(process)  # its number may be another's from now on
+        """Sends SIGTERM to the group, and SIGKILL to processes that are left after some time."""
+        self.started.remove(process)  # its number may soon be another process's
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
             try:
@@ -82,7 +82,7 @@ class Processes:
 
 
 def _signal_group(group, number):
-    """False when nobody is left in it."""
+    """False if the group has no processes."""
     try:
         os.killpg(group, number)
         return True
@@ -92,7 +92,7 @@ def _signal_group(group, number):
 
 @contextlib.contextmanager
 def own_network(wanted):
-    """Runs the body, and what it starts, with a loopback of their own. For root; others stay on the machine's."""
+    """Runs the body, and what it starts, in its own network namespace. For root; other users stay in the machine's."""
     if not wanted or os.geteuid():
         yield
         return
@@ -108,7 +108,7 @@ def own_network(wanted):
 
 
 class Load:
-    """The load generator and the talk with it; load/load.h has the words."""
+    """The load generator and the protocol with it; load/load.h describes it."""
 
     def __init__(self, processes, program, words):
         self.process = processes.start(
@@ -120,7 +120,7 @@ class Load:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # It has ended; the next hear() tells why.
+            pass  # it has ended; the next hear() reports why
 
     def hear(self, word, within=60):
         with selectors.DefaultSelector() as selector:
@@ -172,7 +172,7 @@ class Bench:
     def _run(self, case, subject, processes):
         load, pids = self.prepare(case, subject, processes)
         load.hear("ready")
-        # A new look at the tree each time: some fork for each client.
+        # Lists the tree anew each time: some subjects fork for each client.
         before = kernel.cpu_seconds(kernel.tree(pids))
         load.say("go")
         result = load.result()
@@ -198,7 +198,7 @@ class Bench:
 
     def _quiet(self, case, subject, processes):
         _, pids = self.prepare(case, subject, processes)
-        time.sleep(1)  # What starting set in motion is not idling.
+        time.sleep(1)  # start-up work is not idling
         pids = kernel.tree(pids)
         before = kernel.context_switches(pids)
         time.sleep(QUIET_SECONDS)
@@ -222,7 +222,7 @@ class Bench:
         tracer = processes.start(["strace", "-f", "-c", "-o", table, *targets], stderr=subprocess.PIPE, text=True)
         if "attached" not in tracer.stderr.readline():
             raise NotMeasured("strace could not attach")
-        time.sleep(0.3)  # It attaches to the other threads one by one.
+        time.sleep(0.3)  # it attaches to the other threads one by one
         load.say("go")
         rounds = load.result(within=90)["rounds"]
         tracer.send_signal(signal.SIGINT)
@@ -266,7 +266,7 @@ class Bench:
         return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder, transport, self.certificate)
 
     def prepare(self, case, subject, processes, count=0, prefix=()):
-        """Starts the load and the subject and has them connected; the load and the subject's first processes."""
+        """Starts the load and the subject and connects them; returns the load and the subject's first processes."""
         load = Load(processes, self.program, self._words(case, count))
         job = self._job(case, load, processes.folder)
         commands = subject.commands(job)
@@ -295,7 +295,7 @@ def wait_for(condition, failure):
 
 
 def descriptors():
-    """Raises the limit as far as it goes, for us and what we start; that limit."""
+    """Raises our descriptor limit as far as possible, for us and our child processes; returns it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

@@ -1,5 +1,5 @@
-// The least a gateway can be: one thread, one epoll set, 64 KiB a direction, no features. The bench's `relay` column:
-// what is reachable on the machine without splice(2), which a gateway that looks at bytes can't use.
+// The smallest possible gateway: one thread, one epoll set, 64 KiB per direction, no features. The bench's `relay`
+// column: what the machine can reach without splice(2), which a gateway that looks at bytes can't use.
 //
 //   relay LISTEN-PORT=tcp:PORT LISTEN-PORT=tty:PATH …
 #include <arpa/inet.h>
@@ -19,12 +19,12 @@
 
 enum { CHUNK = 64 * 1024 };
 
-/// One end of a session, or a listener (then `target` is set). `kept` is what this end has not taken yet: it exists
-/// only while there is something to keep, so an idle session owns two of these and nothing else.
+/// One end of a session, or a listener (then `target` is set). `kept`: bytes that this end has not taken yet. It exists
+/// only while there are such bytes, so an idle session owns two of these structs and nothing else.
 struct end {
   int fd;
   uint32_t interest;
-  bool finished;  // will say no more
+  bool finished;  // will send no more
   struct end *other;
   unsigned char *kept;
   uint32_t kept_from, kept_to;
@@ -33,7 +33,7 @@ struct end {
 };
 
 static int set;
-static struct end *dead;  // freed after the batch, whose later events may still name them
+static struct end *dead;  // freed after the batch, whose later events may still refer to them
 static unsigned char chunk[CHUNK];
 
 static void die(const char *what) {
@@ -101,7 +101,7 @@ static void accept_all(struct end *listener) {
   }
 }
 
-/// Writes; keeps what does not fit and stops listening to the other end until it does. False: the end is dead.
+/// Writes; keeps what does not fit and stops reading the other end until it fits. False: the end is dead.
 static bool put(struct end *end, const unsigned char *bytes, uint32_t count) {
   ssize_t moved = write(end->fd, bytes, count);
   if (moved < 0 && errno != EAGAIN) return false;
@@ -163,7 +163,8 @@ static void handle(struct end *end, uint32_t happened) {
   if (end->target) return accept_all(end);
   if (happened & EPOLLOUT && end->kept && !put_kept(end)) return finish(end);
   if (!(happened & (EPOLLIN | EPOLLHUP | EPOLLERR))) return;
-  // A hang-up comes without being asked for; with the other end full there is nobody to read for.
+  // epoll always reports a hang-up. If we do not want to read because the other end is full, a hang-up ends the
+  // session.
   bool alive = end->interest & EPOLLIN ? pass_on(end) : !(happened & (EPOLLHUP | EPOLLERR));
   if (!alive) finish(end);
 }

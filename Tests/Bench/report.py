@@ -1,4 +1,4 @@
-"""From measured values to the table: medians, ratios formed within a round, bars met or not. Used by bench.py."""
+"""From measured values to the table: medians, ratios within each round, bars met or not. Used by bench.py."""
 
 import statistics
 
@@ -6,7 +6,7 @@ from cases import Bar
 
 
 class Results:
-    """Values by case, metric, subject and round; what could not be measured with its reason."""
+    """Values by case, metric, subject and round; what could not be measured, with its reason."""
 
     def __init__(self):
         self.values = {}
@@ -24,7 +24,7 @@ class Results:
         return self.values.get((case.name, metric.name, name), {})
 
     def has(self, name):
-        """Whether there is anything to tell of this subject."""
+        """Whether there is any result of this subject."""
         measured = any(subject == name for _, _, subject in self.values)
         return measured or any(key[1] == name and word == "BROKEN" for key, (word, _) in self.reasons.items())
 
@@ -33,7 +33,7 @@ class Results:
         return statistics.median(rounds.values()) if rounds else None
 
     def best_peer(self, case, metric, peers):
-        """The peer with the best median: taking each round's best would count the noise of all as speed of one."""
+        """The peer with the best median: taking the best of each round would count noise as speed."""
         if not metric.better:
             return None
         known = [(self.median(case, metric, peer), peer) for peer in peers]
@@ -49,9 +49,14 @@ class Results:
         ours, theirs = self.rounds_of(case, metric, name), self.rounds_of(case, metric, other)
         return [ours[number] / theirs[number] for number in sorted(ours) if theirs.get(number)]
 
+    def ratios_to_row(self, case, metric, name, row):
+        """To the same subject's value in another case."""
+        ours, theirs = self.rounds_of(case, metric, name), self.values.get((row, metric.name, name), {})
+        return [ours[number] / theirs[number] for number in sorted(ours) if theirs.get(number)]
+
 
 def number(value, digits=3):
-    """Significant digits without an exponent."""
+    """A number with `digits` significant digits, without an exponent."""
     if value == 0:
         return "0"
     before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
@@ -81,7 +86,10 @@ def judge(results, case, metric, bar, name, peers):
         value = results.median(case, metric, name)
         return "", str(bar), "?" if value is None else "yes" if bar.met(value) else "NO"
     other = results.best_peer(case, metric, peers) if bar.than == "best peer" else bar.than
-    ratios = results.ratios(case, metric, name, other) if other else []
+    if other and other.startswith("own "):
+        ratios = results.ratios_to_row(case, metric, name, other.removeprefix("own "))
+    else:
+        ratios = results.ratios(case, metric, name, other) if other else []
     if not ratios:
         return "", str(bar), "?"
     middle = statistics.median(ratios)
@@ -104,7 +112,7 @@ def table(results, cases, subjects, baudway):
             judged = []
             if baudway in names:
                 judged = [judge(results, case, metric, bar, baudway, peers) for bar in metric.bars]
-                # Without a bar the ratio still tells.
+                # Without a bar the ratio is still useful.
                 if not judged and (best := results.best_peer(case, metric, peers)):
                     if ratios := results.ratios(case, metric, baudway, best):
                         judged = [(f"{statistics.median(ratios):.2f} × {best}", "", "")]
@@ -114,8 +122,8 @@ def table(results, cases, subjects, baudway):
 
 
 def against(results, cases, baudway, other):
-    """Two binaries side by side: every row's ratio, for a release against an older one. What is exact, such as instructions,
-    may grow by 2 %; what is measured may be worse by 3 %."""
+    """Two binaries side by side: every row's ratio, for a release against an older one. Exact values, such as
+    instructions, may grow by 2 %; measured values may be worse by 3 %."""
     rows = [["case", "value", baudway, other, f"{baudway} / {other}", "bar", "met"]]
     for case in cases:
         for metric in case.metrics:

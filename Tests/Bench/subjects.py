@@ -1,4 +1,5 @@
-"""What is compared, and how each one is started: its best sensible options, or its defaults where the name says so.
+"""What is compared, and how each one is started: with its best sensible options, or its defaults where the name says
+so.
 
 A subject turns a Job into the commands that serve it. Used by measure.py, bench.py and layout.py.
 """
@@ -14,14 +15,14 @@ from kernel import free_ports
 
 @dataclass
 class Job:
-    """What a subject is to serve: route i goes from ports[i] to targets[i], a port number or a pty's path."""
+    """What a subject must serve: route i goes from ports[i] to targets[i], a port number or a pty's path."""
 
     kind: str  # "tcp" or "pty"
     ports: list
     targets: list
-    clients: int  # the most at once, all routes together
+    clients: int  # the maximum at once, all routes together
     folder: str  # for configuration files
-    transport: str  # how clients come in: "plain", "tls", "ws" or "wss"
+    transport: str  # the clients' transport: "plain", "tls", "ws", "wss" or "telnet"
     certificates: str  # the folder of certificate.pem, key.pem and both.pem
 
     def routes(self):
@@ -58,9 +59,9 @@ class Subject:
     note: str = ""
     kinds: tuple = ("tcp", "pty")
     transports: tuple = ("plain",)
-    peer: bool = True  # one of those that Baudway is measured against
-    limits: dict = field(default_factory=dict)  # case name -> why it is not asked
-    # Programs that must run before it, and the file that each makes when it is ready; their CPU is not the subject's.
+    peer: bool = True  # one of the peers that Baudway is compared with
+    limits: dict = field(default_factory=dict)  # case name -> why it is not run
+    # Programs that must run first, and the file that each makes when it is ready; their CPU is not the subject's.
     helpers: Callable[[Job], list] = lambda job: []
 
     def version_line(self):
@@ -68,7 +69,7 @@ class Subject:
             return ""
         done = subprocess.run(self.version, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
-        # socat and HAProxy say who they are before they say which.
+        # socat and HAProxy print their name before the line with the version.
         return next((line for line in lines if any(c.isdigit() for c in line)), "")
 
 
@@ -101,11 +102,18 @@ def _baudway(path):
     return commands
 
 
+def _gensio_layer(job, more):
+    if job.transport == "telnet":
+        return f"telnet(rfc2217{more}),"
+    return "" if job.is_plain else f"ssl(key={job.key},cert={job.certificate}{more}),"
+
+
 def _ser2net(tuned):
     def commands(job):
-        # As Debian's /etc/ser2net.yaml has it, less the banner, which is no part of the stream.
+        # As in Debian's /etc/ser2net.yaml, without the banner, which is not part of the stream.
         buffers = "(readbuf=65536)" if tuned else ""
-        tls = "" if job.is_plain else f"ssl(key={job.key},cert={job.certificate}{',readbuf=65536' if tuned else ''}),"
+        more = ",readbuf=65536" if tuned else ""
+        layer = _gensio_layer(job, more)
         lines = ["%YAML 1.1", "---"]
         for number, (port, target) in enumerate(job.routes()):
             if job.kind == "tcp":
@@ -114,7 +122,7 @@ def _ser2net(tuned):
                 connector = f"serialdev{buffers},{target},115200n81,local"
             lines += [
                 f"connection: &con{number}",
-                f"  accepter: {tls}tcp{'(nodelay,readbuf=65536)' if tuned else ''},127.0.0.1,{port}",
+                f"  accepter: {layer}tcp{'(nodelay,readbuf=65536)' if tuned else ''},127.0.0.1,{port}",
                 "  enable: on",
                 "  options:",
                 "    kickolduser: true",
@@ -128,7 +136,7 @@ def _ser2net(tuned):
 
 
 def _gensiot(job):
-    # --server serves many clients in one process, but one route only.
+    # --server serves many clients in one process, but only one route.
     commands = []
     for port, target in job.routes():
         device = (
@@ -136,8 +144,7 @@ def _gensiot(job):
             if job.kind == "tcp"
             else f"serialdev(nouucplock=true,readbuf=65536),{target},115200n81,local"
         )
-        tls = "" if job.is_plain else f"ssl(key={job.key},cert={job.certificate},readbuf=65536),"
-        accepter = f"{tls}tcp(nodelay,readbuf=65536),127.0.0.1,{port}"
+        accepter = f"{_gensio_layer(job, ',readbuf=65536')}tcp(nodelay,readbuf=65536),127.0.0.1,{port}"
         commands.append(["gensiot", "--server", "-a", "-i", device, accepter])
     return commands
 
@@ -158,14 +165,14 @@ def _log_socket(job):
 
 
 def _log_reader(job):
-    """Reads what a subject sends to syslog, as a daemon would, into a file."""
+    """Reads a subject's syslog messages, as a daemon would, into a file."""
     log = os.path.join(job.folder, "messages")
     return [(["socat", "-u", "-b65536", f"UNIX-RECV:{_log_socket(job)}", f"OPEN:{log},creat,append"], _log_socket(job))]
 
 
 def _haproxy(extra=""):
     def commands(job):
-        # Each connection takes two descriptors: with more to spare it would not start with 9,900 clients.
+        # Each connection needs two descriptors: with a larger reserve it would not start with 9,900 clients.
         tls = "" if job.is_plain else f" ssl crt {job.both}"
         lines = [
             "global",
@@ -189,11 +196,11 @@ def _haproxy(extra=""):
 
 def _nginx(extra=""):
     def commands(job):
-        # Debian's defaults; two descriptors a client, and one worker may get all of them.
+        # Debian's defaults; two descriptors per client, and one worker may get all clients.
         user = "user root;" if os.geteuid() == 0 else ""
         tls = "" if job.is_plain else " ssl"
         keys = ""
-        if tls:  # its own default does not reach TLS 1.3
+        if tls:  # its own default does not cover TLS 1.3
             keys = f"ssl_certificate {job.certificate}; ssl_certificate_key {job.key}; ssl_protocols TLSv1.2 TLSv1.3;"
         servers = "\n".join(
             f"  server {{ listen 127.0.0.1:{port}{tls}; proxy_pass 127.0.0.1:{target}; proxy_timeout 1h; }}"
@@ -235,7 +242,7 @@ def _websockify(job):
     tls = ["--ssl-only", f"--cert={job.certificate}", f"--key={job.key}"] if job.transport == "wss" else []
     for port, target in job.routes():
         if job.kind == "pty":
-            # It speaks TCP only: ser2net, as fast as it gets, has the device.
+            # It speaks TCP only, so a tuned ser2net has the device.
             behind = replace(job, ports=free_ports(1), targets=[target], transport="plain")
             commands += _ser2net(tuned=True)(behind)
             target = behind.ports[0]
@@ -255,14 +262,15 @@ def _websocketd(job):
 
 ONE_CLIENT = "one client per device"
 TLS = ("plain", "tls")
+GENSIO = ("plain", "tls", "telnet")
 BULK_ONLY = "differs from the untuned one in bulk only"
 
 
 def all_subjects(relay, baudways, count_tuned=False):
-    """In the order of the table's columns. `baudways` is a list of (name, path).
+    """The subjects in the order of the table's columns. `baudways` is a list of (name, path).
 
-    HAProxy and nginx are peers with the buffers they come with: the bars were set against these. Bigger ones are
-    shown beside them and count as peers only with `count_tuned`.
+    HAProxy and nginx are peers with their default buffers: the bars were set against these. Larger ones are shown next
+    to them and count as peers only with `count_tuned`.
     """
     ser2net_limits = {case.name: ONE_CLIENT for case in CASES if case.clients > case.routes}
     bulk_only = {case.name: BULK_ONLY for case in CASES if case.load[0] != "bulk"}
@@ -275,7 +283,7 @@ def all_subjects(relay, baudways, count_tuned=False):
                 _baudway(path),
                 [path, "--version"],
                 "as shipped, its defaults",
-                transports=("plain", "tls", "ws", "wss"),
+                transports=("plain", "tls", "ws", "wss", "telnet"),
                 peer=False,
             )
             for name, path in baudways
@@ -285,7 +293,7 @@ def all_subjects(relay, baudways, count_tuned=False):
             _ser2net(tuned=False),
             ["ser2net", "-v"],
             "as installed",
-            transports=TLS,
+            transports=GENSIO,
             limits=ser2net_limits,
         ),
         Subject(
@@ -293,7 +301,7 @@ def all_subjects(relay, baudways, count_tuned=False):
             _ser2net(tuned=True),
             ["ser2net", "-v"],
             "no chardelay, nodelay, 64 KiB buffers",
-            transports=TLS,
+            transports=GENSIO,
             limits=ser2net_limits,
         ),
         Subject(
@@ -301,7 +309,7 @@ def all_subjects(relay, baudways, count_tuned=False):
             _gensiot,
             ["gensiot", "--version"],
             "`--server`, nodelay, readbuf=65536 (1 KiB otherwise); one process per pty",
-            transports=TLS,
+            transports=GENSIO,
         ),
         Subject("socat", _socat, ["socat", "-V"], "`-b131072`, fork, nodelay, backlog 1024", transports=TLS),
         Subject("haproxy", _haproxy(), ["haproxy", "-v"], "mode tcp, all threads, a line per connection to syslog", kinds=("tcp",), transports=TLS, helpers=_log_reader),

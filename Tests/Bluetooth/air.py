@@ -1,10 +1,9 @@
-"""The radio: Bumble's Controller and LocalLink, completed to the point where Linux is content with them as a controller for
-BR/EDR and LE, plus faults to order (a link that is lost, a device that is out of range).
-
-What Bumble 0.0.236 lacks or simplifies, and this adds: the commands that Linux sends at power-on, inquiry, remote version, clock
-offset, encryption, page time-out, keys that are compared, signal strength; a reset that ends the links; fragments towards the
-host. Of LE: scan responses, the filter for duplicates, the filter accept list, a connection attempt that is cancelled, links between
-public addresses.
+"""The radio: Bumble's Controller and LocalLink, completed so that Linux accepts them as a controller for BR/EDR and LE,
+plus faults on command (a lost link, a device out of range).
+Bumble 0.0.236 lacks or simplifies the following, and this adds it: the commands that Linux sends at power-on, inquiry,
+remote version, clock offset, encryption, page time-out, comparison of keys, signal strength; a reset that ends the
+links; fragments towards the host. For LE: scan responses, the duplicate filter, the filter accept list, cancelling a
+connection attempt, links between public addresses.
 """
 import asyncio
 import collections
@@ -22,13 +21,13 @@ OK = hci.HCI_ErrorCode.SUCCESS
 PAGE_TIMEOUT = hci.HCI_ErrorCode.PAGE_TIMEOUT_ERROR
 LINK_LOST = hci.HCI_ErrorCode.CONNECTION_TIMEOUT_ERROR
 NO_KEY, OTHER_KEY = hci.HCI_ErrorCode.PIN_OR_KEY_MISSING_ERROR, hci.HCI_ErrorCode.AUTHENTICATION_FAILURE_ERROR
-# So long somebody is called who does not answer.
+# The page time-out: how long a call to an absent device takes.
 PAGE_SECONDS = 5.12
 
 
 @dataclasses.dataclass
 class Advertisement(ll.AdvInd):
-    """It carries its scan response along."""
+    """An advertisement that carries its scan response."""
     scan_data: bytes = b""
 
 
@@ -42,7 +41,7 @@ class Advertiser(LegacyAdvertiser):
 class Air(LocalLink):
     def send_acl_data(self, sender, destination, transport, data):
         if transport == core.PhysicalTransport.LE:
-            # Bumble goes by the sender's random address; the link may have been made with the other.
+            # Bumble uses the sender's random address, but the link may use its public one.
             mine = sender.le_connections.get(destination)
             source = mine.self_address if mine else sender.random_address
             target = self.find_le_controller(destination)
@@ -52,7 +51,7 @@ class Air(LocalLink):
             asyncio.get_running_loop().call_soon(target.on_link_acl_data, source, transport, data)
 
     def lose(self, controller):
-        """Every link of it ends by supervision time-out, on both sides."""
+        """Every link of the controller ends by supervision time-out, on both sides."""
         for one in list(self.controllers):
             for address, connection in list(one.le_connections.items()):
                 if controller in (one, self.find_le_controller(address)):
@@ -88,19 +87,19 @@ class Radio(Controller):
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
-        self.silent = False  # out of range: hears and says nothing
+        self.silent = False  # out of range: receives and sends nothing
         self.muted = False
-        self.pace = self.next_packet = 0  # seconds that a packet of data takes to go out, and when the next one does
+        self.pace = self.next_packet = 0  # seconds that a data packet takes to send, and when the next one is sent
         self.paging = self.inquiry = None
-        self.history = collections.deque(maxlen=400)  # of what its host said and heard, but for the data
-        self.told = b""  # to inquiries
-        self.claims = {}  # the keys by which others say that they are paired with this one
-        self.authenticating = set()  # links of which its host has asked for that
+        self.history = collections.deque(maxlen=400)  # its host's packets both ways, except data
+        self.told = b""  # sent in inquiry responses
+        self.claims = {}  # link keys with which other devices claim to be paired with this one
+        self.authenticating = set()  # links whose authentication its host requested
         self.strength = -50  # of its links, in dBm
         self.device_class = 0
         self.le_legacy_advertiser = Advertiser(self)
         self.accept_list = set()
-        self.seen = set()  # of the filter for duplicates
+        self.seen = set()  # for the duplicate filter
         extra = """INQUIRY INQUIRY_CANCEL CREATE_CONNECTION CREATE_CONNECTION_CANCEL ACCEPT_CONNECTION_REQUEST REMOTE_NAME_REQUEST
             READ_REMOTE_SUPPORTED_FEATURES READ_REMOTE_EXTENDED_FEATURES AUTHENTICATION_REQUESTED
             SET_CONNECTION_ENCRYPTION LINK_KEY_REQUEST_REPLY LINK_KEY_REQUEST_NEGATIVE_REPLY IO_CAPABILITY_REQUEST_REPLY
@@ -108,7 +107,7 @@ class Radio(Controller):
             WRITE_CLASS_OF_DEVICE READ_CLASS_OF_DEVICE WRITE_INQUIRY_MODE WRITE_EXTENDED_INQUIRY_RESPONSE
             WRITE_LE_HOST_SUPPORT READ_LOCAL_EXTENDED_FEATURES READ_ENCRYPTION_KEY_SIZE""".split()
         codes = [getattr(hci, f"HCI_{name}_COMMAND", None) for name in extra]
-        # Those that Bumble claims and has no handler for are left out.
+        # Commands that Bumble claims but has no handler for are left out.
         self.supported_commands = {
             code for code in set(self.supported_commands) | {code for code in codes if code}
             if hasattr(self, "on_" + hci.HCI_Command.command_name(code).lower())}
@@ -136,10 +135,10 @@ class Radio(Controller):
         if self.muted:
             return
         self.note(">", packet)
-        # Without secure connections the key of "just works" is of type 4; Linux checks.
+        # Without secure connections a "just works" key has type 4; Linux checks that.
         if isinstance(packet, hci.HCI_Link_Key_Notification_Event):
             packet = hci.HCI_Link_Key_Notification_Event(bd_addr=packet.bd_addr, link_key=packet.link_key, key_type=4)
-        # Bumble tells both sides; only who asked is told.
+        # Bumble reports it to both sides; only the side that asked may get it.
         if isinstance(packet, hci.HCI_Authentication_Complete_Event):
             if packet.connection_handle not in self.authenticating:
                 return
@@ -155,7 +154,7 @@ class Radio(Controller):
             super().on_hci_acl_data_packet(packet)
 
     def on_hci_reset_command(self, command):
-        # A host that resets has no links any more; the other side finds out by supervision time-out.
+        # A reset host has no links any more; the other side notices by supervision time-out.
         self.muted = True
         self.link.lose(self)
         self.muted = False
@@ -178,7 +177,7 @@ class Radio(Controller):
             return hci.HCI_StatusReturnParameters(hci.HCI_ErrorCode.UNKNOWN_HCI_COMMAND_ERROR)
         return hci.HCI_GenericReturnParameters(data=b"\0" + tail)
 
-    # Looking for somebody.
+    # Inquiry and discovery.
 
     def on_hci_write_class_of_device_command(self, command):
         self.device_class = command.class_of_device
@@ -211,7 +210,7 @@ class Radio(Controller):
                     class_of_device=other.device_class, clock_offset=0, rssi=-50,
                     extended_inquiry_response=other.told.ljust(240, b"\0")))
 
-    # Calling somebody.
+    # Paging and connecting.
 
     def reachable(self, address):
         other = self.link.find_classic_controller(address)
@@ -263,7 +262,7 @@ class Radio(Controller):
             self.authenticating.add(connection.handle)
             self.event(hci.HCI_Link_Key_Request_Event(bd_addr=connection.peer_address))
 
-    # Bumble believes whoever has a key. Here the other side is asked for its own.
+    # Bumble trusts any device that has a key. Here the other side is asked for its own key.
 
     def on_hci_link_key_request_reply_command(self, command):
         self.later(0, self.take_key, command.bd_addr, bytes(command.link_key))
@@ -292,7 +291,7 @@ class Radio(Controller):
             data=b"\0" + command.handle.to_bytes(2, "little") + self.strength.to_bytes(1, "little", signed=True))
 
     def on_hci_read_transmit_power_level_command(self, command):
-        # Bumble has no answer to commands that it does not know.
+        # Bumble does not answer unknown commands.
         told = hci.HCI_GenericReturnParameters(data=b"\0" + command.parameters[:2] + b"\4")
         self.event(hci.HCI_Command_Complete_Event(
             num_hci_command_packets=1, command_opcode=command.op_code, return_parameters=told))

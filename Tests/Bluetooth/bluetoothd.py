@@ -11,7 +11,7 @@ HAS_IT = ("dbus-send --system --print-reply --dest=org.freedesktop.DBus / org.fr
 
 @contextlib.contextmanager
 def bluetoothd(guest, air, *words: str):
-    """It powers the adapter and sets what it likes there: afterwards the adapter is another."""
+    """Runs bluetoothd. It powers the adapter and changes its settings: afterwards the adapter must be made anew."""
     guest.ask(
         f"mkdir -p /run/dbus /etc/bluetooth /etc/dbus-1/system.d; cp {BLUEZ}/etc/dbus-1/system.d/bluetooth.conf "
         f"/etc/dbus-1/system.d/; cp {BLUEZ}/etc/bluetooth/* /etc/bluetooth/; [ -S /run/dbus/system_bus_socket ] || "

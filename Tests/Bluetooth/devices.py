@@ -1,24 +1,26 @@
-"""The devices at the other end of the air, made with Google's Bumble, and the guest's controller. Run by rig.py with the
-virtual environment's Python. First it prints the port on 127.0.0.1 where the controller is fetched; then it takes a command a
-line and answers a line.
+"""The devices at the other end of the air, made with Google's Bumble, and the guest's controller. Run by rig.py with
+the virtual environment's Python. First it prints the port on 127.0.0.1 where the guest's relay gets the controller;
+then it reads a command per line and answers with a line.
 
-  serial  00:AA:01:00:00:01  echoes on three RFCOMM channels: 3 "Serial Port" (1101), 5 of a private UUID, 9 that no record
-                             tells of; channel 7 says what it is told to and hears the rest
-  mute    00:AA:01:00:00:05  can be connected, and has no service at all; tells its name only to those who ask
-  nus     C0:00:00:00:00:02 (random), "test-nus": Nordic's serial service, and who made it; echoes there and on LE channels 128 and 131 (messages of
-          23 bytes)
-  hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
-  locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with anybody; echoes
-  phone   00:AA:01:00:00:07  calls the guest (phone.py); without simple pairing, so that nobody has to be paired
-  mobile  00:AA:01:00:00:08  the same, and pairs first, as phones do since Bluetooth 2.1
-  shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
+serial  00:AA:01:00:00:01  echoes on three RFCOMM channels: 3 "Serial Port" (1101), 5 of a private UUID, 9 without a
+    record; channel 7 sends what `say` orders and only counts what it receives
+mute    00:AA:01:00:00:05  can be connected, and has no service at all; gives its name only on request
+nus     C0:00:00:00:00:02 (random), "test-nus": Nordic's serial service, and its manufacturer; echoes there and on
+    LE channels 128 and 131 (messages of 23 bytes)
+hm10    00:AA:01:00:00:03 (public), LE, "HMSoft": service FFE0, whose FFE1 does everything; echoes
+locked  C0:00:00:00:00:05 (random): service FFE0, whose FFE1 does everything, on an encrypted link only; pairs with
+    any device; echoes
+phone   00:AA:01:00:00:07  connects to the guest (phone.py); without simple pairing, so that no pairing is needed
+mobile  00:AA:01:00:00:08  the same, but pairs first, as phones do since Bluetooth 2.1
+shy     C0:00:00:00:00:04 (random): service FFF0, indications on FFF1, write requests on FFF2; echoes, MTU 23
 
-  lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
-  heard NAME: bytes, ever · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to, ever · asks NAME: to be paired,
-  by itself · forget NAME: its bonds · pull · pace MS: so slow is the guest's adapter · history: of the guest's
-  adapter, into the log · seeks: what it listens for · echo NAME 0|1 ·
-  await NAME BYTES: heard, ever · flood NAME BYTES: of `random.Random(BYTES)` · sum NAME: CRC-32 of what was heard since the last one ·
-  locks NAME 0|1: it is written on an encrypted link only · strength DBM: of the guest's links
+lose NAME · hangup NAME · silent NAME 0|1 · close NAME CHANNEL · say NAME CHANNEL TEXT · tell NAME TEXT · open NAME ·
+heard NAME: bytes received, in total · pairs NAME 0|1: whether it pairs · paired NAME: how often it was asked to pair,
+in total · asks NAME: requests pairing itself · forget NAME: deletes its bonds · pull · pace MS: time per packet of the
+guest's adapter · history: of the guest's adapter, into the log · seeks: what it scans for · echo NAME 0|1 · await NAME
+BYTES: waits until it has received that many in total · flood NAME BYTES: sends that many of `random.Random(BYTES)` ·
+sum NAME: CRC-32 of the bytes received since the last sum · locks NAME 0|1: whether writes need an encrypted link ·
+strength DBM: of the guest's links
 """
 import asyncio
 import logging
@@ -46,7 +48,7 @@ READ_WRITE = Attribute.READABLE | Attribute.WRITEABLE
 
 
 class Pairing(PairingDelegate):
-    """Nobody is there who could compare or type in a number."""
+    """There is no display and no keyboard for numbers."""
 
     def __init__(self, peer):
         super().__init__()
@@ -77,19 +79,19 @@ class Peer:
         self.device.pairing_config_factory = lambda connection: PairingConfig(
             sc=True, mitm=False, bonding=True, delegate=delegate)
         self.own_type = hci.OwnAddressType.RANDOM
-        self.channels = {}  # by number, those that are open
-        self.out = self.into = None  # the characteristics that tell and are written
+        self.channels = {}  # by number, the open ones
+        self.out = self.into = None  # the characteristics that notify and that are written
         self.queue = asyncio.Queue()
         self.heard = self.sum = 0
         self.pairs, self.paired = True, 0
-        self.is_shown = True  # to those who look around
+        self.is_shown = True  # whether it answers inquiries
         self.echoes = True
 
     def listen(self, number, echo=True):
         def accept(channel):
             self.channels.setdefault(number, []).append(channel)
             channel.on("close", lambda: channel in self.channels[number] and self.channels[number].remove(channel))
-            phone.heed(channel)
+            phone.close_with_peer(channel)
             channel.sink = lambda data: self.hear(channel, data, echo)
 
         self.rfcomm.listen(accept, number)
@@ -209,6 +211,7 @@ async def build(air):
         manufacturer_name="ACME", model_number="N-1", serial_number="00042", firmware_revision="1.2"))
     nus.serve_channel(128)
     nus.serve_channel(131, mtu=23, mps=23)
+    nus.serve_channel(132, mtu=65535, mps=64)
     hm10 = Peer(air, "hm10", "00:AA:01:00:00:03", "C0:00:00:00:00:03", classic=False)
     hm10.serve("FFE0", "FFE1", "FFE1")
     hm10.advertise_as("HMSoft", "FFE0", public=True)
@@ -236,7 +239,7 @@ class Devices(phone.Orders):
         self.radio = self.wire = None
 
     async def plugged(self, reader, writer):
-        """The guest fetches its controller, or a new one after a pull."""
+        """The guest's relay gets its controller, or a new one after a pull."""
         source, sink = StreamPacketSource(), StreamPacketSink(writer)
         self.radio, self.wire = Radio("guest", source, sink, self.air, "00:AA:01:00:00:00"), writer
         writer.write(b"\xff\0")  # to the relay's driver: make a controller
@@ -295,7 +298,7 @@ class Devices(phone.Orders):
         return str(self.peers[name].paired)
 
     async def do_asks(self, name):
-        """To be paired, by itself."""
+        """Requests pairing itself."""
         list(self.peers[name].device.connections.values())[0].request_pairing()
 
     async def do_forget(self, name):
@@ -325,7 +328,7 @@ class Devices(phone.Orders):
                 await asyncio.sleep(0.001)
 
     async def do_flood(self, name, size):
-        """By whatever is open: one channel, or its characteristic."""
+        """Sends over its open channel, or its characteristic."""
         peer, data = self.peers[name], random.Random(int(size)).randbytes(int(size))
         for channel in [channel for channels in peer.channels.values() for channel in channels][:1]:
             return channel.write(data)
@@ -351,7 +354,7 @@ async def main():
     print(server.sockets[0].getsockname()[1], flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    while line := await lines.readline():  # whoever started it goes: so does it
+    while line := await lines.readline():  # ends with the process that started it
         print(await devices.obey(line.decode()), flush=True)
 
 

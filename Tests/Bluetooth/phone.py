@@ -1,11 +1,12 @@
-"""A device that calls the guest, as phones do: what devices.py takes as orders for it.
+"""A device that connects to the guest, as phones do: its commands in devices.py.
 
-  find NAME UUID          looks the guest's services up: "CHANNEL TEXT" of each, or none
-  dial NAME CHANNEL       connects to a channel of the guest
-  pour NAME SEED COUNT    sends so many bytes drawn from the seed; answers their SHA-256. What came before is forgotten
-  unsent NAME             of those, how many wait for credits
-  got NAME COUNT          waits until so many came; answers their SHA-256
-  leave NAME              closes the channel in order
+find NAME UUID          looks the guest's services up: "CHANNEL TEXT" of each, or none
+dial NAME CHANNEL       connects to a channel of the guest
+pour NAME SEED COUNT    sends COUNT bytes drawn from the seed; answers their SHA-256. Forgets the bytes received
+    before
+unsent NAME             how many of them wait for credits
+got NAME COUNT          waits until COUNT bytes have arrived; answers their SHA-256
+leave NAME              closes the channel in order
 """
 import asyncio
 import hashlib
@@ -17,8 +18,8 @@ GUEST = hci.Address("00:AA:01:00:00:00", hci.Address.PUBLIC_DEVICE_ADDRESS)
 PROTOCOLS, TEXT = 0x0004, 0x0100
 
 
-def heed(channel):
-    """Bumble 0.0.236 takes no notice of the other side's close."""
+def close_with_peer(channel):
+    """Bumble 0.0.236 ignores the other side's close."""
     plain = channel.on_disc_frame
 
     def closed(frame):
@@ -61,12 +62,12 @@ class Orders:
                 peer.multiplexer = await asyncio.wait_for(rfcomm.Client(link).start(), 20)
                 break
             except l2cap.L2capError as error:
-                # The kernel takes nobody before it has asked its controller how long the new link's key is.
+                # The kernel refuses connections until it has asked its controller for the new link's key size.
                 if not left or "SECURITY_BLOCK" not in str(error):
                     raise
                 await asyncio.sleep(0.1)
         peer.call = await asyncio.wait_for(peer.multiplexer.open_dlc(int(channel)), 20)
-        heed(peer.call)
+        close_with_peer(peer.call)
         peer.came = bytearray()
         peer.call.sink = peer.came.extend
 

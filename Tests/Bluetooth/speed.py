@@ -1,17 +1,20 @@
 #!/usr/bin/python3
-"""The gateway beside a bare relay in C (programs/bare.c), in turns in the same emulated machine: bytes per second and CPU per MiB, each
-way, over RFCOMM, an LE channel and GATT, as ratios, with the bars they are held against; and what idle links cost. Prints a table.
+"""The gateway and a bare relay in C (programs/bare.c), in turns in the same emulated machine: bytes per second and CPU
+per MiB, each way, over RFCOMM, an LE channel and GATT, as ratios with their bars; and what idle links cost. Prints a
+table.
 
-    BAUDWAY=$(Deploy/build) Tests/Bluetooth/speed.py [--boots 2] [--rounds 8] [--share 1] [--only rfcomm|channel|gatt|idle]...
+    BAUDWAY=$(Deploy/build) Tests/Bluetooth/speed.py [--boots 2] [--rounds 8] [--share 1] [--only
+    rfcomm|channel|gatt|idle]...
         [--output NAME.md]
 
-Two kinds of machine, for no one says both well. CPU is what the process itself has run, in instructions, and counted in a machine whose
-clock counts them (QEMU's -icount): nothing else that runs on the host is in it, nor what the emulator has to look up anew after each
-change of the address space, as it is in "CPU by the clock". What the kernel does for a radio in its own threads is nobody's.
-Throughput is of the whole chain, by the host's clock, in a machine without that: with it the chain is a third slower, and slower still
-for who sleeps between two messages. Bumble and its controllers, in Python, are as slow a part of the chain as the machine. Where others
-work on the host throughput swings, and what one machine says of it, another does not say again: judge by several --boots.
---output puts it below Tests/Bench/results as well.
+It uses two kinds of machine, because no single one measures both well. CPU is what the process itself has run, in
+instructions, counted in a machine whose clock counts them (QEMU's -icount). This excludes everything else on the host,
+and the emulator's new look-ups after each change of the address space; both are in "CPU by the clock". The kernel's
+work for a radio in its own threads is not counted for either. Throughput is that of the whole chain, by the host's
+clock, in a machine without -icount: with it the chain is a third slower, and even slower for a process that sleeps
+between two messages. Bumble and its controllers, in Python, are as slow a part of the chain as the machine. On a busy
+host throughput varies, and results differ from machine to machine: use several --boots. --output also writes the table
+below Tests/Bench/results.
 """
 import argparse
 import contextlib
@@ -31,14 +34,14 @@ import radio  # noqa: E402
 from kit import binary, connect, receive, reset, until  # noqa: E402
 from rig import GuestGateway, route  # noqa: E402
 
-# What is reached, by whom on the air; how the relay is told; how much is carried each way, in KiB.
+# Per kind: URL, device, the relay's arguments, and how much is carried each way, in KiB.
 KINDS = {
     "rfcomm": (f"rfcomm://{radio.SERIAL}:3", "serial", f"rfcomm {radio.SERIAL} 3", 1024),
     "channel": (f"ble://1800:128/{radio.NUS}?address-type=random", "nus", f"channel {radio.NUS} 128", 1024),
     "gatt": (f"ble://{radio.NUS_SERVICE}/{radio.NUS}?address-type=random", "nus", f"gatt {radio.NUS}", 512),
 }
 PORT = 7001
-# Throughput at least, CPU at most, as ratios to the relay's.
+# Minimum throughput and maximum CPU, as ratios to the relay's.
 LEAST, MOST = 0.9, 1.3
 # In a machine whose clock counts instructions, one takes 1 << SHIFT nanoseconds.
 SHIFT = 2
@@ -51,7 +54,7 @@ class Bare:
     def __init__(self, guest, words: str):
         self._call = guest.call(f"echo $$; exec {radio.Air.programs}/bare {PORT} {words}")
         self._call.until(lambda text: "listening" in text)
-        self.inside, self._address, self._times = int(self._call.output.split()[0]), guest.door(PORT), 0
+        self.inside, self._address, self._times = int(self._call.output.split()[0]), guest.forwarded_address(PORT), 0
 
     def connect(self):
         self._times += 1
@@ -92,7 +95,7 @@ def usage(guest, pid: int) -> tuple[int, int]:
 
 
 def chain(guest, air) -> float:
-    """Seconds of CPU that the machine and the devices have had from the host. The machine is a child of timeout(1)."""
+    """Seconds of CPU that the machine and the devices have used on the host. The machine is a child of timeout(1)."""
     parent = guest.process.pid
     emulator = int(pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
     # clock_getcpuclockid(3): the clock of another process.
@@ -100,19 +103,19 @@ def chain(guest, air) -> float:
 
 
 class Lost(Exception):
-    """Notifications that did not arrive: a device waits for nobody with them, and the kernel drops what it has no room for. Or the one
-    who is measured has given up among them."""
+    """Notifications that did not arrive: a device sends them without flow control, and the kernel drops those it has no
+    space for. Or the measured program has given up during them."""
 
 
 def measure(guest, air, kind: str, subject, size: int) -> dict:
     """Both ways in one session: FIGURES, in their order. Every byte is compared."""
     values, name = {}, KINDS[kind][1]
     data = random.Random(size).randbytes(size)
-    # The one before has let go of the device, and so has the kernel.
+    # Wait until the previous subject and the kernel have released the device.
     until(lambda: not guest.ask(f"{air.programs}/adapter links"), 30, "no link", every=0.2)
     client = subject.connect()
     client.settimeout(120)
-    time.sleep(1)  # who has opened a link asks for the device's name and the like: no part of a stream
+    time.sleep(1)  # at a new link the kernel asks for the device's name and more: not part of a stream
     try:
         for way in ("up", "down"):
             heard = int(air.order(f"heard {name}"))
@@ -141,7 +144,7 @@ def measure(guest, air, kind: str, subject, size: int) -> dict:
     return values
 
 
-# What is measured, in which machine, where it stands in a measurement, how many of its unit are one; the bar and whether a ratio meets it.
+# Figure, machine, index in a measurement, divisor for the unit; bar, and whether a ratio meets it.
 FIGURES = (
     ("throughput, KiB/s", "timing", 0, 1, f"≥ {LEAST}", lambda ratio: ratio >= LEAST),
     ("CPU, million instructions/MiB", "counting", 1, 1 << SHIFT, f"≤ {MOST}", lambda ratio: ratio <= MOST),
@@ -152,7 +155,7 @@ FIGURES = (
 
 
 def compare(guest, air, kind: str, rounds: int, share: float, results: dict[str, list]) -> list[str]:
-    """Adds to what the two have measured. Who has lost something, for each round that counts for neither."""
+    """Adds measurements of both. Returns the names of those that lost bytes, one per round that counts for neither."""
     losers = []
     url, name, words, kibibytes = KINDS[kind]
     size = int(kibibytes * share) << 10
@@ -194,19 +197,19 @@ def rows_of(kind: str, results: dict[str, dict[str, list]]) -> list[str]:
 
 
 def switches(guest, pid: int, seconds: float) -> int:
-    """Context switches in so long; not less than 0, though those of threads that end are forgotten."""
+    """Context switches in `seconds`; never negative, although those of ended threads are no longer counted."""
     before = usage(guest, pid)[1]
     time.sleep(seconds)
     return abs(usage(guest, pid)[1] - before)
 
 
 def rest(guest, pid: int):
-    """Dispatch's workers go home five seconds after the last work, one after the other."""
+    """Waits until Dispatch's workers have ended: five seconds after the last work, one after the other."""
     until(lambda: switches(guest, pid, 6) == 0, 60, "a gateway that has come to rest")
 
 
 def idle(guest, kind: str | None, seconds: float) -> int:
-    """Context switches of a gateway whose link is open and says nothing; of one without a link where no kind is given."""
+    """Context switches of a gateway with an open idle link; without a kind, of one without a link."""
     with Ours(guest, {"routes": {"radio": route(KINDS[kind or "gatt"][0])}}) as gateway:
         with gateway.connect() if kind else contextlib.nullcontext():
             rest(guest, gateway.inside)
@@ -214,7 +217,7 @@ def idle(guest, kind: str | None, seconds: float) -> int:
 
 
 def idle_beside_a_scan(guest, seconds: float) -> tuple[int, int]:
-    """The same of a link to a device that was scanned for; then while somebody else scans."""
+    """The same for a link to a device that was found by a scan; then while another program scans."""
     with Ours(guest, {"routes": {"radio": route(f"ble://{radio.NUS_SERVICE}?name=test-nus")}}) as gateway, gateway.connect():
         rest(guest, gateway.inside)
         alone, before = switches(guest, gateway.inside, seconds), usage(guest, gateway.inside)[1]
@@ -236,7 +239,7 @@ def idle_rows(guest, seconds: float) -> list[str]:
 
 @contextlib.contextmanager
 def devices(kind: str):
-    """A machine of its own, of one of MACHINES, with its devices."""
+    """A separate machine, of one of MACHINES, with its devices."""
     guest = machine.Machine.boot(life=3000, devices=MACHINES[kind])
     try:
         guest.ask(f"modprobe -a {radio.MODULES}", 120)

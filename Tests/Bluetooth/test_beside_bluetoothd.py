@@ -1,4 +1,4 @@
-"""Beside BlueZ's daemon: whose the list of services is, and whose a link."""
+"""With BlueZ's daemon running: which program owns the list of services, and which one owns a link."""
 import json
 
 import pytest
@@ -12,7 +12,7 @@ from test_rfcomm_listener import channel, echoes, finds, limits, served
 from test_scan import json_when
 
 
-def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
+def test_without_compat_a_listener_reports_it_and_its_channel_works(air, guest):
     with bluetoothd(guest, air), GuestGateway(guest, served("rfcomm://?channel=9")) as gateway:
         channel(gateway)
         until(lambda: "--compat" in limits(gateway), 20, "advice")
@@ -28,13 +28,13 @@ def test_without_compat_a_listener_says_so_and_its_channel_is_there(air, guest):
 
 @pytest.fixture(scope="module")
 def compat(devices, booted):
-    """One that takes others' records."""
+    """A bluetoothd that accepts other programs' records."""
     devices.reset()
     with bluetoothd(booted, devices, "--compat"):
         yield
 
 
-def test_a_listener_stands_in_its_list(air, guest, compat):
+def test_a_listener_is_in_bluetoothds_list_of_services(air, guest, compat):
     with GuestGateway(guest, served("rfcomm://?name=gps")) as gateway:
         number = channel(gateway)
         until(lambda: f"{number} gps" in finds(air), 20, "the record", every=0.5)
@@ -46,16 +46,16 @@ def test_a_listener_stands_in_its_list(air, guest, compat):
     assert "gps" not in finds(air)
 
 
-def test_a_scan_hears_what_there_is(air, guest, compat):
+def test_a_scan_finds_the_devices_on_the_air(air, guest, compat):
     addresses = {device["address"] for device in json_when(guest, {"test-nus", "HMSoft", "test-serial"})["devices"]}
     assert {NUS, HM10, SERIAL} <= addresses
 
 
-def test_a_link_that_it_uses_too_is_busy_and_it_is_said_what_to_do(air, guest, compat):
+def test_a_link_that_bluetoothd_uses_is_reported_busy_with_advice(air, guest, compat):
     both = config(f"ble://1800:128/{NUS}?address-type=random")
     both["routes"]["other"] = route(f"ble://{NUS_SERVICE}/{NUS}?address-type=random", device={"retry": "100ms..500ms"})
     with GuestGateway(guest, both) as gateway:
-        with gateway.connect("radio") as first:  # a link that a channel makes is bluetoothd's, too
+        with gateway.connect("radio") as first:  # a link made for a channel is bluetoothd's, too
             gateway.event("link open", route="radio", seconds=40)
             answers(first, b"hello")
             with gateway.connect("other"):

@@ -1,4 +1,4 @@
-"""Bonds without bluetoothd: kept in a file, given back to the kernel, and named when they are stale."""
+"""Bonds without bluetoothd: kept in a file, loaded into the kernel again, and named when they are stale."""
 from kit import until
 from radio import HM10, LOCKED, SERIAL, SHY
 from rig import GuestGateway
@@ -13,11 +13,11 @@ def talks(gateway, client, count: int = 1):
     answers(client, b"secret")
 
 
-def is_mended_when_stale(air, guest, gateway, client, name, address):
+def check_stale_bond_is_renewed(air, guest, gateway, client, name, address):
     air.order(f"forget {name}")
     air.order(f"hangup {name}")
     gateway.event("link lost", seconds=30)
-    until(lambda: f"is stale, one side has forgotten the other: remove line 3 of {BONDS}" in said(gateway), 60, "its place")
+    until(lambda: f"is stale: one side has lost it. Remove line 3 of {BONDS}" in said(gateway), 60, "its place")
     guest.ask(f"sed -i /{address}/d {BONDS}")
     talks(gateway, client, count=2)
 
@@ -25,7 +25,7 @@ def is_mended_when_stale(air, guest, gateway, client, name, address):
 def test_a_bond_survives_a_restart_and_replugs(air, guest):
     before = int(air.order("paired locked"))
     air.pull()
-    air.plug(on=False)  # the kernel pairs with adapters only that were switched on by its management channel
+    air.plug(on=False)  # the kernel only pairs on adapters that its management channel switched on
     with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
         talks(gateway, client)
         assert gateway.event("bond kept", seconds=30)["device"] == LOCKED
@@ -44,7 +44,7 @@ def test_a_bond_survives_a_restart_and_replugs(air, guest):
     assert int(air.order("paired locked")) == before + 1
 
 
-def test_over_rfcomm_too_a_bond_survives_a_restart_and_a_replug_and_is_named_when_it_is_stale(air, guest):
+def test_an_rfcomm_bond_survives_restart_and_replug_and_is_reported_when_stale(air, guest):
     url, before = f"rfcomm://{SERIAL}:3?security=medium", int(air.order("paired serial"))
     air.pull()
     air.plug(on=False)
@@ -56,12 +56,12 @@ def test_over_rfcomm_too_a_bond_survives_a_restart_and_a_replug_and_is_named_whe
     with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
         talks(gateway, client)
         assert int(air.order("paired serial")) == before + 1
-        is_mended_when_stale(air, guest, gateway, client, "serial", SERIAL)
+        check_stale_bond_is_renewed(air, guest, gateway, client, "serial", SERIAL)
         gateway.event("bond kept", seconds=30)
     air.pull()  # the kernel's keys go with the adapter
 
 
-def test_a_write_that_is_refused_in_clear_is_told_of_and_the_next_ones_are_encrypted(air, guest):
+def test_a_refused_unencrypted_write_is_reported_and_later_writes_are_encrypted(air, guest):
     air.pull()
     air.plug(on=False)
     air.order("locks shy 1")
@@ -74,17 +74,17 @@ def test_a_write_that_is_refused_in_clear_is_told_of_and_the_next_ones_are_encry
         assert gateway.event("bond kept", seconds=30)["device"] == SHY
 
 
-def test_a_stale_bond_is_named_and_mended_without_a_restart(air, guest):
+def test_a_stale_bond_is_reported_and_renewed_without_a_restart(air, guest):
     air.pull()
     air.plug(on=False)
     with GuestGateway(guest, config(URL)) as gateway, gateway.connect("radio") as client:
         talks(gateway, client)
         gateway.event("bond kept", seconds=30)
-        is_mended_when_stale(air, guest, gateway, client, "locked", LOCKED)
+        check_stale_bond_is_renewed(air, guest, gateway, client, "locked", LOCKED)
         gateway.event("bond kept", seconds=30, count=2)
 
 
-def test_a_device_that_does_not_pair_is_told_of_and_is_taken_when_it_does(air, guest):
+def test_a_device_that_does_not_pair_is_reported_and_retried(air, guest):
     air.pull()
     air.plug(on=False)
     air.order("pairs locked 0")
@@ -94,7 +94,7 @@ def test_a_device_that_does_not_pair_is_told_of_and_is_taken_when_it_does(air, g
         talks(gateway, client)
 
 
-def test_a_device_that_asks_to_be_paired_when_it_is_open_is_answered(air, guest):
+def test_a_pairing_request_of_an_open_device_is_answered(air, guest):
     air.pull()
     air.plug(on=False)
     with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public")) as gateway, gateway.connect("radio") as client:
@@ -104,7 +104,7 @@ def test_a_device_that_asks_to_be_paired_when_it_is_open_is_answered(air, guest)
         answers(client, b"still there")
 
 
-def test_a_file_that_is_none_of_bonds_is_told_of_and_left_as_it_is(air, guest):
+def test_a_file_that_is_no_bonds_file_is_reported_and_kept(air, guest):
     air.pull()
     air.plug(on=False)
     guest.ask(f"mkdir -p -m 700 /var/lib/baudway; (umask 077; echo '{LOCKED} is mine' >{BONDS})")

@@ -1,5 +1,5 @@
-"""What Deploy/README.md says of Bluetooth in containers, with what they are made of: a network of its own or the host's, the image's
-user or root, capabilities. The image itself is tried by Tests/EndToEnd/image.sh."""
+"""Checks what Deploy/README.md says about Bluetooth in containers, with their building blocks: own or host network, the
+image's user or root, capabilities. Tests/EndToEnd/image.sh tests the image itself."""
 import pathlib
 import re
 
@@ -14,13 +14,13 @@ from test_rfcomm_listener import limits
 
 PAIRED = f"ble://FFE0/{LOCKED}?address-type=random"
 BONDS = "/var/lib/baudway"
-# As container runtimes drop them. Who is not root has none after the start.
+# As container runtimes drop them: a non-root user has none after the start.
 IMAGE_USER = ["--reuid", "900", "--regid", "20"]
 ROOT_USER = ["--reuid", "0", "--regid", "20"]
 
 
 def given() -> list[str]:
-    """The capabilities of the page's command."""
+    """The capabilities in the page's command."""
     page = pathlib.Path(ROOT / "Deploy/README.md").read_text()
     command = re.search(r"^    docker run .*NET_ADMIN(?:.*\\\n)*.*\n", page, re.M)[0]
     assert "--cap-drop ALL" in command and "--user 0:20" in command and "--network host" in command
@@ -28,7 +28,7 @@ def given() -> list[str]:
 
 
 def contained(guest, served: dict, user: list[str], capabilities=(), before=(), **more) -> GuestGateway:
-    """`before`: what sets the stage for it, while it may do everything."""
+    """`before`: a command that prepares the environment, still with all rights."""
     gateway = GuestGateway(guest, served, **more)
     gateway.folder.chmod(0o755)
     gateway.prefix += [*before, "env", "-u", "RUNTIME_DIRECTORY", "setpriv", *user, "--clear-groups", "--no-new-privs", "--bounding-set",
@@ -41,7 +41,7 @@ def effective(guest) -> int:
     return int(guest.ask(f"grep CapEff /proc/{pid}/status").split()[1], 16)
 
 
-def test_in_a_network_of_its_own_there_is_no_bluetooth_and_the_hosts_is_named(air, guest):
+def test_a_container_with_its_own_network_reports_the_missing_bluetooth(air, guest):
     served = {"routes": {
         "classic": route(f"rfcomm://{SERIAL}:3", device={"open": "always"}), "le": route(f"ble://FFE0/{HM10}", device={"open": "always"}),
         "door": route("sim://echo", listen="rfcomm://?channel=4")}}
@@ -51,10 +51,10 @@ def test_in_a_network_of_its_own_there_is_no_bluetooth_and_the_hosts_is_named(ai
             until(lambda: "EAFNOSUPPORT" in told() and "the host's network" in told(), 30, "what is missing and what to do")
     done = guest.run(f"unshare --net {binary()} scan", 30)
     assert done.returncode == 69 and "the host's network" in done.stderr.decode(), done
-    assert "No Bluetooth: the kernel has none, or keeps it from this container" in guest.ask(f"unshare --net {binary()} devices", 30)
+    assert "No Bluetooth: the kernel does not support it, or this container" in guest.ask(f"unshare --net {binary()} devices", 30)
 
 
-def test_without_an_adapter_it_says_so_and_waits_for_one(air, guest):
+def test_without_an_adapter_the_gateway_reports_it_and_waits(air, guest):
     air.pull()
     served = config(f"rfcomm://{SERIAL}:3", open="always")
     served["routes"]["door"] = route("sim://echo", listen="rfcomm://?channel=4")
@@ -65,7 +65,7 @@ def test_without_an_adapter_it_says_so_and_waits_for_one(air, guest):
         gateway.event("link open", seconds=60)
 
 
-def test_the_images_user_loses_what_is_given_and_reaches_what_is_named_and_is_told_what_takes_more(air, guest):
+def test_the_images_user_connects_by_address_and_missing_capabilities_are_reported(air, guest):
     with bare(guest, f"ble://FFE0/{HM10}?address-type=public", "+net_admin") as gateway, gateway.connect("radio"):
         gateway.event("link open", seconds=40)  # Low Energy is on now
     served = config(f"rfcomm://{SERIAL}:3")
@@ -78,19 +78,19 @@ def test_the_images_user_loses_what_is_given_and_reaches_what_is_named_and_is_to
             for name, client in (("radio", classic), ("le", le)):
                 gateway.event("link open", seconds=40, route=name)
                 answers(client, b"hello")
-            until(lambda: "scanning takes CAP_NET_ADMIN" in said(gateway, "scan"), 30, "what is missing")
+            until(lambda: "scanning needs CAP_NET_ADMIN" in said(gateway, "scan"), 30, "what is missing")
         until(lambda: "CAP_NET_BIND_SERVICE" in limits(gateway) and "CAP_NET_ADMIN" in limits(gateway), 30, "what is missing")
         air.adapter("down")
         with gateway.connect("radio"):
-            until(lambda: "switching it on takes CAP_NET_ADMIN" in said(gateway), 30, "what is missing")
+            until(lambda: "switching it on needs CAP_NET_ADMIN" in said(gateway), 30, "what is missing")
 
 
 @pytest.mark.parametrize("is_writable", [True, False], ids=["with the volume", "read-only"])
-def test_root_with_the_pages_capabilities_switches_on_and_pairs_and_keeps_bonds_where_it_can(air, guest, is_writable):
+def test_root_with_the_documented_capabilities_switches_on_pairs_and_keeps_bonds(air, guest, is_writable):
     air.pull()
     air.plug(on=False)
     guest.ask(f"mkdir -p -m 755 {BONDS}")
-    # A file system that can't be written, in a view of its own.
+    # A read-only file system, in its own mount namespace.
     sealed = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o ro none {BONDS}; exec \"$@\"", "sh"]
     with contained(guest, config(PAIRED), ROOT_USER, given(), () if is_writable else sealed) as gateway:
         assert effective(guest) == 1 << 12 | 1 << 10

@@ -1,4 +1,5 @@
-"""The adapter goes and comes back while clients are held: the kernel's word wakes the route, long before its timer would."""
+"""The adapter goes and comes back while clients are held: the kernel's event wakes the route, long before its timer
+would."""
 import pytest
 
 from kit import until
@@ -7,22 +8,22 @@ from rig import GuestGateway
 from test_ble import bare
 from test_rfcomm import answers, config, said
 
-# Longer than any wait below: what comes back comes by the event.
+# Longer than any wait below: a link that comes back comes by the event.
 PATIENT = {"retry": "90s..90s", "absent": "hold"}
 KINDS = pytest.mark.parametrize(
     "url", [f"rfcomm://{SERIAL}:3", f"ble://FFE0/{HM10}?address-type=public"], ids=["rfcomm", "ble"])
 
 
 def ready_for_ble(air, guest):
-    """The adapter speaks Low Energy, which somebody without rights can't bring about."""
+    """Switches Low Energy on, which a gateway without rights cannot do."""
     with GuestGateway(guest, config(f"ble://FFE0/{HM10}?address-type=public")) as gateway, gateway.connect("radio"):
         gateway.event("link open", seconds=40)
-    # The kernel ends it two seconds later, perhaps just when the next one uses it.
+    # The kernel ends the link two seconds later, perhaps just when the next test uses it.
     until(lambda: not guest.ask(f"{air.programs}/adapter links"), 30, "no link", every=0.1)
 
 
 @KINDS
-def test_an_adapter_is_pulled_and_plugged(air, guest, url):
+def test_a_replugged_adapter_is_used_again_at_once(air, guest, url):
     with GuestGateway(guest, config(url, **PATIENT)) as gateway, gateway.connect("radio") as client:
         gateway.event("link open", seconds=40)
         air.pull()
@@ -34,7 +35,7 @@ def test_an_adapter_is_pulled_and_plugged(air, guest, url):
 
 
 @KINDS
-def test_who_may_not_switch_it_on_is_told_so_and_woken_when_somebody_does(air, guest, url):
+def test_a_gateway_that_cannot_switch_the_adapter_on_reports_it_and_waits(air, guest, url):
     if url.startswith("ble"):
         ready_for_ble(air, guest)
     gateway = bare(guest, url)

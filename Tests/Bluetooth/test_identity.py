@@ -1,4 +1,4 @@
-"""What an open device says of itself, in the log and in `status`; and the terminal of `connect` when the air takes the link."""
+"""An open device's identity in the log and in `status`; and the terminal of `connect` when the radio link is lost."""
 import json
 import signal
 
@@ -17,7 +17,7 @@ def device(gateway) -> dict | None:
     return route["state"].get("device")
 
 
-def test_a_device_is_known_by_what_it_says(air, guest):
+def test_a_device_is_described_by_its_own_information(air, guest):
     with GuestGateway(guest, config(f"ble://{NUS_SERVICE}?name=test-nus")) as gateway, gateway.connect("radio") as client:
         gateway.event("link open", seconds=40)
         answers(client, b"hello")
@@ -33,7 +33,7 @@ def test_a_device_is_known_by_what_it_says(air, guest):
 
 
 @pytest.mark.parametrize("url", [f"ble://FFE0/{HM10}?address-type=public", f"ble://FFE0/{HM10}?address-type=public&write=request"])
-def test_a_device_that_says_nothing_of_itself_is_as_good(air, guest, url):
+def test_a_device_without_information_works_as_well(air, guest, url):
     with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
         gateway.event("link open", seconds=40)
         for number in range(20):
@@ -42,7 +42,7 @@ def test_a_device_that_says_nothing_of_itself_is_as_good(air, guest, url):
 
 
 @pytest.mark.parametrize("url", [f"rfcomm://{SERIAL}", f"ble://FFE0/{HM10}?address-type=public"])
-def test_the_strength_of_a_link_is_that_of_the_moment_and_its_name_is_known(air, guest, url):
+def test_status_shows_the_current_signal_strength_and_the_name(air, guest, url):
     with GuestGateway(guest, config(url)) as gateway, gateway.connect("radio") as client:
         gateway.event("link open", seconds=40)
         name = "test-serial" if "rfcomm" in url else "test-hm10"
@@ -59,9 +59,9 @@ def test_the_strength_of_a_link_is_that_of_the_moment_and_its_name_is_known(air,
     (f"ble://{NUS_SERVICE}/{NUS}?address-type=random", "nus", "lost link"), (f"rfcomm://{SERIAL}:3", "serial", "lost link"),
     (f"rfcomm://{SERIAL}:3", "serial", "SIGHUP"),
 ])
-def test_connect_gives_the_terminal_back(air, guest, url, name, end):
+def test_connect_restores_the_terminal_when_the_link_is_lost(air, guest, url, name, end):
     with guest.call(f"exec /usr/bin/python3 {HERE}/programs/terminal.py {binary()} connect '{url}' --timeout 30s") as call:
-        call.until(lambda text: "Ctrl-] leaves." in text and "RAW" in text, 60)
+        call.until(lambda text: "Ctrl-] quits." in text and "RAW" in text, 60)
         if end == "SIGHUP":
             guest.ask("busybox kill -HUP $(busybox pidof baudway)")
         else:

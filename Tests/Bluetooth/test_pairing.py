@@ -1,4 +1,5 @@
-"""Those who call and are paired first, without bluetoothd: a phone, whose key is kept, and what is said when it has lost its own."""
+"""Devices that connect and pair first, without bluetoothd: a phone whose key is kept, and the report when it has lost
+its own."""
 import pytest
 
 from radio import MOBILE
@@ -11,7 +12,7 @@ URL = "rfcomm://?channel=4&security=medium"
 
 @pytest.fixture
 def fresh(air):
-    """An adapter whose kernel has no keys, before and after."""
+    """An adapter whose kernel has no keys, before and after the test."""
     air.pull()
     air.plug(on=False)
     yield air
@@ -26,11 +27,11 @@ def calls(air, size: int = 100):
 
 
 def paired(air) -> int:
-    """How often, ever."""
+    """How often the device was asked to pair, in total."""
     return int(air.order("paired mobile"))
 
 
-def test_a_phone_pairs_once_and_is_known_after_a_restart_and_a_replug(fresh, guest):
+def test_a_phone_pairs_once_and_stays_bonded_after_restart_and_replug(fresh, guest):
     air, before = fresh, paired(fresh)
     with GuestGateway(guest, served(URL)) as gateway:
         channel(gateway)
@@ -54,9 +55,9 @@ def test_a_phone_pairs_once_and_is_known_after_a_restart_and_a_replug(fresh, gue
     assert not gateway.events("bond kept")
 
 
-def test_one_that_has_forgotten_its_key_is_told_of_and_taken_when_its_line_is_removed(fresh, guest):
+def test_a_phone_that_lost_its_key_is_reported_until_its_bond_is_removed(fresh, guest):
     air = fresh
-    with GuestGateway(guest, served("rfcomm://?channel=4")) as gateway:  # phones pair whatever is asked for
+    with GuestGateway(guest, served("rfcomm://?channel=4")) as gateway:  # phones pair, whatever `security` says
         channel(gateway)
         calls(air)
         gateway.event("bond kept", seconds=30)

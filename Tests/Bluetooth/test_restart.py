@@ -1,10 +1,10 @@
-"""A gateway that takes another's place: whose the list of services is."""
+"""A gateway that replaces another: which of them owns the list of services."""
 from kit import until
 from rig import GuestGateway
 from test_rfcomm_listener import channel, finds, found, limits, served
 
 
-def test_the_list_is_the_next_gateways_when_the_first_has_ended(air, guest):
+def test_the_next_gateway_gets_the_list_of_services_after_the_first(air, guest):
     with GuestGateway(guest, served("rfcomm://?channel=4&name=first")) as first:
         channel(first)
         assert finds(air) == "4 first"

@@ -27,7 +27,7 @@ def answers(client, text: bytes):
     f"rfcomm://{SERIAL}:3", f"rfcomm://{SERIAL}:9?security=low&adapter=hci0", f"rfcomm://{SERIAL}",
     f"rfcomm://{SERIAL}?uuid=00001101&adapter=00:AA:01:00:00:00", f"rfcomm://{SERIAL}?uuid={PRIVATE}",
 ], ids=["given", "not in a record", "looked up", "by 32 bits, on an adapter by address", "by 128 bits"])
-def test_every_byte_goes_there_and_comes_back(air, guest, url):
+def test_every_byte_is_echoed(air, guest, url):
     size = 256 << 10
     data = random.Random(url).randbytes(size)
     with GuestGateway(guest, config(url)) as gateway:
@@ -40,7 +40,7 @@ def test_every_byte_goes_there_and_comes_back(air, guest, url):
     assert (int(report["up"]), int(report["down"]), int(report["dropped"])) == (size, size, 0)
 
 
-def test_what_the_device_says_by_itself_arrives_and_its_last_words_too(air, guest):
+def test_unrequested_output_arrives_up_to_the_last_byte(air, guest):
     with GuestGateway(guest, config(f"rfcomm://{SERIAL}:7", absent="close")) as gateway:
         with gateway.connect("radio") as client:
             gateway.event("link open", seconds=30)
@@ -55,7 +55,7 @@ def test_what_the_device_says_by_itself_arrives_and_its_last_words_too(air, gues
 
 
 @pytest.mark.parametrize("fault", ["hangup", "lose"])
-def test_a_link_that_is_lost_comes_back_and_what_was_sent_meanwhile_is_delivered(air, guest, fault):
+def test_a_lost_link_is_reopened_and_kept_input_is_delivered(air, guest, fault):
     with GuestGateway(guest, config(f"rfcomm://{SERIAL}:3", absent="hold")) as gateway:
         with gateway.connect("radio") as client:
             gateway.event("link open", seconds=30)
@@ -72,7 +72,7 @@ def test_a_link_that_is_lost_comes_back_and_what_was_sent_meanwhile_is_delivered
         assert len(gateway.events("session opened")) == 1
 
 
-def test_an_adapter_that_is_switched_off_is_switched_on(air, guest):
+def test_a_switched_off_adapter_is_switched_on(air, guest):
     with GuestGateway(guest, config(f"rfcomm://{SERIAL}", absent="hold")) as gateway:
         with gateway.connect("radio") as client:
             gateway.event("link open", seconds=30)
@@ -88,16 +88,16 @@ def test_an_adapter_that_is_switched_off_is_switched_on(air, guest):
     (f"rfcomm://{SERIAL}:8", ["ECONNREFUSED", "nothing listens on channel 8"]),
     (f"rfcomm://{SERIAL}?uuid=1112", ["service 1112", "offers no such service"]),
     (f"rfcomm://{MUTE}", ["offers no such service"]),
-    (f"rfcomm://{SERIAL}?adapter=hci7", ["no adapter hci7; there is hci0"]),
+    (f"rfcomm://{SERIAL}?adapter=hci7", ["no adapter hci7, only hci0"]),
     (f"rfcomm://{SERIAL}:3?security=high", ["EACCES", "bluetoothd's agent"]),
 ])
-def test_what_can_not_be_reached_is_told_with_advice(air, guest, url, words):
+def test_an_unreachable_device_is_reported_with_advice(air, guest, url, words):
     with GuestGateway(guest, config(url)) as gateway:
         with gateway.connect("radio"):
             until(lambda: all(word in said(gateway) for word in words), 40, f"{words}")
 
 
-def test_a_channel_that_somebody_has_is_busy(air, guest):
+def test_a_channel_in_use_is_reported_busy(air, guest):
     both = config(f"rfcomm://{SERIAL}:3")
     both["routes"]["other"] = route(f"rfcomm://{SERIAL}", device={"retry": "100ms..500ms"})
     with GuestGateway(guest, both) as gateway:
@@ -106,11 +106,11 @@ def test_a_channel_that_somebody_has_is_busy(air, guest):
             with gateway.connect("other") as second:
                 until(lambda: "EBUSY" in said(gateway, "other"), 30, "EBUSY")
                 assert "another program" in said(gateway, "other")
-                reset(first)  # who only finishes sending would go on listening
+                reset(first)  # a client that only finishes sending would still receive
                 gateway.event("link open", route="other", seconds=30)
                 answers(second, b"mine now")
 
 
 def said(gateway: GuestGateway, route: str = "radio") -> str:
-    """All that was told of attempts to open a route's link."""
+    """All reports of attempts to open a route's link."""
     return " ".join(str(event) for event in gateway.events("link waiting", route=route))

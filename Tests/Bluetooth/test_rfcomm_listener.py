@@ -15,19 +15,20 @@ def served(listen: str, endpoint: str = "sim://echo", **more) -> dict:
 
 
 def channel(gateway: GuestGateway, count: int = 1) -> str:
-    """Of the listener, as the log tells it."""
+    """The listener's channel, from the log."""
     bound = gateway.event("listening", route="door", seconds=30, count=count)["listen"]
     return bound.split("channel=")[1].split("&")[0]
 
 
 def found(air, uuid: str = "1101") -> str | None:
-    """What a look-up says; nothing where there is no list for a moment."""
+    """The result of a look-up; None while there is no list."""
     with contextlib.suppress(AssertionError):
         return air.order(f"find phone {uuid}")
 
 
 def finds(air, uuid: str = "1101") -> str:
-    """The same, once there is one: the list comes behind the listener, and one whose place was taken waits for bluetoothd first."""
+    """Like `found`, but waits for a list: it appears after the listener, and a gateway whose place was taken waits for
+    bluetoothd first."""
     return until(lambda: found(air, uuid), 40, "a list of services", every=0.5)
 
 
@@ -37,7 +38,7 @@ def limits(gateway: GuestGateway, word: str = "listener limited") -> str:
 
 def reload(gateway: GuestGateway, config: dict):
     gateway.configure(config)
-    gateway.guest.run("true", fresh=True)  # or the machine goes on seeing the old file
+    gateway.guest.run("true", fresh=True)  # otherwise the machine still sees the old file
     gateway.signal(1)
 
 
@@ -49,7 +50,7 @@ def echoes(air, size: int = SIZE, caller: str = "phone"):
 @pytest.mark.parametrize("listen, uuid, name", [
     ("rfcomm://", "1101", "door"), (f"rfcomm://?channel=11&name=the%20board&uuid={PRIVATE}&adapter=hci0", PRIVATE, "the board"),
 ], ids=["as it is", "all that can be said"])
-def test_it_is_found_and_every_byte_goes_there_and_comes_back(air, guest, listen, uuid, name):
+def test_a_device_finds_the_listener_and_every_byte_is_echoed(air, guest, listen, uuid, name):
     with GuestGateway(guest, served(listen)) as gateway:
         number = channel(gateway)
         assert finds(air, uuid) == f"{number} {name}"
@@ -65,7 +66,7 @@ def test_it_is_found_and_every_byte_goes_there_and_comes_back(air, guest, listen
         assert limits(gateway) == ""
 
 
-def test_a_slow_endpoint_holds_the_device_back_and_loses_nothing(air, guest):
+def test_a_slow_endpoint_slows_the_device_and_loses_nothing(air, guest):
     size, pty = 1 << 20, "/run/door"
     with GuestGateway(guest, served("rfcomm://?channel=4", f"pty://{pty}")) as gateway:
         channel(gateway)
@@ -84,7 +85,7 @@ def test_a_slow_endpoint_holds_the_device_back_and_loses_nothing(air, guest):
         assert int(gateway.event("session ended", seconds=20)["up"]) == size
 
 
-def test_one_whose_link_is_lost_is_client_lost_and_his_place_is_free(air, guest):
+def test_a_device_whose_link_is_lost_is_client_lost_and_frees_its_slot(air, guest):
     with GuestGateway(guest, served("rfcomm://?channel=4", clients={"max": 1})) as gateway:
         channel(gateway)
         air.order("dial phone 4")
@@ -98,7 +99,7 @@ def test_one_whose_link_is_lost_is_client_lost_and_his_place_is_free(air, guest)
         gateway.event("session ended", seconds=20, count=2)
 
 
-def test_an_adapter_is_switched_on_and_a_pulled_one_is_awaited(air, guest):
+def test_an_adapter_is_switched_on_and_an_unplugged_one_is_awaited(air, guest):
     air.pull()
     with GuestGateway(guest, served("rfcomm://?channel=4&discoverable=yes"), ready=0) as gateway:
         assert "no Bluetooth adapter" in gateway.event("listener waiting", seconds=20)["error"]
@@ -116,7 +117,7 @@ def test_an_adapter_is_switched_on_and_a_pulled_one_is_awaited(air, guest):
         echoes(air, 100)
 
 
-def test_a_reload_changes_what_is_found_and_nobody_is_sent_away(air, guest):
+def test_a_reload_changes_the_service_record_and_disconnects_no_device(air, guest):
     with GuestGateway(guest, served("rfcomm://?channel=4&name=old")) as gateway:
         channel(gateway)
         air.order("dial phone 4")
@@ -132,7 +133,7 @@ def test_a_reload_changes_what_is_found_and_nobody_is_sent_away(air, guest):
         air.order("leave phone")
 
 
-def test_without_capabilities_it_says_what_is_missing(air, guest):
+def test_missing_capabilities_are_reported(air, guest):
     air.pull()
     air.plug()
     gateway = GuestGateway(guest, served("rfcomm://?channel=4&discoverable=yes"))

@@ -1,4 +1,4 @@
-"""`baudway scan`: what is on the air, and that its URLs work as they stand."""
+"""`baudway scan`: lists the devices on the air, and its URLs work as printed."""
 import json
 import shlex
 import signal
@@ -17,7 +17,7 @@ def scan(guest, *words: str, prefix: str = "", seconds: float = 60):
 
 
 def json_when(guest, names: set[str], *words: str) -> dict:
-    """Listens longer and longer, until all of them are known by name, with what they have."""
+    """Scans longer and longer, until all of them are known with name and services."""
     for length in (2, 5, 15, 40):
         done = scan(guest, "--json", *words, "--seconds", str(length), seconds=length + 60)
         assert done.returncode == 0, done
@@ -28,18 +28,18 @@ def json_when(guest, names: set[str], *words: str) -> dict:
 
 
 def echoes(guest, pasted: str):
-    """As a shell takes what was copied from a line."""
+    """Uses a URL as a shell reads it when a printed line is pasted."""
     with guest.call(f"(printf hello; exec sleep 60) | {binary()} connect --timeout 30s {pasted}") as call:
         call.until(lambda text: text == "hello", 40)
 
 
-def test_who_listens_for_nobody_any_more_ends(air, guest):
-    guest.ask(f"{binary()} scan --le --service 1112 --seconds 300 | true", 100)  # there is nothing to write, either
+def test_a_scan_ends_when_its_output_pipe_is_closed(air, guest):
+    guest.ask(f"{binary()} scan --le --service 1112 --seconds 300 | true", 100)  # finds nothing, so no write fails
 
 
-def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they_stand(air, guest):
+def test_devices_are_printed_as_they_are_found_and_their_urls_work(air, guest):
     air.pull()
-    air.plug(on=False)  # it is switched on
+    air.plug(on=False)  # the scan switches it on
     with guest.call(f"exec {binary()} scan --seconds 60") as call:
         names = [b"test-nus", b"HMSoft", b"test-shy", b"test-locked", b"test-serial", b"test-mute"]
         call.until(lambda text: all(name.decode() in text for name in names), 40)
@@ -59,7 +59,7 @@ def test_devices_are_told_as_they_are_heard_until_a_signal_and_urls_work_as_they
         echoes(guest, pasted)
 
 
-def test_programs_get_json(air, guest):
+def test_a_scan_prints_json_on_request(air, guest):
     told = json_when(guest, {"test-nus", "HMSoft", "test-shy", "test-locked"}, "--le")
     assert told["adapter"] == "hci0"
     devices = {device["address"]: device for device in told["devices"]}
@@ -73,7 +73,7 @@ def test_programs_get_json(air, guest):
     assert only["endpoints"] == [{"url": f"rfcomm://{SERIAL}?adapter=hci0", "service": "Serial Port", "sure": True}]
 
 
-def test_on_a_terminal_it_is_a_table_that_stays(air, guest):
+def test_a_scan_on_a_terminal_prints_a_table(air, guest):
     with guest.call(f"exec /usr/bin/python3 {HERE}/programs/terminal.py {binary()} scan --le --seconds 3600") as call:
         call.until(lambda text: "HMSoft" in text and "test-nus" in text and NUS_SERVICE in text, 60)
         call.signal(signal.SIGTERM)
@@ -84,10 +84,10 @@ def test_on_a_terminal_it_is_a_table_that_stays(air, guest):
 
 
 @pytest.mark.parametrize("words, prefix, code, told", [
-    (["--adapter", "hci7"], "", UNAVAILABLE, "there is no adapter hci7; there is hci0 (00:AA:01:00:00:00)"),
-    ([], "setpriv --bounding-set -all", NOPERM, "scanning takes CAP_NET_ADMIN"),
+    (["--adapter", "hci7"], "", UNAVAILABLE, "there is no adapter hci7, only hci0 (00:AA:01:00:00:00)"),
+    ([], "setpriv --bounding-set -all", NOPERM, "scanning needs CAP_NET_ADMIN"),
 ])
-def test_what_keeps_it_from_scanning_is_told(air, guest, words, prefix, code, told):
+def test_a_reason_that_prevents_scanning_is_reported(air, guest, words, prefix, code, told):
     if prefix:
         scan(guest, "--le", "--seconds", "1")  # Low Energy is on now
     done = scan(guest, *words, "--seconds", "1", prefix=prefix)
@@ -95,15 +95,15 @@ def test_what_keeps_it_from_scanning_is_told(air, guest, words, prefix, code, to
     assert done.stdout == b""
 
 
-def test_without_an_adapter_it_ends_at_once(air, guest):
+def test_a_scan_without_an_adapter_ends_at_once(air, guest):
     air.pull()
     done = scan(guest, "--json")
     assert (done.returncode, done.stdout) == (UNAVAILABLE, b"")
     assert "this machine has no Bluetooth adapter" in done.stderr.decode()
 
 
-@pytest.mark.parametrize("order, told", [("pull", b"the adapter has just gone"), ("down", b"the adapter was switched off")])
-def test_it_says_so_when_the_adapter_goes(air, guest, order, told):
+@pytest.mark.parametrize("order, told", [("pull", b"the adapter was just removed"), ("down", b"the adapter was switched off")])
+def test_a_scan_reports_a_lost_adapter(air, guest, order, told):
     with guest.call(f"exec {binary()} scan --le --seconds 60") as call:
         call.until(lambda text: "HMSoft" in text, 20)
         if order == "pull":

@@ -1,4 +1,4 @@
-// Streams over real sockets and ptys: what their ends look like, and what the kernel's odd answers mean.
+// Streams over real sockets and ptys: how each end of a stream is reported, and what the kernel's unusual answers mean.
 
 import Glibc
 import StreamTestKit
@@ -8,7 +8,7 @@ import Testing
 
 @Suite("A descriptor's stream", .timeLimit(.minutes(1)))
 struct DescriptorStreamTests {
-  @Test("says ended when the other side of a pty closed, though the kernel says EIO")
+  @Test("reports the end when the other side of a pty closed, though read(2) fails with EIO")
   func ptyEnd() async throws {
     let pty = try makePty()
     try await onLane { lane in
@@ -29,20 +29,20 @@ struct DescriptorStreamTests {
     try await onLane { lane in
       let stream = try slave.stream(on: lane.poller)
       defer { stream.close() }
-      var heard: [UInt8] = []
+      var received: [UInt8] = []
       let gate = Gate()
       let recorder = EventRecorder { _ in
-        do { while let more = try stream.readSome() { heard += more } } catch { Issue.record(error) }
+        do { while let more = try stream.readSome() { received += more } } catch { Issue.record(error) }
         if stream.sawEnd { gate.open() }
       }
       stream.delegate = recorder
       stream.readerWaits = .readable
       await gate.wait(on: lane)
-      #expect(heard == [1, 2, 3] || heard == [])  // Linux may throw it away, but never hangs or errs
+      #expect(received == [1, 2, 3] || received == [])  // Linux may drop the bytes, but never hangs or fails
     }
   }
 
-  @Test("throws a reset, and names it")
+  @Test("throws a reset, with its errno")
   func reset() async throws {
     let (near, far) = try FarEnd.tcpPair()
     try await onLane { lane in
@@ -58,18 +58,18 @@ struct DescriptorStreamTests {
     }
   }
 
-  @Test("still hears an answer after it has finished writing")
+  @Test("still reads an answer after it has finished writing")
   func halfClose() async throws {
     let (near, far) = try FarEnd.tcpPair()
     async let answer = onOwnThread {
-      let heard = try far.receiveToEnd()
-      try far.send(heard.reversed())
+      let received = try far.receiveToEnd()
+      try far.send(received.reversed())
       far.close()
     }
     try await onLane { lane in
       let stream = try near.stream(on: lane.poller, isTCP: true)
       defer { stream.close() }
-      #expect(stream.canHalfClose)
+      #expect(stream.closeBehavior.canHalfClose)
       #expect(try stream.write([1, 2, 3]) == .moved(3))
       stream.finishWriting()
       #expect(try await stream.readToEnd(on: lane) == [3, 2, 1])
@@ -77,7 +77,7 @@ struct DescriptorStreamTests {
     try await answer
   }
 
-  @Test("tells the end once when both sides are done and nobody reads or writes")
+  @Test("reports the end once when both sides have finished and nothing reads or writes")
   func bothEnded() async throws {
     let (near, far) = try FarEnd.tcpPair()
     try await onLane { lane in
@@ -95,34 +95,34 @@ struct DescriptorStreamTests {
     }
   }
 
-  @Test("tells once that the other side has finished or broke while nobody reads", arguments: [false, true])
+  @Test("reports once that the other side finished or broke while nothing reads", arguments: [false, true])
   func lastByte(isReset: Bool) async throws {
     let (near, far) = try FarEnd.tcpPair()
     try await onLane { lane in
       let stream = try near.stream(on: lane.poller, isTCP: true)
       defer { stream.close() }
-      let heard = Gate()
-      let told = Gate()
+      let received = Gate()
+      let reported = Gate()
       let recorder = EventRecorder { event in
         stream.readerWaits = []
-        if event == .lastByteIsIn { told.open() } else { heard.open() }
+        if event == .inputEnded { reported.open() } else { received.open() }
       }
       stream.delegate = recorder
       stream.readerWaits = .readable
       try far.send([1, 2, 3])
-      await heard.wait(on: lane)  // and leaves it unread, as one does who has no room
+      await received.wait(on: lane)  // leaves the bytes unread, as a reader without space does
       if isReset { far.reset() } else { far.close() }
-      await told.wait(on: lane)
-      // Level-triggered as the set is, a second telling would come before this.
+      await reported.wait(on: lane)
+      // The set is level-triggered, so a second report would arrive within these 20 ms.
       let later = Gate()
       lane.poller.timers.after(.milliseconds(20)) { later.open() }
       await later.wait(on: lane)
-      #expect(recorder.events == [.hasBytesAvailable, .lastByteIsIn])
+      #expect(recorder.events == [.hasBytesAvailable, .inputEnded])
       #expect(try stream.readSome() == [1, 2, 3])
     }
   }
 
-  @Test("after a short write waits without asking a kernel that is full, and is told of space")
+  @Test("waits after a short write without asking the full kernel, and gets an event when there is space")
   func shortWrite() async throws {
     let (near, far) = try FarEnd.pair()
     try await onLane { lane in
@@ -163,7 +163,7 @@ struct DescriptorStreamTests {
     }
   }
 
-  @Test("says nothing after it was closed, not even what was on its way")
+  @Test("sends no events after it was closed, not even pending ones")
   func closedInside() async throws {
     let (near, far) = try FarEnd.pair()
     try far.send([1])
@@ -187,14 +187,14 @@ struct DescriptorStreamTests {
     far.close()
   }
 
-  @Test("aborts so that the other side sees it broke off")
+  @Test("aborts with a reset that the other side sees")
   func abort() async throws {
     let (near, far) = try FarEnd.tcpPair()
     try await onLane { lane in try near.stream(on: lane.poller, isTCP: true).abort() }
     await #expect(throws: SystemError("receive", ECONNRESET)) { try await onOwnThread { try far.receiveToEnd() } }
   }
 
-  @Test("reports a descriptor that cannot be waited for in a turn of its own")
+  @Test("reports a descriptor that cannot be polled in a separate turn")
   func unpollable() async throws {
     let device = FarEnd(Descriptor(owning: open("/dev/null", O_RDWR | O_CLOEXEC)), isSocket: false)
     try await onLane { lane in

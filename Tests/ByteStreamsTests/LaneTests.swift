@@ -42,7 +42,7 @@ struct LaneTests {
     var isInOrder: Bool { state.withLock { $0.isInOrder } }
   }
 
-  @Test("lets no post wait for the time it lingers")
+  @Test("runs posts at once while it lingers")
   func linger() async throws {
     let lane = try Lane("linger")
     defer { lane.stop() }
@@ -55,8 +55,32 @@ struct LaneTests {
       }
       return monotonicNanoseconds() - start
     }
-    // Each would take 20 ms; a hundred honest ones take a few.
+    // A wake-up that waits for the linger time takes 20 ms, so a hundred would take 2 s; a hundred immediate ones take
+    // a few ms.
     #expect(time < 1_000_000_000)
+  }
+
+  @Test("fires deadlines though a post always posts the next one")
+  func postsOnly() async throws {
+    let lane = try Lane("posts")
+    defer { lane.stop() }
+    let posts = EndlessPosts()
+    await withCheckedContinuation { continuation in
+      lane.post { lane in
+        lane.poller.timers.after(.milliseconds(1)) {
+          posts.isOver.store(true, ordering: .relaxed)
+          continuation.resume()
+        }
+      }
+      posts.post(on: lane)
+    }
+  }
+
+  private final class EndlessPosts: Sendable {
+    let isOver = Atomic(false)
+    func post(on lane: Lane) {
+      lane.post { [self] lane in if !isOver.load(ordering: .relaxed) { post(on: lane) } }
+    }
   }
 
   @Test("runs posts between turns though a stream always has more")
@@ -71,7 +95,7 @@ struct LaneTests {
     await onLane(lane) { _ in always.use { $0.stop() } }
   }
 
-  @Test("isn't woken by a hang-up that nobody waits for, again and again, and tells it when somebody does")
+  @Test("is not woken again and again by a hang-up without a waiting handler, and reports it when a handler waits")
   func hangUp() async throws {
     let (one, other) = try FarEnd.pair()
     try await onLane { lane in
@@ -83,18 +107,18 @@ struct LaneTests {
       lane.poller.timers.after(.milliseconds(50)) { gate.open() }
       await gate.wait(on: lane)
       #expect(handler.events.count <= 1)
-      let told = Gate()
+      let reported = Gate()
       handler.onEvent = { _ in
         lane.poller.remove(descriptor.raw)
-        told.open()
+        reported.open()
       }
       lane.poller.change(descriptor.raw, to: .readable)
-      await told.wait(on: lane)
+      await reported.wait(on: lane)
       #expect(handler.events.last.map { !$0.isDisjoint(with: .hangUp) } == true)
     }
   }
 
-  @Test("gives a new descriptor no event of the one that had its number before")
+  @Test("gives a new descriptor no events of an earlier one with the same number")
   func staleEvents() async throws {
     let (a, farA) = try FarEnd.pair()
     let (b, farB) = try FarEnd.pair()
@@ -108,20 +132,20 @@ struct LaneTests {
       let new = try fresh.take()
       let newcomer = Counter()
       let handlers = [Counter(), Counter()]
-      let told = Gate()
-      // Whichever is told first replaces the other's descriptor, whose event is fetched already.
+      let reported = Gate()
+      // The handler that is called first replaces the other's descriptor, whose event has already been fetched.
       for (handler, other) in [(handlers[0], second.raw), (handlers[1], first.raw)] {
         handler.onEvent = { _ in
           poller.remove(other)
           #expect(dup2(new.raw, other) == other)
           #expect(throws: Never.self) { try poller.add(other, handler: newcomer, for: .readable) }
           for one in handlers { one.onEvent = nil }
-          told.open()
+          reported.open()
         }
       }
       try poller.add(first.raw, handler: handlers[0], for: .readable)
       try poller.add(second.raw, handler: handlers[1], for: .readable)
-      await told.wait(on: lane)
+      await reported.wait(on: lane)
       #expect(newcomer.events.isEmpty)
       #expect(handlers.count { $0.events.isEmpty } == 1)
       poller.remove(first.raw)
@@ -130,7 +154,7 @@ struct LaneTests {
     farFresh.close()
   }
 
-  @Test("does work elsewhere and goes on with the result, without waiting for it")
+  @Test("does work elsewhere and continues with the result, without waiting for it")
   func offload() async throws {
     try await onLane { lane in
       let queue = DispatchQueue(label: "slow")
@@ -152,7 +176,7 @@ struct LaneTests {
     }
   }
 
-  @Test("tells `again` in the next round, never at once")
+  @Test("calls `again` handlers in the next round, never at once")
   func again() async throws {
     try await onLane { lane in
       let gate = Gate()
@@ -166,12 +190,12 @@ struct LaneTests {
     }
   }
 
-  @Test("leaves no descriptor behind after it was stopped")
+  @Test("leaves no descriptor open after it was stopped")
   func stopping() async throws {
     try await expectNoDescriptorLeak {
       for _ in 0..<20 { try await onLane { lane in _ = lane.poller.timers.after(.seconds(60)) {} } }
       for _ in 0..<20 { try Lane("never used").stop() }
-      // A peer that is still watched, a round and a result that are still to come.
+      // A peer watch, a next turn and an offloaded result are still pending when the lane stops.
       try await onLane { lane in
         let (near, far) = try FarEnd.tcpPair()
         let stream = try near.stream(on: lane.poller, isTCP: true)
@@ -185,7 +209,7 @@ struct LaneTests {
   }
 }
 
-/// Notes what it is told.
+/// Records its events.
 private final class Counter: PollHandler {
   var events: [PollEvents] = []
   var onEvent: ((PollEvents) -> Void)?
@@ -195,7 +219,7 @@ private final class Counter: PollHandler {
   }
 }
 
-/// A stream that is always ready, kept where a test can reach it from two visits to the lane.
+/// A stream that is always ready, kept so that a test can use it in two visits to the lane.
 private final class Restless: Sendable {
   final class Loop: ByteStreamDelegate {
     let stream = ScriptedStream()
@@ -208,6 +232,6 @@ private final class Restless: Sendable {
     func stop() { stream.close() }
     func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) { poller?.again(stream) }
   }
-  nonisolated(unsafe) private let loop = Loop()  // touched on its lane only
+  nonisolated(unsafe) private let loop = Loop()  // used on its lane only
   func use(_ body: (Loop) -> Void) { body(loop) }
 }

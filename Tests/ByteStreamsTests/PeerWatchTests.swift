@@ -1,5 +1,5 @@
-// Which peers count as gone, with the kernel's answers played and the clock turned. That the kernel does answer so, for a
-// peer whose packets are dropped, only an end-to-end test with a network of its own can show.
+// Which peers count as gone, with played kernel answers and a manual clock. Only an end-to-end test with its own
+// network can show that the kernel answers like this for a peer whose packets are dropped.
 
 import CLinux
 import StreamTestKit
@@ -11,7 +11,7 @@ import Testing
 struct PeerWatchTests {
   private final class Peer: WatchedPeer {
     var watchedDescriptor: Int32? = 7
-    var watchPlace: Int?
+    var watchIndex: Int?
     var isQuiet = false
     func peerIsQuiet() { isQuiet = true }
     var isBlocked = false
@@ -30,7 +30,7 @@ struct PeerWatchTests {
     }
     init() throws { timers = try Timers(clock: clock.clock) }
 
-    /// Lets time pass in steps of a second.
+    /// Advances time in steps of a second.
     func pass(_ seconds: Int) {
       for _ in 0..<seconds {
         clock.advance(by: .seconds(1))
@@ -40,7 +40,7 @@ struct PeerWatchTests {
     }
   }
 
-  @Test("finds one gone that leaves bytes unacknowledged within 30 s")
+  @Test("finds within 30 s that a peer is gone which leaves bytes unacknowledged")
   func gone() throws {
     let bench = try Bench()
     let peer = Peer()
@@ -49,10 +49,10 @@ struct PeerWatchTests {
     bench.pass(20)
     #expect(!peer.isGone)
     bench.pass(9)
-    #expect(peer.isGone && peer.watchPlace == nil)
+    #expect(peer.isGone && peer.watchIndex == nil)
   }
 
-  @Test("finds one gone that answers no window probe")
+  @Test("finds that a peer is gone which answers no window probe")
   func probes() throws {
     let bench = try Bench()
     let peer = Peer()
@@ -62,7 +62,7 @@ struct PeerWatchTests {
     #expect(peer.isGone)
   }
 
-  @Test("keeps one that reads slowly, for as long as it acknowledges")
+  @Test("keeps a peer that reads slowly, for as long as it acknowledges")
   func slow() throws {
     let bench = try Bench()
     let peer = Peer()
@@ -74,10 +74,10 @@ struct PeerWatchTests {
       bench.pass(14)
       bench.state.last_ack_milliseconds = 0
     }
-    #expect(!peer.isGone && peer.watchPlace != nil)
+    #expect(!peer.isGone && peer.watchIndex != nil)
   }
 
-  @Test("does not take a long silence for death when nothing is on its way")
+  @Test("does not count a silent peer as gone when no bytes are on their way")
   func idle() throws {
     let bench = try Bench()
     let peer = Peer()
@@ -86,18 +86,18 @@ struct PeerWatchTests {
     bench.watch.add(peer)
     bench.pass(60)
     #expect(!peer.isGone)
-    bench.state.unacknowledged = 1  // one reading alone proves nothing: it may have been sent just now
+    bench.state.unacknowledged = 1  // one reading alone proves nothing: the bytes may have been sent just now
     bench.pass(5)
     #expect(!peer.isGone)
   }
 
-  @Test("forgets who has everything, and asks no more")
+  @Test("forgets a peer that has everything, and stops checking it")
   func cleared() throws {
     let bench = try Bench()
     let peer = Peer()
     bench.watch.add(peer)
     bench.pass(5)
-    #expect(peer.watchPlace == nil && bench.asked == 1)
+    #expect(peer.watchIndex == nil && bench.asked == 1)
     bench.pass(60)
     #expect(bench.asked == 1)
     bench.watch.add(peer)
@@ -105,7 +105,7 @@ struct PeerWatchTests {
     #expect(bench.asked == 2)
   }
 
-  @Test("forgets who closed, and looks at all of a thousand")
+  @Test("forgets closed peers, and checks each of a thousand")
   func many() throws {
     let bench = try Bench()
     let peers = (0..<1000).map { _ in Peer() }
@@ -113,8 +113,8 @@ struct PeerWatchTests {
     for peer in peers { bench.watch.add(peer) }
     for peer in peers.prefix(100) { peer.watchedDescriptor = nil }
     bench.pass(10)
-    #expect(peers.count { $0.watchPlace != nil } == 900)
+    #expect(peers.count { $0.watchIndex != nil } == 900)
     bench.pass(25)
-    #expect(peers.count { $0.isGone } == 900 && peers.allSatisfy { $0.watchPlace == nil })
+    #expect(peers.count { $0.isGone } == 900 && peers.allSatisfy { $0.watchIndex == nil })
   }
 }

@@ -1,4 +1,5 @@
-// A poller's set in turns that the test makes: descriptors of readers who say when they have read or filled all, and of others.
+// A poller's set in turns that the test drives. Some descriptors belong to readers that note when they have read or
+// filled everything; others do not.
 
 import CLinux
 import Glibc
@@ -32,7 +33,7 @@ struct PollerTests {
       act(self)
     }
 
-    /// One turn, in which it does that. Whether it was told of anything.
+    /// Runs one turn; its events run `act`. Returns whether there was an event.
     func isTold(_ act: @escaping (Reader) -> Void = { _ in }) -> Bool {
       self.act = act
       let before = events.count
@@ -52,19 +53,19 @@ struct PollerTests {
       while send(mine.raw, buffer, buffer.count, Int32(MSG_NOSIGNAL)) > 0 {}
       #expect(errno == EAGAIN)
     }
-    /// The other takes all there is.
+    /// Reads everything at the other end.
     func drain() {
       var buffer = [UInt8](repeating: 0, count: 1 << 16)
       while recv(otherRaw, &buffer, buffer.count, Int32(MSG_DONTWAIT)) > 0 {}
     }
     func change(to interest: Readiness) { poller.change(mine.raw, to: interest) }
-    func hear(_ text: String) { #expect(Glibc.write(otherRaw, text, text.utf8.count) == text.utf8.count) }
+    func handle(_ text: String) { #expect(Glibc.write(otherRaw, text, text.utf8.count) == text.utf8.count) }
     func hearLast() { #expect(shutdown(otherRaw, Int32(SHUT_WR)) == 0) }
     func lose() { other = nil }
     func otherDuplicate(to number: Int32) -> Int32 { dup2(otherRaw, number) }
   }
 
-  @Test("gives up the room of numbers that are in use no more, keeps those that are, and takes higher ones again")
+  @Test("releases the space of unused numbers, keeps those in use, and accepts higher ones again")
   func shrinks() throws {
     let reader = try Reader(notesSpent: false)
     let poller = reader.poller
@@ -77,19 +78,19 @@ struct PollerTests {
       poller.remove(high)
       poller.shrink()
       #expect(poller.room < 5000)
-      poller.remove(high)  // twice is once
+      poller.remove(high)  // removing twice equals removing once
       poller.change(high, to: .readable)
       close(high)
     }
-    reader.hear("x")
+    reader.handle("x")
     #expect(reader.isTold())
   }
 
-  @Test("tells again of what was left, also of an end that came with the last bytes", arguments: [false, true])
+  @Test("reports unread bytes again, and an end that came with the last bytes", arguments: [false, true])
   func left(notesSpent: Bool) throws {
     let reader = try Reader(notesSpent: notesSpent)
     defer { reader.poller.forgetAll() }
-    reader.hear("abc")
+    reader.handle("abc")
     #expect(reader.isTold { $0.read(1) })
     #expect(reader.isTold())
     reader.hearLast()
@@ -101,25 +102,25 @@ struct PollerTests {
     #expect(reader.isTold())
   }
 
-  @Test("does not look again for one who says that he has read all; more is told")
+  @Test("does not poll again for a reader that has noted it read everything, and reports new bytes")
   func dry() throws {
     let reader = try Reader(notesSpent: true)
     defer { reader.poller.forgetAll() }
-    reader.hear("a")
-    // He lies: or nobody could see from here that the kernel was not asked.
+    reader.handle("a")
+    // The note is false on purpose: only this shows that the kernel was not asked.
     #expect(reader.isTold { $0.noteDry() })
     #expect(!reader.isTold())
-    reader.hear("b")
+    reader.handle("b")
     #expect(reader.isTold { $0.read(1) })
     #expect(reader.isTold())
   }
 
-  @Test("does not look again for one who says that he has filled all; new room is told, and bytes that come meanwhile")
+  @Test("does not poll again for a writer that has noted it filled everything, and reports new space and new bytes")
   func full() throws {
     let reader = try Reader(notesSpent: true)
     defer { reader.poller.forgetAll() }
     reader.change(to: [.readable, .writable])
-    // He lies: or nobody could see from here that the kernel was not asked.
+    // The note is false on purpose: only this shows that the kernel was not asked.
     #expect(reader.isTold { $0.noteFull() })
     #expect(!reader.isTold())
     reader.fill()
@@ -130,19 +131,19 @@ struct PollerTests {
         $0.noteFull()
       })
     #expect(!reader.isTold())
-    reader.hear("a")
-    #expect(reader.isTold { $0.noteFull() })  // of bytes, which he leaves
+    reader.handle("a")
+    #expect(reader.isTold { $0.noteFull() })  // reports bytes, which stay unread
     #expect(reader.isTold { $0.read(1) })
     reader.drain()
     #expect(reader.isTold())
     #expect(reader.isTold())
   }
 
-  @Test("tells who wants bytes again that some were left", arguments: [false, true])
+  @Test("reports leftover bytes when a handler wants bytes again", arguments: [false, true])
   func wantsAgain(notesSpent: Bool) throws {
     let reader = try Reader(notesSpent: notesSpent)
     defer { reader.poller.forgetAll() }
-    reader.hear("ab")
+    reader.handle("ab")
     #expect(
       reader.isTold {
         $0.read(1)
@@ -158,12 +159,12 @@ struct PollerTests {
     #expect(reader.isTold())
   }
 
-  @Test("tells a hang-up once to one who wants nothing, and again when he does", arguments: [false, true])
+  @Test("reports a hang-up once to a handler without interest, and again with interest", arguments: [false, true])
   func hangUp(notesSpent: Bool) throws {
     let reader = try Reader(notesSpent: notesSpent)
     defer { reader.poller.forgetAll() }
     reader.change(to: [])
-    reader.hear("a")
+    reader.handle("a")
     reader.lose()
     #expect(reader.isTold())
     #expect(!reader.isTold())

@@ -1,4 +1,4 @@
-// One direction, against a kernel played from a list. The rules for blocked sinks, budgets and hidden bytes.
+// One direction with a scripted kernel: the rules for blocked sinks, budgets and hidden bytes.
 
 import StreamTestKit
 import Testing
@@ -28,10 +28,10 @@ struct PumpTests {
     #expect(client.readerWaits == .readable && device.writerWaits == [])
   }
 
-  @Test("stops asking the source while the ring is full")
+  @Test("stops reading the source while the ring is full")
   func fullRing() throws {
     let client = ScriptedStream(reads: [.moved(4), .moved(4)])
-    let device = ScriptedStream()  // takes nothing
+    let device = ScriptedStream()  // accepts nothing
     #expect(try pump(client, device, capacity: 4).turn() == .keeps)
     #expect(client.interest == [] && client.readCalls == 1)
     #expect(device.interest == [.writable])
@@ -52,7 +52,7 @@ struct PumpTests {
   }
 
   @Test(
-    "calls a count that can't be our own mistake, whichever of the two streams reports it", arguments: [true, false])
+    "reports an impossible count of either stream as an internal fault", arguments: [true, false])
   func liar(reads: Bool) throws {
     let (liar, honest) = (
       LyingStream(in: reads ? .reading : .writing), ScriptedStream(reads: [.moved(5)], takesAll: true)
@@ -72,18 +72,18 @@ struct PumpTests {
   @Test("looks again after a short read of a stream that holds bytes")
   func hiddenBytes() throws {
     let client = ScriptedStream(reads: [.moved(5), .moved(0), .moved(5)])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let device = ScriptedStream(takesAll: true)
     _ = try pump(client, device).turn()
     #expect(device.written.count == 10)
   }
 
   @Test(
-    "lets the others have their turn when its budget is spent, and comes again for hidden bytes",
+    "ends its turn when its budget is spent, and continues later with hidden bytes",
     arguments: [false, true])
   func budget(hides: Bool) throws {
     let client = ScriptedStream(reads: [.moved(1000)])
-    client.holdsBytes = hides
+    client.hasBufferedInput = hides
     let device = ScriptedStream(takesAll: true)
     let pump = pump(client, device)
     let recorder = EventRecorder()
@@ -102,7 +102,7 @@ struct PumpTests {
     #expect(Pump.budget(capacity: capacity) == reads)
   }
 
-  @Test("does not try a blocked sink again because the source woke it, and reads on only under half full")
+  @Test("does not retry a blocked sink when the source wakes it, and continues reading only under half full")
   func blockedSink() throws {
     let client = ScriptedStream(reads: [.moved(3), .blocked(until: .readable), .moved(3), .moved(3)])
     let device = ScriptedStream()
@@ -115,7 +115,7 @@ struct PumpTests {
     #expect(pump.count == 6 && client.readerWaits == [])
   }
 
-  @Test("reads first and waits second after making room")
+  @Test("reads before it waits, after making space")
   func drainReads() throws {
     let client = ScriptedStream(reads: [.moved(8), .ended])
     let device = ScriptedStream()
@@ -139,7 +139,7 @@ struct PumpTests {
     #expect(device.written.count == 3 && pump.count == 5)
   }
 
-  @Test("only keeps what comes while it may not write or has nowhere to write to", arguments: [false, true])
+  @Test("keeps bytes while it may not write or has no sink", arguments: [false, true])
   func noSink(hasSink: Bool) throws {
     let client = ScriptedStream(reads: [.moved(20)])
     let device = ScriptedStream(takesAll: true)
@@ -151,10 +151,10 @@ struct PumpTests {
     #expect(device.written == ScriptedStream.pattern(0..<20))
   }
 
-  @Test("is finished only when all that the source said is written")
+  @Test("is finished only when all of the source's bytes are written")
   func finished() throws {
     let client = ScriptedStream(reads: [.moved(5), .ended])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let device = ScriptedStream(writes: [.moved(2)])
     let pump = pump(client, device)
     #expect(try pump.turn() == .keeps)
@@ -164,7 +164,7 @@ struct PumpTests {
     #expect(device.written == ScriptedStream.pattern(0..<5))
   }
 
-  @Test("forgets what it keeps and says how much that was")
+  @Test("drops what it keeps and returns the count")
   func discard() throws {
     let client = ScriptedStream(reads: [.moved(5)])
     let pump = pump(client, ScriptedStream())
@@ -174,7 +174,7 @@ struct PumpTests {
     #expect(pump.discard() == 0)
   }
 
-  @Test("says which side broke")
+  @Test("reports which side broke")
   func faults() throws {
     let error = SystemError("read", 104)
     let broken = pump(ScriptedStream(reads: [.failed(error)]), ScriptedStream())
@@ -189,7 +189,7 @@ struct PumpTests {
     }
   }
 
-  @Test("never gives a datagram too little room", arguments: [2, 3, 5])
+  @Test("always reads with space for a datagram", arguments: [2, 3, 5])
   func datagrams(factor: Int) throws {
     var random = SeededRandom()
     let datagrams = (0..<200).map { _ in random.bytes(Int.random(in: 1...10, using: &random)) }
@@ -225,7 +225,7 @@ struct PumpTests {
     let pump = pump(source, sink, capacity: capacity)
     var outcome = Pump.Outcome.idle
     for _ in 0..<20_000 where outcome != .finished {
-      // Only ever called for what it waits for: if it waits for nothing while it keeps or expects bytes, it is stuck.
+      // The pump is called only for what it waits for. If it waits for nothing but holds or expects bytes, it is stuck.
       if !sink.writerWaits.isEmpty {
         sink.writerWaits = []
         outcome = try pump.drain()
@@ -271,7 +271,7 @@ struct PumpTests {
   @Test("moves a MiB through the smallest rings", arguments: [1, 2, 3, 7])
   func tinyRings(capacity: Int) async throws {
     let total = 1 << 20
-    let (taken, isRight) = try await onOwnThread {  // seconds of work, which the others need not wait for
+    let (taken, isRight) = try await onOwnThread {  // takes seconds, so it must not block other tests
       let source = PatternSource(total)
       let sink = PatternSink()
       let pump = Pump(from: source, to: sink, capacity: capacity, on: try Poller { _ in })
@@ -282,8 +282,8 @@ struct PumpTests {
   }
 }
 
-/// Says the running pattern and ends. Lean, for a million steps.
-private final class PatternSource: ByteStream {
+/// Supplies the running pattern and then ends. Small and fast, for a million steps.
+private final class PatternSource: TransportStream {
   var delegate: (any ByteStreamDelegate)?
   var readerWaits: Readiness = []
   var writerWaits: Readiness = []
@@ -302,8 +302,8 @@ private final class PatternSource: ByteStream {
   func close() {}
 }
 
-/// Takes everything and checks it.
-private final class PatternSink: ByteStream {
+/// Accepts everything and checks it.
+private final class PatternSink: TransportStream {
   var delegate: (any ByteStreamDelegate)?
   var readerWaits: Readiness = []
   var writerWaits: Readiness = []

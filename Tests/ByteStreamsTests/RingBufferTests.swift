@@ -1,4 +1,4 @@
-// The ring against a plain array of bytes.
+// The ring compared with a plain array of bytes.
 
 import ByteStreams
 import StreamTestKit
@@ -6,7 +6,7 @@ import Testing
 
 @Suite("A ring", .timeLimit(.minutes(1)))
 struct RingBufferTests {
-  @Test("gives back what was filled in, whatever the chunks", arguments: [1, 2, 3, 7, 4096, 5000])
+  @Test("returns the bytes that were filled in, whatever the chunks", arguments: [1, 2, 3, 7, 4096, 5000])
   func randomChunks(capacity: Int) throws {
     var random = SeededRandom()
     let ring = try RingBuffer(capacity: capacity)
@@ -32,7 +32,7 @@ struct RingBufferTests {
     }
   }
 
-  @Test("lets each reader look from a place of his own until the slowest is released")
+  @Test("lets each reader read from its own position until the slowest has read")
   func cursors() throws {
     let ring = try RingBuffer(capacity: 7)
     try put([1, 2, 3, 4, 5], into: ring)
@@ -46,7 +46,7 @@ struct RingBufferTests {
     #expect(try ring.look(from: ring.head) { $0.count } == 0)
   }
 
-  @Test("counts positions on when it starts again elsewhere")
+  @Test("continues its positions when it starts again elsewhere")
   func positions() throws {
     let ring = try RingBuffer(capacity: 3)
     try put([1, 2, 3], into: ring)
@@ -63,21 +63,21 @@ struct RingBufferTests {
     #expect(ring.isEmpty)
   }
 
-  @Test("answers a position that it does not keep with a fault, and goes on")
+  @Test("reports a fault for a position that it does not keep, and continues")
   func outside() throws {
     let ring = try RingBuffer(capacity: 7)
     try put([1, 2, 3, 4], into: ring)
     try ring.release(upTo: 2)
     for position: UInt64 in [0, 1, 5, .max] {
       let fault = #expect(throws: InternalFault.self) { try ring.look(from: position) { $0.count } }
-      #expect(fault?.place == "ring.look" && fault?.text.contains("2 to 4") == true)
+      #expect(fault?.location == "ring.look" && fault?.text.contains("2 to 4") == true)
       #expect(throws: InternalFault.self) { try ring.release(upTo: position) }
     }
     #expect(throws: InternalFault.self) { try ring.look(from: 2, limit: -1) { $0.count } }
     #expect(try ring.look(from: 2) { Array($0) } == [3, 4])
   }
 
-  @Test("answers a stream that moved more than it was offered, or less than nothing, with a fault", arguments: [-1, 5])
+  @Test("reports a fault for a stream that moved more than offered, or less than nothing", arguments: [-1, 5])
   func impossibleCounts(count: Int) throws {
     let ring = try RingBuffer(capacity: 7)
     try put([1, 2, 3], into: ring)

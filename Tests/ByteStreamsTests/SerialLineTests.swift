@@ -1,4 +1,4 @@
-// How a line's settings are said.
+// How a line's settings are written as text.
 
 import Testing
 
@@ -16,6 +16,6 @@ struct SerialLineTests {
     (LineSettings(parity: .space, flowControl: .xonxoff), "9600 8S1 xonxoff"),
   ]
 
-  @Test("are said as people say them", arguments: words)
+  @Test("are printed in the usual notation", arguments: words)
   func description(settings: LineSettings, words: String) { #expect("\(settings)" == words) }
 }

@@ -1,4 +1,4 @@
-// Addresses as values, and what sockets are set to.
+// Addresses as values, and socket options.
 
 import ByteStreams
 import Glibc
@@ -25,7 +25,7 @@ struct SocketAddressTests {
     arguments: ["localhost", "", "1.2.3", "1.2.3.4.5", "::1%", "::1%nosuch0", "[::1]", "1.2.3.4 ", "1.2.3.4\0.5"])
   func names(host: String) { #expect(SocketAddress(numeric: host, port: 1) == nil) }
 
-  @Test("knows an IPv4 peer in its IPv6 clothes, and the loopback")
+  @Test("recognises an IPv4-mapped peer, and the loopback")
   func mapped() throws {
     let mapped = try #require(SocketAddress(numeric: "::ffff:127.0.0.1", port: 7))
     #expect(mapped.unmapped.description == "127.0.0.1:7" && mapped.isLoopback)
@@ -35,7 +35,7 @@ struct SocketAddressTests {
   }
 
   @Test(
-    "tells of a socket that has connected to itself, by whatever name",
+    "detects a socket that has connected to itself, by any address",
     arguments: [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"), ("::1", "::1"), ("::1", "::")])
   func ownPeer(host: String, dialled: String) throws {
     let wanted = try #require(SocketAddress(numeric: host, port: 0))
@@ -44,7 +44,7 @@ struct SocketAddressTests {
     let port = try SocketAddress.local(of: socket.raw)?.port ?? 0
     #expect(!SocketAddress.isOwnPeer(socket.raw, dialled: port))
     let itself = try #require(SocketAddress(numeric: dialled, port: port))
-    _ = itself.withSockaddr { connect(socket.raw, $0, $1) }  // EINPROGRESS, and done
+    _ = itself.withSockaddr { connect(socket.raw, $0, $1) }  // EINPROGRESS, then done
     #expect(SocketAddress.isOwnPeer(socket.raw, dialled: port))
     let (near, far) = try FarEnd.tcpPair()
     defer { far.close() }
@@ -79,7 +79,7 @@ struct SocketAddressTests {
     }
   }
 
-  @Test("is none where there is none")
+  @Test("is nil where there is none")
   func none() throws {
     let socket = try Descriptor.socket(.ipv4)
     #expect(throws: SystemError("getpeername", ENOTCONN)) { try SocketAddress.peer(of: socket.raw) }

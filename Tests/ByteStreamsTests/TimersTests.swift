@@ -1,4 +1,4 @@
-// Deadlines on a clock that the test turns.
+// Deadlines on a manual clock.
 
 import StreamTestKit
 import Testing
@@ -83,7 +83,7 @@ struct TimersTests {
     #expect(fired == expected.sorted(), "\(random)")
   }
 
-  @Test("take a delay that never comes")
+  @Test("accept a delay that never ends")
   func endless() throws {
     let timers = try Timers(clock: clock.clock)
     var hasFired = false

@@ -1,4 +1,4 @@
-// Counts that can't be: a stream that is wrong about what it has moved must not end the process.
+// Impossible counts: a stream that reports a wrong count must not end the process.
 
 import Glibc
 import StreamTestKit
@@ -8,7 +8,7 @@ import Testing
 
 @Suite("A transfer", .timeLimit(.minutes(1)))
 struct TransferTests {
-  @Test("that was checked has moved no less than nothing and no more than was offered")
+  @Test("that was checked has moved between nothing and what was offered")
   func checked() throws {
     for good in [Transfer.moved(0), .moved(5), .blocked(until: .writable), .ended] {
       #expect(try good.checked(of: 5, at: "here") == good)
@@ -19,9 +19,9 @@ struct TransferTests {
     }
   }
 
-  @Test("of several runs that go out one by one counts only what can be", arguments: LyingStream.Lie.allCases)
+  @Test("of several runs that are written one by one rejects impossible counts", arguments: LyingStream.Lie.allCases)
   func together(lie: LyingStream.Lie) {
-    // The first run is moved whole, so that a wrong count is added to another.
+    // The first run is written whole, so that a wrong count is added to a right one.
     let liar = LyingStream(lie, writes: [.moved(2)])
     var bytes: [UInt8] = [1, 2, 3]
     let fault = #expect(throws: InternalFault.self) {
@@ -32,10 +32,10 @@ struct TransferTests {
         return try runs.withUnsafeMutableBufferPointer { try liar.write(together: $0) }
       }
     }
-    #expect(fault?.place == "stream.write")
+    #expect(fault?.location == "stream.write")
   }
 
-  @Test("that can't be is thrown by an async read and an async write", arguments: LyingStream.Lie.allCases)
+  @Test("with an impossible count is thrown by async reads and writes", arguments: LyingStream.Lie.allCases)
   func awaited(lie: LyingStream.Lie) async throws {
     try await onLane { lane in
       await #expect(throws: InternalFault.self) {

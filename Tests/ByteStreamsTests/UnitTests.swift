@@ -1,4 +1,4 @@
-// Streams of units, as TLS and WebSocket will be: what is taken and not yet gone, what hides, who waits for what.
+// Streams of units, such as TLS and WebSocket: bytes taken but not yet sent, hidden bytes, and who waits for what.
 
 import ByteStreams
 import StreamTestKit
@@ -6,23 +6,23 @@ import Testing
 
 @Suite("A stream of units", .timeLimit(.minutes(1)))
 struct UnitTests {
-  @Test("holds one unit that what is below has not taken, and takes no second")
+  @Test("holds one unit that the stream below has not taken, and takes no second one")
   func oneUnit() throws {
     let below = ScriptedStream(writes: [.moved(4)])
     let stream = FramingStream(over: below)
     let recorder = EventRecorder()
     stream.delegate = recorder
-    #expect(try stream.write([1, 2, 3, 4, 5]) == .moved(5))  // taken, though only four bytes of it have left
-    #expect(stream.holdsUnit && below.written == [0, 5, 1, 2])
-    #expect(below.writerWaits == .writable)  // asked for by the stream itself: nobody above waits
+    #expect(try stream.write([1, 2, 3, 4, 5]) == .moved(5))  // taken, though only four bytes of it have been written
+    #expect(stream.hasPendingOutput && below.written == [0, 5, 1, 2])
+    #expect(below.writerWaits == .writable)  // the stream asked for this itself: nothing above it waits
     #expect(try stream.write([6]) == .blocked(until: .writable))
     below.willWrite(.moved(100))
     below.delegate?.stream(below, handle: .hasSpaceAvailable)
-    #expect(!stream.holdsUnit && below.written == [0, 5, 1, 2, 3, 4, 5])
+    #expect(!stream.hasPendingOutput && below.written == [0, 5, 1, 2, 3, 4, 5])
     #expect(below.writerWaits == [] && recorder.events.isEmpty)
   }
 
-  @Test("tells its writer of space only when the held unit has gone")
+  @Test("reports space only when the held unit is written")
   func heldFirst() throws {
     let below = ScriptedStream(writes: [.moved(1)])
     let stream = FramingStream(over: below)
@@ -32,19 +32,19 @@ struct UnitTests {
     stream.writerWaits = .writable
     below.willWrite(.moved(1), .blocked(until: .writable))
     below.delegate?.stream(below, handle: .hasSpaceAvailable)
-    #expect(recorder.events.isEmpty && stream.holdsUnit)
+    #expect(recorder.events.isEmpty && stream.hasPendingOutput)
     below.willWrite(.moved(1))
     below.delegate?.stream(below, handle: .hasSpaceAvailable)
     #expect(recorder.events == [.hasSpaceAvailable])
   }
 
-  @Test("may want to write before it can go on reading")
+  @Test("may have to write before it can continue reading")
   func crossedRead() throws {
     let below = ScriptedStream(reads: [.bytes([0, 1, 65, 0, 1, 66])])
     let stream = FramingStream(over: below, acknowledges: true)
-    #expect(try stream.read() == .moved(0))  // came, and hides
-    #expect(stream.holdsBytes)
-    #expect(try stream.read() == .moved(0))  // the header; its answer is held
+    #expect(try stream.read() == .moved(0))  // the unit arrived and is hidden
+    #expect(stream.hasBufferedInput)
+    #expect(try stream.read() == .moved(0))  // the header; its acknowledgement is held
     #expect(try stream.readSome() == [65])
     #expect(try stream.read() == .blocked(until: .writable))
     below.willWrite(.moved(2), .moved(2))
@@ -70,11 +70,11 @@ struct UnitTests {
     let (innerLeft, innerRight) = try FarEnd.pair()
     let (nearRight, right) = try FarEnd.pair()
     async let atRight = onOwnThread {
-      let heard = try acknowledges ? right.receive(exactly: length) : right.receiveToEnd()
+      let received = try acknowledges ? right.receive(exactly: length) : right.receiveToEnd()
       try right.send(downBytes)
       if acknowledges { _ = try right.receiveToEnd() } else { right.finishWriting() }
       right.close()
-      return heard
+      return received
     }
     async let atLeft = onOwnThread {
       try left.send(upBytes)

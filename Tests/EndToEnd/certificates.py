@@ -1,4 +1,4 @@
-"""Certificates for tests: authorities, and what they issue, as PEM files in a folder of the test's own."""
+"""Certificates for tests: authorities, and what they issue, as PEM files in the test's own folder."""
 import datetime
 import ipaddress
 import pathlib
@@ -31,7 +31,7 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 class Authority:
-    """Issues certificates (P-256) and takes them back."""
+    """Issues certificates (P-256) and revokes them."""
 
     def __init__(self, folder, name: str = "Test CA"):
         self.folder, self.name = pathlib.Path(folder), name
@@ -50,13 +50,13 @@ class Authority:
         self.certificate = self._write(f"{self._stem}.pem", own.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *alternatives: str, days: tuple[float, float] = (-1, 30)) -> Pair:
-        """One for servers and clients alike, valid from and until so many days from now; `alternatives` are DNS names,
+        """A certificate for servers and clients, valid between these days from now; `alternatives` are DNS names,
         addresses or e-mail addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(name, key.public_key(), *days).add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        # Strict readers want to be told which key signed.
+        # Strict clients require the identifier of the signing key.
         builder = builder.add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         if alternatives:
@@ -77,7 +77,7 @@ class Authority:
         self._revoked.append(x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number)
 
     def revocations(self) -> pathlib.Path:
-        """The list of those taken back, written anew."""
+        """Writes the revocation list anew."""
         now = datetime.datetime.utcnow()
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -105,7 +105,7 @@ class Authority:
         )
 
     def _write(self, name: str, content: bytes) -> pathlib.Path:
-        """In one step, as tools that renew certificates do: who watches the file never sees half of it."""
+        """Replaces the file atomically, as tools that renew certificates do: a watcher never sees half a file."""
         path, new = self.folder / name, self.folder / f"{name}.new"
         new.write_bytes(content)
         if name.endswith(".key"):

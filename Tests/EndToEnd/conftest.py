@@ -1,4 +1,4 @@
-"""Options of the end-to-end tests, and a limit on each: a test that hangs is a test that failed."""
+"""Options of the end-to-end tests, and a time limit for each: a test that hangs has failed."""
 import os
 import shutil
 import tempfile
@@ -14,6 +14,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "both: expects other answers for root than for other users, so Tests/run runs it as both")
     config.addinivalue_line("markers", "root(reason): needs root, and what for")
     config.addinivalue_line("markers", "counts: counts instructions, for minutes, and times nothing; Tests/run has these beside steps like it")
     config.addinivalue_line("markers", "waits: does little but wait, for some seconds; Tests/run has these beside the others")
@@ -31,7 +32,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Which tests were skipped, by name: pytest's own -rs names lines only."""
+    """Lists the skipped tests by name: pytest's own -rs prints only their lines."""
     figures.pytest_terminal_summary(terminalreporter)
     for report in terminalreporter.stats.get("skipped", []):
         name = report.nodeid.removeprefix("Tests/EndToEnd/").replace("::", ": ")
@@ -45,7 +46,7 @@ def long(request) -> bool:
 
 @pytest.fixture
 def folder():
-    """A short-named directory; pytest's own are too long for some socket and link paths."""
+    """A directory with a short name; pytest's own are too long for some socket and link paths."""
     path = tempfile.mkdtemp(prefix="bw-")
     yield path
     shutil.rmtree(path, ignore_errors=True)

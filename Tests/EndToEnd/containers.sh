@@ -1,18 +1,19 @@
 # shellcheck shell=bash
-# podman for image.sh and bare.sh, on any machine that can run it at all: settings and storage of its own, and the two base images of
-# the Dockerfile, pulled or made. Sourced; sets `cache`, `build_mounts` and `most_files`.
+# podman for image.sh and bare.sh, on any machine that can run it at all: its own settings and storage, and the two base
+# images of the Dockerfile, pulled or made. Sourced; sets `cache`, `build_mounts` and `most_files`.
 cache=${IMAGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baudway-image}
-# shellcheck disable=SC2034  # used by those
+# shellcheck disable=SC2034  # used by the scripts that source this
 container_packages=(podman buildah runc catatonit netavark aardvark-dns iptables mmdebstrap netcat-openbsd)
 build_mounts=()
 debian=docker.io/library/debian:bookworm-slim
 swift=docker.io/library/swift:6.3-bookworm
 
-# put NAME: a file of the cache, which another script may be reading.
+# put NAME: writes a file of the cache atomically, because another script may be reading it.
 put() { cat >"$cache/.$1.$$" && mv -f "$cache/.$1.$$" "$cache/$1"; }
 
-# runc and cgroupfs, because crun and systemd's cgroup driver do not work everywhere (hybrid cgroups, no systemd);
-# limits no higher than this process's own, because raising them takes a capability that a container's root may lack.
+# runc and cgroupfs, because crun and systemd's cgroup driver do not work everywhere (hybrid cgroups, no systemd).
+# Limits are no higher than this process's own, because raising them needs a capability that a container's root may
+# lack.
 container_settings() {
   most_files=$(ulimit -Hn)
   [ "$most_files" = unlimited ] && most_files=1048576
@@ -39,14 +40,14 @@ CONF
   export TMPDIR=$cache/tmp
 }
 
-# The base images: there, pulled, or made here. Stand-ins have the package lists of the real ones.
+# The base images: present, pulled, or made here. Stand-ins have the package lists of the real ones.
 bases() {
   debian_base && swift_base || return 1
   if [ "$(podman image inspect -f '{{index .Labels "stand-in"}}' "$swift")" = thin ]; then toolchain_mounts; fi
   package_mounts
 }
 
-# image.sh and bare.sh may run beside each other.
+# image.sh and bare.sh may run in parallel.
 debian_base() (
   exec 8>"$cache/lock" && flock -w 600 8 || exit
   podman image exists "$debian" && exit
@@ -61,7 +62,7 @@ swift_base() {
   swift_stand_in
 }
 
-# The mirror that this machine's own apt uses for a release, or Debian's.
+# The mirror that this machine's apt uses for a release, or Debian's.
 mirror() {
   local found
   # shellcheck disable=SC2016  # apt's placeholders, not the shell's
@@ -70,7 +71,7 @@ mirror() {
   echo "${found:-$2}"
 }
 
-# Debian's slim image is minbase without documentation and with apt told to keep nothing.
+# Debian's slim image is minbase without documentation, with an apt that keeps no files. `foreign` is another architecture.
 debian_stand_in() {
   local tree=$cache/slim status
   rm -rf "$tree" && mkdir -p "$tree/etc/apt/apt.conf.d" "$tree/usr/sbin"
@@ -82,9 +83,9 @@ Dir::Cache::srcpkgcache "";
 Acquire::GzipIndexes "true";
 Acquire::Languages "none";
 CONF
-  # shellcheck disable=SC2016  # mmdebstrap expands what stands in its hooks.
-  # The hook keeps mmdebstrap from pulling in usrmerge, and with it perl.
-  mmdebstrap --quiet --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr \
+  # shellcheck disable=SC2016  # mmdebstrap expands the variables in its hooks.
+  # The hook keeps mmdebstrap from installing usrmerge, and with it perl.
+  mmdebstrap --quiet --variant=minbase ${foreign:+--arch="$foreign"} --hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -94,7 +95,7 @@ CONF
     "deb $(mirror bookworm http://deb.debian.org/debian) bookworm main" \
     "deb $(mirror bookworm-security http://deb.debian.org/debian-security) bookworm-security main" \
     >"$cache/slim.log" 2>&1 &&
-    podman import -q --change 'CMD ["bash"]' \
+    podman import -q ${foreign:+--arch "$foreign"} --change 'CMD ["bash"]' \
       --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
       "$cache/slim.tar" "$debian" >>"$cache/slim.log" 2>&1
   status=$?
@@ -104,7 +105,7 @@ CONF
 }
 
 # Swift's image is Debian, these packages and the toolchain. The toolchain (some GB) stays where it is on this machine
-# and is mounted for the build; the image holds links to it.
+# and is mounted for the build; the image contains links to it.
 swift_stand_in() {
   mkdir -p "$cache/empty"
   cat >"$cache/swift.Dockerfile" <<DOCKERFILE
@@ -122,11 +123,11 @@ DOCKERFILE
   fi
 }
 
-# The folder that holds this machine's toolchain: above the usr/bin that `swift` is really in.
+# The folder that holds this machine's toolchain: above the usr/bin where `swift` really is.
 toolchain() { realpath "$(dirname "$(readlink -f "$(command -v swift)")")/../.."; }
 toolchain_mounts() { build_mounts+=(-v "$(toolchain):$(toolchain):ro"); }
 
-# Where git is told to find packages in a local folder instead (url.FOLDER.insteadOf), the build is told so too.
+# If git is configured to find packages in a local folder (url.FOLDER.insteadOf), the build gets the same configuration.
 package_mounts() {
   local key prefix folder
   local settings=$cache/.packages.$$ mounted=' '

@@ -1,7 +1,7 @@
-/* A crowd of clients that watches for silence: connects COUNT clients to HOST:PORT and reads everything they get,
-   noting for each the longest time between two arrivals. Prints "ready" when all are connected, starts to measure at the
-   first line on standard input, stops at its end, and prints: the longest gap in ms, its client, the bytes each got at
-   least and at most, and how many clients were cut off. For test_crowd.py and its measuring. */
+/* A crowd of clients that measures silence: connects COUNT clients to HOST:PORT, reads everything they receive, and
+   records for each the longest time between two arrivals. Prints "ready" when all are connected, starts measuring at the
+   first line on standard input and stops at its end. Then it prints: the longest gap in ms, its client, the least and the
+   most bytes that a client received, and how many clients were disconnected. For test_crowd.py. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

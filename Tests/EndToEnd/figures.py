@@ -1,7 +1,8 @@
-"""The figures that tests took. To be imported by a conftest.
+"""Collects the tests' measurements. A conftest imports it.
 
-Time limits of the product are measured beside a control and printed at the end of each run with what is aimed at. What a
-test asserts is ten times looser, because a busy machine is no bug; with --aims, on a quiet one, the aims themselves count.
+The product's time limits are measured next to a control and printed at the end of each run with their aims. Tests
+assert ten times the aim, because a busy machine is not a bug; with --aims, on a quiet machine, the aims themselves must
+be met.
 """
 import pytest
 
@@ -14,7 +15,8 @@ def add_aims(parser):
 
 @pytest.fixture
 def figure(request):
-    """figure(what, value, unit, aim, control=None): noted, printed at the end; the aim is counted from the control."""
+    """figure(what, value, unit, aim, control=None): records a value, printed at the end; the aim is relative to the
+    control."""
     def note(what, value, unit, aim, control=None):
         met = value <= aim + (control or 0)
         FIGURES.append((what, value, unit, aim, control, met))

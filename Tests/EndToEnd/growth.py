@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How the work of each command grows with the number of routes, in instructions: `growth.py [--binary FILE] [COUNT …]`.
 
-Instructions are counted by Valgrind, so the figures are the same on a busy machine and on one without performance counters. The
-routes are WebSockets that share one port (and, as `wss`, one certificate): there each could meet all others. A gateway is
-started under Valgrind and asked over its control socket; `status` and `kick` count what the command itself does, too.
+Valgrind counts the instructions, so the figures are the same on a busy machine and on one without performance counters.
+The routes are WebSockets that share one port (and, as `wss`, one certificate), so that each could be compared with all
+others. A gateway runs under Valgrind and is asked over its control socket; `status` and `kick` also count the command's
+own work.
 """
 import argparse
 import contextlib
@@ -24,7 +25,7 @@ COLUMNS = ["check", "start", "reload", "replace", "status", "kick", "start wss",
 
 
 def short(number: int) -> str:
-    """To the base of 36: 16,000 routes fit into the 1 MiB that a configuration may have."""
+    """`number` in base 36: so 16,000 routes fit into the 1 MiB limit of a configuration."""
     digits = ""
     while number or not digits:
         number, digit = divmod(number, 36)
@@ -55,7 +56,7 @@ def of_command(program: str, *words: str, environment=None) -> int:
 
 
 class CountedGateway:
-    """A gateway in a folder of its own, healthy when it is made; under Valgrind if it is to be counted."""
+    """A gateway in its own folder, healthy once made; under Valgrind if it is counted."""
 
     def __init__(self, program: str, text: str, certificate=None, is_counted=True):
         self.program = program
@@ -84,7 +85,8 @@ class CountedGateway:
             time.sleep(0.2)
 
     def rest(self, seconds: float = 1200):
-        """Waits till no thread has run for half a second: it is healthy, and has answered, before all is done that follows."""
+        """Waits until no thread has run for half a second: when it is healthy or has answered, follow-up work may still
+        run."""
         end, quiet = time.monotonic() + seconds, 0
         while quiet < 10:
             states = [path.read_text().rsplit(")", 1)[1].split()[0] for path in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/stat")]
@@ -98,14 +100,14 @@ class CountedGateway:
         done = subprocess.run(
             ["vgdb", f"--pid={self.process.pid}", f"--vgdb-prefix={self.folder}/vgdb", "status", "internal"],
             capture_output=True, text=True, timeout=600)
-        # One line for each thread, "events-3: 4711"; those of single calls have two numbers.
+        # One line per thread, "events-3: 4711"; lines of single calls have two numbers.
         counts = [int(n) for n in re.findall(r"^events-\d+: (\d+)$", done.stdout, re.M)]
         assert counts, done.stdout + done.stderr
         return sum(counts)
 
     def ask(self, request: str, *, may_be_late: bool = False) -> str:
-        """The answer of the control socket; the commands themselves do not wait as long as Valgrind takes. Empty when there is none yet.
-        One that `may_be_late` says so after a minute."""
+        """The control socket's answer; the commands themselves time out before Valgrind is done. Empty if there is none
+        yet. A request that `may_be_late` gets that answer after a minute."""
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(1200)
             try:
@@ -118,11 +120,11 @@ class CountedGateway:
                 pieces.append(piece)
         answer = b"".join(pieces).decode()
         assert '"stuck":true' not in answer, answer[:500]
-        assert '"error"' not in answer or (may_be_late and "it may be later" in answer), answer[:500]
+        assert '"error"' not in answer or (may_be_late and "it may finish later" in answer), answer[:500]
         return answer
 
     def reloads(self) -> int:
-        """How many it has logged."""
+        """How many reloads it has logged."""
         return (self.folder / "log").read_bytes().count(b" reloaded ")
 
     def close(self):
@@ -139,7 +141,7 @@ class CountedGateway:
 def measure(program: str, count: int, certificate=None, *, columns=COLUMNS) -> dict[str, int]:
     """The instructions of each of `columns` for a gateway of `count` routes."""
     with tempfile.TemporaryDirectory(prefix="bw-growth-") as folder:
-        # Valgrind 3.19 gives up on the newer debug information of an unoptimised build.
+        # Valgrind 3.19 fails on the newer debug information of an unoptimised build.
         plain = str(pathlib.Path(folder, "baudway"))
         subprocess.run(["strip", "--strip-debug", "-o", plain, program], check=True, timeout=600)
         return _measure(plain, count, certificate, columns)
@@ -183,7 +185,7 @@ def _gateway(program, count, port, scheme, certificate, columns) -> dict[str, in
         found["reload"] = counted(lambda: reload(clients=9))
         if "replace" in columns:
             found["replace"] = counted(lambda: reload(clients=9, replaced=True))
-    # What the commands do besides: they read the configuration for the control socket's place, and the answer.
+    # The commands' own work: they read the configuration to find the control socket, and the answer.
     with contextlib.closing(CountedGateway(program, config(count, port, scheme), certificate, is_counted=False)) as gateway:
         for words in (["status", str(gateway.path)], ["kick", "r0", "--all", "--config", str(gateway.path)]):
             found[words[0]] += of_command(program, *words, environment=gateway.environment)

@@ -1,7 +1,7 @@
 """What the end-to-end tests share: the built gateway as a process, devices at the far end of ptys, ordinary clients.
 
-Every wait has a deadline and every process is stopped by its pid. The gateway's own log is the tests' eye: `Gateway`
-reads it as JSON (or text), waits for lines of it, and checks at the end that every session ended exactly once.
+Every wait has a deadline and every process is stopped by its pid. Tests observe the gateway through its log: `Gateway`
+reads it as JSON (or text), waits for lines, and checks at the end that every session ended exactly once.
 """
 import contextlib
 import json
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def binary() -> str:
-    """The gateway under test: $BAUDWAY, or else the newest build in this tree."""
+    """The gateway under test: $BAUDWAY, otherwise the newest build in this tree."""
     if path := os.environ.get("BAUDWAY"):
         return path
     built = [p for p in ROOT.glob(".build/*/*/baudway") if p.is_file()]
@@ -32,7 +32,8 @@ def binary() -> str:
     return str(max(built, key=lambda p: p.stat().st_mtime))
 
 
-# --- waiting ---------------------------------------------------------------------------------------------------------
+# --- waiting
+#   ---------------------------------------------------------------------------------------------------------
 
 
 class Deadline:
@@ -51,7 +52,7 @@ class Deadline:
 
 
 def until(condition, seconds: float = 5, what: str = "", every: float = 0.005):
-    """Asks `condition` again and again until it answers something true, which is returned."""
+    """Calls `condition` repeatedly until its result is true, and returns the result."""
     deadline = Deadline(seconds)
     while True:
         if answer := condition():
@@ -62,7 +63,7 @@ def until(condition, seconds: float = 5, what: str = "", every: float = 0.005):
 
 
 def run_all(*bodies, seconds: float = 60):
-    """Runs the bodies on threads of their own, side by side; raises the first error of any. Returns their results."""
+    """Runs the bodies in parallel, each on its own thread; raises the first error. Returns their results."""
     results, errors = [None] * len(bodies), []
 
     def call(index, body):
@@ -91,7 +92,8 @@ FIELD = re.compile(r' ([a-z-]+)=("(?:[^"\\]|\\.)*"|\S*)')
 
 
 def parse_text(line: str) -> dict | None:
-    """`TIME LEVEL EVENT key=value key="value"` as a dictionary; `session 17 opened` becomes the event `session opened`."""
+    """`TIME LEVEL EVENT key=value key="value"` as a dictionary; `session 17 opened` becomes the event `session
+    opened`."""
     if not (match := TEXT_LINE.match(line)):
         return None
     stamp, level, rest = match.groups()
@@ -123,7 +125,7 @@ def listeners(config: dict) -> int:
 
 
 class Gateway:
-    """The built gateway, serving `config` (a dictionary; JSON is YAML) from a directory of its own.
+    """The built gateway, serving `config` (a dictionary; JSON is YAML) from its own directory.
 
     As a context manager it starts, waits until it listens, and at the end stops with SIGTERM, asserting exit code 0 and
     one ending for each session. `stopping=False` leaves all of that to the test.
@@ -146,19 +148,19 @@ class Gateway:
             shutil.copyfile(config, self.path)
 
     def configure(self, config: dict, text=False):
-        """Writes the configuration; a running gateway takes it at SIGHUP."""
-        # The log is the tests' eye, so each line is wanted; tests of what it leaves out say `"repeats": "summary"`.
+        """Writes the configuration; a running gateway reads it at SIGHUP."""
+        # Tests read the log, so they need each line; tests of what it omits set `"repeats": "summary"`.
         log = {"format": "text" if text else "json", "repeats": "all", **config.get("log", {})}
         config = {"version": 1, **config, "log": log}
         self.path.write_text(json.dumps(config, indent=1))
-        self.path.chmod(0o644)  # whatever the umask: as root a gateway takes none that others may write
+        self.path.chmod(0o644)  # whatever the umask: as root a gateway refuses one that others may write
         self.expected = listeners(config)
 
-    # Life.
+    # Start and stop.
 
     @property
     def environment(self) -> dict:
-        # The control socket lives in the gateway's own directory, so that many gateways can run side by side.
+        # The control socket is in the gateway's own directory, so that many gateways can run in parallel.
         return {**os.environ, "RUNTIME_DIRECTORY": str(self.folder)}
 
     def start(self, command="serve"):
@@ -212,7 +214,7 @@ class Gateway:
 
     @property
     def pid(self) -> int:
-        """The gateway's own process, also behind a prefix that did not exec."""
+        """The gateway's own pid, even if a prefix command did not exec."""
         pid = self.process.pid
         with contextlib.suppress(FileNotFoundError):
             while children := pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -222,25 +224,25 @@ class Gateway:
     def signal(self, number):
         os.kill(self.pid, number)
 
-    def stop(self, seconds: float = 8) -> float:
+    def stop(self, seconds: float = 10) -> float:
         """SIGTERM, exit code 0 within `seconds`; returns how long it took."""
         start = time.monotonic()
         self.signal(signal.SIGTERM)
         assert self.wait(seconds) == 0, f"exit code {self.process.returncode}"
         return time.monotonic() - start
 
-    def wait(self, seconds: float = 8) -> int:
+    def wait(self, seconds: float = 10) -> int:
         code = self.process.wait(seconds)
         if self.stderr == subprocess.PIPE:
             self._reader.join(5)
         return code
 
     def check_sessions(self):
-        """Every session has exactly one `ended`, and one `opened` before it unless it was turned away."""
+        """Every session has exactly one `ended`, and one `opened` before it unless it was refused."""
         opened = [e["session"] for e in self.events("session opened")]
         ended = [e["session"] for e in self.events("session ended")]
         words = ("full", "queue-left", "denied", "login-failed", "shutdown", "route-removed")
-        words += ("protocol-error", "client-left", "client-lost")  # of those who did not get through their greeting
+        words += ("protocol-error", "client-left", "client-lost")  # of clients that did not finish their handshake
         refused = [e["session"] for e in self.events("session ended") if e["reason"] in words]
         assert len(set(opened)) == len(opened), "a session opened twice"
         assert len(set(ended)) == len(ended), "a session ended twice"
@@ -251,8 +253,8 @@ class Gateway:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def falls_asleep(self, seconds: int):
-        """Asserts that soon no thread of it wakes up for so long: its context switches stand still."""
-        # Dispatch's workers go home after some seconds without work: that is not a wake-up of ours.
+        """Asserts that soon no thread wakes up for `seconds`: its context switches do not increase."""
+        # Dispatch's workers end after some seconds without work: that is not a wake-up of ours.
         deadline, quiet, last = Deadline(20), 0, self._switches()
         while quiet < seconds:
             assert not deadline.passed, "never quiet"
@@ -269,7 +271,7 @@ class Gateway:
         return total
 
     def command(self, *words, seconds: float = 10) -> subprocess.CompletedProcess:
-        """Another run of the binary beside it: `health`, `check`."""
+        """Runs another command of the binary, such as `health` or `check`."""
         return subprocess.run(
             [*self.prefix, binary(), *words], env=self.environment, capture_output=True, text=True, timeout=seconds,
             stdin=subprocess.DEVNULL)
@@ -302,7 +304,7 @@ class Gateway:
     def address(self, route: str, index: int = 0) -> tuple[str, int]:
         """Where the route's listener number `index` really listens."""
         url = self.event("listening", route=route, count=index + 1)["listen"]
-        host, port = re.fullmatch(r"(?:tcp|tls|wss?)://(.*):(\d+)(?:/.*)?", url).groups()
+        host, port = re.fullmatch(r"(?:tcp|tls|telnets?|wss?)://(.*):(\d+)(?:/.*)?", url).groups()
         return host.strip("[]"), int(port)
 
     def connect(self, route: str, index: int = 0, receive_buffer: int | None = None) -> socket.socket:
@@ -310,7 +312,7 @@ class Gateway:
 
 
 def connect(address: tuple[str, int], receive_buffer: int | None = None) -> socket.socket:
-    """An ordinary client. A small `receive_buffer` keeps the kernel from hiding what a slow reader does not take."""
+    """An ordinary client. A small `receive_buffer` keeps the kernel from buffering what a slow reader does not read."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     client = socket.socket(family, socket.SOCK_STREAM)
     if receive_buffer:
@@ -322,8 +324,8 @@ def connect(address: tuple[str, int], receive_buffer: int | None = None) -> sock
 
 
 def reset(client: socket.socket):
-    """Closes with a reset, by a linger of 0 s. A client that closes with a FIN looks like one that only stopped sending:
-    on a quiet shared link the gateway keeps it for another 5 s."""
+    """Closes with a reset, by a linger of 0 s. A client that closes with a FIN looks like one that only stopped
+    sending: on a quiet shared link the gateway keeps it for another 5 s."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
@@ -359,7 +361,7 @@ def receive_until(client: socket.socket, mark: bytes, seconds: float = 10) -> by
 
 
 def round_trip(client: socket.socket, data: bytes = b"?") -> float:
-    """Sends `data` to an echo and takes it back; returns the seconds."""
+    """Sends `data` to an echo and receives it back; returns the seconds."""
     start = time.monotonic()
     client.sendall(data)
     assert receive(client, len(data)) == data
@@ -369,11 +371,32 @@ def round_trip(client: socket.socket, data: bytes = b"?") -> float:
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
+def lock_file(port: str) -> pathlib.Path:
+    """The lock file of this port, by which programs see that another has it open."""
+    return pathlib.Path("/var/lock/LCK.." + port.removeprefix("/dev/").replace("/", "_"))
+
+
+def unlocked_pty() -> tuple[int, int]:
+    """Master and slave of a new pty without a lock file. A closed pty's number is free at once, while its lock file may
+    still exist: a gateway removes it a little later, a killed gateway never. A test may not write another user's file."""
+    spare = []
+    try:
+        for _ in range(64):
+            pair = os.openpty()
+            if not lock_file(os.ttyname(pair[1])).exists():
+                return pair
+            spare += pair
+        raise AssertionError("lock files of 64 ptys in /var/lock: remove those of processes that have ended")
+    finally:
+        for descriptor in spare:
+            os.close(descriptor)
+
+
 class Pty:
-    """A device: `path` is for the gateway, `master` is what the test says and hears as the hardware."""
+    """A device: `path` is for the gateway; at `master` the test sends and receives as the hardware."""
 
     def __init__(self):
-        self.master, self.slave = os.openpty()
+        self.master, self.slave = unlocked_pty()
         tty.setraw(self.slave)
         self.path = os.ttyname(self.slave)
 
@@ -407,7 +430,7 @@ class Pty:
 
 
 class Socat:
-    """socat with these two addresses, running until the block ends or `kill()`; `links` are waited for."""
+    """socat with these two addresses, running until the block ends or `kill()`; waits for `links`."""
 
     def __init__(self, *words: str, links=()):
         self.process = subprocess.Popen(["socat", *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -417,7 +440,7 @@ class Socat:
             assert self.process.poll() is None, self.process.stderr.read()
 
     def kill(self):
-        """As pulling the plug: the pty is gone, and its link with it."""
+        """Like unplugging: the pty is gone, and its link with it."""
         if self.process.poll() is None:
             self.process.terminate()
             self.process.wait(5)
@@ -462,7 +485,7 @@ class Server:
         try:
             with connection:
                 self._serve(connection)
-        except Exception as error:  # noqa: B902 - looked at by the test
+        except Exception as error:  # noqa: B902 - the test checks it
             self.errors.append(error)
 
     def __enter__(self):
@@ -477,7 +500,7 @@ class Server:
 
 
 def compiled(source: str, *flags: str) -> str:
-    """A small C helper from this directory, built once per run; with `-shared` and `-fPIC` one to be preloaded."""
+    """A small C helper from this directory, built once per run; with `-shared` and `-fPIC` a library to preload."""
     target = pathlib.Path(tempfile.gettempdir()) / f"baudway-{os.getpid()}-{pathlib.Path(source).stem}"
     if not target.exists():
         here = pathlib.Path(__file__).parent

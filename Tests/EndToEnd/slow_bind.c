@@ -1,5 +1,5 @@
-// Preloaded into the gateway: 20 ms pass after each bind(2) of a unix socket, so that whoever waits for the moment between
-// bind and chmod meets it.
+// Preloaded into the gateway: adds 20 ms after each bind(2) of a unix socket, so that an attacker can hit the moment
+// between bind and chmod.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-"""Programs that people use on serial ports, each under a terminal in which a test types and watches."""
+"""Common programs for serial ports, each under a terminal in which a test types and reads."""
 import contextlib
 import dataclasses
 import fcntl
@@ -18,15 +18,15 @@ from kit import Deadline
 class Program:
     name: str
     words: tuple[str, ...]  # the port's path is appended
-    ready: bytes  # what it shows when it has the port
-    leave: tuple[bytes, ...]  # keys, each typed when the one before was answered by the text that is paired with it
+    ready: bytes  # what it shows when it has opened the port
+    leave: tuple[bytes, ...]  # keys to exit; each is typed after the text in `asks` for the one before
     asks: tuple[bytes, ...] = ()
 
     def __str__(self):
         return self.name
 
 
-# As somebody would call them: with a rate, which they set. What minicom says to modems at its start is left out (-o).
+# As users usually start them: with a rate, which they set. -o: without minicom's modem initialisation.
 MINICOM = Program("minicom", ("minicom", "-o", "-b", "115200", "-D"), b"CTRL-A Z for help", (b"\x01x", b"\r"), (b"Leave",))
 PICOCOM = Program("picocom", ("picocom", "-b", "115200"), b"Terminal ready", (b"\x01\x18",))
 TIO = Program("tio", ("tio", "-b", "115200"), b"Connected", (b"\x14q",))
@@ -43,7 +43,7 @@ class Terminal:
         self.shown = bytearray()
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        # None of the settings of whoever runs the tests.
+        # Without the settings of the user that runs the tests.
         environment = {**os.environ, "HOME": str(home), "TERM": "vt100", "LC_ALL": "C"}
         self.process = subprocess.Popen(
             [*program.words, port], stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
@@ -58,7 +58,7 @@ class Terminal:
         os.write(self.master, keys)
 
     def expect(self, mark: bytes, seconds: float = 10):
-        """Waits until it shows `mark` in one piece, and forgets everything up to there."""
+        """Waits until it shows `mark` in one piece, and drops everything up to there."""
         deadline = Deadline(seconds)
         while mark not in self.shown:
             ready, _, _ = select.select([self.master], [], [], deadline.left)
@@ -71,7 +71,7 @@ class Terminal:
         del self.shown[: self.shown.index(mark) + len(mark)]
 
     def watch(self, seconds: float) -> bytes:
-        """What it shows meanwhile."""
+        """What it shows during `seconds`."""
         deadline = Deadline(seconds)
         while select.select([self.master], [], [], deadline.left)[0]:
             try:
@@ -82,7 +82,7 @@ class Terminal:
         return shown
 
     def leave(self) -> int:
-        """Types its own exit keys; its exit code."""
+        """Types its own exit keys; returns its exit code."""
         for number, keys in enumerate(self.program.leave):
             self.type(keys)
             if number < len(self.program.asks):
@@ -90,7 +90,7 @@ class Terminal:
         return self.wait()
 
     def wait(self, seconds: float = 10) -> int:
-        # It may wait until all that it says at the end has been read.
+        # It may wait until all of its last output has been read.
         deadline = Deadline(seconds)
         while self.process.poll() is None:
             assert not deadline.passed, f"{self.program} goes on: {bytes(self.shown[-400:])!r}"

@@ -1,4 +1,5 @@
-"""Sockets that a starter has bound: sd_listen_fds(3), with a launcher in systemd's place. The real one: unit.sh."""
+"""Inherited sockets, bound by the program that starts the gateway: sd_listen_fds(3), with a launcher in systemd's
+place. unit.sh tests the real systemd."""
 import json
 import os
 import pathlib
@@ -8,9 +9,9 @@ import socket
 import sys
 
 import pytest
-from kit import Gateway, receive_all, round_trip
+from kit import Gateway, receive_all, round_trip, until
 
-# Puts the descriptors it is told of at 3, 4 … and becomes the program behind them, with a starter's environment.
+# Moves the given descriptors to 3, 4 … and execs the program after them, with a starter's environment.
 LAUNCHER = """
 import json, os, sys
 descriptors, settings = json.loads(sys.argv[1])
@@ -25,7 +26,7 @@ PLAIN = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
 
 class Activated(Gateway):
-    """A gateway that is started with these sockets, or other things that have a descriptor."""
+    """A gateway that is started with these sockets, or other objects that have a descriptor."""
 
     def __init__(self, config, things, **settings):
         super().__init__(config)
@@ -40,7 +41,7 @@ class Activated(Gateway):
             self.prefix = []
 
     def has(self, thing) -> bool:
-        """Whether it holds this socket, whatever its number."""
+        """Whether it holds this socket, under any number."""
         wanted = os.readlink(f"/proc/self/fd/{thing.fileno()}")
         return wanted in [os.readlink(path) for path in pathlib.Path(f"/proc/{self.pid}/fd").iterdir()]
 
@@ -61,8 +62,8 @@ def url(listener) -> str:
     return f"unix://{name}" if isinstance(name, str) else f"tcp://{name[0]}:{name[1]}"
 
 
-def come(listener) -> socket.socket:
-    """A client, connected by the kernel whether anybody accepts or not."""
+def connect_to(listener) -> socket.socket:
+    """A client; the kernel connects it, accepted or not."""
     client = socket.socket(listener.family)
     client.settimeout(10)
     client.connect(listener.getsockname())
@@ -85,49 +86,64 @@ def unix(folder):
         yield listener
 
 
-def test_listeners_use_what_was_bound_for_them_and_leave_it_as_it_was(tcp, unix):
+def test_listeners_use_inherited_sockets_and_do_not_change_them(tcp, unix):
     config = echo(tcp, unix)
-    waiting = [come(tcp), come(unix)]  # before there is a gateway at all
+    waiting = [connect_to(tcp), connect_to(unix)]  # before any gateway runs
     for _ in range(2):
         with Activated(config, [unix, tcp], LISTEN_FDNAMES="a:b") as gateway:
             assert {e["listen"] for e in gateway.events("listening")} == {url(tcp), url(unix)}
-            for client in [*waiting, come(tcp), come(unix)]:
+            for client in [*waiting, connect_to(tcp), connect_to(unix)]:
                 with client:
                     round_trip(client)
             for number in (3, 4):
                 flags = int(re.search(r"flags:\s+(\d+)", pathlib.Path(f"/proc/{gateway.pid}/fdinfo/{number}").read_text())[1], 8)
                 assert flags & os.O_NONBLOCK and flags & os.O_CLOEXEC, oct(flags)
             assert gateway.command("health", str(gateway.path)).returncode == 0
-            idle = come(tcp)
+            idle = connect_to(tcp)
             round_trip(idle)
         assert receive_all(idle) == b""
-        # Nobody accepts now, and nobody is refused.
-        waiting = [come(tcp), come(unix)]
+        # No gateway accepts now, and no client is refused.
+        waiting = [connect_to(tcp), connect_to(unix)]
     assert not gateway.events("inherited socket closed")
 
 
+def timer(client) -> str:
+    """The timer of the other end of this connection (proc(5)): "02" for keepalive, "00" for none."""
+    here, there = client.getsockname()[1], client.getpeername()[1]
+    ends = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()]
+    return next(e[5][:2] for e in ends if e[1].endswith(f":{there:04X}") and e[2].endswith(f":{here:04X}"))
+
+
+def test_clients_that_connected_before_the_start_get_all_socket_options(tcp):
+    early = connect_to(tcp)
+    with early, Activated(echo(tcp), [tcp]), connect_to(tcp) as late:
+        for client in (early, late):
+            round_trip(client)
+            until(lambda: timer(client) == "02", 10, f"keepalive, not {timer(client)}")
+
+
 @pytest.mark.waits
-def test_who_comes_while_it_stops_is_for_the_next_one(tcp):
-    # A client who does not read keeps the gateway busy with its end, its listener closed already.
+def test_a_client_that_connects_during_a_stop_is_served_by_the_next_gateway(tcp):
+    # A client that does not read keeps the stopping gateway busy, with its listener already closed.
     flood = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood"}
     with Activated(echo(tcp, flood=flood), [tcp]) as gateway:
         stuck = gateway.connect("flood", receive_buffer=4096)
         gateway.event("session opened", route="flood")
         gateway.signal(signal.SIGTERM)
         gateway.event("listener closed", route="x")
-        client = come(tcp)
-        assert gateway.wait(8) == 0
+        client = connect_to(tcp)
+        assert gateway.wait() == 0
         stuck.close()
     with Activated(echo(tcp), [tcp]):
         round_trip(client)
 
 
-def test_a_reload_keeps_them_and_finds_them_again(tcp, unix):
+def test_a_reload_keeps_inherited_sockets_and_reuses_them(tcp, unix):
     other = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
     with Activated(echo(tcp, unix, other=other), [tcp, unix]) as gateway:
-        stays = come(tcp)
+        stays = connect_to(tcp)
         round_trip(stays)
-        # A change that leaves the listeners where they are.
+        # A change that does not concern the listeners.
         config = echo(tcp, unix, other=other)
         config["routes"]["x"]["clients"] = {"max": 5}
         gateway.configure(config)
@@ -135,12 +151,12 @@ def test_a_reload_keeps_them_and_finds_them_again(tcp, unix):
         gateway.event("reloaded")
         round_trip(stays)
         assert not gateway.events("listener closed")
-        # Their route goes, and comes back by another name.
+        # Their route is removed, and comes back under another name.
         gateway.configure({"routes": {"other": other}})
         gateway.signal(signal.SIGHUP)
         gateway.event("reloaded", count=2)
         assert stays.recv(1) == b""
-        waiting = [come(tcp), come(unix)]
+        waiting = [connect_to(tcp), connect_to(unix)]
         gateway.configure({"routes": {"other": other, "y": echo(tcp, unix)["routes"]["x"]}})
         gateway.signal(signal.SIGHUP)
         gateway.event("reloaded", count=3)
@@ -150,7 +166,7 @@ def test_a_reload_keeps_them_and_finds_them_again(tcp, unix):
     assert os.path.exists(unix.getsockname())
 
 
-def test_what_nobody_listens_on_is_told_of_and_closed(tcp, unix):
+def test_an_inherited_descriptor_without_a_listener_is_reported_and_closed(tcp, unix):
     with listening() as unwanted, socket.socket() as deaf, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
         one, two = socket.socketpair()
         with open("/dev/null") as file, one, two:
@@ -160,19 +176,19 @@ def test_what_nobody_listens_on_is_told_of_and_closed(tcp, unix):
                 assert told == [
                     (url(unwanted), "spare", "no listener has its address"),
                     ("descriptor 5", "deaf", "it does not listen"),
-                    ("descriptor 6", None, "it is no TCP socket and no unix stream socket with a path"),
-                    ("descriptor 7", None, "it is no socket"),
+                    ("descriptor 6", None, "it is neither a TCP socket nor a unix stream socket with a path"),
+                    ("descriptor 7", None, "it is not a socket"),
                     (url(tcp), None, "it is the same as descriptor 4"),
-                    ("descriptor 9", None, "it is no TCP socket and no unix stream socket with a path"),
+                    ("descriptor 9", None, "it is neither a TCP socket nor a unix stream socket with a path"),
                 ]
                 assert gateway.has(tcp) and gateway.has(unix)
                 assert not any(gateway.has(thing) for thing in (unwanted, deaf, datagrams, one))
                 for listener in (tcp, unix):
-                    with come(listener) as client:
+                    with connect_to(listener) as client:
                         round_trip(client)
 
 
-NONE_TAKEN = "so no socket is taken over"
+NONE_TAKEN = "so no socket is inherited"
 
 
 @pytest.mark.parametrize(
@@ -183,13 +199,13 @@ NONE_TAKEN = "so no socket is taken over"
         ({"LISTEN_FDS": "-1"}, NONE_TAKEN),
         ({"LISTEN_FDS": "two\n\x1b[31m"}, NONE_TAKEN + r": 'two\n\u{1B}[31m'"),
         ({"LISTEN_FDS": ""}, NONE_TAKEN),
-        ({"LISTEN_PID": "1"}, "LISTEN_PID is not this process, so no socket is taken over: '1'"),
+        ({"LISTEN_PID": "1"}, "LISTEN_PID is not this process, so no socket is inherited: '1'"),
         ({"LISTEN_PID": "x"}, NONE_TAKEN),
-        ({"LISTEN_FDS": "4096"}, "LISTEN_FDS says 4096, but 4095 of these descriptors are not open"),
+        ({"LISTEN_FDS": "4096"}, "LISTEN_FDS is 4096, but 4095 of these descriptors are not open"),
         ({"LISTEN_FDNAMES": ":" * 100_000}, None),
         ({"LISTEN_FDNAMES": "\x01\xff" * 10_000}, None),
     ])
-def test_a_hostile_environment_is_told_of_and_left_alone(tcp, settings, problem):
+def test_invalid_listen_fds_variables_are_reported_and_ignored(tcp, settings, problem):
     with Activated({"routes": {"x": PLAIN}}, [tcp], **settings) as gateway:
         with gateway.connect("x") as client:
             round_trip(client)

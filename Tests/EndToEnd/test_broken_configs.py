@@ -1,4 +1,5 @@
-"""A broken config: `serve` and `check` say every mistake with its place, exit with 78 (EX_CONFIG), and start nothing."""
+"""A broken config: `serve` and `check` report every mistake with its place, exit with 78 (EX_CONFIG), and start
+nothing."""
 import os
 import re
 import subprocess
@@ -17,8 +18,8 @@ routes:
 BILLION = "x: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"x{n}: &{chr(97 + n)} [{', '.join(['*' + chr(96 + n)] * 9)}]\n" for n in range(1, 12))
 
-# The name of the trap: what is added to the good file, and for each mistake where it is and what must be said of it.
-# A line number counts from the first added line; None where only the file is to blame.
+# The name of the trap: what is added to the good file, and for each mistake its place and the expected words. Line
+# numbers count from the first added line; None if only the file is named.
 TRAPS = {
     "an unknown key": ("    endpiont: x\n", [(1, "endpiont")]),
     "an unknown key with a near one": ("    clients: {maxx: 3}\n", [(1, "did you mean 'max'")]),
@@ -46,9 +47,9 @@ TRAPS = {
     "two routes to one device": (
         "  a:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n"
         "  b:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n", [(None, "/dev/tty")]),
-    "a scheme of another build": (
-        "  bad:\n    listen: tcp://127.0.0.1:0\n    endpoint: rfc2217://host:4001?baud=9600\n",
-        [(3, "not in Baudway")]),
+    "a key of another build": ("    capture: {file: x.pcapng}\n", [(1, "not in Baudway")]),
+    "a setting that RFC 2217 cannot carry": (
+        "  bad:\n    listen: tcp://127.0.0.1:0\n    endpoint: rfc2217://host:4001?hupcl=yes\n", [(3, "hupcl=no")]),
     "a device address of an Apple system": (
         "  bad:\n    listen: tcp://127.0.0.1:0\n"
         "    endpoint: ble://FFF0/6B4D3F1C-2F41-4D2E-8E9B-0D6C6A4A1B2C\n", [(3, "")]),
@@ -70,7 +71,7 @@ def run(command: str, path: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("command", ["serve", "check"])
 @pytest.mark.parametrize("trap", TRAPS)
-def test_broken(folder, trap, command):
+def test_a_broken_configuration_is_reported_with_every_mistake(folder, trap, command):
     addition, expected = TRAPS[trap]
     path = f"{folder}/config.yaml"
     good = GOOD.format(port=free_port())
@@ -89,7 +90,7 @@ def test_broken(folder, trap, command):
         ), f"nothing about {words!r} in line {line and first + line}:\n{told}"
 
 
-def test_no_file(folder):
+def test_a_missing_configuration_is_reported(folder):
     done = run("serve", f"{folder}/config.yaml")
     assert done.returncode in (66, 78), done.stderr  # EX_NOINPUT or EX_CONFIG
     assert b"config.yaml" in done.stderr

@@ -13,7 +13,7 @@ PIECE = 1 << 16
 
 
 def marked(data: bytes, mark: int) -> bytes:
-    """`data` with the two top bits of each byte saying whose it is."""
+    """`data` with the owner's mark in the two top bits of each byte."""
     return data.translate(bytes(b & 0x3F | mark << 6 for b in range(256)))
 
 
@@ -33,7 +33,7 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure):
     source = random.Random(count)
     down = source.randbytes(SIZE)
     each = SIZE // count
-    # A lone client sends all 256 values; several mark theirs.
+    # A single client sends all 256 values; several clients mark theirs.
     up = [source.randbytes(each) if count == 1 else marked(source.randbytes(each), m) for m in range(count)]
     route = {
         "listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{near}",

@@ -1,4 +1,5 @@
-"""What `check` says beyond the file itself: certificates that are of no use, and doors that are wider open than roles say."""
+"""What `check` reports beyond the file itself: unusable certificates, and listeners that are more open than the roles
+suggest."""
 import pytest
 from certificates import Authority
 from kit import Gateway
@@ -12,7 +13,7 @@ def authority(tmp_path_factory) -> Authority:
 def check(text: str):
     gateway = Gateway({"routes": {}})
     gateway.path.write_text(text)
-    gateway.path.chmod(0o600)  # it may have secrets in it
+    gateway.path.chmod(0o600)  # it may contain secrets
     done = gateway.command("check", str(gateway.path))
     return done.returncode, done.stderr.replace(f"{gateway.path}:", ""), done.stdout
 
@@ -22,14 +23,14 @@ def route(tls: str, listen="tls://127.0.0.1:0", top="") -> str:
         f"      {line}\n" for line in tls.splitlines())
 
 
-def test_good_files_are_good(authority):
+def test_valid_files_are_accepted(authority):
     pair, authority_file, lists = authority.issue("gw.test", "gw.test"), authority.certificate, authority.revocations()
     code, said, table = check(route(
         f"certificate: {pair.certificate}\nkey: {pair.key}\nclient-ca: {authority_file}\ncrl: {lists}"))
     assert (code, said) == (0, "") and "client-ca" in table
 
 
-def test_each_file_that_is_of_no_use_is_named_with_its_place(authority, tmp_path):
+def test_each_unusable_file_is_reported_with_its_position(authority, tmp_path):
     pair, other = authority.issue("gw.test", "gw.test"), authority.issue("other.test", "other.test")
     broken, missing = tmp_path / "broken.pem", tmp_path / "missing.pem"
     broken.write_text("-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
@@ -42,7 +43,7 @@ def test_each_file_that_is_of_no_use_is_named_with_its_place(authority, tmp_path
         (good + f"client-ca: {missing}", "8:7: routes.lab.tls.client-ca: ", "missing.pem"),
         (good + f"client-ca: {authority.certificate}\ncrl: {broken}", "9:7: routes.lab.tls.crl: ", "broken.pem"),
         (good + "ciphers: NONSENSE", "8:7: routes.lab.tls.ciphers: ", "NONSENSE"),
-        # A file that is good for one thing and named for another, too.
+        # A valid file of another kind is refused too.
         (good + f"client-ca: {pair.key}", "8:7: routes.lab.tls.client-ca: ", "no certificate"),
         (good + f"client-ca: {authority.certificate}\ncrl: {authority.certificate}", "9:7: routes.lab.tls.crl: ",
          "no revocation list"),
@@ -52,13 +53,13 @@ def test_each_file_that_is_of_no_use_is_named_with_its_place(authority, tmp_path
         code, said, table = check(route(tls))
         assert (code, table) == (78, ""), tls
         assert said.startswith(place) and words in said, (tls, said)
-    # All that is wrong, at once.
+    # All mistakes at once.
     code, said, _ = check(route(
         good + f"client-ca: {missing}\ncertificates: [{{ certificate: {broken}, key: {pair.key} }}]"))
     assert code == 78 and len(said.splitlines()) == 2 and "broken.pem" in said and "missing.pem" in said
 
 
-def test_each_file_of_an_endpoint_that_is_of_no_use_is_named(authority, tmp_path):
+def test_each_unusable_file_of_an_endpoint_is_reported(authority, tmp_path):
     pair, missing = authority.issue("gw.test", "gw.test"), tmp_path / "missing.pem"
 
     def said(*parameters):
@@ -79,7 +80,7 @@ def test_each_file_of_an_endpoint_that_is_of_no_use_is_named(authority, tmp_path
             assert line.startswith("4:15: routes.lab.endpoint: ") and word in line, (parameters, line)
 
 
-def test_settings_in_the_name_of_a_port_are_a_mistake():
+def test_settings_in_a_port_name_are_an_error():
     lab = "routes:\n  lab:\n    listen: tcp://127.0.0.1:0\n    endpoint: "
     for name in ("/dev/ttyUSB0:9600", "/dev/ttyUSB0,9600", "/dev/ttyUSB0,9600,8N1", "/dev/ttyUSB0@9600"):
         code, said, _ = check(f"{lab}tty://{name}\n")
@@ -88,11 +89,21 @@ def test_settings_in_the_name_of_a_port_are_a_mistake():
     assert check(f"{lab}tty:///dev/serial/by-path/pci-0000:00:14.0-usb-0:1:1.0-port0\n")[:2] == (0, "")
 
 
-def test_a_localhost_that_may_be_the_routes_own_listener_is_a_warning():
+def test_an_endpoint_that_may_be_the_routes_own_listener_is_a_warning():
     lab = "routes:\n  lab: { listen: 'tcp://127.0.0.1:4001', endpoint: 'tcp://localhost:%d' }\n"
     code, said, _ = check(lab % 4001)
     assert code == 0 and "routes.lab.endpoint: warning: leads back to the route's own listener" in said, said
     assert check(lab % 4002)[:2] == (0, "")
+
+
+def test_an_ignored_path_is_a_warning_also_in_the_log():
+    lab = "log: { format: json }\nroutes:\n  lab: { listen: 'tcp://127.0.0.1:0', endpoint: 'tcp://127.0.0.1:1/foo' }\n"
+    words = "routes.lab.endpoint: warning: tcp takes no path: '/foo' is ignored; write tcp://127.0.0.1:1"
+    code, said, table = check(lab)
+    assert (code, said) == (0, f"3:67: {words}\n") and "endpoint: tcp://127.0.0.1:1\n" in table
+    with Gateway({"routes": {"lab": {"listen": "tcp://127.0.0.1:0", "endpoint": "tcp://127.0.0.1:1/foo"}}}) as gateway:
+        entry = gateway.event("configuration in doubt")
+        assert entry["level"] == "warning" and entry["error"].startswith(str(gateway.path)) and entry["error"].endswith(words)
 
 
 def test_an_expired_certificate_is_a_warning(authority):
@@ -101,7 +112,7 @@ def test_an_expired_certificate_is_a_warning(authority):
     assert code == 0 and said.startswith("6:7: routes.lab.tls.certificate: warning: ") and "expired" in said and table
 
 
-def test_roles_that_a_listener_cannot_hold_are_a_warning():
+def test_roles_that_a_listener_cannot_enforce_are_a_warning():
     users = "users: { ada: { token: token-of-ada-0123, roles: { lab: monitor } } }\n"
     lab = users + "routes:\n  lab:\n    endpoint: sim://echo\n    listen: ["
     code, said, _ = check(lab + "'ws://127.0.0.1:0/lab', 'tcp://127.0.0.1:0']\n")
@@ -112,9 +123,9 @@ def test_roles_that_a_listener_cannot_hold_are_a_warning():
         "'unix:///tmp/y', endpoint: 'sim://sink' }") + "'tcp://127.0.0.1:0']\n")[:2] == (0, "")
 
 
-def test_a_listener_for_proxies_that_nobody_may_be_is_a_mistake():
+def test_a_proxy_listener_without_allowed_proxies_is_an_error():
     lab = "routes:\n  lab:\n    endpoint: sim://echo\n    listen: 'tcp://127.0.0.1:0?proxy-protocol=required'\n"
     for top in ("", "proxies: []\n"):
         code, said, _ = check(top + lab)
-        assert code == 78 and "routes.lab.listen: lets nobody in" in said and "proxies: [127.0.0.1]" in said
+        assert code == 78 and "routes.lab.listen: can accept no client" in said and "proxies: [127.0.0.1]" in said
     assert check("proxies: [127.0.0.1]\n" + lab)[:2] == (0, "")

@@ -62,7 +62,7 @@ def test_an_empty_host_listens_on_both_families(listen):
         assert served >= 2
 
 
-def test_a_full_route_refuses_and_serves_again_when_somebody_leaves():
+def test_a_full_route_refuses_clients_until_one_disconnects():
     with Gateway({"routes": {"echo": {**ECHO, "clients": {"max": 2}}}}) as gateway:
         first, second = gateway.connect("echo"), gateway.connect("echo")
         round_trip(first)
@@ -70,7 +70,7 @@ def test_a_full_route_refuses_and_serves_again_when_somebody_leaves():
         with gateway.connect("echo") as third:
             receive_all(third)  # a notice at most, then the end
         assert gateway.event("session ended")["reason"] == "full"
-        # Gone without a sign but its FIN: nobody is refused because of one who has left.
+        # Its FIN is the only sign, but a client that has left must not cause a refusal.
         first.close()
         with gateway.connect("echo") as fourth:
             round_trip(fourth)
@@ -99,7 +99,7 @@ def test_a_tcp_endpoint_is_a_plain_proxy(family):
         gateway.event("session ended", count=10)
 
 
-def test_a_slow_client_is_thrown_out_when_others_wait():
+def test_a_slow_client_that_delays_others_is_disconnected():
     route = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood", "clients": {"slow": "disconnect"}}
     with Gateway({"routes": {"flood": route}}) as gateway:
         stuck = gateway.connect("flood", receive_buffer=4096)
@@ -125,7 +125,7 @@ def test_the_console_answers():
         assert receive_until(client, b"\n")
 
 
-def test_a_sink_takes_everything():
+def test_a_sink_accepts_every_byte():
     with Gateway({"routes": {"sink": {**ECHO, "endpoint": "sim://sink", "link": "per-client"}}}) as gateway:
         with gateway.connect("sink") as client:
             client.sendall(bytes(8 << 20))

@@ -1,4 +1,4 @@
-"""Standard descriptors that whoever starts a program has closed: their numbers are never those of the gateway's own."""
+"""Standard descriptors that are closed at the start: the gateway's own descriptors must never get their numbers."""
 import os
 import pathlib
 import subprocess
@@ -11,7 +11,7 @@ ECHO = {"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://ec
 
 
 def shell(closing):
-    """A prefix that closes a standard descriptor, as shells write it."""
+    """A prefix that closes a standard descriptor, in shell syntax."""
     return ["/bin/sh", "-c", f'exec "$0" "$@" {closing}']
 
 
@@ -19,7 +19,7 @@ def run(closing, *words, **more):
     return subprocess.run([*shell(closing), binary(), *words], capture_output=True, timeout=60, **more)
 
 
-def test_a_closed_input_has_ended():
+def test_a_closed_standard_input_counts_as_end_of_input():
     heard = []
 
     def answer(client):
@@ -33,14 +33,14 @@ def test_a_closed_input_has_ended():
 
 @pytest.mark.parametrize("closing", [">&-", "<&- >&-"])
 @pytest.mark.parametrize("words", [["schema"], ["devices"], ["--help"], ["connect", "exec:/bin/echo"], ["scan", "--seconds", "1"]])
-def test_a_closed_output_is_an_error(words, closing):
+def test_a_closed_standard_output_is_an_error(words, closing):
     done = run(closing, *words, stdin=subprocess.DEVNULL)
-    # No adapter: then scan has nothing to print.
+    # Without an adapter scan has nothing to print.
     codes = (IOERR, 69, 77) if words[0] == "scan" else (IOERR,)
     assert done.returncode in codes and done.stderr, done
 
 
-def test_so_it_is_for_those_who_ask_a_gateway():
+def test_a_closed_standard_output_is_an_error_for_status_too():
     with Gateway(ECHO) as gateway:
         done = run(">&-", "status", str(gateway.path), env=gateway.environment)
         assert done.returncode == IOERR and b"EBADF" in done.stderr, done

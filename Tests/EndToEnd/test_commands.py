@@ -42,14 +42,14 @@ def test_check_prints_every_default():
         assert word in done.stdout, f"{word} is not in:\n{done.stdout}"
 
 
-def test_devices_say_what_this_machine_has():
+def test_devices_lists_the_ports_of_this_machine():
     done = command("devices", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     table = command("devices")
     assert table.returncode == 0 and "\x1b" not in table.stdout
     for port in told["serial"]:
-        # What it names passes the check of a configuration.
+        # A configuration with the listed URL passes `check`.
         gateway = Gateway({"routes": {"port": {**ECHO, "endpoint": port["url"]}}})
         assert gateway.command("check", str(gateway.path)).returncode == 0
         assert port["url"] in table.stdout
@@ -58,7 +58,7 @@ def test_devices_say_what_this_machine_has():
 
 
 def printed_to(output, *words, gateway=None, **more):
-    """A command whose standard output is `output`."""
+    """Runs a command with `output` as its standard output."""
     gateway = gateway or Gateway({"routes": {"echo": ECHO}})
     words = [str(gateway.path) if word == "FILE" else word for word in words]
     return subprocess.run(
@@ -72,14 +72,14 @@ RUNNING = [["status", "FILE"], ["status", "--json", "FILE"], ["status", "--watch
 
 
 @pytest.mark.parametrize("words", NOT_RUNNING, ids=" ".join)
-def test_a_full_disk_is_no_success(words):
+def test_a_full_disk_is_an_error(words):
     with open("/dev/full", "w") as full:
         done = printed_to(full, *words)
     assert done.returncode == 74, done  # EX_IOERR
     assert "No space left on device" in done.stderr
 
 
-def test_a_full_disk_is_no_success_of_those_who_ask_a_gateway():
+def test_a_full_disk_is_an_error_for_commands_that_query_a_gateway():
     with Gateway({"routes": {"echo": {**ECHO, "listen": "tcp://127.0.0.1:0"}}}) as gateway, open("/dev/full", "w") as full:
         for words in RUNNING:
             done = printed_to(full, *words, gateway=gateway)
@@ -89,8 +89,8 @@ def test_a_full_disk_is_no_success_of_those_who_ask_a_gateway():
         assert done.returncode == 1 and "No space left on device" in done.stderr, done
 
 
-def test_who_reads_no_more_is_nothing_to_complain_about():
-    for restore in (True, False):  # SIGPIPE as it is for programs, and ignored, as some starters leave it
+def test_a_reader_that_closed_the_pipe_causes_no_message():
+    for restore in (True, False):  # SIGPIPE by default, and ignored, as some starters leave it
         with subprocess.Popen(["/bin/true"], stdin=subprocess.PIPE) as reader:
             reader.wait(10)
             done = printed_to(reader.stdin, "schema", restore_signals=restore)

@@ -1,4 +1,4 @@
-"""`baudway connect`: a terminal on an endpoint, given back whatever happens; a clean pipe elsewhere."""
+"""`baudway connect`: a terminal on an endpoint, always restored; elsewhere a clean pipe."""
 import contextlib
 import os
 import random
@@ -26,13 +26,13 @@ def pipe(url, data=b"", *options, seconds=30) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3_000_000])
-def test_what_goes_in_comes_out_and_nothing_else(size):
+def test_connect_forwards_input_and_output_unchanged(size):
     data = random.Random(size).randbytes(size)
     done = pipe("exec:/bin/cat", data)
     assert (done.stdout, done.stderr, done.returncode) == (data, b"", 0)
 
 
-def test_a_file_is_a_pipe_too(folder):
+def test_input_may_come_from_a_file(folder):
     path = os.path.join(folder, "data")
     data = random.Random(1).randbytes(200_000)
     with open(path, "wb") as file:
@@ -42,7 +42,16 @@ def test_a_file_is_a_pipe_too(folder):
     assert (done.stdout, done.returncode) == (data, 0)
 
 
-def test_the_end_of_input_is_told_and_the_answer_awaited():
+def test_a_path_that_is_ignored_is_a_warning_with_a_mark_below_it():
+    with Server(lambda client: client.sendall(b"hello")) as server:
+        url = server.url
+        done = pipe(url + "/foo")
+    assert (done.stdout, done.returncode) == (b"hello", 0)
+    assert done.stderr.decode().splitlines() == [
+        f"baudway: warning: tcp takes no path: '/foo' is ignored; write {url}", f"  {url}/foo", " " * (2 + len(url)) + "^"]
+
+
+def test_end_of_input_is_forwarded_and_the_reply_is_awaited():
     def answer(client):
         heard = receive_all(client)
         client.sendall(heard[::-1])
@@ -52,7 +61,7 @@ def test_the_end_of_input_is_told_and_the_answer_awaited():
     assert (done.stdout, done.returncode) == (b"desserts", 0)
 
 
-def test_a_serial_port_is_left_when_it_is_silent():
+def test_connect_ends_when_a_serial_port_is_silent():
     with Pty() as device:
         heard = []
 
@@ -69,7 +78,7 @@ def test_a_serial_port_is_left_when_it_is_silent():
     assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
 
 
-def test_a_route_that_goes_on_listening_is_left_when_it_is_silent():
+def test_connect_ends_when_a_half_open_route_is_silent():
     with Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}) as gateway:
         url = "tcp://%s:%d" % gateway.address("echo")
         start = time.monotonic()
@@ -78,8 +87,8 @@ def test_a_route_that_goes_on_listening_is_left_when_it_is_silent():
         assert 0.2 <= time.monotonic() - start < 4, "the route itself ends it after 5 s"
 
 
-def test_without_silence_a_shared_route_ends_it():
-    """By its half-close: the route's own device never ends."""
+def test_a_shared_route_ends_connect_without_the_silence_option():
+    """The route half-closes: its own device never ends."""
     for half_close, least in ("1s", 1), (None, 5):
         route = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo", "clients": {"half-close": half_close} if half_close else {}}
         with Gateway({"routes": {"echo": route}}) as gateway:
@@ -89,7 +98,7 @@ def test_without_silence_a_shared_route_ends_it():
             assert least <= time.monotonic() - start < least + 4
 
 
-def test_silence_counts_from_the_last_byte():
+def test_silence_is_measured_from_the_last_byte():
     def answer(client):
         receive_all(client)
         for piece in (b"a", b"b", b"c", b"d"):
@@ -104,14 +113,14 @@ def test_silence_counts_from_the_last_byte():
     assert (done.stdout, done.returncode) == (b"abcd", 0)
 
 
-def test_without_silence_the_route_ends_it():
+def test_the_route_ends_connect_without_the_silence_option():
     config = {"routes": {"cat": {"listen": "tcp://127.0.0.1:0", "endpoint": "exec:/bin/cat"}}}
     with Gateway(config) as gateway:
         done = pipe("tcp://%s:%d" % gateway.address("cat"), b"hello\n")
     assert (done.stdout, done.stderr, done.returncode) == (b"hello\n", b"", 0)
 
 
-def test_an_endpoint_that_breaks_is_an_error():
+def test_a_reset_endpoint_is_an_error():
     def reset(client):
         client.recv(1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -121,7 +130,7 @@ def test_an_endpoint_that_breaks_is_an_error():
     assert done.returncode == IOERR and b"ECONNRESET" in done.stderr
 
 
-def test_what_an_endpoint_said_before_it_broke_comes_out_first():
+def test_output_before_an_endpoint_reset_is_printed_first():
     said = random.Random(3).randbytes(20_000)
 
     def reset(client):
@@ -134,17 +143,17 @@ def test_what_an_endpoint_said_before_it_broke_comes_out_first():
     assert (done.stdout, done.returncode) == (said, IOERR) and b"baudway: " in done.stderr
 
 
-def test_what_is_no_websocket_is_told_at_once():
+def test_an_endpoint_that_is_no_websocket_is_reported_at_once():
     def other(client):
         client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
         receive_all(client)
 
     with Server(other) as server:
         done = pipe(server.url.replace("tcp://", "ws://") + "/lab", b"", "--timeout", "60s")
-    assert done.returncode == UNAVAILABLE and b"SSH came where an answer of HTTP was expected" in done.stderr
+    assert done.returncode == UNAVAILABLE and b"expected an HTTP response, received SSH" in done.stderr
 
 
-def test_nobody_reads_any_more():
+def test_a_closed_output_pipe_ends_connect():
     with subprocess.Popen(
         [binary(), "connect", "sim://flood"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -154,7 +163,7 @@ def test_nobody_reads_any_more():
         assert process.stderr.read() == b""
 
 
-def test_mistakes_and_absent_devices_have_their_codes():
+def test_errors_and_absent_devices_have_their_own_exit_codes():
     done = pipe("tty:///dev/ttyS0?bau=9600")
     assert done.returncode == USAGE
     assert done.stderr.decode().splitlines() == [
@@ -163,7 +172,7 @@ def test_mistakes_and_absent_devices_have_their_codes():
     assert done.returncode == USAGE and done.stderr.decode().splitlines()[1:] == [r"  rfcomm://\u{1B}[31m:3", " " * 11 + "^"]
     done = pipe("tty:///dev/nowhere")
     assert done.returncode == UNAVAILABLE and b"ENOENT" in done.stderr
-    with socket.socket() as silent:  # listens, and its queue is full
+    with socket.socket() as silent:  # listens, with a full backlog
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
         with contextlib.ExitStack() as fillers:
@@ -175,7 +184,7 @@ def test_mistakes_and_absent_devices_have_their_codes():
     assert done.returncode == UNAVAILABLE and b"no answer within" in done.stderr
     assert pipe("sim://echo", b"", "--timeout", "soon").returncode == USAGE
     done = pipe("ea://com.vendor.protocol/00:0A:3A:22:68:73")
-    assert done.returncode == USAGE and b"use rfcomm://00:0A:3A:22:68:73?uuid=" in done.stderr
+    assert done.returncode == USAGE and b"use rfcomm://00:0A:3A:22:68:73, " in done.stderr
 
 
 # --- a terminal ------------------------------------------------------------------------------------------------------
@@ -197,7 +206,7 @@ class Screen:
         return self
 
     def ready(self):
-        self.shows(b"Ctrl-] leaves.")
+        self.shows(b"Ctrl-] quits.")
         until(lambda: self.is_raw, 10, "raw")
         return self
 
@@ -227,10 +236,10 @@ class Screen:
         os.close(self.terminal)
 
 
-def test_keys_go_to_the_device_until_one_leaves():
+def test_keys_go_to_the_device_until_the_escape_key():
     with Pty() as device, Screen(device.url) as screen:
         screen.ready()
-        screen.types(b"AT\r\x03\x04\x1a")  # Ctrl-C, Ctrl-D and Ctrl-Z are the device's, too
+        screen.types(b"AT\r\x03\x04\x1a")  # Ctrl-C, Ctrl-D and Ctrl-Z go to the device too
         assert device.read(6) == b"AT\r\x03\x04\x1a"
         device.write(b"\x1b[1mOK\r\n")
         screen.shows(b"\x1b[1mOK\r\n")
@@ -239,7 +248,7 @@ def test_keys_go_to_the_device_until_one_leaves():
         screen.ends(0)
 
 
-def test_one_leaves_a_device_that_takes_nothing():
+def test_the_escape_key_works_when_the_device_reads_nothing():
     with Server(lambda client: until(lambda: gone.is_set(), 30)) as server:
         gone = threading.Event()
         with Screen(server.url) as screen:
@@ -249,20 +258,20 @@ def test_one_leaves_a_device_that_takes_nothing():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
-def test_a_signal_gives_the_terminal_back(number):
+def test_a_signal_restores_the_terminal(number):
     with Pty() as device, Screen(device.url) as screen:
         screen.ready().process.send_signal(number)
         screen.ends(-number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGTRAP])
-def test_a_crash_gives_the_terminal_back(number):
+def test_a_crash_restores_the_terminal(number):
     with Pty() as device, Screen(device.url) as screen:
         screen.ready().process.send_signal(number)
         screen.ends(-number)
 
 
-def test_a_lost_link_gives_the_terminal_back():
+def test_a_lost_link_restores_the_terminal():
     with Pty() as device, Screen(device.url) as screen:
         screen.ready()
         device.close()
@@ -270,12 +279,12 @@ def test_a_lost_link_gives_the_terminal_back():
         screen.shows(b"The endpoint has ended")
 
 
-def test_an_endpoint_that_is_not_there_leaves_the_terminal_alone():
+def test_an_absent_endpoint_does_not_change_the_terminal():
     with Screen("tty:///dev/nowhere") as screen:
         screen.ends(UNAVAILABLE)
 
 
-def test_stopped_and_continued_it_is_raw_again():
+def test_the_terminal_is_raw_again_after_stop_and_continue():
     with Pty() as device, Screen(device.url) as screen:
         screen.ready().process.send_signal(signal.SIGSTOP)
         until(lambda: open(f"/proc/{screen.process.pid}/stat").read().split()[2] == "T", 10, "stopped")

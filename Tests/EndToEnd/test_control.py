@@ -1,4 +1,4 @@
-"""Seeing and steering a running gateway: status, reload, kick, and serve --watch."""
+"""Watching and controlling a running gateway: status, reload, kick, and serve --watch."""
 import collections
 import fcntl
 import json
@@ -14,7 +14,7 @@ import termios
 import time
 
 import pytest
-from kit import Deadline, Gateway, binary, connect, free_port, receive_all, reset, round_trip, until
+from kit import Deadline, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 OWN = {**ECHO, "link": "per-client"}
@@ -33,7 +33,7 @@ def route(gateway, name: str) -> dict:
 # --- status ----------------------------------------------------------------------------------------------------------
 
 
-def test_status_is_a_table_for_people():
+def test_status_prints_a_readable_table():
     with Gateway({"routes": {"echo": ECHO, "away": {**ECHO, "endpoint": "tty:///dev/none", "device": {"open": "always"}}}}) as gateway:
         with gateway.connect("echo") as client:
             round_trip(client, b"x" * 2048)
@@ -49,19 +49,19 @@ def test_status_is_a_table_for_people():
             assert "\x1b" not in done.stdout  # colours are for terminals
 
 
-def test_status_counts_bytes_drops_and_who_has_the_pen():
+def test_status_shows_bytes_drops_and_the_holder_of_the_writer_role():
     config = {"routes": {"echo": {**ECHO, "clients": {"writers": "one"}}}}
     with Gateway(config) as gateway:
         with gateway.connect("echo") as first, gateway.connect("echo") as second:
             round_trip(first, b"x" * 1000)
-            second.sendall(b"y" * 500)  # has no pen: read, dropped and counted
+            second.sendall(b"y" * 500)  # without the writer role: read, dropped and counted
             until(lambda: route(gateway, "echo")["totals"]["dropped"] == 500, 10, "500 bytes dropped")
             picture = route(gateway, "echo")
-            pens = {c["session"]: (c["pen"], c["up"], c["dropped"]) for c in picture["clients"]}
+            writers = {c["session"]: (c["writer"], c["up"], c["dropped"]) for c in picture["clients"]}
             opened = [e["session"] for e in gateway.events("session opened")]
-            assert pens == {opened[0]: (True, 1000, 0), opened[1]: (False, 0, 500)}
+            assert writers == {opened[0]: (True, 1000, 0), opened[1]: (False, 0, 500)}
             assert picture["totals"]["up"] == 1000
-            assert [s for s in gateway.command("status", str(gateway.path)).stdout.splitlines() if s.endswith(" pen")]
+            assert [s for s in gateway.command("status", str(gateway.path)).stdout.splitlines() if s.endswith(" writer")]
 
 
 def test_every_ending_has_the_same_word_in_log_and_status():
@@ -88,7 +88,7 @@ def test_every_ending_has_the_same_word_in_log_and_status():
         assert words == {"client-left", "client-lost", "open-failed", "full", "kicked"}, words
 
 
-def test_nobody_answers():
+def test_commands_without_a_running_gateway_fail():
     gateway = Gateway({"routes": {"echo": ECHO}})
     for words in (["status"], ["reload"], ["kick", "echo", "--all", "-c"]):
         done = gateway.command(*words, str(gateway.path))
@@ -96,8 +96,8 @@ def test_nobody_answers():
         assert "no gateway answers at" in done.stderr and not done.stdout
 
 
-class Alone(Gateway):
-    """With an abstract control socket, as where there is no folder for one."""
+class AbstractSocketGateway(Gateway):
+    """With an abstract control socket, as when there is no folder for one."""
 
     @property
     def environment(self) -> dict:
@@ -110,7 +110,7 @@ class Alone(Gateway):
         return super().__enter__()
 
     def asked(self, *words, user: int | None = None) -> subprocess.CompletedProcess:
-        """A command in the configuration's folder."""
+        """Runs a command in the configuration's folder."""
         other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         return subprocess.run(
             [binary(), *words], env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=10, **other)
@@ -119,45 +119,45 @@ class Alone(Gateway):
 NOBODY = 65534
 
 
-def test_status_finds_the_gateway_though_its_file_has_gone():
-    with Alone({"routes": {"echo": ECHO}}) as gateway:
+def test_status_finds_the_gateway_after_its_configuration_is_removed():
+    with AbstractSocketGateway({"routes": {"echo": ECHO}}) as gateway:
         gateway.path.unlink()
         done = gateway.asked("status", "config.yaml")
         assert (done.returncode, done.stderr) == (0, ""), done
 
 
 @pytest.fixture
-def nobody_runs_it():
-    """A checkout may lie where only its owner looks."""
+def another_user_can_run_it():
+    """Skips the test if only its owner can enter the checkout."""
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "test", "-x", binary()]
     if subprocess.run(as_nobody).returncode:
         pytest.skip("another user may not run it here")
 
 
 @pytest.mark.root("runs a gateway as another user")
-def test_root_asks_another_users_gateway_by_its_name(nobody_runs_it):
+def test_root_queries_another_users_gateway_by_its_abstract_address(another_user_can_run_it):
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-    with Alone({"routes": {"echo": ECHO}}, prefix=as_nobody) as gateway:
+    with AbstractSocketGateway({"routes": {"echo": ECHO}}, prefix=as_nobody) as gateway:
         done = gateway.asked("health", "--control", f"@baudway/{NOBODY}/{gateway.path}")
         assert (done.returncode, done.stderr) == (0, ""), done
 
 
 @pytest.mark.root("asks as another user")
-def test_who_may_not_ask_is_told_so(nobody_runs_it):
-    with Alone({"routes": {"echo": ECHO}}) as abstract, Gateway({"routes": {"echo": ECHO}}) as other:
+def test_a_user_without_permission_gets_a_clear_error(another_user_can_run_it):
+    with AbstractSocketGateway({"routes": {"echo": ECHO}}) as abstract, Gateway({"routes": {"echo": ECHO}}) as other:
         for address in (f"@baudway/0/{abstract.path}", f"{other.folder}/control.sock"):
             for words, code in (["status"], 77), (["kick", "echo", "--all"], 77), (["health"], 1):  # EX_NOPERM
                 done = abstract.asked(*words, "--control", address, user=NOBODY)
                 assert done.returncode == code, done
-                assert "you may not ask the gateway at" in done.stderr and "no gateway" not in done.stderr
+                assert "no permission to use the gateway at" in done.stderr and "no gateway" not in done.stderr
 
 
-def test_a_control_socket_without_its_folder_says_what_is_missing(folder):
+def test_a_control_socket_without_its_folder_is_reported_with_the_missing_path(folder):
     with Gateway({"control": {"socket": f"{folder}/none/c.sock"}, "routes": {"echo": ECHO}}) as gateway:
-        assert "its folder has to be there" in gateway.event("control socket failed")["error"]
+        assert "create its folder first" in gateway.event("control socket failed")["error"]
 
 
-def test_status_finds_the_gateway_though_its_file_is_broken_since():
+def test_status_finds_the_gateway_after_its_configuration_is_broken():
     with Gateway({"control": {"socket": "/tmp/bw-control-%d.sock" % os.getpid()}, "routes": {"echo": ECHO}}) as gateway:
         gateway.path.write_text(gateway.path.read_text().replace('"endpoint"', '"endpiont"'))
         assert route(gateway, "echo")["state"]["word"] == "closed"
@@ -166,7 +166,7 @@ def test_status_finds_the_gateway_though_its_file_is_broken_since():
 # --- reload ----------------------------------------------------------------------------------------------------------
 
 
-def test_reload_prints_what_changed_and_it_is_so_when_it_returns():
+def test_reload_prints_the_changes_after_they_are_applied():
     port = free_port()
     with Gateway({"routes": {"stays": ECHO, "goes": ECHO, "changes": ECHO}}) as gateway, gateway.connect("changes") as client:
         round_trip(client)
@@ -184,7 +184,7 @@ def test_reload_prints_what_changed_and_it_is_so_when_it_returns():
             "reloaded": True, "added": [], "removed": [], "changed": [], "untouched": 3, "settings": []}
 
 
-def test_reload_tells_all_mistakes_and_changes_nothing():
+def test_a_failed_reload_reports_all_errors_and_changes_nothing():
     with Gateway({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
         gateway.path.write_text("version: 1\nroutes:\n  echo:\n    lisen: x\n    endpoint: sim://ecko\n")
         done = gateway.command("reload", str(gateway.path))
@@ -195,7 +195,7 @@ def test_reload_tells_all_mistakes_and_changes_nothing():
         assert gateway.event("reload failed")
 
 
-def test_reload_changes_how_and_what_is_logged():
+def test_reload_changes_format_and_level_of_the_log():
     with Gateway({"routes": {"echo": ECHO}}) as gateway:
         gateway.configure({"log": {"format": "text", "level": "debug"}, "routes": {"echo": ECHO}})
         done = gateway.command("reload", str(gateway.path))
@@ -206,15 +206,16 @@ def test_reload_changes_how_and_what_is_logged():
         gateway.configure({"log": {"format": "json", "level": "info"}, "routes": {"echo": ECHO}})
         assert gateway.command("reload", str(gateway.path)).returncode == 0
         assert gateway.event("reloaded", count=1)["changes"] == "log.level log.format"
-        # What was told as text meanwhile is not in the account of sessions.
+        # Lines written as text are missing in the account of sessions.
         gateway.stopping = False
         reset(client)
         gateway.stop()
 
 
 @pytest.mark.parametrize("how", ["write", "rename", "swap"])
-def test_a_watched_file_is_read_again(how):
-    """As an editor writes it in place, as another renames it over, as Kubernetes swaps the folder behind links."""
+def test_a_watched_file_is_reloaded(how):
+    """The ways to write: in place like an editor, renamed over, and like Kubernetes, which swaps the folder behind
+    links."""
     gateway = Gateway({"routes": {"echo": ECHO}}, stopping=False)
     new = json.dumps({"version": 1, "log": {"format": "json", "repeats": "all"}, "routes": {"echo": ECHO, "new": ECHO}})
     if how == "swap":
@@ -232,7 +233,7 @@ def test_a_watched_file_is_read_again(how):
         with gateway.connect("echo") as client:
             round_trip(client)
             gateway.event("started")
-            # Nothing tells when the watch is set up; a change before that is not seen, so it is made again.
+            # The test cannot see when the watch is set up, and a change before that is missed, so it is repeated.
             deadline = Deadline(20)
             while not gateway.events("listening", route="new"):
                 assert not deadline.passed, gateway.lines
@@ -257,10 +258,40 @@ def test_a_watched_file_is_read_again(how):
         gateway.__exit__(None, None, None)
 
 
+# --- reset -----------------------------------------------------------------------------------------------------------
+
+
+def test_reset_says_why_nothing_was_reset():
+    with Pty() as device, Gateway({"routes": {
+            "port": {**ECHO, "endpoint": device.url, "device": {"reset": "esp32"}},
+            "echo": {**ECHO, "device": {"open": "always"}}, "own": OWN}}) as gateway:
+        def asked(*words):
+            return gateway.command("reset", *words, "-c", str(gateway.path))
+
+        gateway.event("link open", route="echo")
+        for words, code, reason in (
+                (["port"], 1, "port was not reset: the link is closed; connect a client, or set 'device.open' to always"),
+                (["echo"], 1, "echo was not reset: the route has no 'device.reset'; name a recipe: esp32, "),
+                (["echo", "avr"], 1, "this endpoint has no DTR and RTS"), (["own", "avr"], 1, "a link of its own"),
+                (["none", "avr"], 64, "there is no route 'none'"), (["port", "esp23"], 64, "did you mean 'esp32'?"),
+                (["port", "custom(dtr=of)"], 64, "step 1, 'dtr=of': expected dtr=on, dtr=off")):
+            done = asked(*words)
+            assert (done.returncode, done.stdout) == (code, "") and reason in done.stderr, done
+        # A pty has no modem lines.
+        with gateway.connect("port"):
+            gateway.event("link open", route="port")
+            done = asked("port", "--json")
+            assert done.returncode == 1 and not done.stderr
+            answer = json.loads(done.stdout)
+            assert (answer["reset"], answer["route"]) == (False, "port") and "the port has no DTR and RTS" in answer["error"]
+            failed = gateway.event("device reset")
+            assert (failed["route"], failed["recipe"], failed["level"]) == ("port", "esp32", "warning")
+
+
 # --- kick ------------------------------------------------------------------------------------------------------------
 
 
-def test_kick_ends_whom_it_names_and_nobody_else():
+def test_kick_disconnects_only_the_named_clients():
     with Gateway({"routes": {"own": OWN, "other": OWN}}) as gateway:
         clients = [gateway.connect("own") for _ in range(3)] + [gateway.connect("other")]
         for client in clients:
@@ -285,11 +316,31 @@ def test_kick_ends_whom_it_names_and_nobody_else():
             client.close()
 
 
+def test_kick_prints_what_it_has_ended_also_if_a_later_request_fails(tmp_path):
+    """A request names 30 sessions at most."""
+    address = str(tmp_path / "control")
+    with socket.socket(socket.AF_UNIX) as gateway:
+        gateway.bind(address)
+        gateway.listen()
+        gateway.settimeout(10)
+        numbers = [str(number) for number in range(1, 41)]
+        command = subprocess.Popen(
+            [binary(), "kick", "own", *numbers, "--control", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for answer in (json.dumps({"kicked": list(range(1, 31))}) + "\n", ""):
+            connection = gateway.accept()[0]
+            with connection, connection.makefile() as requests:
+                assert json.loads(requests.readline())["request"] == "kick"
+                connection.sendall(answer.encode())
+        out, errors = command.communicate(timeout=10)
+    assert command.returncode == 69 and "no gateway answers" in errors, errors  # EX_UNAVAILABLE
+    assert out == "".join(f"session {number} of own ended\n" for number in range(1, 31)), out
+
+
 # --- watching --------------------------------------------------------------------------------------------------------
 
 
 class Terminal:
-    """A program on a terminal of `rows` and `columns`: what it writes, and how it leaves the terminal."""
+    """A program on a terminal of `rows` and `columns`: what it writes, and the terminal's state afterwards."""
 
     def __init__(self, *words, env, rows=24, columns=100):
         self.master, self.slave = pty.openpty()
@@ -297,7 +348,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.slave)
         slave = self.slave
 
-        def control():  # the terminal's own session, so that ^C and ^Z reach it
+        def control():  # makes a new session, so that ^C and ^Z reach it
             os.setsid()
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
@@ -334,10 +385,10 @@ ENTER, LEAVE, HOME = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[H"
 
 
 @pytest.mark.parametrize("end", [b"\x03", signal.SIGTERM, signal.SIGHUP])
-def test_watch_draws_each_second_and_leaves_the_terminal_as_it_was(end):
+def test_watch_draws_each_second_and_restores_the_terminal(end):
     with Gateway({"routes": {"gps": {**ECHO, "endpoint": "sim://nmea?rate=10"}}}) as gateway, gateway.connect("gps") as client:
         with Terminal(binary(), "status", str(gateway.path), "--watch", env=gateway.environment) as terminal:
-            # The third picture has rates.
+            # Rates appear from the third screen on.
             terminal.read_until(re.escape(HOME), count=3)
             terminal.read_until(rb"DOWN/S.*gps")
             if isinstance(end, bytes):
@@ -352,7 +403,7 @@ def test_watch_draws_each_second_and_leaves_the_terminal_as_it_was(end):
         client.recv(1)
 
 
-# A shell's part: the kernel stops nobody who has no shell that could continue him.
+# Plays the shell: the kernel only stops a job that has a shell to continue it.
 SHELL = """
 import os, sys
 if (job := os.fork()) == 0:
@@ -362,7 +413,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]))
 """
 
 
-def test_watch_stops_and_goes_on_like_other_programs():
+def test_watch_can_be_suspended_and_resumed():
     with Gateway({"routes": {"echo": ECHO}}) as gateway:
         words = ["/usr/bin/python3", "-c", SHELL, binary(), "status", str(gateway.path), "--watch"]
         with Terminal(*words, env=gateway.environment) as terminal:
@@ -393,7 +444,7 @@ def test_watch_never_draws_beyond_the_terminal():
 
 
 @pytest.mark.parametrize("columns", [100, 80])
-def test_watch_cuts_nothing_that_matters(columns):
+def test_watch_keeps_the_important_columns_on_a_narrow_terminal(columns):
     name = "a-route-with-a-name-of-some-length"
     with Gateway({"routes": {name: {**ECHO, "listen": "tcp://127.0.0.1:0?role=monitor", "endpoint": "sim://nmea?rate=50"}}}) as gateway:
         with gateway.connect(name) as client:
@@ -415,7 +466,7 @@ def test_watch_cuts_nothing_that_matters(columns):
                 assert re.search(r"127.0.*%d" % client.getsockname()[1], lines[clients + 1]), lines
 
 
-def test_watch_waits_for_a_gateway_that_went():
+def test_watch_waits_for_a_stopped_gateway():
     gateway = Gateway({"routes": {"echo": ECHO}})
     with gateway:
         terminal = Terminal(binary(), "status", str(gateway.path), "--watch", env=gateway.environment)
@@ -427,7 +478,7 @@ def test_watch_waits_for_a_gateway_that_went():
         assert terminal.end() == 0
 
 
-def test_watch_in_a_pipe_is_one_picture_after_the_other():
+def test_watch_into_a_pipe_prints_one_table_after_the_other():
     with Gateway({"routes": {"echo": ECHO}}) as gateway:
         watch = subprocess.Popen(
             [binary(), "status", str(gateway.path), "--watch", "--json"], env=gateway.environment, stdout=subprocess.PIPE)
@@ -443,8 +494,9 @@ def test_watch_in_a_pipe_is_one_picture_after_the_other():
 # --- the socket ------------------------------------------------------------------------------------------------------
 
 
-def test_many_clients_and_a_slow_reader_of_their_status():
-    """An answer of any size is made while it is taken: the gateway does not keep it, and carries bytes meanwhile."""
+def test_slow_readers_of_a_long_status_delay_no_client():
+    """An answer of any size is produced while it is read: the gateway does not store it, and carries bytes
+    meanwhile."""
     count = 2000
     with Gateway({"routes": {"crowd": {**OWN, "clients": {"max": count}}, "echo": ECHO}}) as gateway:
         address = gateway.address("crowd")

@@ -1,4 +1,4 @@
-"""What a gateway that dies of a fault of its own leaves: one line that says where, and the status that the signal gives."""
+"""A gateway that crashes by its own fault leaves one line with the place, and ends by the signal."""
 import os
 import pathlib
 import re
@@ -15,7 +15,7 @@ LINE = re.compile(
 
 
 @pytest.mark.parametrize("name", FATAL)
-def test_serve_reports_a_fatal_signal_in_one_line_and_dies_of_it(name):
+def test_serve_reports_a_fatal_signal_in_one_line_and_ends_by_it(name):
     with Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}, stopping=False) as gateway:
         with gateway.connect("echo") as client:
             client.sendall(b"?")
@@ -30,7 +30,7 @@ def test_serve_reports_a_fatal_signal_in_one_line_and_dies_of_it(name):
         assert match.group(4) == build.group(1)
 
 
-def test_the_places_of_that_line_are_found_by_the_symbols_beside_the_release():
+def test_the_symbols_of_a_release_resolve_the_addresses_of_a_crash():
     symbols = pathlib.Path(binary()).with_name("baudway.debug")
     sections = subprocess.run(["readelf", "-WS", binary()], capture_output=True, text=True, timeout=60, check=True).stdout
     if " .debug_info " in sections:
@@ -45,17 +45,17 @@ def test_the_places_of_that_line_are_found_by_the_symbols_beside_the_release():
     def look_up(line):
         return subprocess.run([place, "--debug", symbols, line], capture_output=True, text=True, timeout=120)
 
-    found = look_up(line)  # where a signal from outside meets it, all threads wait in libraries
+    found = look_up(line)  # at an external signal all threads wait in libraries
     assert found.returncode == 0 and re.search(r"called from 0x[0-9a-f]+:\n    \w.* at ", found.stdout), found
     names = subprocess.run(["nm", symbols], capture_output=True, text=True, timeout=60).stdout
-    offset = int(re.search(r"^([0-9a-f]+) [Tt] \S*10GatewayKit5RouteC5place\S*F$", names, re.M)[1], 16)
+    offset = int(re.search(r"^([0-9a-f]+) [Tt] \S*10GatewayKit5RouteC8admitted\S*F$", names, re.M)[1], 16)
     found = look_up(re.sub(r"offset 0x[0-9a-f]+ of [^;]+", f"offset {offset + 4:#x} of baudway", line))
     assert found.returncode == 0 and re.search(r"^at 0x.*\n    .* at Sources/GatewayKit/Routes/Route\.swift:\d+", found.stdout, re.M), found
     other = look_up(line.replace("build ", "build 00"))
     assert other.returncode == 65 and "is of build" in other.stderr
 
 
-def test_a_crash_is_not_held_up_by_a_standard_error_that_nobody_reads():
+def test_an_unread_standard_error_does_not_delay_a_crash():
     inside, outside = os.pipe()
     os.set_blocking(outside, False)
     try:
@@ -69,7 +69,7 @@ def test_a_crash_is_not_held_up_by_a_standard_error_that_nobody_reads():
     try:
         program.stdin.write(b"routes: { echo: { listen: 'tcp://127.0.0.1:%d', endpoint: 'sim://echo' } }" % port)
         program.stdin.close()
-        time.sleep(0.5)  # its log stands still
+        time.sleep(0.5)  # its log no longer grows
         program.send_signal(signal.SIGSEGV)
         assert program.wait(10) == -signal.SIGSEGV
     finally:
@@ -79,10 +79,10 @@ def test_a_crash_is_not_held_up_by_a_standard_error_that_nobody_reads():
         os.close(outside)
 
 
-def test_connect_dies_of_a_fatal_signal_without_a_word():
+def test_connect_ends_by_a_fatal_signal_without_a_message():
     program = subprocess.Popen(
         [binary(), "connect", "sim://nmea?rate=50"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "SWIFT_BACKTRACE": "enable=no"})  # the toolchain's own report, where there is one
+        env={**os.environ, "SWIFT_BACKTRACE": "enable=no"})  # disables the toolchain's own report, where it exists
     try:
         assert program.stdout.read(1) == b"$"  # it runs
         program.send_signal(signal.SIGSEGV)

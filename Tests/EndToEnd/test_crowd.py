@@ -1,4 +1,4 @@
-"""Many clients on one route: a stuck one delays nobody, and running out of descriptors ends nothing."""
+"""Many clients on one route: a stuck one does not delay the others, and running out of descriptors ends no session."""
 import subprocess
 import threading
 import time
@@ -11,7 +11,7 @@ RATE = 115  # lines a second: 11.5 kB/s, what a port at 115200 bit/s carries
 
 
 class Metronome:
-    """A device that says a line at a steady rate until the block ends."""
+    """A device that sends lines at a steady rate until the block ends."""
 
     def __init__(self, device):
         self.device, self.stop = device, threading.Event()
@@ -36,7 +36,7 @@ class Metronome:
 
 
 class Crowd:
-    """`crowd.c` at work."""
+    """Runs `crowd.c`."""
 
     def __init__(self, address, count: int):
         self.process = subprocess.Popen(
@@ -63,7 +63,8 @@ class Crowd:
 
 
 def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
-    """The longest silence any of the clients saw: with a stuck client until it is thrown out, or else for `seconds`."""
+    """The longest silence that any client saw: with a stuck client until it is disconnected, otherwise during
+    `seconds`."""
     route = {
         "listen": "tcp://127.0.0.1:0", "endpoint": "", "clients": {"max": clients + 10, "slow": "disconnect"},
         "device": {"open": "always"},
@@ -73,14 +74,14 @@ def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
         gateway.event("session opened", count=clients, seconds=20)
         gateway.event("link open")
         with Metronome(device):
-            # The first lines meet cold caches everywhere.
+            # The first lines hit cold caches everywhere.
             time.sleep(1)
             crowd.measure()
             start = time.monotonic()
             if stuck:
                 client = gateway.connect("port", receive_buffer=2048)
                 gateway.event("session ended", reason="too-slow", seconds=90)
-                # What throwing it out does to the others is part of it.
+                # The disconnect's effect on the others is included.
                 time.sleep(1)
                 client.close()
             else:
@@ -92,11 +93,11 @@ def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
 
 
 @pytest.mark.timeout(200)
-def test_a_stuck_client_delays_nobody(figure):
+def test_a_stuck_client_delays_no_other_client(figure):
     stuck = watch(True, 0)
     control = watch(False, min(stuck["seconds"], 30))
     figure("longest gap of 1,000 clients beside a stuck one", stuck["gap"], "ms", aim=50, control=control["gap"])
-    # Ten times the aim still tells a stall from a busy machine.
+    # Ten times the aim still distinguishes a stall from a busy machine.
     assert stuck["gap"] < control["gap"] + 500
 
 
@@ -106,10 +107,11 @@ def test_more_clients_than_descriptors():
         first = gateway.connect("echo")
         assert round_trip(first, b"before")
         crowd = [connect(gateway.address("echo")) for _ in range(299)]
-        # The last descriptors are kept for devices and for routes without a client: the rest are refused before the kernel does it.
-        kept = "the descriptors that are left are for devices"
+        # The last descriptors are reserved for devices and for routes without a client: the gateway refuses the rest
+        # before the kernel does.
+        kept = "the last descriptors are reserved for devices"
         until(lambda: sum(kept in line for line in gateway.lines) > 20, 10, "refusals in the log")
-        # Who is in is served all the same.
+        # Connected clients are still served.
         first.sendall(b"during")
         until(lambda: first.recv(6), 5)
         assert not any("EMFILE" in line for line in gateway.lines)

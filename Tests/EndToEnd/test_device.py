@@ -1,4 +1,4 @@
-"""A device that goes and comes back: clients are held, the new device is theirs at once, nothing leaks."""
+"""A device that goes away and returns: clients are held, get the new device at once, and nothing leaks."""
 import os
 import select
 import socket
@@ -7,16 +7,16 @@ import time
 
 from kit import Deadline, Gateway, Pty, Socat, receive_until, reset, until
 
-# From the node's appearing to the new device's first bytes at the client; the aim is a tenth of it.
+# Seconds from the node's appearance to the new device's first bytes at the client; the aim is a tenth of it.
 LIMIT = 3.0
 
 
 def chatty(generation: int) -> str:
-    """A device that says its generation over and over."""
+    """A device that sends its generation over and over."""
     return f"SYSTEM:while echo gen-{generation}.; do sleep 0.01; done"
 
 
-def test_ten_new_devices_under_traffic(folder, figure):
+def test_clients_stay_while_the_device_is_replaced_ten_times_under_traffic(folder, figure):
     link = f"{folder}/device"
     route = {
         "listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{link}", "clients": {"slow": "block"},
@@ -56,7 +56,7 @@ def test_ten_new_devices_under_traffic(folder, figure):
         device.kill()
 
 
-def test_a_device_that_is_not_there_yet_is_awaited_and_gets_what_was_sent(folder):
+def test_an_absent_device_is_awaited_and_gets_the_kept_input(folder):
     link = f"{folder}/late"
     with Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{link}"}}}) as gateway, \
             gateway.connect("port") as client, Pty() as device:
@@ -69,8 +69,8 @@ def test_a_device_that_is_not_there_yet_is_awaited_and_gets_what_was_sent(folder
         assert receive_until(client, b"hello")
 
 
-def test_clients_that_left_while_it_is_away_keep_no_places(folder):
-    """They sent more than is kept for them, so their end is not read before there is room."""
+def test_clients_that_leave_during_an_absence_free_their_slots(folder):
+    """They sent more than is kept for them, so their FIN is not read before there is space."""
     route = {
         "listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{folder}/device", "clients": {"max": 2},
         "device": {"drain": "300ms"}}
@@ -108,7 +108,7 @@ def test_on_demand_opens_with_the_first_client_and_closes_after_the_last():
         until(lambda: gateway.descriptors() == before, 5, "descriptors as before")
 
 
-def test_what_came_before_the_link_opened_is_flushed():
+def test_output_from_before_the_link_opened_is_flushed():
     with Pty() as device, \
             Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": device.url}}}) as gateway:
         device.write(b"old news")
@@ -118,7 +118,7 @@ def test_what_came_before_the_link_opened_is_flushed():
             assert receive_until(client, b"fresh") == b"fresh"
 
 
-def test_flush_none_keeps_it():
+def test_flush_none_keeps_output_from_before_the_link_opened():
     route = {"listen": "tcp://127.0.0.1:0", "endpoint": "", "device": {"flush": "none"}}
     with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway:
         device.write(b"old news")
@@ -126,14 +126,14 @@ def test_flush_none_keeps_it():
             assert receive_until(client, b"old news")
 
 
-def test_the_backlog_comes_first():
+def test_the_backlog_is_sent_before_new_output():
     route = {
         "listen": "tcp://127.0.0.1:0", "endpoint": "", "clients": {"backlog": "4KiB"}, "device": {"open": "always"},
     }
     with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway:
         gateway.event("link open")
         device.write(b"told before anybody came. ")
-        # Nothing in the log says that the gateway has read it; a client that sees it does.
+        # The log does not show that the gateway has read the output, but a client that receives it does.
         deadline, heard = Deadline(5), b""
         while not heard.startswith(b"told before"):
             assert not deadline.passed, heard

@@ -1,4 +1,4 @@
-"""What was sent before a close arrives before that close, in both directions, however slow the other side is."""
+"""Bytes sent before a close arrive before that close, in both directions, however slow the other side is."""
 import errno
 import fcntl
 import hashlib
@@ -48,7 +48,7 @@ def test_a_slow_device_gets_everything_from_a_client_that_left_at_once():
             return os.read(device.master, count) if ready else b""
 
         assert paced(read, SMALL, 32_000) == sent
-        # He might still listen, for all one knows, until what the device says comes back with a reset.
+        # The client might still be reading: only the reset of the device's next output shows that it is gone.
         device.write(b"anybody?")
         ended = gateway.event("session ended")
         assert (ended["reason"], ended["up"], ended["dropped"]) == ("client-left", SMALL, 0)
@@ -85,7 +85,7 @@ def test_a_slow_endpoint_gets_everything_from_a_client_that_left_at_once():
 
 @pytest.mark.waits
 def test_a_slow_endpoint_that_answers_gets_everything_from_a_client_that_left_at_once():
-    """Its answers find nobody any more; a reset for them would destroy what it has not read yet."""
+    """Its answers can no longer be delivered; resetting it for them would destroy what it has not read yet."""
     sent, heard = random.Random(3).randbytes(SMALL), []
 
     def serve(connection):
@@ -145,12 +145,12 @@ def test_a_stopped_client_under_block_loses_nothing_and_stays(long):
         heard, _ = run_all(client_hears, lambda: device.write(sent), seconds=pause + 40)
         assert hashlib.sha256(heard).digest() == hashlib.sha256(sent).digest()
         assert not gateway.events("session ended")
-        # Still there, in both directions.
+        # Still connected, in both directions.
         client.sendall(b"here")
         assert device.read(4) == b"here"
 
 
-def test_a_half_closed_client_of_a_shared_link_still_hears():
+def test_a_half_closed_client_of_a_shared_link_still_receives():
     with Pty() as device, Gateway({"routes": {"port": tcp_route(device.url)}}) as gateway, \
             gateway.connect("port") as client:
         client.sendall(b"question")
@@ -166,7 +166,7 @@ def test_a_port_is_free_for_local_programs_five_seconds_after_its_only_client_cl
             try:
                 return os.open(device.path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
             except OSError as error:
-                # What the gateway holds is exclusive; root may open it all the same, so its lock is asked for, too.
+                # The gateway opens ports exclusively. Root can open them all the same, so its lock is checked too.
                 assert error.errno == errno.EBUSY, error
                 return None
 
@@ -191,13 +191,13 @@ def test_a_port_is_free_for_local_programs_five_seconds_after_its_only_client_cl
         client.close()
         until(is_free, seconds=15, every=0.05, what="the port is free")
         length = time.monotonic() - before
-        assert 4.9 < length < 9, length  # 5 s are promised; and a busy machine
+        assert 4.9 < length < 9, length  # 5 s are promised; the rest is for a busy machine
         ended = gateway.event("session ended")
         assert ended["reason"] == "client-left" and ended["dropped"] == 0
 
 
 @pytest.mark.parametrize("half_close", ["off", "1s"])
-def test_half_close_says_how_long_a_client_receives_after_its_fin(half_close):
+def test_half_close_sets_how_long_a_client_receives_after_its_fin(half_close):
     route = tcp_route("sim://echo", clients={"half-close": half_close})
     with Gateway({"routes": {"echo": route}}) as gateway, gateway.connect("echo") as client:
         client.sendall(b"question")
@@ -212,8 +212,8 @@ def test_half_close_says_how_long_a_client_receives_after_its_fin(half_close):
 
 
 def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_it():
-    # More than the gateway's own ring: the FIN stands in the kernel behind bytes that nobody reads, at first even in the client's.
-    # The device takes what its own buffer holds, and no more.
+    # More than the gateway's ring: the FIN waits in the kernel after unread bytes, at first even in the client's
+    # kernel. The device takes as much as its own buffer holds, and no more.
     for count in (90_000, 300_000):
         route = tcp_route("%s", device={"drain": "4s"})
         with Pty() as device:
@@ -233,7 +233,7 @@ def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_i
                 assert re.search(r" closing \d+(\.\d)?s$", table, re.M), table
                 ended = gateway.event("session ended", seconds=15)
                 assert ended["reason"] == "client-left" and ended["dropped"] > 0
-                assert float(ended["seconds"]) < 12, ended  # 4 s without progress, a look and a busy machine
+                assert float(ended["seconds"]) < 12, ended  # 4 s without progress, a check interval and a busy machine
 
 
 def test_a_refused_endpoint_ends_the_session_with_its_reason():
@@ -247,7 +247,7 @@ def test_a_refused_endpoint_ends_the_session_with_its_reason():
         assert "refused" in ended["error"].lower(), ended
 
 
-def test_a_client_that_resets_is_lost_and_the_others_stay():
+def test_a_reset_ends_one_client_and_the_others_stay():
     with Gateway({"routes": {"echo": tcp_route("sim://echo")}}) as gateway, gateway.connect("echo") as stays:
         leaves = connect(gateway.address("echo"))
         gateway.event("session opened", count=2)

@@ -1,4 +1,4 @@
-"""Endpoints of this machine: ports by USB identity, lock files, RS-485, unix sockets, ptys, programs."""
+"""Local endpoints: ports by USB identity, lock files, RS-485, unix sockets, ptys, programs."""
 import contextlib
 import os
 import pathlib
@@ -13,9 +13,9 @@ import time
 import pytest
 import serial
 
-from kit import Gateway, Pty, receive, receive_all, receive_until, reset, until
+from kit import Gateway, Pty, lock_file, receive, receive_all, receive_until, reset, until
 
-LIMIT = 0.5  # seconds from a node that is back to bytes
+LIMIT = 0.5  # seconds from the node's return to bytes
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def shell(script: str, query: str = "") -> str:
 
 
 class Adapters:
-    """A sysfs of the test's own, which the gateway sees in the place of /sys/class/tty; the nodes are links under /dev."""
+    """A test sysfs that the gateway sees instead of /sys/class/tty; the nodes are links under /dev."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
@@ -89,7 +89,7 @@ def adapters(folder):
 
 
 @SYS
-def test_a_port_is_found_by_identity_under_whatever_number_it_comes_back(adapters, figure):
+def test_a_port_is_found_by_identity_after_its_number_changes(adapters, figure):
     config = {"routes": {"board": route("tty://usb/0403:6001/LAB%201?baud=9600", device={"retry": "5s..5s"})}}
     with Gateway(config, prefix=adapters.prefix) as gateway, gateway.connect("board") as client:
         assert "not plugged in" in gateway.event("link waiting")["error"]
@@ -110,7 +110,7 @@ def test_a_port_is_found_by_identity_under_whatever_number_it_comes_back(adapter
 
 
 @SYS
-def test_two_routes_to_one_adapter_are_a_mistake_and_two_adapters_are_asked_about(adapters):
+def test_two_routes_to_one_adapter_and_an_ambiguous_identity_are_reported(adapters):
     adapters.plug(992, "ONE")
     adapters.plug(993, "TWO")
     config = {"routes": {"a": route("tty://usb/0403:6001/ONE"), "b": route("tty:///dev/ttyUSB992")}}
@@ -120,7 +120,7 @@ def test_two_routes_to_one_adapter_are_a_mistake_and_two_adapters_are_asked_abou
     config = {"routes": {"any": route("tty://usb/0403:6001")}}
     with Gateway(config, prefix=adapters.prefix) as gateway, gateway.connect("any") as client:
         error = gateway.event("link waiting")["error"]
-        assert "say tty://usb/0403:6001/ONE or tty://usb/0403:6001/TWO" in error, error
+        assert "use tty://usb/0403:6001/ONE or tty://usb/0403:6001/TWO" in error, error
         reset(client)
 
 
@@ -128,15 +128,15 @@ def test_two_routes_to_one_adapter_are_a_mistake_and_two_adapters_are_asked_abou
 
 
 @pytest.mark.skipif(not os.access("/var/lock", os.W_OK), reason="/var/lock can't be written to")
-def test_lock_files_keep_others_out_and_us():
+def test_lock_files_are_honoured_and_written():
     with Pty() as device:
-        lock = pathlib.Path("/var/lock/LCK.." + device.path.removeprefix("/dev/").replace("/", "_"))
+        lock = lock_file(device.path)
         lock.write_text(f"{os.getpid():10d}\n")
         try:
             with Gateway({"routes": {"port": route(device.url)}}) as gateway, gateway.connect("port") as client:
                 error = gateway.event("link waiting")["error"]
                 name = pathlib.Path("/proc/self/comm").read_text().strip()
-                assert f"in use by {name} (pid {os.getpid()}), says {lock}" in error, error
+                assert f"in use by {name} (pid {os.getpid()}), according to {lock}" in error, error
                 lock.unlink()
                 gateway.event("link open")
                 assert lock.read_text() == f"{gateway.pid:10d}\n"
@@ -154,7 +154,7 @@ def test_lock_files_keep_others_out_and_us():
             lock.unlink(missing_ok=True)
 
 
-def test_rs485_on_a_port_that_has_none_is_told():
+def test_rs485_on_a_port_without_it_is_reported():
     with Pty() as device, Gateway({"routes": {"port": route(f"{device.url}?rs485=rts-on-send")}}) as gateway, \
             gateway.connect("port") as client:
         error = gateway.event("link waiting")["error"]
@@ -191,7 +191,7 @@ def unix_echo(path):
         os.unlink(path)
 
 
-def test_a_unix_socket_is_proxied_with_half_close_and_every_byte(folder):
+def test_a_unix_socket_is_proxied_with_half_close_and_without_loss(folder):
     data = os.urandom(1 << 20)
     with unix_echo(folder / "echo.sock"), Gateway({"routes": {"proxy": route(f"unix://{folder}/echo.sock")}}) as gateway:
         def send(client):
@@ -206,7 +206,7 @@ def test_a_unix_socket_is_proxied_with_half_close_and_every_byte(folder):
         gateway.event("session ended", reason="client-left")
 
 
-def test_a_unix_socket_that_is_not_there_fails_alone_and_is_awaited_shared(folder):
+def test_an_absent_unix_socket_fails_a_client_link_and_a_shared_link_waits(folder):
     path = folder / "late.sock"
     config = {"routes": {
         "alone": route(f"unix://{path}"), "shared": route(f"unix://{path}", link="shared", device={"retry": "9s..9s"})}}
@@ -225,7 +225,7 @@ def test_a_unix_socket_that_is_not_there_fails_alone_and_is_awaited_shared(folde
 # --- ptys ------------------------------------------------------------------------------------------------------------
 
 
-def test_programs_come_and_go_on_a_pty_while_clients_stay(folder):
+def test_programs_open_and_close_a_pty_while_clients_stay(folder):
     link = folder / "modem0"
     config = {"routes": {"modem": route(f"pty://{link}?mode=0600&baud=19200", device={"open": "always"})}}
     with Gateway(config) as gateway, gateway.connect("modem") as client:
@@ -247,19 +247,19 @@ def test_programs_come_and_go_on_a_pty_while_clients_stay(folder):
         assert not link.is_symlink()
 
 
-def test_what_was_said_to_a_pty_is_read_before_it_closes(folder):
+def test_bytes_written_to_a_pty_are_read_before_it_closes(folder):
     link = folder / "modem0"
     with Gateway({"routes": {"modem": route(f"pty://{link}")}}) as gateway:
         client = gateway.connect("modem")
         gateway.event("link open")
         with serial.Serial(str(link), timeout=10) as program:
             client.sendall(b"last words")
-            client.close()  # and leaves; the link closes behind him
+            client.close()  # and leaves; the link closes after it
             time.sleep(0.3)  # the program is slow
             assert program.read(10) == b"last words"
 
 
-def test_a_stale_link_is_replaced_and_a_file_never(folder):
+def test_a_stale_link_is_replaced_and_a_file_is_kept(folder):
     stale, file = folder / "stale", folder / "file"
     stale.symlink_to("/dev/pts/4095")
     file.write_text("mine")
@@ -276,7 +276,7 @@ def test_a_stale_link_is_replaced_and_a_file_never(folder):
 
 
 def all_children(gateway) -> set[int]:
-    """Of all threads; zombies too."""
+    """Children of all threads, including zombies."""
     found = set()
     for task in os.listdir(f"/proc/{gateway.pid}/task"):
         with contextlib.suppress(FileNotFoundError):
@@ -284,7 +284,7 @@ def all_children(gateway) -> set[int]:
     return found
 
 
-def test_each_client_has_a_program_of_his_own_and_its_end_is_told():
+def test_each_client_has_its_own_program_and_the_exit_is_reported():
     greeter = shell("read name; echo hello $name; echo greeted $name >&2; exit 7")
     with Gateway({"routes": {"greeter": route(greeter), "tee": route("exec:/bin/cat")}}) as gateway:
         with gateway.connect("greeter") as ada, gateway.connect("greeter") as bob:
@@ -329,7 +329,7 @@ def test_a_program_has_clean_signals_no_descriptors_and_no_secrets():
     script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd | wc -w; env | grep -c RUNTIME_DIRECTORY; true"
     with Gateway({"routes": {"look": route(shell(script))}}) as gateway, gateway.connect("look") as client:
         words = receive_all(client).decode().split()
-        # 32 and 33 are glibc's own, which it sees to itself.
+        # Signals 32 and 33 are glibc's own; it resets them itself.
         assert words == ["SigBlk:", "0" * 16, "SigIgn:", "0000000180000000", "4", "0"], words
 
 
@@ -361,8 +361,8 @@ def test_programs_that_ignore_the_request_to_end_are_killed(folder):
 
 
 @pytest.mark.waits
-def test_a_stubborn_program_and_its_children_go_with_the_gateway(folder):
-    # A child in a session of its own would be out of reach; this one is deaf only.
+def test_a_program_that_ignores_signals_ends_with_the_gateway(folder):
+    # A child in its own session would be out of reach; this one only ignores signals.
     script = (f"trap '' TERM HUP; (while :; do sleep 0.2; done) & echo $! $$ >{folder}/pids; echo up; "
               "while :; do sleep 0.2; done")
     gateway = Gateway({"routes": {"stubborn": route(shell(script))}})
@@ -374,12 +374,12 @@ def test_a_stubborn_program_and_its_children_go_with_the_gateway(folder):
         took = gateway.stop(15)
         assert took > 2, "it had its five seconds"
         assert not pathlib.Path(f"/proc/{program}").exists()
-        # Whoever adopts it reaps it.
+        # The process that adopts it reaps it.
         state = pathlib.Path(f"/proc/{child}/stat")
-        until(lambda: not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] in "ZX", 1, "the child is dead")
+        until(lambda: not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] in "ZX", 10, "the child is dead")
 
 
-def test_a_program_that_ends_in_order_with_input_unread_has_left(folder):
+def test_a_program_that_exits_normally_with_unread_input_is_endpoint_left(folder):
     with Gateway({"routes": {"head": route("exec:/usr/bin/head?arg=-n1")}}) as gateway:
         for turn in range(20):
             with gateway.connect("head") as client:
@@ -396,10 +396,10 @@ def test_a_program_that_ends_in_order_with_input_unread_has_left(folder):
         until(lambda: not all_children(gateway), 5, "no child, and no zombie")
 
 
-def test_what_a_program_said_last_and_how_it_ended_is_known_also_where_children_are_ignored():
+def test_last_output_and_exit_status_are_known_with_sigchld_ignored():
     prefix = ("env", "--ignore-signal=CHLD")  # no shell does that
     with Gateway({"routes": {"tool": route(shell("echo bye; exit 7"))}}, prefix=prefix) as gateway:
-        # Newer kernels know it of most programs whose signal is ignored, too.
+        # Checked directly, because newer kernels report the status of most programs even if SIGCHLD is ignored.
         ignored = re.search(r"SigIgn:\s*(\w+)", pathlib.Path(f"/proc/{gateway.pid}/status").read_text())
         assert not int(ignored[1], 16) >> signal.SIGCHLD - 1 & 1
         with gateway.connect("tool") as client:
@@ -407,13 +407,13 @@ def test_what_a_program_said_last_and_how_it_ended_is_known_also_where_children_
         assert gateway.event("session ended")["error"] == "/bin/sh exited with status 7"
 
 
-def test_a_program_that_cannot_be_started_says_why(folder):
+def test_a_program_that_cannot_start_is_reported_with_the_reason(folder):
     config = {"routes": {
         "none": route(f"exec:{folder}/none"), "shared": route(f"exec:{folder}/late", link="shared", device={"retry": "9s..9s"})}}
     with Gateway(config) as gateway:
         with gateway.connect("none") as client:
             assert receive_all(client) == b""
-        assert "no such program here" in gateway.event("session ended", reason="open-failed")["error"]
+        assert "there is no such program" in gateway.event("session ended", reason="open-failed")["error"]
         with gateway.connect("shared") as client:
             client.sendall(b"kept\n")
             gateway.event("link waiting")
@@ -432,8 +432,8 @@ def test_a_program_that_cannot_be_started_says_why(folder):
 
 @pytest.mark.root("makes a namespace of the network")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_connection_to_itself_is_nobody_there(folder, host):
-    # With two local ports to choose from, the kernel takes the very one that is dialled.
+def test_a_tcp_connection_to_itself_counts_as_refused(folder, host):
+    # With two local ports to choose from, the kernel takes the very port that is dialled.
     ports = "ip link set lo up && echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range"
     prefix = ("unshare", "-n", "sh", "-c", ports + ' && exec "$@"', "sh")
     config = {"routes": {"proxy": {"listen": f"unix://{folder}/in.sock", "endpoint": f"tcp://{host}:40000"}}}

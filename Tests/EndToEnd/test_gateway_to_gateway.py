@@ -1,4 +1,5 @@
-"""Endpoints over the network: one gateway feeds another, and ws endpoints log in and compress at servers of others."""
+"""Endpoints over the network: one gateway as another's endpoint, and ws endpoints that log in and compress at foreign
+servers."""
 import asyncio
 import base64
 import contextlib
@@ -10,9 +11,9 @@ import pytest
 import websockets
 from certificates import Authority
 from kit import Gateway, receive, run_all
+from listener_clients import finish, own_address
 from test_connect import pipe
 from test_websocket import TOKEN, hashed, tls
-from ways import finish, own_address
 
 MIB = 1 << 20
 
@@ -28,7 +29,7 @@ def server(authority):
 
 
 class Echo:
-    """A server on Python's websockets that says back what it hears, and lets in who shows `authorization`."""
+    """A server on Python's websockets that echoes, and accepts only clients with `authorization`."""
 
     def __init__(self, authorization=None):
         self.authorization, self.extensions, self.refused = authorization, [], 0
@@ -71,13 +72,14 @@ def basic(text: str) -> str:
 
 
 def both_ways(client, data: bytes):
-    """Sends `data` and hears it back, at the same time."""
+    """Sends `data` and receives it back, at the same time."""
     heard = []
     run_all(lambda: client.sendall(data), lambda: heard.append(receive(client, len(data))))
     assert heard[0] == data
 
 
-# --- servers of others -----------------------------------------------------------------------------------------------
+# --- foreign servers
+#   -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compresses", [False, True])
@@ -98,7 +100,7 @@ def test_a_ws_endpoint_logs_in_and_compresses(settings, authorization, compresse
         assert TOKEN not in shown and "geheim" not in shown and basic("ada:geheim:x").split()[1] not in shown
 
 
-def test_a_ws_endpoint_that_may_not_come_in_says_why_and_tells_no_secret(folder):
+def test_a_refused_ws_endpoint_reports_the_reason_and_no_secret(folder):
     with Echo(basic("ada:right")) as echo:
         url = f"ws://127.0.0.1:{echo.port}/lab"
         done = pipe(url)
@@ -109,10 +111,11 @@ def test_a_ws_endpoint_that_may_not_come_in_says_why_and_tells_no_secret(folder)
         done = pipe(f"{url}?user=ada&password=right", b"hello")
         assert (done.stdout, done.stderr, done.returncode) == (b"hello", b"", 0)
         done = pipe(f"ws://ada:geheim@127.0.0.1:{echo.port}/lab")
-        assert done.returncode == 64 and b"say user=" in done.stderr and b"geheim" not in done.stderr
+        assert done.returncode == 64 and "use user=… and password=…".encode() in done.stderr and b"geheim" not in done.stderr
 
 
-# --- our own ---------------------------------------------------------------------------------------------------------
+# --- our own
+#   ---------------------------------------------------------------------------------------------------------
 
 
 def chain(scheme, authority, server, address, query="", **more) -> tuple[dict, dict]:
@@ -133,7 +136,7 @@ def chain(scheme, authority, server, address, query="", **more) -> tuple[dict, d
 @pytest.mark.parametrize(
     "scheme, query",
     [("ws", ""), ("ws", "subprotocol=binary"), ("wss", ""), ("wss", "subprotocol=binary"), ("tls", "")])
-def test_one_gateway_feeds_another_that_comes_and_goes(authority, server, scheme, query):
+def test_a_gateway_reconnects_to_another_that_restarts(authority, server, scheme, query):
     far, near = chain(scheme, authority, server, own_address(), query)
     data = random.Random(scheme + query).randbytes(MIB)
     with Gateway(near) as here:
@@ -153,7 +156,7 @@ def test_one_gateway_feeds_another_that_comes_and_goes(authority, server, scheme
 
 
 @pytest.mark.parametrize("asks", [{"user": "ada", "password": "geheim"}, {"token": TOKEN}])
-def test_one_gateway_logs_in_at_another_and_compresses(asks):
+def test_a_gateway_logs_in_at_another_and_compresses(asks):
     far, near = chain("ws", None, None, own_address())
     far["users"] = {"ada": {"password": hashed("geheim"), "roles": {"port": "writer"}}, "bob": {"token": TOKEN, "roles": {"*": "writer"}}}
     far["routes"]["port"]["websocket"] = {"deflate": True}

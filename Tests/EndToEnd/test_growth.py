@@ -1,14 +1,15 @@
-"""Twice the routes, twice the work: no command may compare each route with all others. What is counted are instructions (growth.py)."""
+"""Twice the routes, twice the work: no command may compare each route with all others. Counts instructions
+(growth.py)."""
 import growth
 import pytest
 from certificates import Authority
 from kit import binary
 
-pytestmark = [pytest.mark.counts, pytest.mark.timeout(1200)]  # Valgrind takes fifty times as long
+pytestmark = [pytest.mark.counts, pytest.mark.timeout(1200)]  # Valgrind is fifty times as slow
 
 # A little more than twice: tables grow in steps, and figures have more digits.
 MOST = 2.5
-# Fewer than these would hide a square: what each route costs by itself is most of it.
+# With fewer routes the cost per route would hide a quadratic part.
 COUNTS = (500, 1000)
 
 

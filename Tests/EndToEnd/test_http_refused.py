@@ -1,4 +1,4 @@
-"""Web pages and the ports of consoles: what a browser or curl sends to a raw port reaches no device."""
+"""HTTP requests to raw ports: what a browser or curl sends reaches no device."""
 import json
 import socket
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from certificates import Authority
 from kit import Gateway, Pty, connect, free_port, receive, receive_all
-from ways import request
+from listener_clients import request
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_pages_post_to_a_console_is_answered_400_and_executes_nothing():
         ended = gateway.event("session ended")
         assert ended["reason"] == "denied" and "refuse-http" in ended["error"]
         assert refused(gateway) == {"http-request": 1}
-        # Whoever speaks to the console is served, a letter at a time too.
+        # A client that talks to the console is served, even one letter at a time.
         client = connect((host, port))
         for letter in b"GET /etc/motd\r":
             client.send(bytes([letter]))
@@ -70,8 +70,8 @@ def test_a_fetch_inside_tls_is_refused(authority):
         assert gateway.event("session ended")["reason"] == "denied"
 
 
-def test_a_long_body_is_not_read_for_long():
-    """The answer arrives, and of what follows the request 256 KiB are read at most."""
+def test_a_long_body_is_read_only_to_a_limit():
+    """The answer arrives, and at most 256 KiB after the request are read."""
     with Gateway({"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://sink"}}}) as gateway:
         client = connect(gateway.address("port"))
         client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n")
@@ -86,7 +86,7 @@ def test_a_long_body_is_not_read_for_long():
         assert sent < 10_000_000
 
 
-def test_the_key_turns_it_off_and_a_reload_on_again():
+def test_refuse_http_can_be_turned_off_and_on_by_a_reload():
     config = {"routes": {"port": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo", "clients": {"refuse-http": "no"}}}}
     line = b"GET / HTTP/1.1\r\n\r\n"
     with Gateway(config) as gateway:
@@ -101,8 +101,8 @@ def test_the_key_turns_it_off_and_a_reload_on_again():
         assert fetch("http://%s:%d/" % gateway.address("port")).stdout.endswith("\n400")
 
 
-def test_an_endless_header_is_not_read_for_long():
-    """Before a session, what comes behind a refusal is read for 256 KiB at most."""
+def test_an_endless_header_is_read_only_to_a_limit():
+    """Before a session, at most 256 KiB after a refusal are read."""
     with Gateway({"routes": {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}}) as gateway:
         client = connect(gateway.address("lab"))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
@@ -116,7 +116,7 @@ def test_an_endless_header_is_not_read_for_long():
         assert sent < 10_000_000
 
 
-def test_a_path_that_is_nobodys_is_counted_and_is_no_session():
+def test_an_unknown_path_is_counted_and_makes_no_session():
     with Gateway({"routes": {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}}) as gateway:
         host, port = gateway.address("lab")
         for _ in range(3):
@@ -131,8 +131,8 @@ def test_a_path_that_is_nobodys_is_counted_and_is_no_session():
 
 
 @pytest.mark.parametrize("names", [["lab"], ["lab", "other"]])
-def test_what_ends_before_its_route_is_known_counts_where_the_port_has_one(names):
-    """Deploy/CONTROL.md says what counts where."""
+def test_an_ending_before_routing_counts_for_the_only_route_of_a_port(names):
+    """Docs/control-socket.md says what counts where."""
     port = free_port()
     routes = {name: {"listen": f"ws://127.0.0.1:{port}/{name}", "endpoint": "sim://echo"} for name in names}
     with Gateway({"routes": routes}, stopping=False) as gateway:
@@ -149,7 +149,7 @@ def test_what_ends_before_its_route_is_known_counts_where_the_port_has_one(names
         assert counts == ([{"protocol-error": 2}] if len(names) == 1 else [{}, {}]), counts
 
 
-def test_a_rebound_name_is_refused_and_the_machines_names_are_not():
+def test_a_rebound_name_is_refused_and_the_machines_own_names_are_accepted():
     name = socket.gethostname()
     with Gateway({"routes": {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}}) as gateway:
         for host, expected in [("evil.example:8080", 403), (f"{name}:8080", 101), (f"{name.split('.')[0]}.local", 101),

@@ -1,5 +1,5 @@
-"""Limits of the process: too small to start, few descriptors under a flood, little memory, memory that returns; and a
-listening socket that another process shuts down."""
+"""Limits of the process: too small to start, few descriptors under a flood, little memory, memory that is returned; and
+a listening socket that another process shuts down."""
 import contextlib
 import json
 import os
@@ -8,6 +8,7 @@ import re
 import resource
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -28,7 +29,7 @@ def limited(**limits):
 
 
 def start(limits, config=SIM, seconds=20):
-    """Exit code and what was said; 0 when it serves, which is asked of `health`. Nothing may hang."""
+    """Exit code and output; 0 if it serves, which `health` checks. Nothing may hang."""
     gateway = Gateway(config, prefix=limited(**limits), stopping=False)
     try:
         gateway.start()
@@ -43,6 +44,7 @@ def start(limits, config=SIM, seconds=20):
         if running:
             assert answer["healthy"], answer
             return 0, ""
+        gateway._reader.join(5)  # its last line may still be in the pipe
         return code, "\n".join(gateway.lines)
     finally:
         gateway._folder.cleanup()
@@ -59,17 +61,17 @@ def ask(gateway, request="health", seconds=5):
     return json.loads(answer)
 
 
-def test_too_few_descriptors_are_said_before_the_start():
+def test_too_few_descriptors_are_reported_before_the_start():
     code, said = start({"nofile": 16})
     assert code == 71, (code, said)
     limit, needed = re.search(r"the limit of (\d+) open files is too small to start: (\d+) are needed", said).groups()
     assert limit == "16"
-    # As many are enough, and none less.
+    # Exactly that many are needed.
     assert start({"nofile": int(needed)})[0] == 0
     assert start({"nofile": int(needed) - 1})[0] == 71
 
 
-def test_too_little_address_space_is_said_before_the_start():
+def test_too_little_address_space_is_reported_before_the_start():
     code, said = start({"as": 60000 << 10})
     assert code == 71, (code, said)
     limit, needed = re.search(r"the limit of (\d+) KiB of address space is too small to start: (\d+) KiB", said).groups()
@@ -78,8 +80,8 @@ def test_too_little_address_space_is_said_before_the_start():
 
 
 @pytest.mark.parametrize("mebibytes", [80, 120, 140, 160, 200, 260, 330, 400])
-def test_no_address_space_hangs(mebibytes):
-    """Also where malloc could reserve for an arena what a thread's stack needs."""
+def test_no_limit_of_address_space_makes_the_start_hang(mebibytes):
+    """Also if malloc reserves the space that a thread's stack needs for an arena."""
     code, said = start({"as": mebibytes << 20})
     assert code in (0, 71), (code, said)
 
@@ -89,8 +91,8 @@ def as_nobody():
 
 
 @pytest.mark.root("runs the gateway as a user that has no processes yet")
-def test_too_few_threads_are_said_before_the_start(tmp_path):
-    """Root has no limit of processes, so an ordinary user's is tried."""
+def test_too_few_threads_are_reported_before_the_start(tmp_path):
+    """Root has no process limit, so this tests as an ordinary user."""
     path = tmp_path / "c.json"
     path.write_text(json.dumps({"version": 1, "control": {"socket": "off"}, **SIM}))
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
@@ -98,12 +100,12 @@ def test_too_few_threads_are_said_before_the_start(tmp_path):
     ended = subprocess.run(
         [*as_nobody(), *limited(nproc=1), binary(), "serve", str(path)], capture_output=True, text=True, timeout=20)
     assert ended.returncode == 71, ended
-    assert "threads that are needed" in ended.stderr and "TasksMax" in ended.stderr
+    assert "the system refused" in ended.stderr and " threads (" in ended.stderr and "TasksMax" in ended.stderr
 
 
 @pytest.mark.parametrize("limits", [{"nofile": 10}, {"as": 60000 << 10}])
 @pytest.mark.parametrize("command", [["connect", "sim://echo"], ["scan", "--seconds", "1"]])
-def test_other_commands_say_so_too(command, limits):
+def test_other_commands_report_small_limits_too(command, limits):
     ended = subprocess.run(
         [*limited(**limits), binary(), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 71, ended
@@ -127,7 +129,7 @@ def echo(address, family=socket.AF_INET):
 
 
 def free_port():
-    """As a number that somebody names: one that the kernel chooses is given up when its socket is shut down."""
+    """For a port that a configuration names: one that the kernel chose is released when its socket is shut down."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -135,7 +137,7 @@ def free_port():
 
 @pytest.mark.parametrize("kind", ["tcp", "ws", "unix"])
 @pytest.mark.parametrize("how", [socket.SHUT_RD, socket.SHUT_RDWR])
-def test_a_listening_socket_that_another_process_shuts_down_is_bound_anew(kind, how, folder):
+def test_a_listening_socket_that_another_process_shuts_down_is_bound_again(kind, how, folder):
     family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
     with socket.socket(family) as given:
         given.bind(f"{folder}/s" if kind == "unix" else ("127.0.0.1", 0 if kind == "ws" else free_port()))
@@ -153,14 +155,14 @@ def test_a_listening_socket_that_another_process_shuts_down_is_bound_anew(kind, 
             until(lambda: len(gateway.events("listening")) == 2, 10, "the address again")
             assert ask(gateway)["healthy"]
             upgrade(address[1]) if kind == "ws" else echo(address, family)
-            # Again: after a longer pause, and without a line or a turn in between.
-            with contextlib.suppress(OSError):  # it is another socket by now, where this one could not listen again
+            # Again: the pause is longer, and meanwhile there is no log line and no busy loop.
+            with contextlib.suppress(OSError):  # already another socket, if this one could not listen again
                 given.shutdown(how)
             time.sleep(0.3)
             assert cpu(gateway.pid) - before < 0.5
 
 
-def test_a_socket_that_is_shut_down_again_and_again_is_bound_more_and_more_seldom(folder):
+def test_a_socket_that_is_shut_down_repeatedly_is_bound_with_growing_pauses(folder):
     with socket.socket() as given:
         given.bind(("127.0.0.1", free_port()))
         given.listen(16)
@@ -183,7 +185,7 @@ HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
 
 
 def flood(port, addresses, each, first=HALF_HEAD):
-    """Connections from loopback addresses that begin and say no more."""
+    """Connections from loopback addresses that send a beginning and no more."""
     clients = []
     for number in range(each):
         for last in range(addresses):
@@ -198,7 +200,7 @@ def flood(port, addresses, each, first=HALF_HEAD):
 
 
 def many_refused(gateway):
-    """The counts of handshakes once 100 were refused: who has connected to the kernel is not accepted yet."""
+    """The handshake counts once 100 were refused: a connected client may not be accepted yet."""
     return until(lambda: (counts := ask(gateway, "status")["handshakes"])["refused"] >= 100 and counts, what="100 refusals")
 
 
@@ -226,13 +228,13 @@ def few(authority):
 
 
 @pytest.mark.parametrize("first, route", [(HALF_HEAD, "web"), (HALF_HELLO, "safe")])
-def test_half_open_handshakes_leave_descriptors_to_everybody_else(authority, first, route):
+def test_half_open_handshakes_leave_descriptors_for_other_clients(authority, first, route):
     with Gateway(few(authority), prefix=limited(nofile=300), stopping=False) as gateway:
         crowd = flood(port_of(gateway, route), 7, 100, first)
         try:
             began = time.monotonic()
             assert ask(gateway)["healthy"]
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5
             served = []
             for _ in range(10):
                 client = socket.create_connection(("127.0.0.1", port_of(gateway, "raw")), 5)
@@ -242,7 +244,7 @@ def test_half_open_handshakes_leave_descriptors_to_everybody_else(authority, fir
             echo(("127.0.0.1", port_of(gateway, "program")))
             counts = many_refused(gateway)
             assert counts["unfinished"] <= counts["most"] < 150, counts
-            # One of another address gets in although there are as many as may be.
+            # A client of another address is accepted although the maximum is reached.
             if route == "web":
                 upgrade(port_of(gateway, "web"))
             for client in served:
@@ -265,28 +267,28 @@ def raw_route(gateway):
 
 
 def crowded(authority, **limits):
-    """A route that takes as many clients as there are descriptors."""
+    """A route that accepts as many clients as there are descriptors."""
     config = {**few(authority), "limits": limits}
     config["routes"]["raw"] = {"listen": "tcp://127.0.0.1:0", "link": "per-client", "endpoint": "sim://echo"}
     return config
 
 
 def refused(gateway):
-    """How many were, by reason."""
+    """Refusals by reason."""
     return ask(gateway, "status").get("refused", {})
 
 
-def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(authority):
+def test_a_crowded_route_leaves_descriptors_for_the_first_client_of_others(authority):
     with Gateway(crowded(authority), prefix=limited(nofile=300), stopping=False) as gateway:
         crowd = flood(port_of(gateway, "raw"), 7, 60, b"x")
         try:
             assert ask(gateway)["healthy"]
             echo(("127.0.0.1", port_of(gateway, "program")))
             upgrade(port_of(gateway, "web"))
-            # Who has connected to the kernel is not accepted yet.
+            # A connected client may not be accepted yet.
             until(lambda: raw_route(gateway)["totals"]["ended"].get("full", 0) > 50, what="50 refusals")
             assert len(raw_route(gateway)["clients"]) > 150
-            # As the documents say: counted by its reason, beside the word of its ending.
+            # As documented: counted by its reason, in addition to its ending word.
             ended = gateway.events("session ended", reason="full")
             assert all("limits.reserve-descriptors" in line["error"] for line in ended), ended[0]
             full = raw_route(gateway)["totals"]["ended"]["full"]
@@ -296,7 +298,7 @@ def test_a_crowded_route_leaves_descriptors_to_the_first_client_of_others(author
                 client.close()
 
 
-def test_handshakes_that_are_refused_for_want_of_descriptors_say_so(authority):
+def test_handshakes_refused_for_lack_of_descriptors_get_that_reason(authority):
     """Clients of one route use up what is not reserved; a handshake at another is refused."""
     config = {**crowded(authority), "limits": {"handshakes": 10000, "handshakes-per-address": 1000}}
     with Gateway(config, prefix=limited(nofile=300), stopping=False) as gateway:
@@ -314,7 +316,7 @@ def test_handshakes_that_are_refused_for_want_of_descriptors_say_so(authority):
                 client.close()
 
 
-def test_a_reload_switches_the_reserve_of_descriptors(authority):
+def test_a_reload_turns_the_descriptor_reserve_on_and_off(authority):
     with Gateway(crowded(authority, **{"reserve-descriptors": "off"}), prefix=limited(nofile=300), stopping=False) as gateway:
         crowd = flood(port_of(gateway, "raw"), 7, 36, b"x")  # fewer than there are descriptors
         try:
@@ -323,7 +325,7 @@ def test_a_reload_switches_the_reserve_of_descriptors(authority):
             gateway.configure(crowded(authority))
             answer = ask(gateway, "reload")
             assert answer["settings"] == ["limits.reserve-descriptors"], answer
-            # The first clients may get low numbers, which the status requests have given back.
+            # The first clients may get low numbers, which the status requests have released.
             crowd += flood(port_of(gateway, "raw"), 7, 2, b"x")
             until(lambda: refused(gateway).get("descriptors", 0) > 4, what="refusals")
         finally:
@@ -332,7 +334,7 @@ def test_a_reload_switches_the_reserve_of_descriptors(authority):
 
 
 def test_a_memory_limit_bounds_handshakes(authority):
-    """Of address space, as a test can limit that everywhere; and a number of the configuration."""
+    """A limit of address space, which a test can set everywhere; and a number in the configuration."""
     limit = 1 << 30
     with Gateway(few(authority), prefix=limited(**{"as": limit}), stopping=False) as gateway:
         assert ask(gateway, "status")["handshakes"]["most"] < 8000
@@ -352,7 +354,7 @@ def test_a_memory_limit_bounds_handshakes(authority):
 
 @contextlib.contextmanager
 def memory_cgroup(limit):
-    """A prefix that runs a process with so much memory, where a cgroup can be made."""
+    """A prefix that runs a process with this much memory, if a cgroup can be made."""
     for base, file in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
         folder = pathlib.Path(base) / f"bw-test-{os.getpid()}"
         with contextlib.suppress(OSError):
@@ -383,7 +385,7 @@ def test_four_thousand_half_open_handshakes_fit_into_a_cgroup_of_120_mb(authorit
                 assert len(crowd) == 4000
                 began = time.monotonic()
                 assert ask(gateway)["healthy"]
-                assert time.monotonic() - began < 1
+                assert time.monotonic() - began < 5
                 counts = ask(gateway, "status")["handshakes"]
                 assert 100 < counts["most"] < 450 and counts["unfinished"] <= counts["most"], counts
                 echo(("127.0.0.1", port_of(gateway, "raw")))
@@ -396,7 +398,7 @@ def test_four_thousand_half_open_handshakes_fit_into_a_cgroup_of_120_mb(authorit
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_check_says_what_clients_can_cost(authority, tmp_path):
+def test_check_reports_what_clients_can_cost(authority, tmp_path):
     path = tmp_path / "c.json"
     path.write_text(json.dumps({"version": 1, **few(authority)}))
     said = subprocess.run(
@@ -411,7 +413,7 @@ def test_check_says_what_clients_can_cost(authority, tmp_path):
 
 
 def anonymous(gateway):
-    """KiB."""
+    """In KiB."""
     text = pathlib.Path(f"/proc/{gateway.pid}/smaps_rollup").read_text()
     return int(re.search(r"^Pss_Anon: +(\d+)", text, re.M)[1])
 
@@ -426,8 +428,13 @@ def wave(port, count):
 
 
 @pytest.mark.waits
-def test_memory_returns_after_a_wave_of_clients(authority):
-    config = few(authority)
+def test_memory_returns_after_a_wave_of_clients():
+    # A new name in a folder on the way to a certificate wakes the gateway, and other tests make folders in /tmp.
+    with tempfile.TemporaryDirectory(prefix="bw-", dir="/var/tmp") as folder:
+        memory_returns(few(Authority(pathlib.Path(folder))))
+
+
+def memory_returns(config: dict):
     config["routes"]["safe"].update({"link": "per-client", "clients": {"max": 5000}})
     config["limits"] = {"handshakes-per-address": 1000}
     with Gateway(config, stopping=False) as gateway:
@@ -444,15 +451,16 @@ def test_memory_returns_after_a_wave_of_clients(authority):
 
 
 def arenas(gateway):
-    """Of malloc(3), beside the first: each reserves 64 MiB at a multiple of that, and uses the beginning."""
+    """Number of malloc(3)'s arenas besides the first: each reserves 64 MiB at a multiple of that, and uses the
+    beginning."""
     maps = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) (rw-p|---p) 0+ 00:00 0", pathlib.Path(f"/proc/{gateway.pid}/maps").read_text(), re.M)
     maps = [(int(start, 16), int(end, 16), rights) for start, end, rights in maps]
     return sum(used[1:] == (rest[0], "rw-p") and rest[2] == "---p" and used[0] % (64 << 20) == 0 and rest[1] - used[0] == 64 << 20
                for used, rest in zip(maps, maps[1:]))
 
 
-def test_malloc_keeps_to_one_arena(authority):
-    """Each keeps pages of every wave of clients."""
+def test_malloc_uses_one_arena(authority):
+    """Each arena would keep pages of every wave of clients."""
     with Gateway(few(authority), stopping=False) as gateway:
         for _ in range(3):
             wave(port_of(gateway, "safe"), 3)

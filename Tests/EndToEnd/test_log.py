@@ -1,4 +1,4 @@
-"""The log: text and JSON tell the same, one line per event, never a byte of payload."""
+"""The log: text and JSON contain the same, one line per event, never a byte of payload."""
 import collections
 import datetime
 import json
@@ -16,8 +16,8 @@ STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
 
 @pytest.mark.parametrize("text", [True, False])
-def test_a_sessions_story(text):
-    # A link of its own, so that the client's end is the echo's too.
+def test_the_log_shows_the_life_of_a_session(text):
+    # A per-client link, so that the client's end is the echo's too.
     with Gateway({"routes": {"echo": {**ECHO, "link": "per-client"}}}, text=text) as gateway:
         with gateway.connect("echo") as client:
             round_trip(client, b"payload-payload-payload")
@@ -44,7 +44,7 @@ def test_a_sessions_story(text):
         assert not any("payload" in line for line in gateway.lines)
 
 
-def test_a_log_that_nobody_reads_any_more_ends_nothing():
+def test_a_closed_log_pipe_ends_no_session():
     read, write = os.pipe()
     gateway = Gateway({"routes": {"echo": ECHO}}, stderr=write, stopping=False)
     with open(read, "rb") as pipe:
@@ -76,8 +76,8 @@ def test_numbers_are_numbers_in_json():
             assert isinstance(ended[key], (int, float)), (key, ended)
 
 
-def test_a_links_story():
-    """On a shared link: opened by the first client, closed after the last."""
+def test_the_log_shows_the_life_of_a_link():
+    """A shared link is opened by the first client and closed after the last."""
     with Gateway({"routes": {"echo": ECHO}}) as gateway:
         client = gateway.connect("echo")
         round_trip(client)
@@ -91,7 +91,7 @@ def test_a_links_story():
 
 
 def refuse(gateway, route: str, count: int):
-    """Connects so often; each connection is refused, and read to its end."""
+    """Connects `count` times; each connection is refused, and read to its end."""
     address = gateway.address(route)
     for _ in range(count):
         with connect(address) as client:
@@ -100,8 +100,9 @@ def refuse(gateway, route: str, count: int):
 
 
 @pytest.mark.parametrize("repeats", ["summary", "all"])
-def test_five_thousand_refused_connections(repeats):
-    """By default they are some lines and counts; `repeats: all` has each. `status` counts all of them either way."""
+def test_five_thousand_refused_connections_are_logged_in_few_lines(repeats):
+    """By default there are some lines and counts; `repeats: all` writes each. `status` counts all of them either
+    way."""
     closed = {**ECHO, "clients": {"deny": ["127.0.0.0/8"]}}
     with Gateway({"log": {"repeats": repeats}, "routes": {"closed": closed}}, text=True) as gateway:
         refuse(gateway, "closed", 5000)
@@ -120,8 +121,8 @@ def test_five_thousand_refused_connections(repeats):
             assert all(entry["count"] == entry["denied"] for entry in counted)
 
 
-def test_connections_that_end_before_they_have_a_place(tmp_path):
-    """A TLS handshake that never comes is no session's, and counts like a refusal."""
+def test_connections_that_end_before_a_session_are_counted(tmp_path):
+    """A TLS handshake that never comes belongs to no session, and counts like a refusal."""
     pair = Authority(tmp_path).issue("localhost", "localhost")
     tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
     config = {"log": SUMMARY, "tls": tls, "routes": {"lab": {**ECHO, "listen": "tls://127.0.0.1:0"}}}
@@ -139,8 +140,9 @@ def test_connections_that_end_before_they_have_a_place(tmp_path):
         assert len(gateway.events("session ended")) == 10
 
 
-def test_the_opening_line_of_a_session_with_a_link_of_its_own():
-    """It comes once the session is 1 s old, with the time when it opened; the end line of a shorter one has its fields."""
+def test_a_session_with_its_own_link_is_logged_once_it_lasts():
+    """The line comes once the session is 1 s old, with the time of its opening; a shorter session's end line has its
+    fields."""
     with Gateway({"log": SUMMARY, "routes": {"proxy": PROXY}}) as gateway:
         with gateway.connect("proxy") as short:
             round_trip(short)

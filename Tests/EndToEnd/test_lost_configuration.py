@@ -1,4 +1,4 @@
-"""A configuration that was broken or removed after the start: the gateway goes on, and the commands find it all the same."""
+"""A configuration that was broken or removed after the start: the gateway continues, and the commands still find it."""
 import json
 import os
 import pathlib
@@ -25,7 +25,7 @@ def gateway(request, monkeypatch):
         yield made
 
 
-def spoil(path: pathlib.Path, how: str):
+def break_configuration(path: pathlib.Path, how: str):
     if how == "gone":
         path.unlink()
     else:
@@ -33,9 +33,9 @@ def spoil(path: pathlib.Path, how: str):
 
 
 @pytest.mark.parametrize("how", ["broken", "gone"])
-def test_the_commands_find_it(gateway, how):
+def test_the_commands_find_the_gateway(gateway, how):
     good = gateway.path.read_text()
-    spoil(gateway.path, how)
+    break_configuration(gateway.path, how)
     config = str(gateway.path)
     health = gateway.command("health", config)
     assert (health.returncode, health.stderr) == (0, ""), health
@@ -45,7 +45,7 @@ def test_the_commands_find_it(gateway, how):
         round_trip(client)
         done = gateway.command("kick", "echo", "--all", "--config", config)
         assert done.returncode == 0 and "ended" in done.stdout, done
-    # A reload is refused by the gateway, which says why, then and as long as it is so.
+    # The gateway refuses the reload, and reports why, then and as long as the fault lasts.
     done = gateway.command("reload", config)
     assert done.returncode == 78 and config in done.stderr, done
     status = json.loads(gateway.command("status", "--json", config).stdout)
@@ -59,26 +59,26 @@ def test_the_commands_find_it(gateway, how):
     assert "reload-failed" not in json.loads(gateway.command("status", "--json", config).stdout)
 
 
-def test_the_commands_find_it_by_another_name_of_its_folder(gateway):
+def test_the_commands_find_the_gateway_by_another_name_of_its_folder(gateway):
     other = gateway.folder / "other"
     other.symlink_to(gateway.folder)
-    spoil(gateway.path, "gone")
+    break_configuration(gateway.path, "gone")
     assert gateway.command("health", str(other / gateway.path.name)).returncode == 0
 
 
 @pytest.mark.parametrize("how", ["broken", "gone"])
-def test_the_commands_find_one_whose_socket_is_at_the_usual_place(how):
+def test_the_commands_find_a_gateway_with_its_socket_at_the_default_path(how):
     with Gateway({"routes": ROUTES}) as gateway:
-        spoil(gateway.path, how)
+        break_configuration(gateway.path, how)
         assert json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)["pid"] == gateway.pid
 
 
-def test_a_broken_configuration_leads_to_the_only_gateway_there_is_but_to_none_of_two():
+def test_a_broken_configuration_finds_a_single_gateway_and_neither_of_two():
     first = Gateway({"routes": ROUTES})
     first.configure({"control": {"socket": str(first.folder / "own.sock")}, "routes": ROUTES})
     with first:
         broken = first.folder / "broken.yaml"
-        spoil(broken, "broken")
+        break_configuration(broken, "broken")
         status = first.command("status", "--json", str(broken))
         assert json.loads(status.stdout)["pid"] == first.pid, status
         second = Gateway({"routes": ROUTES})
@@ -97,11 +97,11 @@ def test_a_reload_may_move_the_control_socket(gateway):
         gateway.path.write_text(json.dumps(config))
         done = gateway.command("reload", str(gateway.path))
         assert done.returncode == 0 and "control.socket" in done.stdout, done
-        # The answer still came through the old socket; the new one is there a moment later.
+        # The answer still came through the old socket; the new one appears a moment later.
         until(lambda: gateway.command("health", "--control", config["control"]["socket"]).returncode == 0, what=name)
 
 
-def test_nothing_is_left_of_it(gateway):
+def test_a_stop_leaves_no_socket(gateway):
     assert gateway.command("health", str(gateway.path)).returncode == 0
     gateway.stop()
     left = {p.name for p in gateway.folder.rglob("*.sock")}

@@ -1,4 +1,5 @@
-"""What a service manager hears: sd_notify(3) with a datagram socket in systemd's place. The real one: unit.sh."""
+"""Messages to a service manager: sd_notify(3) with a datagram socket in systemd's place. unit.sh tests the real
+systemd."""
 import re
 import signal
 import socket
@@ -24,8 +25,8 @@ class Notified(Gateway):
         interval = {"WATCHDOG_USEC": str(self.watchdog)} if self.watchdog else {}
         return {**super().environment, "NOTIFY_SOCKET": self.manager.getsockname(), **interval}
 
-    def told(self, seconds=10) -> dict:
-        """The next message; empty when none comes."""
+    def next_message(self, seconds=10) -> dict:
+        """The next message; empty if none comes."""
         self.manager.settimeout(seconds)
         try:
             return dict(line.split("=", 1) for line in self.manager.recv(4096).decode().splitlines())
@@ -34,19 +35,19 @@ class Notified(Gateway):
 
     def hears(self, **wanted) -> dict:
         """Waits for a message with these values; others may come before it."""
-        return until(lambda: (m := self.told()) and wanted.items() <= m.items() and m, 20, str(wanted))
+        return until(lambda: (m := self.next_message()) and wanted.items() <= m.items() and m, 20, str(wanted))
 
     def __exit__(self, *error):
         super().__exit__(*error)
         self.manager.close()
 
 
-def test_systemd_hears_of_the_whole_life():
+def test_systemd_gets_each_state_of_the_gateway():
     away = {"listen": "tcp://127.0.0.1:0", "endpoint": "tty:///dev/not-there", "device": {"open": "always"}}
     with Notified({"routes": {"echo": ECHO, "away": away}}, stopping=False) as gateway:
         ready = gateway.hears(READY="1")
         assert re.match(r"2 routes, 0 clients", ready["STATUS"])
-        # Every address answers by then.
+        # By then every address answers.
         with gateway.connect("echo") as client:
             round_trip(client)
             gateway.hears(STATUS="2 routes, 1 client, 1 device away")
@@ -61,33 +62,33 @@ def test_systemd_hears_of_the_whole_life():
             gateway.path.write_text(good)
         gateway.signal(signal.SIGTERM)
         gateway.hears(STOPPING="1")
-        assert gateway.wait(8) == 0
+        assert gateway.wait() == 0
         gateway.check_sessions()
 
 
-def test_the_watchdog_is_fed_while_all_is_well_only():
+def test_the_watchdog_is_notified_only_while_the_gateway_works():
     with Notified({"routes": {"echo": ECHO}}, watchdog=400_000) as gateway:
         for _ in range(5):
             gateway.hears(WATCHDOG="1")
         gateway.signal(signal.SIGSTOP)
         try:
-            while gateway.told(0.5):
+            while gateway.next_message(0.5):
                 pass
-            assert gateway.told(1) == {}
+            assert gateway.next_message(1) == {}
         finally:
             gateway.signal(signal.SIGCONT)
         gateway.hears(WATCHDOG="1")
 
 
 @pytest.mark.waits
-def test_a_notified_gateway_sleeps_too(long):
+def test_an_idle_gateway_with_a_service_manager_sleeps_too(long):
     with Notified({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:
         round_trip(client)
         gateway.falls_asleep(10 if long else 3)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "@", "/" + "x" * 200])
-def test_an_address_that_is_none_is_said_and_harms_nobody(address):
+def test_an_invalid_notify_address_is_reported_and_ignored(address):
     class Odd(Gateway):
         @property
         def environment(self):

@@ -1,4 +1,4 @@
-"""Folders that another user may write to: a gateway that is root changes nothing there but what it has made itself."""
+"""Folders that another user may write to: a gateway that runs as root changes only what it has made itself there."""
 import os
 import pathlib
 import signal
@@ -10,8 +10,8 @@ from kit import Deadline, Gateway, compiled, until
 
 NOBODY = 65534
 
-# Renames a link to the secret over each socket as soon as it is there, and takes it away again half a second later, when the gateway has
-# met it and before it tries again; says how often it did.
+# Renames a link to the secret over each socket as soon as it appears. Removes it half a second later, after the gateway
+# has hit it and before it tries again. Prints how often it did.
 ATTACK = """
 import os, stat, sys, signal, time
 folder, secret, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -44,9 +44,9 @@ while True:
 """
 
 
-@pytest.mark.root("is about what another user does to root")
+@pytest.mark.root("tests another user's actions against root")
 @pytest.mark.parametrize("rights", ["owner=nobody", "mode=0666"])
-def test_a_link_renamed_over_a_socket_gives_nothing_away(folder, rights):
+def test_a_link_renamed_over_a_socket_does_not_change_its_targets_rights(folder, rights):
     theirs, secret = pathlib.Path(folder) / "theirs", pathlib.Path(folder) / "secret"
     os.chmod(folder, 0o755)
     theirs.mkdir()
@@ -54,7 +54,7 @@ def test_a_link_renamed_over_a_socket_gives_nothing_away(folder, rights):
     secret.write_text("root's")
     os.chmod(secret, 0o600)
     count = 40
-    # Without a pause there, hardly any round meets the moment between bind and chmod, and a gateway that is wrong passes.
+    # Without a pause there, hardly any round hits the moment between bind and chmod, and a wrong gateway passes.
     slow = ["env", f"LD_PRELOAD={compiled('slow_bind.c', '-shared', '-fPIC')}"]
     routes = {
         f"r{i}": {"listen": f"unix://{theirs}/s{i}?{rights}", "endpoint": "sim://sink"} for i in range(count)}
@@ -69,7 +69,7 @@ def test_a_link_renamed_over_a_socket_gives_nothing_away(folder, rights):
                 until(lambda: gateway.events("listener waiting") or gateway.events("listening"), 10, "any")
                 end = Deadline(2.5)  # a listener tries again each second
                 until(lambda: end.passed, 5)
-                met += sum("somebody has put something else" in e.get("error", "") for e in gateway.events("listener waiting"))
+                met += sum("the file was replaced by another" in e.get("error", "") for e in gateway.events("listener waiting"))
                 kept = secret.stat()
                 assert (stat.S_IMODE(kept.st_mode), kept.st_uid, kept.st_gid) == (0o600, 0, 0), f"round {rounds}"
         attack.send_signal(signal.SIGTERM)
@@ -82,8 +82,8 @@ def test_a_link_renamed_over_a_socket_gives_nothing_away(folder, rights):
             attack.wait()
 
 
-@pytest.mark.root("is about what another user does to root")
-def test_what_another_user_has_put_in_the_place_of_a_link_or_a_socket_stays(folder):
+@pytest.mark.root("tests another user's actions against root")
+def test_another_users_file_in_place_of_a_link_or_socket_is_kept(folder):
     theirs = pathlib.Path(folder)
     os.chmod(folder, 0o755)
     os.chown(folder, NOBODY, NOBODY)
@@ -97,7 +97,7 @@ def test_what_another_user_has_put_in_the_place_of_a_link_or_a_socket_stays(fold
         assert "EEXIST" in gateway.event("listener waiting", route="listener")["error"]
         gateway.event("link open", route="endpoint")
         assert os.readlink(theirs / "stale") == "/dev/pts/4095"
-        # Put over our link while we are there: it is not removed at the end.
+        # Renamed over our link while the gateway runs: it is not removed at the end.
         os.symlink(os.readlink(theirs / "mine"), theirs / "new")
         os.chown(theirs / "new", NOBODY, NOBODY, follow_symlinks=False)
         os.rename(theirs / "new", theirs / "mine")

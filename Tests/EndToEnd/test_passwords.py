@@ -1,4 +1,4 @@
-"""`baudway hash-password`: piped and typed at a terminal, and what `check` makes of it."""
+"""`baudway hash-password`: piped and typed at a terminal, and how `check` judges the result."""
 import os
 import pty
 import re
@@ -19,7 +19,7 @@ def hashed(text: bytes, *words) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("method", WHOLE)
-def test_a_piped_password_becomes_one_line_that_others_can_check(method):
+def test_a_piped_password_becomes_one_line_that_crypt_can_check(method):
     done = hashed(b"s\xc3\xa4cret\n", "--method", method, "--cost", CHEAP[method])
     assert (done.returncode, done.stderr) == (0, b"")
     hash = done.stdout.decode()
@@ -29,7 +29,7 @@ def test_a_piped_password_becomes_one_line_that_others_can_check(method):
     subprocess.run(["/usr/bin/python3", "-W", "ignore", "-c", script, hash.strip()], check=True, timeout=60)
 
 
-def test_without_words_it_is_yescrypt_and_line_ends_are_no_part_of_it():
+def test_the_default_method_is_yescrypt_and_line_ends_are_removed():
     done = hashed(b"secret\r\nmore\n")
     assert re.fullmatch(WHOLE["yescrypt"] + "\n", done.stdout.decode())
     script = "import sys, crypt; sys.exit(crypt.crypt('secret', sys.argv[1]) != sys.argv[1])"
@@ -42,20 +42,20 @@ def test_without_words_it_is_yescrypt_and_line_ends_are_no_part_of_it():
     (b"x" * 73, ["--method", "bcrypt"], 65), (b"x", ["--method", "md5"], 64), (b"x", ["--cost", "9999999999"], 64),
     (b"x", ["--cost", "0"], 64),
 ])
-def test_what_is_no_password_is_refused(text, words, code):
+def test_an_invalid_password_is_refused(text, words, code):
     done = hashed(text, *words)
     assert (done.returncode, done.stdout) == (code, b"") and done.stderr
 
 
 @pytest.mark.parametrize("method,cost,words", [
     ("yescrypt", "99", b"from 1 to 11"), ("bcrypt", "3", b"from 4 to 31"), ("sha-512", "999", b"from 1000 to 999999999")])
-def test_a_cost_that_a_method_does_not_have_is_refused_with_those_it_has(method, cost, words):
+def test_an_invalid_cost_is_refused_with_the_valid_range(method, cost, words):
     done = hashed(b"x", "--method", method, "--cost", cost)
     assert (done.returncode, done.stdout) == (64, b"") and words in done.stderr
 
 
 class Typed:
-    """The command at a terminal of its own."""
+    """The command at its own terminal."""
 
     def __init__(self):
         self.master, slave = pty.openpty()
@@ -102,7 +102,7 @@ def test_a_typed_password_is_asked_twice_and_never_shown():
 
 
 @pytest.mark.parametrize("words,code", [((b"hunter2\n", b"hunter3\n"), 65), ((b"\x03",), 66), ((b"hunter2\n", b"\x03"), 66)])
-def test_a_mistyped_or_abandoned_one_is_none_and_the_terminal_is_left_as_it_was(words, code):
+def test_a_mistyped_or_aborted_password_prints_no_hash_and_restores_the_terminal(words, code):
     with Typed() as typed:
         for prompt, word in zip((b"Password: ", b"Once more: "), words):
             typed.expect(prompt)

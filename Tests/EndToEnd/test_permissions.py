@@ -1,4 +1,5 @@
-"""Files that others may write or read: `check` warns, and `serve` as root does not start from a configuration that others may write."""
+"""Files that others may write or read: `check` warns, and `serve` as root refuses a configuration that others may
+write."""
 import os
 import signal
 import subprocess
@@ -6,6 +7,8 @@ import subprocess
 import pytest
 from certificates import Authority
 from kit import Gateway, binary, until
+
+pytestmark = pytest.mark.both
 
 LAB = "routes:\n  lab: { listen: 'tcp://127.0.0.1:0', endpoint: 'sim://echo' }\n"
 IS_ROOT = os.geteuid() == 0
@@ -26,13 +29,13 @@ def check(gateway, text: str, mode=0o644):
 
 
 @pytest.mark.parametrize("mode, who", [(0o664, "its group"), (0o646, "anybody"), (0o666, "anybody")])
-def test_a_configuration_that_others_may_write(gateway, mode, who):
+def test_a_configuration_that_others_may_write_is_reported(gateway, mode, who):
     code, said, table = check(gateway, LAB, mode)
     assert code == 0 and table, said
-    assert said.startswith(f"warning: {who} may write it (mode 0{mode:o}); 'chmod go-w ") and len(said.splitlines()) == 1, said
+    assert said.startswith(f"warning: {who} may write to it (mode 0{mode:o}); 'chmod go-w ") and len(said.splitlines()) == 1, said
 
 
-def test_a_configuration_that_others_may_read_is_fine(gateway):
+def test_a_configuration_that_others_may_read_is_accepted(gateway):
     assert check(gateway, LAB)[:2] == (0, "")
 
 
@@ -40,7 +43,7 @@ def test_a_configuration_that_others_may_read_is_fine(gateway):
     "users: { ada: { token: token-of-ada-0123 } }\nroutes:\n  lab: { listen: 'ws://127.0.0.1:0/a', endpoint: 'sim://echo' }\n",
     "routes:\n  lab: { listen: 'tcp://127.0.0.1:0', endpoint: 'ws://127.0.0.1:1/?token=abcdef' }\n",
     "routes:\n  lab: { listen: 'tcp://127.0.0.1:0', endpoint: { url: 'ws://127.0.0.1:1/', user: ada, password: abcdef } }\n"])
-def test_a_secret_in_a_file_that_others_may_read(gateway, secret):
+def test_a_secret_in_a_file_that_others_may_read_is_reported(gateway, secret):
     code, said, _ = check(gateway, secret)
     assert code == 0 and "warning: a secret in a file that anybody may read; 'chmod o-r " in said, said
     assert "abcdef" not in said and "token-of" not in said
@@ -55,9 +58,9 @@ def test_a_secret_in_a_file_that_others_may_read(gateway, secret):
 
 
 @pytest.mark.parametrize("mode, words", [
-    (0o600, []), (0o640, []), (0o644, ["anybody may read this secret (mode 0644)"]), (0o620, ["its group may write it (mode 0620)"]),
-    (0o666, ["anybody may write it", "anybody may read this secret"])])
-def test_files_of_secrets(gateway, mode, words):
+    (0o600, []), (0o640, []), (0o644, ["anybody may read this secret (mode 0644)"]), (0o620, ["its group may write to it (mode 0620)"]),
+    (0o666, ["anybody may write to it", "anybody may read this secret"])])
+def test_secret_files_that_others_may_access_are_reported(gateway, mode, words):
     file = gateway.folder / "token"
     file.write_text("token-of-ada-0123\n")
     file.chmod(mode)
@@ -68,7 +71,7 @@ def test_files_of_secrets(gateway, mode, words):
         assert line.startswith("1:24: users.ada.token: warning: ") and word in line and "chmod" in line, line
 
 
-def test_keys_and_certificates(gateway, tmp_path):
+def test_keys_and_certificates_that_others_may_access_are_reported(gateway, tmp_path):
     authority = Authority(tmp_path)
     pair = authority.issue("gw.test", "gw.test")
     text = (f"routes:\n  lab:\n    listen: tls://127.0.0.1:0\n    endpoint: sim://echo\n    tls:\n      certificate: {pair.certificate}\n"
@@ -77,9 +80,9 @@ def test_keys_and_certificates(gateway, tmp_path):
     assert check(gateway, text)[:2] == (0, "")
     for path, mode, place, word in [
         (pair.key, 0o644, "7:7: routes.lab.tls.key", "anybody may read this secret"),
-        (pair.key, 0o660, "7:7: routes.lab.tls.key", "its group may write it"),
-        (pair.certificate, 0o664, "6:7: routes.lab.tls.certificate", "its group may write it"),
-        (authority.certificate, 0o646, "8:7: routes.lab.tls.client-ca", "anybody may write it"),
+        (pair.key, 0o660, "7:7: routes.lab.tls.key", "its group may write to it"),
+        (pair.certificate, 0o664, "6:7: routes.lab.tls.certificate", "its group may write to it"),
+        (authority.certificate, 0o646, "8:7: routes.lab.tls.client-ca", "anybody may write to it"),
     ]:
         before = os.stat(path).st_mode & 0o777
         os.chmod(path, mode)
@@ -94,7 +97,7 @@ def serve(gateway, *words):
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_serve_as_root_does_not_start_from_it(gateway, mode):
+def test_serve_as_root_refuses_a_configuration_that_others_may_write(gateway, mode):
     gateway.path.write_text(LAB)
     gateway.path.chmod(mode)
     process = serve(gateway)
@@ -112,12 +115,12 @@ def test_serve_as_root_does_not_start_from_it(gateway, mode):
         assert process.wait(10) == 0
 
 
-@pytest.mark.root("is about a gateway that root runs")
-def test_nor_does_a_reload_take_it():
+@pytest.mark.root("tests a gateway that root runs")
+def test_a_reload_as_root_refuses_a_configuration_that_others_may_write():
     with Gateway({"routes": {"lab": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}) as gateway:
         gateway.path.chmod(0o664)
         done = gateway.command("reload", str(gateway.path))
-        assert done.returncode == 78 and "may write it (mode 0664)" in done.stderr, done
+        assert done.returncode == 78 and "may write to it (mode 0664)" in done.stderr, done
         gateway.path.chmod(0o644)
         assert gateway.command("reload", str(gateway.path)).returncode == 0
 

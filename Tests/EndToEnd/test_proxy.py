@@ -1,11 +1,11 @@
-"""Clients who come through a proxy that says who they are: the PROXY protocol, versions 1 and 2."""
+"""Clients behind a proxy that reports their address: the PROXY protocol, versions 1 and 2."""
 import socket
 import struct
 
 import pytest
 from certificates import Authority
 from kit import Gateway, connect, receive, receive_all, round_trip
-from ways import WebSocket, finish, trusting
+from listener_clients import WebSocket, finish, trusting
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 
@@ -26,7 +26,7 @@ def authority(tmp_path_factory) -> Authority:
 
 @pytest.mark.parametrize("header", [v1, v2])
 @pytest.mark.parametrize("kind", ["tcp", "tls", "ws", "wss"])
-def test_the_told_address_counts_behind_every_listener(authority, kind, header):
+def test_every_listener_uses_the_address_from_the_proxy_header(authority, kind, header):
     pair = authority.issue("gw.test", "gw.test")
     path = "/lab" if kind in ("ws", "wss") else ""
     lab = {"listen": f"{kind}://127.0.0.1:0{path}?proxy-protocol=required", "endpoint": "sim://echo",
@@ -57,7 +57,7 @@ def test_the_told_address_counts_behind_every_listener(authority, kind, header):
         assert gateway.event("session ended", count=2)["reason"] == "denied"
 
 
-def test_nobody_else_may_say_who_he_is():
+def test_a_proxy_header_from_an_unlisted_address_is_refused():
     lab = {"listen": "tcp://127.0.0.1:0?proxy-protocol=required", "endpoint": "sim://echo"}
     with Gateway({"proxies": ["192.0.2.1"], "routes": {"lab": lab}}) as gateway:
         with connect(gateway.address("lab")) as liar:
@@ -68,14 +68,14 @@ def test_nobody_else_may_say_who_he_is():
         assert ended["reason"] == "denied" and ended["client"].startswith("127.0.0.1:")
 
 
-def test_a_proxys_own_check_opens_no_device_and_takes_no_place():
+def test_a_proxys_own_check_opens_no_device_and_uses_no_slot():
     """As HAProxy's `check-send-proxy` of version 2 does it: LOCAL, and nothing more."""
     lab = {"listen": "tcp://127.0.0.1:0?proxy-protocol=required", "endpoint": "sim://echo", "clients": {"max": 1}}
     with Gateway({"proxies": ["127.0.0.1"], "log": {"level": "debug", "format": "json"}, "routes": {"lab": lab}}) as gateway:
         for _ in range(3):
             with connect(gateway.address("lab")) as check:
                 check.sendall(SIGNATURE + b"\x20\x00\x00\x00" + b"GET /health HTTP/1.0\r\n\r\n")
-                assert receive_all(check) == b""  # a close in order: no reset
+                assert receive_all(check) == b""  # an orderly close, not a reset
         assert not gateway.events("session ended") and not gateway.events("link open")
         with connect(gateway.address("lab")) as client:
             client.sendall(v2("192.0.2.7"))
@@ -85,7 +85,7 @@ def test_a_proxys_own_check_opens_no_device_and_takes_no_place():
         assert len(gateway.events("session opened")) == 1
 
 
-def test_a_broken_header_is_refused_and_told_of():
+def test_a_broken_header_is_refused_and_reported():
     lab = {"listen": "tcp://127.0.0.1:0?proxy-protocol=required", "endpoint": "sim://echo"}
     with Gateway({"proxies": ["127.0.0.1"], "routes": {"lab": lab}}) as gateway:
         broken = [b"GET / HTTP/1.0\r\n\r\n", v1("192.0.2.700"), SIGNATURE + b"\x31\x11\x00\x0c" + bytes(12), b"PROXY " + b"x" * 200]

@@ -11,7 +11,7 @@ TESTS = ROOT / "Tests"
 
 
 def rows(heading: str) -> dict[str, str]:
-    """The table behind a line that begins so: test and reason."""
+    """The table after a line that starts with `heading`: test and reason."""
     text = (TESTS / "README.md").read_text().split(heading, 1)[1]
     table = re.search(r"\n\n((?:\|.*\n)+)", text)[1].splitlines()[2:]
     # A function's name has no apostrophe.
@@ -24,7 +24,7 @@ def words(function: str) -> str:
 
 
 def swift_tests(condition: str) -> dict[str, str]:
-    """Those that are enabled if `condition` holds."""
+    """The Swift tests that are enabled if `condition` holds."""
     found = {}
     for path in sorted(TESTS.rglob("*.swift")):
         suite = None
@@ -40,7 +40,7 @@ def swift_tests(condition: str) -> dict[str, str]:
 
 
 def python_tests() -> dict[str, str]:
-    """Those that pytest collects with the marker `root`."""
+    """The tests that pytest collects with the marker `root`."""
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-m", "root", TESTS / "EndToEnd"],
         capture_output=True, text=True, timeout=60, cwd=TESTS)
@@ -52,16 +52,16 @@ def python_tests() -> dict[str, str]:
     return found
 
 
-def test_the_rows_of_tests_that_take_root_are_those_that_there_are():
+def test_the_readme_lists_the_tests_that_need_root():
     assert rows("Without root these are skipped") == swift_tests("geteuid() == 0") | python_tests()
 
 
-def test_the_rows_of_tests_that_root_cant_run_are_those_that_there_are():
+def test_the_readme_lists_the_tests_that_root_cannot_run():
     assert rows("As root this one") == swift_tests("geteuid() != 0")
 
 
-def test_nothing_else_is_skipped_for_want_of_root():
-    """The marker `root`, and `.enabled(if:)` with a reason, are what the rows are made of."""
+def test_no_other_test_is_skipped_for_lack_of_root():
+    """The rows come only from the marker `root` and from `.enabled(if:)` with a reason."""
     for path in sorted((TESTS / "EndToEnd").glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("skip", "skipif"):

@@ -1,5 +1,5 @@
-"""Reload under load: whatever changes in the configuration, routes that are not touched lose no byte and no client, and a
-route that is changed keeps its clients, but for those it forbids now."""
+"""Reload under load: whatever changes in the configuration, unchanged routes lose no byte and no client, and a changed
+route keeps its clients, except those it forbids now."""
 import contextlib
 import os
 import random
@@ -18,13 +18,13 @@ BLOCK = os.urandom(1 << 16)
 
 
 def pattern(place: int, count: int) -> bytes:
-    """The running pattern of a stream: what stands at each place can be checked."""
+    """The running pattern of a stream: the byte at each position can be checked."""
     start = place % len(BLOCK)
     return (BLOCK[start:] + BLOCK * (count // len(BLOCK) + 1))[:count]
 
 
 class Traffic:
-    """A client who sends the pattern, and all who must hear it from the other end, byte by byte, while `running`."""
+    """A client that sends the pattern, and all ends that must receive it, byte by byte, while `running`."""
 
     def __init__(self, sender: socket.socket, *hearers: socket.socket, seed: int, most: int = 2000):
         self.sent, self.heard, self.errors = 0, [0] * len(hearers), []
@@ -39,7 +39,7 @@ class Traffic:
     def _guard(self, body, *arguments):
         try:
             body(*arguments)
-        except BaseException as error:  # noqa: B902 - looked at by the test
+        except BaseException as error:  # noqa: B902 - the test checks it
             self.errors.append(error)
 
     def _send(self, sender):
@@ -62,7 +62,7 @@ class Traffic:
         assert not self.errors, self.errors
 
     def finish(self) -> int:
-        """Every byte sent has arrived; returns how many that were."""
+        """Waits until every byte sent has arrived; returns how many that were."""
         self.running = False
         deadline = Deadline(30)
         while any(thread.is_alive() for thread in self.threads) and not self.errors and not deadline.passed:
@@ -73,7 +73,7 @@ class Traffic:
 
 
 class Echo(Pty):
-    """A device that says back what it hears."""
+    """A device that echoes."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +94,8 @@ def echo(connection):
 
 
 class Changes:
-    """The route `changing`, and one that comes and goes: a change of each kind, one after the other, and back again."""
+    """The route `changing`, and one that is added and removed: a change of each kind, one after the other, and back
+    again."""
 
     def __init__(self, devices):
         self.devices = devices
@@ -106,7 +107,7 @@ class Changes:
             ("endpoint", {"endpoint": {"url": devices[1].url}}),
             ("line setting", {"endpoint": {"url": devices[1].url, "baud": 19200, "parity": "even"}}),
             ("clients", {"clients": {"max": 5, "slow": "block", "buffer": "8KiB", "banner": "hello"}}),
-            ("pen", {"clients": {"writers": "one", "takeover": "newest"}}),
+            ("writer", {"clients": {"writers": "one", "takeover": "newest"}}),
             ("device", {"device": {"absent": "discard", "linger": "2s", "retry": "100ms..1s", "open": "always"}}),
             ("allow", {"clients": {"allow": ["127.0.0.1/32"]}}),
             ("packets", {"packets": {"idle": "5ms"}}),
@@ -114,7 +115,7 @@ class Changes:
         ]
 
     def config(self, turn: int) -> tuple[str, dict, dict]:
-        """What changes in this turn, the routes, and the settings beside them."""
+        """The name of this turn's change, the routes, and the settings besides them."""
         name, change = self.kinds[turn % len(self.kinds)]
         routes = {"changing": {**self.base, **(change or {})}}
         if turn % 2:
@@ -130,8 +131,8 @@ class Changes:
 
 
 def ask(client: socket.socket, token: bytes):
-    """A token comes back through the device, whatever is said besides. Again and again: while a port is reopened, or somebody
-    else has the pen for a moment, what is sent may be dropped, as the configuration wants it."""
+    """Waits until a token comes back through the device, whatever else is sent. Repeats it: while a port is reopened,
+    or another client has the writer role for a moment, input may be dropped, as configured."""
     deadline, data = Deadline(20), b""
     client.settimeout(0.3)
     while token not in data:
@@ -144,7 +145,7 @@ def ask(client: socket.socket, token: bytes):
 
 
 @pytest.mark.timeout(900)
-def test_reload_under_load(long):
+def test_a_reload_under_load_keeps_every_client_and_byte(long):
     turns = 100 if long else 10
     with Echo() as steady, Echo() as first, Echo() as second, Server(echo) as server:
         changes = Changes([first, second])
@@ -177,7 +178,7 @@ def test_reload_under_load(long):
             assert min(moved) > 1000 * turns, moved
             ended = gateway.events("session ended")
             assert not [e for e in ended if e["route"] in untouched or e["client"] == "%s:%d" % stays.getsockname()]
-            # The others of the changed route came to look, or are forbidden now.
+            # The other clients of the changed route only connected to check it, or are forbidden now.
             assert {e["reason"] for e in ended if e["route"] == "changing"} <= {"client-left", "client-lost", "denied"}
             assert any(e["reason"] == "denied" for e in ended)
             for client in (one, two, stays, *flows):
@@ -189,7 +190,7 @@ def sessions(gateway, names) -> set:
 
 
 def turn_over(gateway, changes, untouched, turn):
-    """One reload, by signal or command, and a look whether it is so."""
+    """Does one reload, by signal or command, and checks the result."""
     name, routes, more = changes.config(turn)
     stranger = None
     if name == "allow":
@@ -225,7 +226,7 @@ def turn_over(gateway, changes, untouched, turn):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "terminal", "secret"])
-def test_what_is_no_file_holds_up_no_reload(kind):
+def test_a_configuration_or_secret_that_is_no_file_does_not_block_a_reload(kind):
     echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
     with Gateway({"routes": {"echo": echo}}) as gateway, Pty() as terminal:
         if kind == "secret":

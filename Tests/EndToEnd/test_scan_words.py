@@ -1,4 +1,4 @@
-"""`baudway scan` where there is nothing to listen with; what it hears is shown in Tests/Bluetooth."""
+"""`baudway scan` without a Bluetooth adapter; Tests/Bluetooth tests its results."""
 import subprocess
 
 import pytest
@@ -7,9 +7,9 @@ from kit import binary
 
 
 @pytest.mark.parametrize("words, told", [
-    (["--seconds", "0"], "--seconds"), (["--le", "--classic"], "exclude each other"), (["--service", "12"], "no UUID"),
-    (["--service", "Serial Port"], "no UUID"), (["--adapter", "xx"], "--adapter: expected hci0"),
+    (["--seconds", "0"], "--seconds"), (["--le", "--classic"], "exclude each other"), (["--service", "12"], "not a UUID"),
+    (["--service", "Serial Port"], "not a UUID"), (["--adapter", "xx"], "--adapter: expected hci0"),
 ])
-def test_mistakes_are_told(words, told):
+def test_usage_errors_are_reported(words, told):
     done = subprocess.run([binary(), "scan", *words], capture_output=True, text=True, timeout=30)
     assert done.returncode == 64 and told in done.stderr and done.stdout == ""

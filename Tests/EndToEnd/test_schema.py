@@ -1,5 +1,5 @@
-"""Deploy/config.schema.json against the gateway's own judgement: what `check` takes, an editor must not complain of, and
-what is wrong in shape, name, word or range, it must.
+"""Deploy/config.schema.json compared with the gateway: an editor must accept what `check` accepts, and must report
+faults of shape, name, word or range.
 """
 import copy
 import functools
@@ -22,7 +22,7 @@ def as_text(config) -> str:
 
 
 class YAML12(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """PyYAML as editors read it, by the core schema of YAML 1.2: `on` is a word there, and `1:20` no number."""
+    """PyYAML as editors read it, by the core schema of YAML 1.2: there `on` is a word, and `1:20` is not a number."""
 
     yaml_implicit_resolvers = {}
 
@@ -37,7 +37,7 @@ YAML12.add_constructor(
 
 
 def named(value):
-    """Keys are names, whatever YAML makes of them."""
+    """Keys become strings, whatever type YAML gives them."""
     if isinstance(value, dict):
         return {"null" if k is None else str(k): named(v) for k, v in value.items()}
     return [named(item) for item in value] if isinstance(value, list) else value
@@ -58,20 +58,20 @@ def golden(name) -> str:
     return (GOLDEN / name).read_text().partition("----\n")[0]
 
 
-def test_it_is_what_the_command_prints():
+def test_the_shipped_schema_is_what_the_command_prints():
     printed = subprocess.run([binary(), "schema"], capture_output=True, text=True, timeout=10, check=True)
     assert printed.stdout == (ROOT / "Deploy/config.schema.json").read_text()
 
 
 @pytest.mark.parametrize("path", ["config.yaml", "Deploy/container.yaml"])
-def test_it_likes_what_is_shipped(path):
+def test_the_schema_accepts_the_shipped_configuration(path):
     assert faults(yaml.load((ROOT / path).read_text(), YAML12)) == []
 
 
-# Those with listeners that are not built are not for this build's schema.
+# Files with listeners that are not in this build do not fit this build's schema.
 @pytest.mark.parametrize("name", sorted(
     p.name for p in GOLDEN.glob("good*.golden") if not p.read_text().startswith("# listeners: ")))
-def test_it_likes_good_configurations(name):
+def test_the_schema_accepts_valid_configurations(name):
     assert faults(yaml.load(golden(name), YAML12)) == []
 
 
@@ -79,16 +79,17 @@ def test_it_likes_good_configurations(name):
     "bad-all-at-once", "bad-empty", "bad-kinds", "bad-no-routes", "bad-not-in-this-version", "bad-unknown-keys",
     "bad-urls", "bad-yaml-1.1-traps",
 ])
-def test_it_does_not_like_bad_ones(name):
+def test_the_schema_refuses_invalid_configurations(name):
     assert faults(yaml.load(golden(name + ".golden"), YAML12))
 
 
 @pytest.mark.parametrize("name", ["GPS", "gps 1", "", "x" * 65, "küche"])
-def test_it_knows_what_a_route_may_be_called(name):
+def test_the_schema_knows_valid_names_of_routes(name):
     assert faults({"routes": {name: TTY}}) and not faults({"routes": {"gps_1.a-b": TTY}})
 
 
-# --- beside the gateway ----------------------------------------------------------------------------------------------
+# --- compared with the gateway
+#   ---------------------------------------------------------------------------------------
 
 TTY = {"listen": "tcp://127.0.0.1:4001", "endpoint": {"url": "tty:///dev/ttyUSB0"}}
 VALUES = [
@@ -104,7 +105,7 @@ def kind(schema) -> dict:
 
 
 def words(schema) -> list:
-    """The words that stand in a schema, at any depth short of another name."""
+    """The enum words of a schema, at any depth above the next property name."""
     if isinstance(schema, dict):
         return schema.get("enum", []) + [w for k, v in schema.items() if k != "properties" for w in words(v)]
     return [w for item in schema for w in words(item)] if isinstance(schema, list) else []
@@ -131,7 +132,7 @@ def keys_of_a_route():
 
 def keys_at_the_top():
     for path, inner in places(SCHEMA):
-        # What may stand under a route as well is tried there.
+        # Keys that are also allowed under a route are tested there.
         if path[0] != "routes" and (path[0] != "defaults" or len(path) == 1):
             yield path, inner
 
@@ -146,17 +147,17 @@ def put(place: dict, path, value) -> dict:
     return whole
 
 
-# What a schema cannot tell: a size with a unit or a duration that is out of its range, an odd number in quotes, an address that
-# is almost one, what is wrong within a URL that begins right, and what a variable comes to.
+# Faults that a schema cannot detect: a size or duration with a unit that is out of range, an odd number in quotes, an
+# address with a small error, a fault within a URL that begins correctly, and the value of a variable.
 UNSEEN = re.compile(
     r"expected (a size|a duration|a range of durations|an address|idle:|permission bits|off, or a duration)"
     r"|not '[0-9.-]*'|unknown sim 'ehco'|'7' is n|needs a host")
-# Of shape and name; the rest is about several values together, which is for `check` alone.
-SHAPE = re.compile(r": (expected |unknown |needs |no routes|not in Baudway|.*is not in Baudway|'.*' is no URL)")
+# Faults of shape and name; the others concern several values together, which only `check` reports.
+SHAPE = re.compile(r": (expected |unknown |needs |no routes|not in Baudway|.*is not in Baudway|'.*' is not a URL)")
 
 
 class Judges:
-    """The gateway and the schema, asked the same."""
+    """The gateway and the schema judge the same configuration."""
 
     def __init__(self, folder):
         self.folder, self.tried, self.wrong = folder, 0, []
@@ -174,7 +175,7 @@ class Judges:
         self.tried += 1
         # As an editor gets it: through the same text.
         seen = faults(yaml.load(as_text(config), YAML12))
-        # A list of one beside a URL is read as the one; an editor may say that no list is meant.
+        # The gateway reads a list of one URL as that URL; an editor may report that a list is not allowed.
         if seen and not told and not what.endswith(": [5]"):
             self.wrong.append(f"{what}: check takes it, but: {seen[0]}")
         told = [line for line in told if SHAPE.search(line) and not UNSEEN.search(line)]
@@ -186,7 +187,7 @@ class Judges:
         assert not self.wrong, f"{len(self.wrong)} of {self.tried}:\n" + "\n".join(self.wrong[:40])
 
 
-def test_it_agrees_with_check_about_every_key_of_a_route(tmp_path):
+def test_the_schema_agrees_with_check_about_every_key_of_a_route(tmp_path):
     judges = Judges(tmp_path)
     for path, inner in keys_of_a_route():
         values = VALUES + words(inner)
@@ -204,7 +205,7 @@ def test_it_agrees_with_check_about_every_key_of_a_route(tmp_path):
 
 # A thousand runs of the command, on a machine that may be busy.
 @pytest.mark.timeout(300)
-def test_it_agrees_with_check_about_every_key_at_the_top(tmp_path):
+def test_the_schema_agrees_with_check_about_every_top_level_key(tmp_path):
     judges = Judges(tmp_path)
     tried = [(f"{'.'.join(path)}: {value!r}", put({"routes": {"r": TTY}}, path, value))
              for path, inner in keys_at_the_top() for value in VALUES + words(inner)]

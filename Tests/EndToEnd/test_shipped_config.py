@@ -1,9 +1,12 @@
-"""The shipped config.yaml, unedited: what a newcomer sees first."""
+"""The shipped config.yaml, unedited: what a new user sees first."""
 import os
 import re
 import subprocess
 
+import pytest
 from kit import ROOT, Gateway, until
+
+pytestmark = pytest.mark.both
 
 SENTENCE = re.compile(r"^\$(G[A-Z]{4}),([^*]*)\*([0-9A-F]{2})$")
 
@@ -16,7 +19,8 @@ def checksum(body: str) -> int:
 
 
 def test_nc_prints_valid_nmea_sentences():
-    # Its ports are fixed: in a network of its own, a gateway that runs here already is not in the way.
+    # Its ports are fixed. In its own network namespace it does not conflict with a gateway that already runs on this
+    # machine.
     own = os.geteuid() == 0
     prefix = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"] if own else []
     gateway = Gateway(ROOT / "config.yaml", text=True, ready=1, prefix=prefix)
@@ -29,14 +33,14 @@ def test_nc_prints_valid_nmea_sentences():
             [*inside, "timeout", "4", "nc", host, str(port)], capture_output=True, stdin=subprocess.DEVNULL)
         lines = nc.stdout.decode("ascii").split("\r\n")
         assert len(lines) >= 3, nc.stdout
-        # The first may have begun before nc came, the last is cut off by the time.
+        # The first line may have begun before nc connected, the last is cut off by its time limit.
         for line in lines[1:-1]:
             match = SENTENCE.match(line)
             assert match, line
             assert checksum(line[1:line.index("*")]) == int(match[3], 16), line
 
 
-def test_check_likes_it():
+def test_check_accepts_the_shipped_configuration():
     done = Gateway(ROOT / "config.yaml").command("check", str(ROOT / "config.yaml"))
     assert done.returncode == 0, done.stderr
     assert "gps" in done.stdout and "sim://nmea" in done.stdout

@@ -1,4 +1,4 @@
-"""Programs at a `pty` listener: minicom, picocom, tio and pyserial open it, talk with the device behind it, and leave by
+"""Programs at a `pty` listener: minicom, picocom, tio and pyserial open it, talk with the device behind it, and exit by
 their own keys, ten times, and while the device is lost ten times."""
 import errno
 import fcntl
@@ -13,12 +13,12 @@ import pytest
 from kit import Gateway, Pty, reset, until
 from terminals import MINICOM, PICOCOM, PROGRAMS, TIO, Terminal
 
-# From the device's node being there to what the user had typed meanwhile; the aim is a tenth of it.
+# Seconds from the device node's return to what the user had typed meanwhile; the aim is a tenth of it.
 LIMIT = 3.0
 
 
 class Device:
-    """A serial device that can be pulled and put back: `path` is a link to the pty it has now."""
+    """A serial device that can be pulled and put back: `path` is a link to its current pty."""
 
     def __init__(self, path: str):
         self.path = path
@@ -56,7 +56,7 @@ def route(folder, **more) -> dict:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
-def test_opens_talks_and_leaves_ten_times(folder, program):
+def test_a_program_opens_the_port_exchanges_bytes_and_exits_ten_times(folder, program):
     with Device(f"{folder}/device") as device, Gateway({"routes": route(folder)}) as gateway:
         target, before = os.readlink(f"{folder}/port"), gateway.descriptors()
         for number in range(1, 11):
@@ -74,7 +74,7 @@ def test_opens_talks_and_leaves_ten_times(folder, program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
-def test_stays_while_its_device_is_lost_ten_times(folder, program, figure):
+def test_a_program_stays_while_its_device_is_lost_ten_times(folder, program, figure):
     with Device(f"{folder}/device") as device, Gateway({"routes": route(folder)}) as gateway, \
             Terminal(program, f"{folder}/port", gateway.folder).start() as terminal:
         gateway.event("link open")
@@ -100,8 +100,9 @@ def test_stays_while_its_device_is_lost_ten_times(folder, program, figure):
 
 @pytest.mark.waits
 @pytest.mark.parametrize("program", (MINICOM, TIO), ids=str)
-def test_is_hung_up_on_with_its_device_and_opens_the_port_again(folder, program):
-    """Both do so by themselves, tio once a second and minicom at once: the gateway gives nobody more than one try a second."""
+def test_a_program_is_hung_up_with_its_device_and_reopens_the_port(folder, program):
+    """Both reopen the port by themselves, tio once a second and minicom at once: the gateway allows one try a
+    second."""
     config = {"routes": route(folder, device={"absent": "close"})}
     with Device(f"{folder}/device") as device, Gateway(config) as gateway, \
             Terminal(program, f"{folder}/port", gateway.folder).start() as terminal:
@@ -113,7 +114,7 @@ def test_is_hung_up_on_with_its_device_and_opens_the_port_again(folder, program)
             device.put_back()
             gateway.event("link open", count=number + 1)
             gateway.event("session opened", count=number + 1)
-            # Some discard what they find when they open a port, so the user types first, until he is heard.
+            # Some programs discard input when they open a port, so the test types until the device receives something.
             until(lambda: terminal.type(b"?") or device.is_heard(0.1), 10, "heard", every=0)
             device.says(b"\r\n{back:%d}" % number)
             terminal.expect(b"{back:%d}" % number)
@@ -123,8 +124,8 @@ def test_is_hung_up_on_with_its_device_and_opens_the_port_again(folder, program)
         gateway.event("session ended", reason="client-left")
 
 
-def test_a_refused_one_is_told_once(folder):
-    """minicom opens a port that hangs up again at once; it would be refused without end."""
+def test_a_refused_program_is_logged_once(folder):
+    """minicom at once reopens a port that hangs up, so it would be refused without end."""
     config = route(folder, clients={"max": 1})
     config["port"]["listen"] = [config["port"]["listen"], "tcp://127.0.0.1:0"]
     with Device(f"{folder}/device") as device, Gateway({"routes": config}) as gateway:
@@ -146,7 +147,7 @@ def test_a_refused_one_is_told_once(folder):
         assert len(gateway.events("session ended", reason="full")) == 1
 
 
-# What a script may do to a serial port. A pty has no modem lines and refuses them; all else it takes.
+# What a script may do to a serial port. A pty has no modem lines and refuses them; it accepts everything else.
 SCRIPT = """
 import fcntl, serial, sys, termios
 port = serial.Serial(sys.argv[1], 57600, bytesize=8, parity="E", stopbits=2, rtscts=True, timeout=10, exclusive=True)
@@ -170,7 +171,7 @@ print("refused", refused, "heard", heard == bytes(range(256)))
 """
 
 
-def test_pyserial_sets_what_it_likes_and_the_next_one_finds_it_as_new(folder):
+def test_pyserial_changes_settings_and_the_next_program_finds_the_defaults(folder):
     with Device(f"{folder}/device") as device, Gateway({"routes": route(folder)}) as gateway:
         for number in (1, 2):
             script = subprocess.Popen(
@@ -183,7 +184,8 @@ def test_pyserial_sets_what_it_likes_and_the_next_one_finds_it_as_new(folder):
                 script.kill()
                 script.wait()
             gateway.event("session ended", count=number, reason="client-left")
-        # A program that sets nothing finds raw bytes, and may have it though the one before had it exclusive.
+        # A program that sets nothing gets raw bytes, and may open the port though the previous program had it
+        # exclusively.
         raw = os.open(f"{folder}/port", os.O_RDWR | os.O_NOCTTY)
         os.write(raw, b"\x03\x04\n\r")
         device.hears(b"\x03\x04\n\r")
@@ -197,11 +199,11 @@ def test_pyserial_sets_what_it_likes_and_the_next_one_finds_it_as_new(folder):
         assert gateway.event("session ended", count=3)["up"] == 4
 
 
-def test_a_port_that_was_left_exclusive_before_the_gateway_looked_opens_again(folder):
-    """Root may open it all the same; run by an ordinary user this fails where nobody exchanges the pty."""
+def test_a_port_that_a_program_left_exclusive_opens_again(folder):
+    """Root may open it all the same. Run by an ordinary user, this fails if the gateway does not replace the pty."""
     port = f"{folder}/port"
     with Gateway({"routes": {"port": {"listen": f"pty://{port}", "endpoint": "sim://echo"}}}) as gateway:
-        gateway.signal(signal.SIGSTOP)  # the program has come and gone before the gateway knows of it
+        gateway.signal(signal.SIGSTOP)  # the program has left before the gateway notices it
         try:
             left = os.open(port, os.O_RDWR | os.O_NOCTTY)
             fcntl.ioctl(left, termios.TIOCEXCL)
@@ -213,7 +215,7 @@ def test_a_port_that_was_left_exclusive_before_the_gateway_looked_opens_again(fo
             try:
                 os.close(os.open(port, os.O_RDWR | os.O_NOCTTY))
             except OSError as error:
-                # While it is exchanged: exclusive still, no link, or a link to the pty that has just gone.
+                # While the pty is being replaced: still exclusive, no link, or a link to the pty that has just gone.
                 assert error.errno in (errno.EBUSY, errno.ENOENT, errno.EIO), error
                 return False
             return True
@@ -221,7 +223,7 @@ def test_a_port_that_was_left_exclusive_before_the_gateway_looked_opens_again(fo
         until(opens, 10, "the port opens again", 0.05)
 
 
-def test_the_name_is_taken_over_from_a_gateway_that_was_killed_and_from_nobody_else(folder):
+def test_the_link_of_a_killed_gateway_is_replaced_and_other_files_are_kept(folder):
     port = f"{folder}/port"
     with Device(f"{folder}/device") as device:
         killed = Gateway({"routes": route(folder)}, stopping=False)
@@ -243,8 +245,8 @@ def test_the_name_is_taken_over_from_a_gateway_that_was_killed_and_from_nobody_e
         assert open(port).read() == "somebody's"
 
 
-def test_a_script_may_write_where_somebody_has_a_terminal(folder):
-    """`echo > port` beside it: both are one client, who goes with the last of them."""
+def test_a_script_may_write_to_a_port_that_a_terminal_has_open(folder):
+    """`echo > port` at the same time: both count as one client, which ends with the last of them."""
     with Device(f"{folder}/device") as device, Gateway({"routes": route(folder)}) as gateway, \
             Terminal(PICOCOM, f"{folder}/port", gateway.folder).start() as terminal:
         for number in range(10):

@@ -1,4 +1,4 @@
-"""TLS listeners as ordinary clients see them: OpenSSL's own, Python's, and those that speak something else."""
+"""TLS listeners as ordinary clients see them: OpenSSL's own, Python's, and clients that speak another protocol."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ import time
 import pytest
 from certificates import Authority
 from kit import Gateway, Pty, connect, receive, receive_all, round_trip, run_all, until
-from ways import connect_tls, end_of, finish, own_address, trusting
+from listener_clients import connect_tls, end_of, finish, own_address, trusting
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +62,22 @@ def test_openssl_and_python_talk_to_a_pty(authority, server):
         assert all("TLS 1." in e["tls"] for e in gateway.events("session opened"))
 
 
-def test_what_is_no_tls_is_answered_and_told_of(authority, server):
+def test_a_client_without_tls_is_answered_and_reported(authority, server):
     with Gateway({"routes": {"lab": route(server)}}) as gateway:
         for sent, answer, said in [
-            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 ", "plain HTTP came to a TLS port"),
-            (b"SSH-2.0-OpenSSH_9\r\n", b"\x15\x03", "SSH came where TLS was expected"),
-            (b"\x00\x01\x02\x03\x04\x05\x06\x07", b"\x15\x03", "no TLS came"),
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 ", "received plain HTTP instead of TLS"),
+            (b"SSH-2.0-OpenSSH_9\r\n", b"\x15\x03", "received SSH instead of TLS"),
+            (b"\x00\x01\x02\x03\x04\x05\x06\x07", b"\x15\x03", "received unknown bytes instead"),
         ]:
             with connect(gateway.address("lab")) as client:
                 client.sendall(sent)
                 assert receive_all(client).startswith(answer)
         ended = [gateway.event("session ended", count=n) for n in (1, 2, 3)]
         assert [e["reason"] for e in ended] == ["protocol-error"] * 3
-        assert ended[0]["error"] == "plain HTTP came to a TLS port" and ended[1]["error"].startswith("SSH came")
+        assert ended[0]["error"] == "received plain HTTP instead of TLS" and ended[1]["error"].startswith("received SSH")
 
 
-def test_client_certificates_decide_who_comes_in(authority, server, tmp_path):
+def test_client_certificates_decide_which_clients_are_accepted(authority, server, tmp_path):
     stranger = Authority(tmp_path, "Other CA")
     ada, late = authority.issue("ada", "ada@lab.test"), authority.issue("late", days=(-3, -1))
     eve, fake = authority.issue("eve"), stranger.issue("ada")
@@ -89,10 +89,11 @@ def test_client_certificates_decide_who_comes_in(authority, server, tmp_path):
             round_trip(client)
             assert gateway.event("session opened")["user"] == "CN=ada"
         for number, (pair, said) in enumerate([
-            (None, "shows no certificate"), (late, "has expired"), (fake, "signed by nobody"), (eve, "is revoked"),
+            (None, "sent no certificate"), (late, "has expired"), (fake, "not signed by a trusted authority"), (eve, "is revoked"),
         ], 1):
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                # TLS 1.3's client has finished before the server looks at its certificate: the alert comes with the first read.
+                # A TLS 1.3 client finishes before the server checks its certificate: the alert arrives with the first
+                # read.
                 with connect_tls(address, trusting(authority, pair)) as client:
                     client.recv(1)
             ended = gateway.event("session ended", count=number, reason="login-failed")
@@ -100,7 +101,7 @@ def test_client_certificates_decide_who_comes_in(authority, server, tmp_path):
         assert len(gateway.events("session opened")) == 1
 
 
-def test_names_lead_to_routes_that_share_a_port(authority, server, tmp_path):
+def test_server_names_select_routes_that_share_a_port(authority, server, tmp_path):
     other = Authority(tmp_path, "Other CA")
     pair, ada = other.issue("b.test", "b.test", "*.c.test"), other.issue("ada")
     host, port = own_address()
@@ -115,12 +116,12 @@ def test_names_lead_to_routes_that_share_a_port(authority, server, tmp_path):
         with connect_tls(address, trusting(authority), "gw.test") as a:
             round_trip(a)
             assert gateway.event("session opened")["route"] == "a"
-            # What lets nobody in at b does not let him in because he was at a.
+            # A session of route a does not open route b to a client that b would refuse.
             shortcut = trusting(other, check_hostname=False)
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 with shortcut.wrap_socket(connect(address), server_hostname="b.test", session=None) as client:
                     client.recv(1)
-            # Whose failure it was is known by the name that was asked for.
+            # The requested name shows which route the failure belongs to.
             assert gateway.event("session ended", reason="login-failed")["route"] == "b"
         for name in ("b.test", "any.c.test"):
             with connect_tls(address, trusting(other, ada), name) as b:
@@ -130,11 +131,11 @@ def test_names_lead_to_routes_that_share_a_port(authority, server, tmp_path):
             with pytest.raises(ssl.SSLError, match="(?i)unrecognized"):
                 connect_tls(address, trusting(authority, check_hostname=False), name)
         ended = gateway.event("session ended", count=2, reason="protocol-error")
-        assert "route" not in ended and "names no server" in ended["error"]
+        assert "route" not in ended and "sends no server name" in ended["error"]
 
 
 def test_a_ticket_of_one_route_opens_no_other(authority, server):
-    """Both by the same certificate; the second wants one of the client's too."""
+    """Both use the same certificate; the second also requires one of the client."""
     host, port = own_address()
     listen = f"tls://{host}:{port}?server-name="
     gateway = Gateway({"routes": {
@@ -158,7 +159,7 @@ def test_a_ticket_of_one_route_opens_no_other(authority, server):
 
 
 def install(pair, folder: pathlib.Path):
-    """As tools that renew certificates do: each file whole, one after the other."""
+    """As tools that renew certificates do: each file as a whole, one after the other."""
     for source, name in ((pair.certificate, "c.pem"), (pair.key, "k.pem")):
         shutil.copyfile(source, folder / "new")
         (folder / "new").rename(folder / name)
@@ -173,8 +174,8 @@ def installed(folder) -> bytes:
     return ssl.PEM_cert_to_DER_cert((folder / "c.pem").read_text())
 
 
-def test_certificates_are_renewed_and_nobody_is_disturbed(authority, server, tmp_path):
-    """64 MiB both ways in random pieces, over a connection that lives through it all."""
+def test_certificates_are_renewed_without_disturbing_clients(authority, server, tmp_path):
+    """64 MiB both ways in random pieces, over one connection that survives all renewals."""
     install(server, tmp_path)
     lab = {"listen": "tls://127.0.0.1:0", "endpoint": "tcp://127.0.0.1:1", "tls": {
         "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
@@ -207,7 +208,8 @@ def test_certificates_are_renewed_and_nobody_is_disturbed(authority, server, tmp
                     install(authority.issue("gw.test", "gw.test"), tmp_path)
                     until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.2)
 
-            # One SSL object may be used by one thread at a time: the directions follow each other, renewals beside each.
+            # An SSL object may be used by one thread at a time, so the directions run one after the other, renewals in
+            # parallel with each.
             run_all(lambda: send(client, seed), lambda: take(server_end), renew, seconds=80)
             run_all(lambda: send(server_end, seed + 1), lambda: take(client), seconds=80)
             gateway.event("certificates renewed")
@@ -215,7 +217,7 @@ def test_certificates_are_renewed_and_nobody_is_disturbed(authority, server, tmp
             server_end.close()
 
 
-def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, tmp_path):
+def test_a_broken_certificate_changes_nothing_and_is_reported(authority, server, tmp_path):
     install(server, tmp_path)
     lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
         "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
@@ -227,7 +229,7 @@ def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, 
         gateway.signal(signal.SIGHUP)
         assert "c.pem" in gateway.event("reloaded")["error"]
         assert shown(address, authority) == before
-        # Whoever asks is told, though all is served as before.
+        # `reload` still reports the fault, though the old certificate is served.
         reload = gateway.command("reload", str(gateway.path))
         assert reload.returncode == 78 and "c.pem" in reload.stderr and "nothing changed" in reload.stdout
         told = json.loads(gateway.command("reload", "--json", str(gateway.path)).stdout)
@@ -241,10 +243,10 @@ def test_a_broken_certificate_changes_nothing_and_is_told_of(authority, server, 
         reload = gateway.command("reload", str(gateway.path))
         assert (reload.returncode, reload.stderr) == (0, "")
         assert "certificate-faults" not in gateway.command("health", str(gateway.path)).stdout
-        assert "not taken" not in gateway.command("status", str(gateway.path)).stdout
+        assert "not applied" not in gateway.command("status", str(gateway.path)).stdout
 
 
-def test_a_reload_to_a_certificate_that_is_of_no_use_says_so(authority, server, tmp_path):
+def test_a_reload_with_an_unusable_certificate_is_reported(authority, server, tmp_path):
     other = authority.issue("other.test", "other.test")
     config = lambda key: {"routes": {"lab": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
         "certificate": str(server.certificate), "key": str(key)}}}}
@@ -260,8 +262,8 @@ def test_a_reload_to_a_certificate_that_is_of_no_use_says_so(authority, server, 
         assert "certificate-faults" not in gateway.command("health", str(gateway.path)).stdout
 
 
-def test_a_reload_renews_no_certificate_that_is_as_it_was(authority, server, tmp_path):
-    """One file for both, so that one exchange is all there is to see."""
+def test_a_reload_does_not_renew_an_unchanged_certificate(authority, server, tmp_path):
+    """One file for both, so that a single replacement is the only change."""
     both = tmp_path / "both.pem"
 
     def place(pair):
@@ -285,7 +287,7 @@ def test_a_reload_renews_no_certificate_that_is_as_it_was(authority, server, tmp
         assert len(gateway.events("certificates renewed")) == 1
 
 
-def test_a_certificate_that_is_not_there_is_awaited(authority, server, tmp_path):
+def test_a_missing_certificate_is_awaited(authority, server, tmp_path):
     lab = {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": {
         "certificate": str(tmp_path / "c.pem"), "key": str(tmp_path / "k.pem")}}
     with Gateway({"routes": {"lab": lab}}, ready=0) as gateway:
@@ -296,7 +298,7 @@ def test_a_certificate_that_is_not_there_is_awaited(authority, server, tmp_path)
             round_trip(client)
 
 
-def test_who_is_denied_gets_an_alert_before_any_handshake(authority, server):
+def test_a_denied_client_gets_an_alert_before_any_handshake(authority, server):
     config = {"routes": {"lab": {**route(server), "clients": {"deny": ["127.0.0.1"]}}}}
     with Gateway(config) as gateway:
         with pytest.raises(ssl.SSLError, match="(?i)access denied"):
@@ -304,7 +306,7 @@ def test_who_is_denied_gets_an_alert_before_any_handshake(authority, server):
         assert gateway.event("session ended")["reason"] == "denied"
 
 
-def test_a_reload_moves_listeners_between_kinds_on_one_port(authority, server):
+def test_a_reload_changes_the_kind_of_a_listener_on_one_port(authority, server):
     host, port = own_address()
     kinds = ["tls", "tcp", "wss", "tls", "ws", "tcp"]
     config = lambda kind: {"routes": {"lab": {"listen": f"{kind}://{host}:{port}", "endpoint": "sim://echo"} | (
@@ -334,13 +336,13 @@ def test_a_broken_certificate_is_logged_once_for_all_its_listeners(authority, se
                 assert gateway.command("reload", str(gateway.path)).returncode == 78
         assert len(gateway.events("certificates refused")) == 1
         install(authority.issue("gw.test", "gw.test"), tmp_path)
-        until(lambda: "not taken" not in gateway.command("status", str(gateway.path)).stdout, 20, "mended", 0.1)
+        until(lambda: "not applied" not in gateway.command("status", str(gateway.path)).stdout, 20, "mended", 0.1)
         assert len(gateway.events("certificates renewed")) <= 2  # certificate and key are two changes
         (tmp_path / "c.pem").write_text("nothing\n")
         gateway.event("certificates refused", count=2)
 
 
-def test_who_is_revoked_while_he_is_here_goes_and_others_stay(authority, server, tmp_path):
+def test_a_client_whose_certificate_is_revoked_is_disconnected_and_others_stay(authority, server, tmp_path):
     ada, bob = authority.issue("ada"), authority.issue("bob")
     crl = tmp_path / "crl.pem"
     crl.write_bytes(authority.revocations().read_bytes())
@@ -366,7 +368,7 @@ def test_who_is_revoked_while_he_is_here_goes_and_others_stay(authority, server,
         finish(other)
 
 
-def test_who_shows_a_certificate_that_expires_goes_when_it_does(authority, server):
+def test_a_client_is_disconnected_when_its_certificate_expires(authority, server):
     soon = authority.issue("soon", days=(-1, 10 / 86400))
     checks = {**tls(server), "client-ca": str(authority.certificate)}
     with Gateway({"routes": {"lab": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": checks}}}) as gateway:

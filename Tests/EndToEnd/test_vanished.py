@@ -1,7 +1,8 @@
-"""A client that vanishes without a FIN: its place and its descriptor are free within 30 s, idle, in mid-download or in a queue.
+"""A client that vanishes without a FIN: its slot and its descriptor are free within 30 s, idle, in mid-download or in a
+queue.
 
-Gateway and client have a network namespace each. To vanish, each side is told a wrong hardware address of the other:
-every packet is dropped from then on, both ways, without a word to anybody, as when a cable is cut behind a switch.
+Gateway and client each have a network namespace. To vanish, each side gets a wrong hardware address of the other: from
+then on every packet is silently dropped, both ways, as when a cable is cut behind a switch.
 """
 import os
 import subprocess
@@ -13,7 +14,7 @@ from kit import Gateway, run_all, until
 GATEWAY, CLIENT = "192.0.2.1", "192.0.2.2"  # RFC 5737, TEST-NET-1
 LIMIT = 30
 
-# Runs in the client's namespace: connects, does as it is told, prints what it got so far.
+# Runs in the client's namespace: connects, executes the lines it reads, and prints what it received so far.
 PROGRAM = """
 import socket, sys
 s = socket.socket()
@@ -43,7 +44,7 @@ def ip(*words: str):
 
 @pytest.fixture
 def hosts():
-    """Two namespaces with a cable between them, and how to cut it."""
+    """Two namespaces with a cable between them, and a way to cut it."""
     tag = os.getpid() % 100000
     here, there = f"bw{tag}g", f"bw{tag}c"
     try:
@@ -68,8 +69,8 @@ def hosts():
 @pytest.mark.waits
 @pytest.mark.root("makes hosts: namespaces of the network")
 @pytest.mark.timeout(120)
-def test_place_and_descriptor_are_free(hosts, figure):
-    """All kinds at once, each on a route of its own, so that one wait serves for all."""
+def test_slot_and_descriptor_of_a_vanished_client_are_free(hosts, figure):
+    """All kinds at once, each on its own route, so that one wait is enough for all."""
     here, there, cut = hosts
     config = {"routes": {
         "idle": {"listen": f"tcp://{GATEWAY}:0", "endpoint": "sim://echo", "clients": {"max": 1}},
@@ -88,7 +89,7 @@ def test_place_and_descriptor_are_free(hosts, figure):
                 assert client.stdout.readline() == "connected\n"
                 assert client.stdout.readline() == {"idle": "idle\n", "download": "downloading\n", "queue": "queue\n"}[mode]
 
-            start_client(here, "queue", "idle")  # has the place, and stays
+            start_client(here, "queue", "idle")  # has the slot, and stays
             before = gateway.descriptors()
             for route in config["routes"]:
                 start_client(there, route, route)

@@ -1,4 +1,4 @@
-"""WebSocket listeners as ordinary clients see them: browsers, curl, Python's websockets, and those that do it wrong."""
+"""WebSocket listeners as ordinary clients see them: browsers, curl, Python's websockets, and faulty clients."""
 import asyncio
 import base64
 import os
@@ -12,7 +12,7 @@ import pytest
 import websockets
 from certificates import Authority
 from kit import Gateway, Pty, binary, connect, receive, receive_all, run_all
-from ways import Status, WebSocket, connect_tls, finish, frame, own_address, request, trusting
+from listener_clients import Status, WebSocket, connect_tls, finish, frame, own_address, request, trusting
 
 ECHO = {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}
 TOKEN = "4f2d8c0a9b7e6d5c"
@@ -75,14 +75,14 @@ def test_pythons_websockets_talk_to_a_pty(authority, server, secure):
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_curl_talks_to_a_pty(authority, server, secure):
-    """Debian's curl knows no ws://, so it asks for the upgrade by hand, and what goes by are frames."""
+    """Debian's curl does not support ws://, so this sends the upgrade request by hand, and then raw frames."""
     route = {"listen": f"{'wss' if secure else 'ws'}://127.0.0.1:0/port", "tls": tls(server)}
     if not secure:
         del route["tls"]
     with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway:
         host, port = gateway.address("port")
         fields = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="]
-        # What stands behind a head that tells of no body are frames, too.
+        # Bytes after a head without a body are frames, too.
         said = gateway.folder / "frame"
         said.write_bytes(frame(b"AT\r\n"))
         words = [word for field in [*fields, "Content-Length:"] for word in ("-H", field)]
@@ -106,7 +106,7 @@ def test_curl_talks_to_a_pty(authority, server, secure):
             client.communicate(timeout=20)
 
 
-def test_what_is_no_websocket_gets_a_helpful_answer():
+def test_a_request_that_is_no_websocket_gets_a_helpful_answer():
     with Gateway({"routes": {"lab": ECHO}}) as gateway:
         host, port = gateway.address("lab")
         url = f"http://{host}:{port}"
@@ -125,7 +125,7 @@ def test_what_is_no_websocket_gets_a_helpful_answer():
         assert "/nowhere" in gateway.event("request refused")["error"]
 
 
-def test_paths_lead_to_routes_that_share_a_port(authority, server):
+def test_paths_select_routes_that_share_a_port(authority, server):
     host, port = own_address()
     config = lambda names: {"routes": {
         name: {"listen": f"ws://{host}:{port}/{name}", "endpoint": f"sim://{kind}"} for name, kind in names.items()}}
@@ -133,7 +133,7 @@ def test_paths_lead_to_routes_that_share_a_port(authority, server):
         with WebSocket(connect((host, port)), "/lab?x=1") as lab:
             lab.send(b"hello")
             assert lab.receive(5) == b"hello"
-            # A reload takes a route away and brings another, through the same door; who is here stays.
+            # A reload removes a route and adds another at the same listener; connected clients stay.
             gateway.configure(config({"lab": "echo", "new": "echo"}))
             gateway.signal(signal.SIGHUP)
             gateway.event("reloaded")
@@ -148,8 +148,8 @@ def test_paths_lead_to_routes_that_share_a_port(authority, server):
         assert not gateway.events("listener waiting")
 
 
-def test_what_comes_with_the_request_is_not_forgotten(authority, server):
-    """The first messages in one piece with the request, before anybody has answered it."""
+def test_messages_sent_with_the_upgrade_request_are_delivered(authority, server):
+    """The first messages in one piece with the request, before it was answered."""
     lab = {"listen": ["ws://127.0.0.1:0/lab", "wss://127.0.0.1:0/lab"], "endpoint": "sim://echo", "tls": tls(server)}
     with Gateway({"routes": {"lab": lab}}) as gateway:
         ask = b"GET /lab HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -169,7 +169,7 @@ def test_what_comes_with_the_request_is_not_forgotten(authority, server):
             finish(client)
 
 
-def test_pages_of_other_origins_are_kept_out():
+def test_pages_of_other_origins_are_refused():
     config = {"routes": {"lab": {**ECHO, "websocket": {"origins": ["https://friend.example"], "hosts": ["gw.test"]}}}}
     with Gateway(config) as gateway:
         for origin, isWelcome in [
@@ -189,7 +189,7 @@ def hashed(password: str) -> str:
     return done.stdout.strip()
 
 
-def test_users_log_in_by_password_and_token_and_have_their_roles():
+def test_users_log_in_by_password_or_token_and_have_their_roles():
     users = {
         "ada": {"password": hashed("secret"), "roles": {"lab": "writer"}},
         "bob": {"token": TOKEN, "roles": {"*": "monitor"}},
@@ -255,7 +255,7 @@ def test_refusals_come_before_the_upgrade_and_endings_as_close_codes():
         gateway.wait()
 
 
-def test_who_never_reads_costs_no_more_than_his_buffer_and_delays_nobody():
+def test_a_client_that_never_reads_costs_only_its_buffer_and_delays_no_other():
     config = {"routes": {"flood": {"listen": "ws://127.0.0.1:0/flood", "endpoint": "sim://flood"}}}
     with Gateway(config) as gateway:
         memory = lambda: int(next(
@@ -312,7 +312,7 @@ def test_64_mib_both_ways_over_wss_while_the_certificate_is_replaced(authority, 
                     assert receive(far, 1 << 20) == piece
 
             run_all(up, heard, renew, seconds=85)
-            # One SSL object may be used by one thread at a time: now the other way.
+            # An SSL object may be used by one thread at a time: now the other direction.
 
             def down():
                 for _ in range(size >> 20):
@@ -337,7 +337,7 @@ def test_64_mib_both_ways_over_wss_while_the_certificate_is_replaced(authority, 
             far.close()
 
 
-# It says what it hears, so that the device is all there is to look at.
+# The page sends back what it receives, so that the device shows everything.
 PAGE = """<!doctype html><script>
 const socket = new WebSocket(%r, ["binary"]);
 socket.binaryType = "arraybuffer";

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""One attack on one port, for some seconds: attackers.py NAME HOST PORT SECONDS [FIRST-ADDRESS COUNT]. Runs in the attackers' network namespace.
+"""One attack on one port, for some seconds: attackers.py NAME HOST PORT SECONDS [FIRST-ADDRESS COUNT]. Runs in the
+attackers' network namespace.
 
-Prints how many connections it made. What the other side answers is its matter: an attacker never fails.
+Prints how many connections it made. An attacker ignores the other side's answers and never fails.
 """
 
 import base64
@@ -22,7 +23,8 @@ HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
 
 
 class Attacker:
-    """Connects from many addresses, a few thousand times a second at most: enough to hurt, and the machine is not the limit."""
+    """Connects from many addresses, a few thousand times a second at most: enough to hurt, without the machine as the
+    limit."""
 
     def __init__(self, host, port, seconds, first="10.77.1.1", count=40):
         self.target = (host, port)
@@ -37,7 +39,7 @@ class Attacker:
         return time.monotonic() > self.end
 
     def connect(self, *, receives=None, number=None):
-        """A socket that is connecting, or None."""
+        """A connected socket, or None."""
         client = socket.socket()
         try:
             if receives:
@@ -63,7 +65,7 @@ class Attacker:
         client.close()
 
     def hold(self, first, most):
-        """`most` open at a time, each with `first` said and no more; the oldest goes for a new one."""
+        """Keeps `most` connections open; each has sent `first` and no more. A new one replaces the oldest."""
         held = []
         while not self.is_over:
             if client := self.connect():
@@ -81,13 +83,13 @@ class Attacker:
         self.hold(HALF_HELLO, 2000)
 
     def refused(self):
-        """Connects and closes as fast as it may."""
+        """Connects and closes as fast as it can."""
         while not self.is_over:
             if client := self.connect():
                 client.close()
 
     def churn(self):
-        """2,000, as fast as it may: 10,000 in the five turns of ten minutes."""
+        """2,000 connections, as fast as it can: 10,000 in the five turns of ten minutes."""
         while not self.is_over and self.made < 2000:
             if client := self.connect():
                 self.send(client, b"x" * 10)
@@ -141,7 +143,7 @@ class Attacker:
             time.sleep(0.005)
 
     def slow(self):
-        """Eight that read little, at odd times, and reset."""
+        """Eight clients that read little, at odd times, and reset."""
         held = []
         while not self.is_over:
             while len(held) < 8 and (client := self.connect(receives=2048)):
@@ -157,7 +159,7 @@ class Attacker:
             time.sleep(0.002)
 
     def idle(self):
-        """As many idle ones as get in, of one address."""
+        """As many idle clients as are accepted, from one address."""
         held = []
         while not self.is_over:
             if len(held) < 1000 and (client := self.connect(number=0)):
@@ -166,12 +168,12 @@ class Attacker:
                 data = b""
                 with contextlib.suppress(OSError):
                     data = client.recv(4096)
-                if not data or data.startswith(b"baudway: "):  # refused; else it hears what others are answered
+                if not data or data.startswith(b"baudway: "):  # refused; others receive echoed bytes of other clients
                     held.remove(client)
                     client.close()
 
     def programs(self):
-        """A program for each, of one address and then of many."""
+        """A program for each connection, from one address and from many in turn."""
         held = []
         while not self.is_over:
             if client := self.connect(number=0 if self.made % 2 else None):
@@ -182,7 +184,7 @@ class Attacker:
             time.sleep(0.002)
 
     def unheard(self):
-        """Comes and goes in the middle of packets."""
+        """Connects and leaves in the middle of packets."""
         while not self.is_over:
             if client := self.connect():
                 self.send(client, self.random.choice([b"x", b"lo", b"hello\n"]))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""All attacks in turn from a network namespace, on a gateway with 300 descriptors and little memory. README.md has the details.
+"""All attacks in turn from a network namespace, on a gateway with 300 descriptors and little memory. README.md has the
+details.
 
-Prints a table; exit code 1 when something is not as it must be.
+Prints a table; exit code 1 if a requirement is not met.
 """
 
 import argparse
@@ -25,12 +26,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "EndToEnd"))
 from certificates import Authority  # noqa: E402
 
-HOST, OTHER = "10.77.0.1", "10.77.255.254"  # the gateway's namespace, and an ordinary client's address in the attackers'
+HOST, OTHER = "10.77.0.1", "10.77.255.254"  # the gateway's; an ordinary client's in the attackers' namespace
 DESCRIPTORS, OWN_MEMORY = 300, 64 << 20
 
-FEWEST = 200  # rounds of which the slowest in a hundred says something
+FEWEST = 200  # rounds needed before the slowest in a hundred means anything
 
-# What is attacked by what; in this order, again and again.
+# Title, attack, route and further arguments; run in this order, again and again.
 ATTACKS = [
     ("half-open HTTP heads, 40 addresses", "half_http", "web", ()),
     ("half-open HTTP heads, 7 addresses", "half_http", "web", ("10.77.1.1", 7)),
@@ -50,7 +51,7 @@ ATTACKS = [
     ("idle sockets of one address", "idle", "raw", ()),
     ("programs, of one address and of many", "programs", "program", ()),
 ]
-# What applies to others: the attack, and the route it is made on.
+# The attacks for other gateways, and the route each is made on.
 PEER_ATTACKS = {
     "haproxy": [("half_http", "web"), ("half_tls", "tls"), ("churn", "proxy"), ("idle", "proxy"), ("noise", "tls")],
     "ser2net": [("churn", "line"), ("post", "line"), ("idle", "line"), ("unheard", "line")],
@@ -61,11 +62,13 @@ def sh(*command, check=True):
     return subprocess.run(command, check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20)
 
 
-# --- where it happens ------------------------------------------------------------------------------------------------
+# --- where it happens
+#   ------------------------------------------------------------------------------------------------
 
 
 class Place:
-    """Two namespaces with a cable between them: the gateway's, in which this process stays, and the attackers'."""
+    """Two network namespaces and a cable between them: the gateway's, which is also this process's, and the
+    attackers'."""
 
     def __init__(self):
         self.name = f"bw-attack-{os.getpid()}"
@@ -80,7 +83,7 @@ class Place:
         for command in ("link set lo up", "addr add 10.77.0.2/16 dev bwa", "link set bwa up",
                         "route add local 10.77.1.0/24 dev lo", f"addr add {OTHER}/16 dev bwa"):
             sh("ip", "-n", self.name, *command.split())
-        # Addresses of one network that are this side's own answer ARP and may be bound to.
+        # Local addresses of the cable's network answer ARP and can be bound.
         for last in range(1, 41):
             sh("ip", "-n", self.name, "addr", "add", f"10.77.1.{last}/32", "dev", "bwa")
 
@@ -92,7 +95,7 @@ class Place:
 
 
 class Cgroup:
-    """Memory for a process, by v2, v1, or RLIMIT_DATA where no cgroup can be made."""
+    """Limits a process's memory by cgroup v2 or v1, or by RLIMIT_DATA if no cgroup can be made."""
 
     def __init__(self, name, limit):
         self.limit, self.folder, self.kind = limit, None, "RLIMIT_DATA (no cgroup can be made here)"
@@ -132,7 +135,7 @@ class Cgroup:
 
 
 class Device:
-    """A serial port that echoes and can be unplugged: a pty of a process, under a name of its own."""
+    """A serial port that echoes and can be unplugged: another process's pty, under its own path."""
 
     CODE = (
         "import os,tty\n"
@@ -157,7 +160,7 @@ class Device:
 
 
 def echo_server():
-    """For proxies, in a process of its own."""
+    """An echo server for proxies, in its own process."""
     code = (
         "import asyncio,socket\n"
         "async def serve(r,w):\n"
@@ -179,7 +182,7 @@ def echo_server():
 
 
 class Client:
-    """Stays connected, and has a byte echoed now and then. What ends it is counted, and it comes again."""
+    """Stays connected and has a byte echoed now and then. Endings are counted, and it connects again."""
 
     def __init__(self, name, connect, *, echoes=True):
         self.name, self._connect, self.echoes = name, connect, echoes
@@ -187,7 +190,7 @@ class Client:
         self.tries = 0
 
     def round(self):
-        """One byte there and back, in seconds; None when it was not served."""
+        """One byte there and back, in seconds; None if it was not served."""
         self.tries += 1
         try:
             if self.socket is None:
@@ -295,7 +298,7 @@ def insecure():
 
 
 def anonymous(pid):
-    """KiB, of the process and what it has started."""
+    """Anonymous memory in KiB, of the process and its children."""
     total = 0
     for one in [pid, *children(pid)]:
         with contextlib.suppress(OSError):
@@ -361,7 +364,7 @@ class Run:
             self.failures.append(text)
             print(f"  NOT AS IT MUST BE: {text}", flush=True)
 
-    # The gateway and what is beside it.
+    # The gateway and its helpers.
 
     def prepare(self):
         self.place = Place()
@@ -376,7 +379,8 @@ class Run:
         self.ports = dict(zip(names, free_ports(len(names))))
         relay = self.folder / "relay"
         sh("cc", "-O2", "-o", str(relay), str(HERE.parent / "Bench" / "relay.c"))
-        # The relay listens on loopback: an ordinary client of it is in this namespace, and so are those it is compared with.
+        # The relay listens on loopback: its ordinary client is in this namespace, and so are the clients it is compared
+        # with.
         self.spawn(str(relay), f"{self.ports['relay']}=tcp:{self.echo_port}")
 
     def config(self):
@@ -438,7 +442,8 @@ class Run:
               f"{DESCRIPTORS} descriptors", *self.said, sep="\n", flush=True)
 
     def clients(self):
-        """One of each route, connected before the first attack; those of the network from this side, as the relay's."""
+        """One client per route, connected before the first attack; clients of the network connect from this side, as
+        the relay's do."""
         secure, port = insecure(), lambda name: (HOST, self.ports[name])
         web = UPGRADE.format(more="").encode()
         word = __import__("base64").b64encode(b"ada:secret-of-ada").decode()
@@ -469,7 +474,7 @@ class Run:
         return int(made)
 
     def measure(self, clients, end):
-        """Rounds of all clients in turn until then; asks for health beside."""
+        """Rounds of all clients in turn until `end`; meanwhile asks for health."""
         worst = 0
         asked = 0
         while time.monotonic() < end:
@@ -489,7 +494,7 @@ class Run:
         return worst
 
     def reopen(self, clients):
-        """The device goes and comes back: how long until its client has an echo again."""
+        """Unplugs the device and plugs it in again: how long until its client gets an echo."""
         line = next(client for client in clients if client.name == "line")
         self.unplugged = True
         self.device.unplug()
@@ -532,7 +537,7 @@ class Run:
         self.calm(clients)
         share = max(1.0, self.options.seconds / len(ATTACKS) / self.options.rounds)
         log_before, began = self.log.stat().st_size, time.monotonic()
-        spent = {title: ([], []) for title, *_ in ATTACKS}  # by the clients' rounds and the relay's, in all turns of an attack
+        spent = {title: ([], []) for title, *_ in ATTACKS}  # of the clients' rounds and the relay's, per attack
         for turn in range(self.options.rounds):
             for title, name, route, rest in ATTACKS:
                 self.one(clients, title, name, self.ports[route], share, rest, spent[title])
@@ -541,7 +546,8 @@ class Run:
                     return
         minutes = (time.monotonic() - began) / 60
         grown = (self.log.stat().st_size - log_before) / minutes / 1e6
-        # A session that was served has its end line, up to 1,000 a second; the 2,000 that come and go are much of a short run.
+        # Each served session logs an end line, up to 1,000 a second; in a short run 2,000 connections make many of the
+        # lines.
         self.expect(grown < (1 if self.options.seconds >= 300 else 2), f"the log grew by {grown:.2f} MB a minute")
         reopened = self.reopen(clients)
         after = {}
@@ -561,7 +567,7 @@ class Run:
         for name, client in ((c.name, c) for c in clients):
             self.expect(not client.faults, f"{name} was not served: {dict(client.faults)}")
         print("p99 of all rounds under attack, in ms:", ", ".join(f"{c.name} {percentile(c.all) * 1e3:.2f}" for c in clients if c.echoes))
-        # Of an attack with all routes, and of a route with all attacks.
+        # One attack with all routes, and one route with all attacks.
         for title, (times, relay) in spent.items():
             if len(relay) >= FEWEST:
                 p99, relay = percentile(times), percentile(relay)
@@ -574,12 +580,12 @@ class Run:
         print(f"handshakes: {status.get('handshakes')}")
 
     def warm_up(self):
-        """1,000 clients, of which each route that greets has its part."""
+        """1,000 clients, spread over the routes with a handshake."""
         for route in ("proxy", "tls"):
             self.finish(self.attack("churn", self.ports[route], 1.5), 20)
 
     def is_quiet(self):
-        """No more memory is given back."""
+        """No more memory is being returned."""
         first = anonymous(self.gateway.pid)
         time.sleep(6)
         return abs(anonymous(self.gateway.pid) - first) < 256
@@ -625,7 +631,7 @@ class Run:
     HEAD = (f"{'attack':<52} {'made':>7} {'rounds served':>13} {'p99 ms':>7} {'relay':>7} {'ratio':>5} {'health':>7} "
             f"{'MB/min':>6} {'KiB':>7}")
 
-    # Others beside it.
+    # Other gateways, for comparison.
 
     def peers(self):
         print("\nothers, with the same limits: rounds served of those that were tried under each attack, p99 (ms)")
@@ -673,7 +679,7 @@ class Run:
                 client.faults.clear()
             first = anonymous(process.pid)
             for attack, route in PEER_ATTACKS[name]:
-                # Another ordinary client comes while it is attacked.
+                # A new ordinary client per route connects during the attack.
                 for client in clients:
                     client.times.clear()
                     client.tries = 0
@@ -704,7 +710,17 @@ class Run:
             process.wait()
             cgroup.close()
 
+    def end_gateway(self):
+        """By SIGTERM: a gateway that is killed leaves its lock files in /var/lock."""
+        with contextlib.suppress(AttributeError):
+            self.gateway.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.gateway.wait(12)
+            self.gateway.kill()
+            self.gateway.wait()
+
     def close(self):
+        self.end_gateway()
         for name in ("device", "packets"):
             with contextlib.suppress(AttributeError):
                 getattr(self, name).unplug()
@@ -724,8 +740,8 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Both:
-    """What is printed, also in a file."""
+class Tee:
+    """Prints a line, and adds it to the output file."""
 
     def __init__(self, *files):
         self.files = files
@@ -759,7 +775,7 @@ def main():
         sys.exit("needs root, for network namespaces")
     if options.output:
         os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-        sys.stdout = Both(sys.stdout, open(options.output, "w"))
+        sys.stdout = Tee(sys.stdout, open(options.output, "w"))
         print(f"attacks in turn, {options.seconds:.0f} s, {time.strftime('%Y-%m-%d')}, {os.uname().release}, {os.cpu_count()} CPUs\n")
     run = Run(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -769,8 +785,7 @@ def main():
         print(Run.HEAD)
         run.run()
         if options.peers:
-            run.gateway.kill()
-            run.gateway.wait()
+            run.end_gateway()
             run.peers()
     finally:
         run.close()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Faults under traffic, by a seed: every byte's place and every session's ending is checked. README.md has the details.
+"""Faults under traffic, from a seed: checks the position of every byte and the ending of every session. README.md has
+the details.
 
-Prints what was moved and done; exit code 1 at the first thing that is not as it must be, with the seed and the log's end.
+Prints what was moved and done; exit code 1 at the first failed check, with the seed and the log's end.
 """
 
 import argparse
@@ -24,9 +25,10 @@ WORDS = """client-left endpoint-left client-lost open-failed device-lost full qu
 too-slow route-removed shutdown internal""".split()
 
 
-# A kind of fault is a room's. A short run does each at least once, the long one as often as is promised.
+# Each kind of fault belongs to one room. A short run does each at least once, the long run the promised number of
+# times.
 LONG, OFTEN = 1800, 100
-MANY_ROOMS = 120  # seconds from which on there are as many copies of a room as it wants
+MANY_ROOMS = 120  # from this many seconds on, a room has as many copies as it asks for
 
 
 class Run:
@@ -40,7 +42,7 @@ class Run:
         return kind.copies if self.options.seconds >= MANY_ROOMS else 1
 
     async def work(self, room):
-        """One scenario after another; beyond the time only for what was not done often enough."""
+        """One scenario after another; after the time is over, only faults that were not done often enough."""
         while not self.failed.is_set():
             name = room.next_fault()
             if time.monotonic() > self.end:
@@ -107,7 +109,7 @@ class Run:
         return not problems
 
     async def end_well(self):
-        """What was taken is given back, every kind was done and every ending reached."""
+        """Resources are released, every kind of fault was done, and every ending occurred."""
         problems = []
         for room in self.rooms:
             await room.stop()
@@ -141,7 +143,7 @@ class Run:
         return problems
 
     async def status_agrees(self):
-        """Each ending has the same word in `status` as in the log."""
+        """`status` counts the same words per ending as the log."""
         shown, told = await self.gateway.endings_in_status(), dict(self.gateway.endings_now)
         differ = sorted(key for key in {*shown, *told} if shown.get(key) != told.get(key))
         words = len({word for _, word in shown})
@@ -149,7 +151,7 @@ class Run:
         return [f"{key}: {shown.get(key, 0)} in status, {told.get(key, 0)} in the log" for key in differ]
 
     async def shut_down(self):
-        """The last client hears of it."""
+        """The last client sees the shutdown."""
         problems = []
         last = await Client.connect(self.gateway, "last")
         await last.send(b"x")

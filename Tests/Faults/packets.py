@@ -1,4 +1,4 @@
-"""Numbered packets: a device that says them, writers whose packets may not mix, and readers who see when one is torn."""
+"""Numbered packets: a device that sends them, writers whose packets may not mix, and readers that detect a torn one."""
 
 from pattern import Misplaced
 
@@ -7,7 +7,7 @@ FILL = bytes(range(0x61, 0x7B)) * 6
 
 
 class Packets:
-    """What one sender says, endlessly. `mark` stands first in each packet; a Pattern of another kind."""
+    """The endless output of one sender. `mark` is the first byte of each packet; a different kind of Pattern."""
 
     def __init__(self, mark):
         self.head = b"%c" % (0x41 + mark)
@@ -23,7 +23,7 @@ class Packets:
 
 
 class PacketReader:
-    """Follows one sender's packets; `gaps` counts bytes of whole packets that are missing where `may_skip` says they may."""
+    """Follows one sender's packets; `gaps` counts the bytes of whole packets missing where `may_skip` allows it."""
 
     def __init__(self, packets, position=None):
         self.pattern, self.position = packets, position
@@ -50,7 +50,7 @@ class PacketReader:
         self.received += SIZE
 
     def number(self, line):
-        """Of a whole packet of this sender; else None."""
+        """The number of a whole packet of this sender; otherwise None."""
         if len(line) != SIZE or line[:1] != self.pattern.head or not line[1:15].isdigit():
             return None
         number = int(line[1:15])
@@ -65,7 +65,8 @@ class PacketReader:
 
 
 class PacketSorter:
-    """Takes several writers' packets from one line. One writer may leave in the middle of one: `broken` is what he sent of it."""
+    """Sorts several writers' packets from one line. One writer may leave in the middle of a packet: `broken` is the
+    part it sent."""
 
     def __init__(self, senders):
         self.patterns = senders

@@ -1,20 +1,21 @@
-"""Bytes whose every place can be checked: an endless repetition of a random block, and those who read it.
+"""Bytes whose position can be checked: an endless repetition of a random block, and its readers.
 
-Used by the actors: whoever sends cuts pieces out of a Pattern, whoever receives hands what came to a Reader.
+Used by the actors: a sender takes pieces of a Pattern, a receiver passes its bytes to a Reader.
 """
 
 import random
 
-LENGTH = 1_048_573  # a prime near 1 MiB: no buffer size divides it, so a lost buffer never looks like none
-WINDOW = 24  # so many bytes tell a place within the block
+LENGTH = 1_048_573  # a prime near 1 MiB: no buffer size divides it, so a lost buffer is always noticed
+WINDOW = 24  # this many bytes identify a position within the block
 
 
 class Misplaced(Exception):
-    """A byte is lost, doubled or changed where nothing allows it."""
+    """A byte is lost, doubled or changed where that is not allowed."""
 
 
 class Pattern:
-    """`mark`, 0 to 3, stands in the two top bits of every byte and tells senders on one line apart; None leaves all eight."""
+    """`mark`, 0 to 3, is in the two top bits of every byte and distinguishes senders on one line; None leaves all eight
+    bits."""
 
     def __init__(self, seed, mark=None):
         block = random.Random(f"pattern {seed} {mark}").randbytes(LENGTH)
@@ -25,27 +26,28 @@ class Pattern:
         self._view = memoryview(self._twice)
 
     def piece(self, position, count):
-        """The bytes from `position` on, at most a block of them."""
+        """The bytes from `position` on, at most one block."""
         start = position % LENGTH
         return self._view[start : start + min(count, LENGTH)]
 
     def stands_at(self, position, data):
-        """Whether `data`, at most a block, is what comes at `position`. Memory is compared at once, not byte by byte."""
+        """Whether `data`, at most a block, is what comes at `position`. Compares whole memory, not byte by byte."""
         return self._twice.startswith(data, position % LENGTH)
 
     def find(self, window, after):
-        """The first place ≥ `after` where `window` stands; None when it stands nowhere."""
+        """The first position ≥ `after` that has `window`; None if there is none."""
         start = after % LENGTH
         place = self._twice.find(window, start, start + LENGTH + len(window) - 1)
         return None if place < 0 else after + place - start
 
 
 class Reader:
-    """Follows one sender's bytes. `gaps` is what was missing where it may: outside of `allow` a gap raises."""
+    """Follows one sender's bytes. `gaps` is the number of missing bytes where they are allowed: outside of `allow` a
+    gap raises."""
 
     def __init__(self, pattern, position=None):
         self.pattern = pattern
-        self.position = position  # of the next byte; None until the first bytes tell
+        self.position = position  # of the next byte; None until the first bytes show it
         self.received = 0
         self.gaps = 0
         self.may_skip = False
@@ -76,19 +78,19 @@ class Reader:
             self.position = found
 
     def take_next(self, view):
-        """Takes as much of it as is what comes next, and says how much that was."""
+        """Consumes the bytes that match the pattern's next ones, and returns their number."""
         same = self._matching(view)
         self.position += same
         self.received += same
         return same
 
     def _matching(self, view):
-        """How many bytes of `view` are those that come next."""
+        """How many bytes of `view` match the pattern's next ones."""
         done = 0
         while done < len(view):
             have = view[done : done + 65536]
             if not self.pattern.stands_at(self.position + done, have):
-                # Where they part, by halves.
+                # Binary search for the first difference.
                 low, high = 0, len(have)
                 while low < high:
                     middle = (low + high + 1) // 2
@@ -101,12 +103,12 @@ class Reader:
         return done
 
     def is_at(self, position):
-        """Whether all before `position` was heard; so it is for one who has heard nothing yet."""
+        """Whether all bytes before `position` were received; true if nothing was received yet."""
         return not self._kept and (self.position is None or (self.position - position) % LENGTH == 0)
 
     @property
     def undecided(self):
-        """So many bytes wait for more of them, which would tell their place."""
+        """Number of bytes that wait for more to identify their position."""
         return len(self._kept)
 
     @property
@@ -115,7 +117,7 @@ class Reader:
 
 
 class Sorter:
-    """Takes the bytes of up to four senders with marks from one line and hands each sender's to his reader."""
+    """Splits the bytes of up to four marked senders on one line and passes each sender's to its reader."""
 
     def __init__(self, patterns):
         self.readers = [None] * 4
@@ -124,14 +126,14 @@ class Sorter:
         self._others = [bytes(byte for byte in range(256) if byte >> 6 != mark) for mark in range(4)]
 
     def expect(self, mark, position):
-        """From now on a new sender of this mark begins at `position`; the one before has ended."""
+        """Starts a new sender with this mark at `position`; the previous one has ended."""
         self.readers[mark] = Reader(self.patterns[mark], position)
         return self.readers[mark]
 
     def take(self, data):
         self.received += len(data)
         view = memoryview(data)
-        # Mostly a long run of one sender's comes at a time.
+        # Usually a long run of one sender's bytes arrives at a time.
         while view and self._is_on_its_way(reader := self.readers[view[0] >> 6]) and (same := reader.take_next(view)):
             view = view[same:]
         if view:

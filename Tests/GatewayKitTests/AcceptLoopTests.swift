@@ -1,4 +1,4 @@
-// The descriptor limit, in a process of its own that can be starved of them.
+// The descriptor limit is tested in a child process, which can run out of descriptors without harming other tests.
 
 import CLinux
 import Glibc
@@ -10,7 +10,7 @@ import Testing
 
 @Suite("An accept loop", .timeLimit(.minutes(1)))
 struct AcceptLoopTests {
-  @Test("at the descriptor limit turns clients away with a reason, says so once, rests, and serves again")
+  @Test("at the descriptor limit refuses clients with a reason, reports it once, pauses, and accepts again later")
   func limit() async {
     await #expect(processExitsWith: .success) {
       // Dispatch opens a timerfd for each clock with the first sleep by it, and traps if it can't.
@@ -23,35 +23,36 @@ struct AcceptLoopTests {
       var fillers: [Int32] = []
       while case let filler = dup(0), filler >= 0 { fillers.append(filler) }
       rig.run(for: 50)
-      try #require(rig.accepted.isEmpty && rig.told == ["EMFILE"])
+      try #require(rig.accepted.isEmpty && rig.reported == ["EMFILE"])
       for client in crowd {
         try #require(try client.receiveToEnd() == Array("baudway: out of descriptors\r\n".utf8))
       }
-      // It rests, so that the limit costs no CPU, and then tries again without a word.
+      // It pauses, so that the limit costs no CPU, and then retries without another report.
       close(fillers.removeLast())
       let late = try rig.connect()
       rig.run(for: 150)
-      try #require(try late.receiveToEnd().count == 29 && rig.told.count == 1)
+      try #require(try late.receiveToEnd().count == 29 && rig.reported.count == 1)
       for filler in fillers { close(filler) }
       let served = try rig.connect()
       rig.run(for: 150)
       try #require(rig.accepted.count == 1)
-      // Short of them again soon, it says nothing: each client who is served in between would be worth a line. Later it does.
+      // Another shortage soon after is not reported, or each client accepted in between would cause a new line. Later
+      // it is.
       let one = try Descriptor.socket(.ipv4)
       let other = try Descriptor.socket(.ipv4)
       while dup(0) >= 0 {}
       try rig.connect(one)
       rig.run(for: 200)
-      try #require(rig.told.count == 1)
+      try #require(rig.reported.count == 1)
       rig.skew = 6_000_000_000
       try rig.connect(other)
       rig.run(for: 200)
-      try #require(rig.told.count == 2)
+      try #require(rig.reported.count == 2)
       served.close()
     }
   }
 
-  @Test("closes its socket when it is stopped, also while it rests", arguments: [true, false])
+  @Test("closes its socket when it is stopped, also during a pause", arguments: [true, false])
   func stops(rests: Bool) async throws {
     try await expectNoDescriptorLeak {
       let rig = try AcceptRig()
@@ -63,7 +64,7 @@ struct AcceptLoopTests {
       }
       rig.loop?.stop()
       rig.loop = nil
-      // A program that a test beside this one is just starting has a copy of the socket until it runs.
+      // A program that a parallel test is starting holds a copy of the socket until its exec.
       let address = rig.address
       #expect(
         await eventually {
@@ -75,7 +76,7 @@ struct AcceptLoopTests {
   }
 
   @Test(
-    "says once that another who has its socket has shut it down, and asks it no more",
+    "reports once that another holder of its socket has shut it down, and stops polling it",
     arguments: [SHUT_RD, SHUT_RDWR], [true, false])
   func shutDown(how: Int, isLocal: Bool) throws {
     let rig = try AcceptRig(isLocal: isLocal)
@@ -83,14 +84,14 @@ struct AcceptLoopTests {
     defer { close(other) }
     try #require(shutdown(other, Int32(how)) == 0)
     rig.run(for: 50)
-    #expect(rig.lost == ["EINVAL"] && rig.told.isEmpty)
+    #expect(rig.lost == ["EINVAL"] && rig.reported.isEmpty)
     let turns = rig.turns
     rig.run(for: 100)
-    #expect(rig.turns - turns < 5)  // or it would be told of it in each
+    #expect(rig.turns - turns < 5)  // otherwise each turn would report the shutdown
     rig.loop?.stop()
   }
 
-  @Test("takes a number that is no socket of its own any more for a loss, and leaves it open")
+  @Test("reports a loss when its descriptor number no longer names its socket, and leaves that descriptor open")
   func foreign() throws {
     let rig = try AcceptRig()
     let other = rig.duplicate
@@ -107,7 +108,7 @@ struct AcceptLoopTests {
     client.close()
   }
 
-  @Test("hands over one client per event and all of them in the end")
+  @Test("accepts one client per event, and all of them in the end")
   func all() throws {
     let rig = try AcceptRig()
     let clients = try (0..<100).map { _ in try rig.connect() }
@@ -121,7 +122,7 @@ struct AcceptLoopTests {
   }
 }
 
-/// A loop in the test's own thread.
+/// An accept loop that runs in the test's own thread.
 private final class AcceptRig {
   /// Nanoseconds that the lane's clock is ahead of the machine's.
   var skew: UInt64 = 0
@@ -130,7 +131,7 @@ private final class AcceptRig {
   var loop: AcceptLoop?
   private(set) var accepted: [FarEnd] = []
   private(set) var addresses: [SocketAddress?] = []
-  private(set) var told: [String] = []
+  private(set) var reported: [String] = []
   private(set) var lost: [String] = []
 
   init(isLocal: Bool = false) throws {
@@ -141,7 +142,7 @@ private final class AcceptRig {
     poller = try Poller(clock: LaneClock { [unowned self] in monotonicNanoseconds() + skew }) { _ in }
     loop = try AcceptLoop(
       socket, on: poller, farewell: "baudway: out of descriptors",
-      outOfDescriptors: { [unowned self] in told.append($0.name) },
+      outOfDescriptors: { [unowned self] in reported.append($0.name) },
       lost: { [unowned self] in lost.append($0.name) },
       accepted: { [unowned self] descriptor, address in
         accepted.append(FarEnd(descriptor, isSocket: true))
@@ -175,7 +176,7 @@ private final class AcceptRig {
     guard answer == 0 || errno == EINPROGRESS else { throw SystemError("connect") }
   }
 
-  /// Plays the lane for so many milliseconds.
+  /// Runs the lane's turns for `milliseconds`.
   func run(for milliseconds: UInt64) {
     let end = monotonicNanoseconds() + milliseconds * 1_000_000
     while monotonicNanoseconds() < end {

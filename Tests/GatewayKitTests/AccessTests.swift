@@ -1,4 +1,4 @@
-// Who may come in on a route, and what he may do there.
+// Which clients a route admits, and which role each one gets.
 
 import StreamBroker
 import Testing
@@ -32,17 +32,17 @@ struct AccessTests {
 
   private func token(_ text: String) -> Credential { .token(Secret(text)) }
 
-  @Test("is free where nobody is named, and asks as soon as somebody is")
+  @Test("is free on a route without users, and asks for credentials on a route with users")
   func free() {
     #expect(access([]).decide(.none, role: .writer) == .admitted(.anonymous, .writer))
     #expect(access([]).decide(.none, role: .monitor) == .admitted(.anonymous, .monitor))
     #expect(access().decide(.none, role: .writer) == .asks)
-    // cyd may do nothing here, and is the only one.
+    // cyd is the only user, and has no role on this route.
     #expect(access([Self.cyd]).decide(.none, role: .writer) == .admitted(.anonymous, .writer))
     #expect(access([Self.cyd], only: ["cyd"]).decide(.none, role: .writer) == .asks)
   }
 
-  @Test("goes to the stricter of what the listener and the user allow", arguments: Config.Listen.Role.allCases)
+  @Test("has the stricter of the roles that the listener and the user allow", arguments: Config.Listen.Role.allCases)
   func stricter(listener: Config.Listen.Role) throws {
     for (user, most) in [("ada", Config.Listen.Role.writer), ("bob", .monitor)] {
       guard case .admitted(let identity, let role) = access().decide(token("token-of-\(user)-0123"), role: listener)
@@ -54,7 +54,7 @@ struct AccessTests {
     }
   }
 
-  @Test("is denied to who may do nothing on this route, or is not among those it is for")
+  @Test("is denied to a user without a role on this route, or not listed in clients.users")
   func denied() {
     let cyd = Identity(name: "cyd", proof: .token(Secret("token-of-cyd-0123")))
     #expect(access().decide(token("token-of-cyd-0123"), role: .writer) == .denied(cyd))
@@ -63,11 +63,11 @@ struct AccessTests {
   }
 
   @Test(
-    "fails for a token that is not quite one",
+    "fails for a token that differs in any character",
     arguments: ["token-of-ada-0124", "token-of-ada-012", "token-of-ada-01234", "", "Token-of-ada-0123"])
   func wrongToken(text: String) { #expect(access().decide(token(text), role: .writer) == .failed) }
 
-  @Test("has a password checked against the user's hash, and an unknown user's against somebody's, in vain")
+  @Test("has a password checked against the user's hash; for an unknown user a check of another hash always fails")
   func passwords() throws {
     let right = Secret("secret")
     guard case .check(let question) = access().decide(.password(user: "ada", right), role: .monitor) else {
@@ -78,7 +78,7 @@ struct AccessTests {
     let ada = Identity(name: "ada", proof: .password(question.hash))
     #expect(access().decide(question, isRight: true, role: .monitor) == .admitted(ada, .monitor))
     #expect(access().decide(question, isRight: false, role: .monitor) == .failed)
-    // The hash has changed since.
+    // The hash has changed since the check began.
     let changed = access([Self.user("ada", hash: "another", roles: nil)])
     #expect(changed.decide(question, isRight: true, role: .monitor) == .failed)
     for name in ["eve", "bob"] {
@@ -92,7 +92,7 @@ struct AccessTests {
     #expect(access([Self.bob]).decide(.password(user: "bob", right), role: .writer) == .failed)
   }
 
-  @Test("takes a certificate for its user; one that is nobody's is enough where nobody has a role")
+  @Test("accepts a user's certificate; another verified one only without users, or if clients.users names it")
   func certificates() {
     let bob = ClientCertificate(subject: "CN=bob,O=lab", names: ["bob"])
     #expect(
@@ -108,7 +108,7 @@ struct AccessTests {
     let known = Identity(name: "CN=z,O=lab", proof: .certificate(stranger), isUser: false)
     #expect(access().decide(.none, certificate: stranger, role: .writer) == .denied(known))
     #expect(access([]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
-    // The name of a user is his, whatever an authority signs.
+    // A certificate for a user's name is not that user's, even when the authority signed it.
     let namesake = ClientCertificate(subject: "CN=ada", names: ["ada"])
     let other = Identity(name: "CN=ada", proof: .certificate(namesake), isUser: false)
     #expect(access(only: ["ada"]).decide(.none, certificate: namesake, role: .writer) == .denied(other))
@@ -116,11 +116,11 @@ struct AccessTests {
     #expect(access(only: ["z"]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
     #expect(
       access(only: ["CN=z,O=lab"]).decide(.none, certificate: stranger, role: .writer) == .admitted(known, .writer))
-    // What he shows counts before his certificate.
+    // A token that the client sends has precedence over its certificate.
     #expect(access().decide(token("wrong"), certificate: bob, role: .writer) == .failed)
   }
 
-  @Test("is checked anew when the rules change: who is forbidden, or proved himself by what is no more, goes")
+  @Test("is checked again after a reload: a session without a role, or with withdrawn credentials, loses access")
   func reload() {
     func role(_ identity: Identity, _ users: [Config.User], only: [String]? = nil) -> Config.Listen.Role? {
       access(users, only: only).role(of: identity, listener: .writer)
@@ -146,7 +146,7 @@ struct AccessTests {
     #expect(role(bob, [Self.bob]) == .monitor && role(bob, [Self.bob], only: ["ada"]) == nil)
   }
 
-  @Test("goes by the nearest pattern of a user's roles, and by the stricter of two alike")
+  @Test("follows the most specific of a user's role patterns, and the stricter of two equally specific ones")
   func nearest() {
     let user = Self.user(
       "a", roles: ["*": .monitor, "lab-*": .writer, "lab-2": .monitor, "*-x": .writer, "?ab-9": .monitor])
@@ -160,7 +160,7 @@ struct AccessTests {
   }
 
   @Test(
-    "knows its routes by patterns",
+    "matches routes by patterns",
     arguments: [
       ("*", "", true), ("*", "gps", true), ("", "", true), ("", "a", false), ("a*b*c", "abc", true),
       ("a*b*c", "axbxbc", true),
@@ -169,7 +169,7 @@ struct AccessTests {
     ])
   func patterns(pattern: String, name: String, fits: Bool) { #expect(RoutePattern(pattern).matches(name) == fits) }
 
-  @Test("takes no time by the square of a pattern of many stars")
+  @Test("does not take quadratic time for a pattern of many stars")
   func bomb() {
     let pattern = RoutePattern(String(repeating: "*a", count: 2000) + "b")
     #expect(!pattern.matches(String(repeating: "a", count: 64)))

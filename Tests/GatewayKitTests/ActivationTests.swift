@@ -1,4 +1,5 @@
-// Sockets that a starter has bound for us: which are taken over, who listens on which, and that they outlive their listeners.
+// Sockets that a starter (such as systemd) has bound for us: which ones we take over, which listener gets which, and
+// that they outlive their listeners.
 
 import CLinux
 import Glibc
@@ -10,7 +11,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// A socket that a starter has bound, and keeps.
+/// A socket that a starter has bound, and keeps open.
 private final class Bound: Sendable {
   let raw: Int32
   private let parcel: DescriptorParcel
@@ -18,7 +19,7 @@ private final class Bound: Sendable {
   init(_ descriptor: consuming Descriptor) {
     raw = descriptor.raw
     parcel = DescriptorParcel(descriptor)
-    _ = fcntl(raw, F_SETFL, fcntl(raw, F_GETFL) & ~O_NONBLOCK)  // as systemd has them
+    _ = fcntl(raw, F_SETFL, fcntl(raw, F_GETFL) & ~O_NONBLOCK)  // as systemd passes them
   }
 
   static func tcp(_ host: String, port: UInt16 = 0, listens: Bool = true, isReused: Bool = false) throws -> Bound {
@@ -32,18 +33,18 @@ private final class Bound: Sendable {
   }
 
   static func unix(_ path: String, mode: UInt32 = 0o600) throws -> Bound {
-    Bound(try UnixDoor.open(path, NodeOwnership(mode: mode), queue: 8).socket.take()!)
+    Bound(try UnixSocketFile.open(path, NodeOwnership(mode: mode), queue: 8).socket.take()!)
   }
 
-  /// A descriptor as it comes through execve(2), for an `InheritedSockets` to own.
-  func handedOver(as name: String? = nil) -> Handover.Item { Handover.Item(raw: dup(raw), name: name) }
+  /// A descriptor as a process gets it through execve(2), for an `InheritedSockets` to own.
+  func handedOver(as name: String? = nil) -> ListenFDs.Item { ListenFDs.Item(raw: dup(raw), name: name) }
 
   var address: SocketAddress { get throws { try #require(try SocketAddress.local(of: raw)) } }
   var url: String { get throws { try "tcp://\(address)" } }
 }
 
 extension InheritedSockets {
-  /// What a process does when it ends.
+  /// Closes the descriptors, as the end of a process does.
   fileprivate func closeAll() { for socket in sockets { close(socket.raw) } }
 }
 
@@ -60,21 +61,21 @@ private func expectEcho(_ client: FarEnd, _ byte: UInt8 = 1) throws {
 struct ActivationTests {
   private func listen(_ url: String) throws -> Config.Listen { try #require(try echo(url).listen.first) }
 
-  /// Takes over these for routes that listen there; and what was told of them.
+  /// Takes sockets over for routes that listen at these URLs. Returns them and what was reported.
   private func inherit(
-    _ items: [Handover.Item], for urls: String...
-  ) throws -> (sockets: InheritedSockets, told: [String]) {
-    var told: [String] = []
-    let sockets = InheritedSockets(Handover(items), for: try urls.map { try echo($0) }) { event in
+    _ items: [ListenFDs.Item], for urls: String...
+  ) throws -> (sockets: InheritedSockets, reported: [String]) {
+    var reported: [String] = []
+    let sockets = InheritedSockets(ListenFDs(items), for: try urls.map { try echo($0) }) { event in
       if case .inheritedUnused(let socket, let name, let fault) = event {
-        told.append("\(socket) \(name ?? "-") \(fault)")
+        reported.append("\(socket) \(name ?? "-") \(fault)")
       }
     }
-    return (sockets, told)
+    return (sockets, reported)
   }
 
-  /// What is open by that number: tests that run beside this one take numbers as soon as they are free.
-  private func identity(_ item: Handover.Item) -> FileIdentity? {
+  /// The file behind that descriptor number. Parallel tests reuse numbers as soon as they are free.
+  private func identity(_ item: ListenFDs.Item) -> FileIdentity? {
     var status = stat()
     return fstat(item.raw, &status) == 0 ? FileIdentity(device: status.st_dev, number: status.st_ino) : nil
   }
@@ -84,10 +85,10 @@ struct ActivationTests {
     var number: ino_t
   }
 
-  // MARK: - Whose it is
+  // MARK: - Which listener gets a socket
 
   @Test(
-    "is for the listeners that have its address, and for those of all addresses if it means all",
+    "is for the listeners at its address; one bound to all addresses is for listeners at all addresses",
     arguments: [
       ("127.0.0.1", "127.0.0.1", true), ("127.0.0.1", "localhost", true), ("127.0.0.1", "", false),
       ("127.0.0.1", "127.0.0.2", false), ("127.0.0.1", "0.0.0.0", false), ("0.0.0.0", "", true), ("0.0.0.0", "*", true),
@@ -95,18 +96,18 @@ struct ActivationTests {
       ("::", "[::]", true), ("::", "0.0.0.0", false), ("::1", "[::1]", true), ("::1", "127.0.0.1", false),
     ])
   func matches(bound: String, host: String, isMeant: Bool) throws {
-    let place = InheritedSockets.Place.tcp(try #require(SocketAddress(numeric: bound, port: 4001)))
+    let place = InheritedSockets.Address.tcp(try #require(SocketAddress(numeric: bound, port: 4001)))
     #expect(try place.isMeant(by: listen("tcp://\(host):4001")) == isMeant)
     #expect(try !place.isMeant(by: listen("tcp://\(host):4002")) && !place.isMeant(by: listen("tcp://\(host):0")))
     #expect(try !place.isMeant(by: listen("unix:///run/4001")))
   }
 
-  @Test("of a path is for the listener at that path, by whatever name the folder goes")
+  @Test("of a path is for the listener at that path, also through a symbolic link to the folder")
   func paths() throws {
     let folder = try TemporaryFolder()
     #expect(mkdir(folder / "run", 0o700) == 0 && symlink("run", folder / "var-run") == 0)
     let files = try [Bound.unix(folder / "run/x"), Bound.unix(folder / "run/y")]
-    let place = InheritedSockets.Place.unix(path: folder / "run/x")
+    let place = InheritedSockets.Address.unix(path: folder / "run/x")
     #expect(try place.isMeant(by: listen("unix://\(folder / "run/x")?mode=0600")))
     #expect(try place.isMeant(by: listen("unix://\(folder / "var-run/x")")))
     #expect(try !place.isMeant(by: listen("unix://\(folder / "var-run/y")")))
@@ -115,29 +116,29 @@ struct ActivationTests {
     withExtendedLifetime(files) {}
   }
 
-  @Test("is taken over, does not block and is for no other program")
+  @Test("is taken over, becomes non-blocking and is not passed on to other programs")
   func takenOver() throws {
     let starter = try Bound.tcp("127.0.0.1")
     let item = starter.handedOver()
-    let (sockets, told) = try inherit([item], for: starter.url)
-    #expect(sockets.sockets.map(\.raw) == [item.raw] && told == [])
+    let (sockets, reported) = try inherit([item], for: starter.url)
+    #expect(sockets.sockets.map(\.raw) == [item.raw] && reported == [])
     #expect(fcntl(item.raw, F_GETFD) & FD_CLOEXEC != 0 && fcntl(item.raw, F_GETFL) & O_NONBLOCK != 0)
     sockets.closeAll()
   }
 
-  @Test("that no listener has the address of is told of and closed")
+  @Test("without a listener at its address is reported and closed")
   func unused() throws {
     let (wanted, unwanted) = (try Bound.tcp("127.0.0.1"), try Bound.tcp("127.0.0.1"))
     let items = [unwanted.handedOver(as: "test"), wanted.handedOver()]
     let handed = try #require(identity(items[0]))
-    let (sockets, told) = try inherit(items, for: wanted.url, "unix:///run/other")
+    let (sockets, reported) = try inherit(items, for: wanted.url, "unix:///run/other")
     #expect(sockets.sockets.map(\.raw) == [items[1].raw])
-    #expect(try told == ["\(unwanted.url) test no listener has its address"])
+    #expect(try reported == ["\(unwanted.url) test no listener has its address"])
     #expect(identity(items[0]) != handed)
     sockets.closeAll()
   }
 
-  @Test("is a listening stream socket; whatever else is handed over is told of and closed")
+  @Test("must be a listening stream socket; any other descriptor is reported and closed")
   func otherThings() throws {
     let folder = try TemporaryFolder()
     let file = Bound(Descriptor(owning: open(folder / "file", O_RDONLY | O_CREAT | O_CLOEXEC, 0o600)))
@@ -148,18 +149,18 @@ struct ActivationTests {
     try #require(Glibc.listen(abstract.raw, 1) == 0)
     let items = [file, datagrams, deaf, abstract].map { $0.handedOver() }
     let handed = items.map(identity)
-    let (sockets, told) = try inherit(items, for: deaf.url)
-    let noStream = "it is no TCP socket and no unix stream socket with a path"
+    let (sockets, reported) = try inherit(items, for: deaf.url)
+    let noStream = "it is neither a TCP socket nor a unix stream socket with a path"
     #expect(
-      told == [
-        "descriptor \(items[0].raw) - it is no socket", "descriptor \(items[1].raw) - \(noStream)",
+      reported == [
+        "descriptor \(items[0].raw) - it is not a socket", "descriptor \(items[1].raw) - \(noStream)",
         "descriptor \(items[2].raw) - it does not listen", "descriptor \(items[3].raw) - \(noStream)",
       ])
     #expect(sockets.sockets.isEmpty && !handed.contains(nil))
     #expect(!zip(items, handed).contains { identity($0) == $1 })
   }
 
-  @Test("counts once, though two of one TCP address are two")
+  @Test("counts once if it is passed twice, but two sockets of one TCP address are both used")
   func twice() throws {
     let folder = try TemporaryFolder()
     let one = try Bound.tcp("127.0.0.1", isReused: true)
@@ -168,10 +169,10 @@ struct ActivationTests {
     unlink(folder / "x")
     let new = try Bound.unix(folder / "x")
     let items = [one, one, two, old, new].map { $0.handedOver() }
-    let (sockets, told) = try inherit(items, for: one.url, "unix://\(folder / "x")")
+    let (sockets, reported) = try inherit(items, for: one.url, "unix://\(folder / "x")")
     #expect(sockets.sockets.map(\.raw) == [items[0].raw, items[2].raw, items[3].raw])
     #expect(
-      try told == [
+      try reported == [
         "\(one.url) - it is the same as descriptor \(items[0].raw)",
         "unix://\(folder / "x") - it is the same as descriptor \(items[3].raw)",
       ])
@@ -180,7 +181,7 @@ struct ActivationTests {
 
   // MARK: - With a listener
 
-  @Test("is served by its listener, and waits for another one when that is gone")
+  @Test("is served by its listener, and stays open for the next listener when that one is gone")
   func outlives() async throws {
     let starter = try Bound.tcp("127.0.0.1")
     let (url, address) = (try starter.url, try starter.address)
@@ -192,14 +193,14 @@ struct ActivationTests {
         if let before = waiting.withLock({ $0.take() }) { try expectEcho(before) }
         try expectEcho(connectTCP(address))
       }
-      // Nobody listens, and nobody is refused.
+      // Without a listener clients wait in the backlog; none is refused.
       let client = try connectTCP(address)
       waiting.withLock { $0 = client }
     }
     sockets.closeAll()
   }
 
-  @Test("keeps who has not been accepted when a reload takes its listener away, for the one that brings it back")
+  @Test("keeps clients in its backlog while a reload removes its listener, until another reload brings it back")
   func reload() async throws {
     let folder = try TemporaryFolder()
     let (tcp, unix) = (try Bound.tcp("127.0.0.1"), try Bound.unix(folder / "x"))
@@ -211,7 +212,7 @@ struct ActivationTests {
     try await withRoute(both, inherited: sockets) { story, route in
       _ = try story.bound(of: "x", 1)
       let connector = try Gateway.broker.connector(none.endpoint)
-      // On the lane, so that nobody is accepted before the listeners go.
+      // On the lane, so that no client is accepted before the listeners stop.
       let clients = try ask(route) { route in
         let clients = [try? connectTCP(address), try? connectUnix(folder / "x")]
         route.update(none, connector: connector)
@@ -228,7 +229,7 @@ struct ActivationTests {
     #expect(lstat(folder / "x", &status) == 0)
   }
 
-  @Test("for IPv4 and one for IPv6 serve one listener for all addresses")
+  @Test("for IPv4 and one for IPv6 serve one listener at all addresses")
   func both() async throws {
     let v4 = try Bound.tcp("0.0.0.0")
     let port = try v4.address.port
@@ -260,7 +261,7 @@ struct ActivationTests {
     sockets.closeAll()
   }
 
-  @Test("has the options of the route that listens on it now")
+  @Test("has the options of the route that listens on it at present")
   func options() async throws {
     let starter = try Bound.tcp("127.0.0.1")
     let (url, raw) = (try starter.url, starter.raw)
@@ -285,7 +286,7 @@ struct ActivationTests {
 }
 
 extension Config.Route {
-  /// The same with other listeners.
+  /// The same route with other listeners.
   fileprivate func listening(at urls: [String]) throws -> Config.Route {
     var route = self
     route.listen = try urls.map { try #require(try echo($0).listen.first) }

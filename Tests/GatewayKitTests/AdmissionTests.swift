@@ -1,4 +1,4 @@
-// Who gets in: networks, kicks, and those who come while a route is on its way out.
+// Which clients a route admits: networks, kicks, and clients that connect while the route stops.
 
 import Glibc
 import StreamBroker
@@ -11,19 +11,19 @@ import Testing
 @Suite("Admission", .timeLimit(.minutes(1)))
 struct AdmissionTests {
   @Test(
-    "turns away whom the networks do not let in, with a line that says so",
+    "refuses clients outside the allowed networks, with a line that gives the reason",
     arguments: ["allow: [10.0.0.0/8]", "deny: ['127.0.0.0/8']"])
   func denied(list: String) async throws {
     try await withRoute(routeConfig("clients: { \(list) }", endpoint: "sim://echo")) { story, _ in
       let client = try connectTCP(try story.address())
-      try client.send([1, 2, 3])  // what nobody reads must not destroy the reason
+      try client.send([1, 2, 3])  // unread input must not destroy the reason
       #expect(try String(decoding: client.receiveToEnd(), as: UTF8.self) == "baudway: x is not open to 127.0.0.1\r\n")
       #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.denied])
       #expect(story.opened == 0)
     }
   }
 
-  @Test("lets in who is in an allowed network, and no one who is in a denied one as well")
+  @Test("admits a client in an allowed network unless it is in a denied one as well")
   func networks() throws {
     let config = try routeConfig(
       "clients: { allow: ['10.0.0.0/8', '::ffff:192.0.2.0/120'], deny: ['10.1.0.0/16'] }", endpoint: "sim://echo")
@@ -33,7 +33,7 @@ struct AdmissionTests {
     #expect(config.clients.admits(nil), "local clients have no address")
   }
 
-  @Test("counts nobody it denies")
+  @Test("gives no place to a client that it denies")
   func deniedTakeNoPlace() async throws {
     let config = try routeConfig(
       "clients: { max: 1, deny: ['127.0.0.1'] }", listen: "tcp://*:0", endpoint: "sim://echo")
@@ -47,14 +47,14 @@ struct AdmissionTests {
     }
   }
 
-  @Test("kicks one client or all, drops what was kept of them and tells how many there were", arguments: [true, false])
+  @Test("kicks one client or all, drops what was kept for them and returns their numbers", arguments: [true, false])
   func kicks(one: Bool) async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
       let address = try story.address()
       let clients = try (0..<3).map { _ in try connectTCP(address) }
       let numbers = try story.sessions(atLeast: 3)
-      #expect(try ask(route) { $0.kick(999_999_999) } == 0)
-      #expect(try ask(route) { $0.kick(one ? numbers[1] : nil) } == (one ? 1 : 3))
+      #expect(try ask(route) { $0.kick([999_999_999]) } == [])
+      #expect(try ask(route) { $0.kick(one ? [numbers[1]] : numbers).count } == (one ? 1 : 3))
       let ended = try story.reports(atLeast: one ? 1 : 3)
       #expect(ended.allSatisfy { $0.ending.word == .kicked } && ended.count == (one ? 1 : 3))
       for client in one ? [clients[1]] : clients { #expect(try client.receiveToEnd().isEmpty) }  // in order
@@ -66,7 +66,7 @@ struct AdmissionTests {
     }
   }
 
-  @Test("kicks clients of links of their own, on every lane, and their endpoints learn of it")
+  @Test("kicks clients of per-client links on every lane, and closes their endpoints")
   func kicksElsewhere() async throws {
     let server = try LoopbackListener()
     try await withRoute(routeConfig(endpoint: "tcp://\(server.address)")) { story, route in
@@ -74,14 +74,14 @@ struct AdmissionTests {
       let clients = try (0..<4).map { _ in try connectTCP(address) }
       let endpoints = try clients.map { _ in try server.accept() }
       _ = try story.sessions(atLeast: 4)
-      #expect(try ask(route) { $0.kick(nil) } == 4)
+      #expect(try ask(route) { $0.kick(Array($0.present.keys)).count } == 4)
       for end in clients + endpoints { #expect(try end.receiveToEnd().isEmpty) }
       #expect(try story.reports(atLeast: 4).allSatisfy { $0.ending.word == .kicked })
     }
     server.close()
   }
 
-  @Test("drops and counts what a kicked client has sent and nobody has taken yet")
+  @Test("drops and counts the input of a kicked client that the endpoint has not taken")
   func kickDrops() async throws {
     let stuck = ScriptedConnector()
     try await withRoute(routeConfig(endpoint: "sim://echo"), connector: stuck) { story, route in
@@ -89,14 +89,14 @@ struct AdmissionTests {
       try client.send([UInt8](repeating: 7, count: 100))
       let number = try story.sessions(atLeast: 1)[0]
       for _ in 0..<1000 where try ask(route, { $0.kept(of: number) }) < 100 { usleep(1000) }
-      try ask(route) { _ = $0.kick(number) }
+      try ask(route) { _ = $0.kick([number]) }
       #expect(try client.receiveToEnd().isEmpty)
       #expect(try story.reports(atLeast: 1)[0].dropped == 100)
     }
   }
 
   @Test(
-    "tells those the kernel has accepted but we have not, when it stops, and resets nobody",
+    "sends clients in the kernel's backlog the reason when the route stops, and resets none",
     arguments: [Ending.Word.shutdown, .routeRemoved])
   func stopping(word: Ending.Word) async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
@@ -108,35 +108,36 @@ struct AdmissionTests {
         return late
       }
       #expect(late.count == 100)
-      let line = word == .shutdown ? "baudway: shutting down\r\n" : "baudway: x is served no longer\r\n"
+      let line = word == .shutdown ? "baudway: shutting down\r\n" : "baudway: route x was removed\r\n"
       for client in late { #expect(try String(decoding: client.receiveToEnd(), as: UTF8.self) == line) }
       #expect(story.reports.count == 100 && story.reports.allSatisfy { $0.ending.word == word })
     }
   }
 
-  @Test("tells those who were being decided on when it stops the reason of the stop")
+  @Test("sends clients whose admission is undecided the reason when the route stops")
   func stoppingWhileLooking() async throws {
     try await withRoute(routeConfig("clients: { max: 1 }", endpoint: "sim://echo")) { story, route in
       let address = try story.address()
       let first = try connectTCP(address)
       _ = try story.sessions(atLeast: 1)
       let second = try ask(route) { route in
-        // He arrives and the look for ghosts begins, as the lane would do it; then the stop, before the answer.
+        // The client arrives, and the check for closed connections begins as on the lane. Then the stop comes before
+        // its answer.
         let second = try? connectTCP(address)
         route.poller.sweep()
         let isUndecided = route.answersAwaited > 0
         route.stop(Ending(.routeRemoved), within: .milliseconds(100)) {}
         return isUndecided ? second : nil
       }
-      let told = try String(decoding: #require(second).receiveToEnd(), as: UTF8.self)
-      #expect(told == "baudway: x is served no longer\r\n")
+      let reported = try String(decoding: #require(second).receiveToEnd(), as: UTF8.self)
+      #expect(reported == "baudway: route x was removed\r\n")
       #expect(try story.reports(atLeast: 2).allSatisfy { $0.ending.word == .routeRemoved })
       first.close()
     }
   }
 
   @Test(
-    "refuses those who were being decided on when a reload forbids them, and no others",
+    "refuses clients whose admission is undecided when a reload denies them, and no others",
     arguments: [true, false])
   func reloadWhileLooking(forbids: Bool) async throws {
     let config = try routeConfig("clients: { max: 1 }", listen: "tcp://*:0", endpoint: "sim://echo")
@@ -150,7 +151,8 @@ struct AdmissionTests {
       let first = try connectTCP(six)
       _ = try story.sessions(atLeast: 1)
       let (second, third, waiting) = try ask(route) { route in
-        // Of the two the look for ghosts is for one, and the other is late for it; then the reload, before the answer.
+        // The check for closed connections runs for the second; the third arrives too late for it. The reload comes
+        // before its answer.
         let second = try? connectTCP(four)
         route.poller.sweep()
         let third = try? connectTCP(four)
@@ -163,8 +165,8 @@ struct AdmissionTests {
       let clients = [try #require(second), try #require(third)]
       if forbids {
         for client in clients {
-          let told = try String(decoding: client.receiveToEnd(), as: UTF8.self)
-          #expect(told == "baudway: x is not open to 127.0.0.1\r\n")
+          let reported = try String(decoding: client.receiveToEnd(), as: UTF8.self)
+          #expect(reported == "baudway: x is not open to 127.0.0.1\r\n")
         }
         #expect(try story.reports(atLeast: 2).map(\.ending.word) == [.denied, .denied])
       } else {
@@ -176,7 +178,7 @@ struct AdmissionTests {
 }
 
 extension Route {
-  /// Bytes of a session's input that no endpoint has taken.
+  /// Bytes of a session's input that the endpoint has not taken.
   fileprivate func kept(of number: UInt64) -> Int {
     group.sessions.first { $0.number == number }?.pump.count ?? 0
   }

@@ -1,4 +1,4 @@
-// A line of clients by itself, on a clock turned by hand: what each is told, and when.
+// The queue of clients by itself, on a manual clock: which notices each client gets, and when.
 
 import StreamTestKit
 import Testing
@@ -6,20 +6,20 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A line of clients", .timeLimit(.minutes(1)))
+@Suite("A queue of clients", .timeLimit(.minutes(1)))
 struct ClientQueueTests {
-  @Test("finishes each line that it has begun, before the next and before all that comes when it is his turn")
+  @Test("finishes each line that it has begun, before the next line and before the client's session starts")
   func wholeLines() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let queue = ClientQueue(on: poller, notice: { place, _ in "number \(place)" }, hasLeft: { _, _ in })
-    let label = Arrival.Label(address: nil, listener: "x")
+    let label = AcceptedConnection.Label(address: nil, listener: "x")
     let slow = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
     queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
     queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
     queue.append(slow, label, mayLeave: true)
     #expect(slow.written == Array("num".utf8) && slow.writerWaits == .writable)
-    for _ in 0..<2 {  // he moves up twice meanwhile
+    for _ in 0..<2 {  // it moves up twice meanwhile
       _ = queue.takeFirst()
       clock.advance(by: .seconds(2))
       poller.timers.fireDue()
@@ -32,14 +32,14 @@ struct ClientQueueTests {
     #expect(client.unsent == Array("er 1\r\n".utf8) && slow.writerWaits == [] && queue.isEmpty)
   }
 
-  @Test("tells one with a desk his place in an event")
-  func desk() throws {
+  @Test("sends a client with a control channel its position in an event")
+  func controlChannel() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let queue = ClientQueue(on: poller, notice: { _, _ in nil }, hasLeft: { _, _ in })
-    let label = Arrival.Label(address: nil, listener: "x")
+    let label = AcceptedConnection.Label(address: nil, listener: "x")
     queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
-    let client = DeskStream()
+    let client = ScriptedControlStream()
     queue.append(client, label, mayLeave: true)
     _ = queue.takeFirst()
     poller.timers.fireDue()
@@ -47,7 +47,7 @@ struct ClientQueueTests {
     #expect(client.written == [])
   }
 
-  @Test("tells all who moved up together, at once the first time and then not more often than once a second")
+  @Test("sends new positions to all clients that moved up, first at once, then at most once a second")
   func seldom() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -55,7 +55,7 @@ struct ClientQueueTests {
     let last = ScriptedStream(takesAll: true)
     for number in 1...10 {
       let stream = number == 10 ? last : ScriptedStream(takesAll: true)
-      queue.append(stream, Arrival.Label(address: nil, listener: "x"), mayLeave: true)
+      queue.append(stream, AcceptedConnection.Label(address: nil, listener: "x"), mayLeave: true)
     }
     for _ in 0..<2 { _ = queue.takeFirst() }
     poller.timers.fireDue()

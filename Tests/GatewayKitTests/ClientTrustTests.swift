@@ -1,4 +1,4 @@
-// Sessions whose certificate lets them in no longer: revoked, of an authority that is gone, or expired while they are here.
+// Sessions whose certificate is no longer valid: revoked, of an authority that is gone, or expired during the session.
 
 import Dispatch
 import Glibc
@@ -13,18 +13,18 @@ import Testing
 
 @Suite("A client certificate", .timeLimit(.minutes(1)))
 struct ClientTrustTests {
-  private let rig: GuestRig
+  private let rig: HandshakeRig
   private let ada: TestAuthority.Issued
   private let bob: TestAuthority.Issued
 
   init() throws {
-    rig = try GuestRig()
+    rig = try HandshakeRig()
     ada = try rig.authority.issue(.init("ada"))
     bob = try rig.authority.issue(.init("bob"))
     try revoke([])
   }
 
-  /// Exchanges the list, as a program that makes one does.
+  /// Replaces the list by rename(2), as programs that write one do.
   private func revoke(_ users: [TestAuthority.Issued]) throws {
     try rig.folder.write("new.pem", rig.authority.revocationList(of: [7] + users.map(\.serial)))
     try #require(rename(rig.folder / "new.pem", rig.folder / "crl.pem") == 0)
@@ -43,7 +43,8 @@ struct ClientTrustTests {
 
   private static let limit: UInt64 = 5_000_000_000
 
-  @Test("that is revoked while its client is here ends the session within 5 s, and no other", arguments: [true, false])
+  @Test(
+    "that is revoked while its client is connected ends the session within 5 s, and no other", arguments: [true, false])
   func revoked(isShared: Bool) async throws {
     let suite = self
     let config = try rig.config(
@@ -76,7 +77,7 @@ struct ClientTrustTests {
     }
   }
 
-  @Test("is looked at again when its client gets a place that it had to wait for")
+  @Test("is verified again when its client gets a place after waiting in the queue")
   func queued() async throws {
     let suite = self
     let config = try rig.config(
@@ -97,7 +98,7 @@ struct ClientTrustTests {
     }
   }
 
-  @Test("that can't be verified for want of memory is verified again as soon as there is some")
+  @Test("that can't be verified for lack of memory is verified again as soon as memory is available")
   func memory() async {
     await #expect(processExitsWith: .success) {
       try #require(OpenSSLMemory.takeOver())
@@ -106,7 +107,7 @@ struct ClientTrustTests {
       try suite.revoke([suite.ada])
       let now = try TLSServerContext(settings)
       try await onLane { lane in
-        let label = Self.label(ShownToTLS(settings, hasCertificate: true, shown: (chain, trust)))
+        let label = Self.label(TLSAdmission(settings, hasCertificate: true, shown: (chain, trust)))
         let ended = Gate()
         var endings: [Ending.Word] = []
         let clients = ClientTrust(on: lane.poller, wallTime: { time(nil) }) { number, ending in
@@ -131,7 +132,7 @@ struct ClientTrustTests {
     }
   }
 
-  @Test("that expires ends the session then, by the wall clock, and not before")
+  @Test("that expires ends the session at that moment of the wall clock, not before")
   func expires() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -140,10 +141,10 @@ struct ClientTrustTests {
     var wall = chain.lastSecond - 100_000
     let route = RouteSettings(try routeConfig(endpoint: "sim://echo"), connector: ScriptedConnector())
     let group = SessionGroup(route, on: poller, status: story.sink, wallTime: { wall }) { _ in }
-    var label = Arrival.Label(address: nil, listener: "tls://127.0.0.1:1")
-    label.shown = ShownToTLS(settings, hasCertificate: true, shown: (chain, trust))
+    var label = AcceptedConnection.Label(address: nil, listener: "tls://127.0.0.1:1")
+    label.shown = TLSAdmission(settings, hasCertificate: true, shown: (chain, trust))
     group.take(ScriptedStream(), label, preface: [], 1)
-    group.take(ScriptedStream(), Arrival.Label(address: nil, listener: "tls://127.0.0.1:1"), preface: [], 2)
+    group.take(ScriptedStream(), AcceptedConnection.Label(address: nil, listener: "tls://127.0.0.1:1"), preface: [], 2)
     func pass(_ seconds: Int, onTheWall wallSeconds: Int? = nil) {
       clock.advance(by: .seconds(seconds))
       wall += wallSeconds ?? seconds
@@ -152,31 +153,31 @@ struct ClientTrustTests {
     for _ in 0..<27 { pass(3600) }
     #expect(story.reports.isEmpty)
     pass(2800)
-    #expect(wall == chain.lastSecond && story.reports.isEmpty)  // the last second is valid still
+    #expect(wall == chain.lastSecond && story.reports.isEmpty)  // it is valid through its last second
     pass(1)
     let ended = story.reports.map(\.ending)
     #expect(ended.map(\.word) == [.denied])
     #expect("\(ended[0].cause!)" == "the client's certificate (CN=ada) has expired")
     #expect(group.sessions.map(\.number) == [2])
-    // A clock that is set is noticed within the hour.
+    // A change of the clock is noticed within an hour.
     wall = chain.lastSecond - 100_000
     group.take(ScriptedStream(), label, preface: [], 3)
     pass(3600, onTheWall: 200_000)
     #expect(story.reports.count == 2 && group.sessions.map(\.number) == [2])
-    // Who comes with one that has just expired goes at once.
+    // A client whose certificate has just expired is ended at once.
     group.take(ScriptedStream(), label, preface: [], 4)
     pass(1)
     #expect(story.reports.count == 3)
     group.cutOff(Ending(.shutdown))
   }
 
-  private static func label(_ shown: ShownToTLS) -> Arrival.Label {
-    var label = Arrival.Label(address: nil, listener: "tls://127.0.0.1:1")
+  private static func label(_ shown: TLSAdmission) -> AcceptedConnection.Label {
+    var label = AcceptedConnection.Label(address: nil, listener: "tls://127.0.0.1:1")
     label.shown = shown
     return label
   }
 
-  /// What a server keeps of ada.
+  /// What a server keeps of ada's handshake.
   private func handshake(crl: Bool = false) throws -> (TLSClientChain, TLSTrust, TLSServerSettings) {
     var settings = TLSServerSettings(
       identities: [TLSIdentity(certificate: rig.folder / "server.pem", key: rig.folder / "server.key")])
@@ -202,7 +203,7 @@ struct ClientTrustTests {
     return (shown.chain, shown.trust, settings)
   }
 
-  @Test("file that is broken is reported once, whatever number of listeners show it and however often it changes")
+  @Test("file that is broken is reported once, for all listeners that use it and however often it changes")
   func reportedOnce() async throws {
     let suite = self
     let text = """
@@ -211,14 +212,14 @@ struct ClientTrustTests {
 
       """
     let config = try #require(try ConfigFile.read(Array(text.utf8)).routes.first)
-    try await withReception(config) { story, route, reception in
+    try await withHandshakeServer(config) { story, route, handshakeServer in
       _ = try story.address(of: "x", 2)
       func count(_ isMeant: (StatusEvent) -> Bool) -> Int { story.all.count(where: isMeant) }
       func refusals() -> Int { count { if case .certificatesRefused = $0 { true } else { false } } }
-      /// Until all three have met the fault, or none has one.
+      /// Waits until all three listeners report the fault, or none does.
       func wait(forFault isFaulty: Bool) throws {
         let limit = monotonicNanoseconds() + 10_000_000_000
-        while try ask(reception, { $0.faultyListeners }) != (isFaulty ? 3 : 0) {
+        while try ask(handshakeServer, { $0.faultyListeners }) != (isFaulty ? 3 : 0) {
           try #require(monotonicNanoseconds() < limit)
           usleep(5000)
         }
@@ -229,7 +230,7 @@ struct ClientTrustTests {
           try wait(forFault: true)
         }
         #expect(refusals() == round)
-        try ask(reception) { $0.renewCertificates() }
+        try ask(handshakeServer) { $0.renewCertificates() }
         let good = try suite.rig.authority.issue(.init("gw.test", names: "DNS:gw.test"))
         try suite.rig.folder.write("server.key", good.key)
         try suite.rig.folder.write("server.pem", good.certificate)
@@ -239,10 +240,12 @@ struct ClientTrustTests {
     }
   }
 
-  @Test("file that is broken does not make thousands of listeners look at each other", .timeLimit(.minutes(2)))
+  @Test(
+    "file that is broken does not make each of thousands of listeners compare itself with all others",
+    .timeLimit(.minutes(2)))
   func thousands() async throws {
     try rig.folder.write("server.pem", "nothing\n")
-    // Nobody binds it: no way in is ready.
+    // No listener binds, since none has a usable certificate.
     let listeners = (0..<4000).map { "'wss://127.0.0.1:24713/\($0)'" }.joined(separator: ", ")
     let text = """
       tls: { certificate: '\(rig.folder / "server.pem")', key: '\(rig.folder / "server.key")' }
@@ -251,18 +254,18 @@ struct ClientTrustTests {
       """
     let config = try #require(try ConfigFile.read(Array(text.utf8)).routes.first)
     let began = monotonicNanoseconds()
-    try await withReception(config) { story, route, reception in
+    try await withHandshakeServer(config) { story, route, handshakeServer in
       while story.all.count(where: { if case .listenerWaits = $0 { true } else { false } }) < 4000 {
         try #require(monotonicNanoseconds() < began + 100_000_000_000)
         usleep(20_000)
       }
-      // 0.5 s in a debug build; where each looked at all others it took 50.
+      // 0.5 s in a debug build; 50 s when each listener looked at all others.
       #expect(monotonicNanoseconds() < began + 20_000_000_000)
     }
   }
 }
 
-extension Reception {
-  /// How many listeners want files that are of no use.
-  fileprivate var faultyListeners: Int { entrances.values.count { !$0.certificates.faults.isEmpty } }
+extension HandshakeServer {
+  /// Number of listeners whose certificate files are unusable.
+  fileprivate var faultyListeners: Int { listenSockets.values.count { !$0.certificates.faults.isEmpty } }
 }

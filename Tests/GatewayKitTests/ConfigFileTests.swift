@@ -23,7 +23,7 @@ struct ConfigFileTests {
 
   private let good = "routes: { gps: { listen: 'tcp://:4001', endpoint: 'sim://echo' } }\n"
 
-  @Test("becomes values with all defaults")
+  @Test("is read into values with all defaults")
   func values() throws {
     let route = try #require(try read(good).routes.first)
     #expect(route.name == "gps" && route.link == .shared)
@@ -43,7 +43,7 @@ struct ConfigFileTests {
     #expect(route.worstCaseMemory == 9 * 65536)
   }
 
-  @Test("keeps the order of its routes, and gives proxies many clients")
+  @Test("keeps the order of its routes, and allows proxies many clients")
   func order() throws {
     let config = try read(
       "routes: { z: { listen: 'tcp://:1', endpoint: 'tcp://h:2' }, a: { listen: 'tcp://:3', endpoint: 'sim://echo' } }")
@@ -51,7 +51,7 @@ struct ConfigFileTests {
     #expect(config.routes.map(\.clients.max) == [1000, 8] && config.routes[0].link == .perClient)
   }
 
-  @Test("means the same whether a default is said or not, so that a reload changes nothing")
+  @Test("means the same whether a default is written or not, so that a reload changes nothing")
   func sameness() throws {
     let long = "{ url: 'tty://any:115200/dev/x', parity: none }"
     let short = "tty:///dev/x"
@@ -59,7 +59,7 @@ struct ConfigFileTests {
     #expect(configs[0] == configs[1])
   }
 
-  @Test("knows a port by its real path, whatever links lead to it")
+  @Test("identifies a port by its real path, through any symbolic link")
   func oneDevice() throws {
     let folder = "/tmp/baudway-\(getpid())-ports"
     try #require(mkdir(folder, 0o700) == 0)
@@ -75,9 +75,9 @@ struct ConfigFileTests {
     #expect(problems(Array(text.utf8)).hasSuffix(": routes.b.endpoint: \(taken)"))
   }
 
-  /// A machine with two adapters. Each has several names.
+  /// A machine with two adapters, each with several names.
   private struct TwoAdapters: Connector {
-    static let scheme = "tty"
+    static let grammar = EndpointSchemes.tty
     static let isLine = true
     let realDevice: String?
 
@@ -91,12 +91,12 @@ struct ConfigFileTests {
     }
 
     func open(
-      on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
-    ) -> any Opening { DoneAtOnce() }
+      _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    ) -> any Opening { CompletedOpening() }
   }
 
   @Test(
-    "knows a port by what its connector finds behind a name, in whatever order they are said",
+    "identifies a port by the real device that its connector finds, in either order of the names",
     arguments: [
       ("usb/0403:6001", "/dev/serial/by-id/a", true), ("/dev/serial/by-id/a", "/dev/serial/by-path/b", true),
       ("/dev/ttyUSB0", "usb/0403:6001/A50285BI", true), ("usb/0403:6001", "usb/0403:6001/A50285BI", true),
@@ -120,7 +120,7 @@ struct ConfigFileTests {
     }
   }
 
-  @Test("with odd bytes says which and where")
+  @Test("with odd bytes is reported with the byte and its place")
   func bytes() {
     #expect(problems(Array("a:\n  b\0".utf8)) == "config.yaml:2:4: control character \\0")
     #expect(problems(Array("ä: \u{1B}".utf8)) == "config.yaml:1:4: control character \\u{1B}")
@@ -141,7 +141,7 @@ struct ConfigFileTests {
     #expect(!said.replacing("\n", with: "").unicodeScalars.contains { Suggestion.isControl($0) })
   }
 
-  @Test("of more than 1 MiB is not read, and bombs go off at once")
+  @Test("of more than 1 MiB is not read, and a hostile file is refused quickly")
   func sizes() {
     #expect(problems([UInt8](repeating: 0x23, count: (1 << 20) + 1)) == "config.yaml:1:1: larger than 1MiB")
     let clock = ContinuousClock()
@@ -154,7 +154,7 @@ struct ConfigFileTests {
     #expect(spent < .seconds(30))
   }
 
-  @Test("that can't be read says what to do")
+  @Test("that can't be read leads to advice on what to do")
   func unreadable() {
     func said(_ path: String) -> String? {
       do throws(ConfigProblems) {
@@ -164,8 +164,7 @@ struct ConfigFileTests {
     }
     #expect(
       said("/nonexistent/c.yaml")
-        == "/nonexistent/c.yaml: cannot read it: No such file or directory (ENOENT); name the file that is meant, "
-        + "as in 'baudway check /etc/baudway/config.yaml'")
+        == "/nonexistent/c.yaml: cannot read it: No such file or directory (ENOENT); check its name")
     #expect(said("/tmp")?.hasPrefix("/tmp: cannot read it: Is a directory (EISDIR)") == true)
     #expect(
       said("/dev/zero")
@@ -173,7 +172,7 @@ struct ConfigFileTests {
         + "pipes such as /dev/stdin are read")
   }
 
-  @Test("reads secrets from files beside it, and shows none")
+  @Test("reads secrets from files next to it, and shows none")
   func secrets() throws {
     var template = Array("/tmp/config-test-XXXXXX".utf8CString)
     let folder = try #require(mkdtemp(&template).map { String(cString: $0) })
@@ -193,7 +192,7 @@ struct ConfigFileTests {
       ])
   }
 
-  @Test("reads secrets of endpoints from files beside it, in the URL and beside it")
+  @Test("reads secrets of endpoints from files next to it, as a URL parameter or as a key")
   func endpointSecrets() throws {
     let folder = try TemporaryFolder()
     try writeText("geheim\n", to: folder / "pw")
@@ -211,16 +210,16 @@ struct ConfigFileTests {
     for (text, words) in [
       ("{ url: 'ws://h/x', token: 'file:none' }", "token: cannot read the secret's file 'none'"),
       ("'ws://h/x?token=file:none'", "token: cannot read the secret's file 'none'"),
-      ("'ws://h/x?token=file:bad'", "token: a bearer token has no blanks"),
+      ("'ws://h/x?token=file:bad'", "token: a bearer token must be ASCII"),
     ] {
       let problems = #expect(throws: ConfigProblems.self) { try endpoint(text) }
       #expect(problems?.list.count == 1 && problems?.list.first?.message.hasPrefix(words) == true)
     }
-    // Whoever types it means what he types.
+    // A URL on the command line is taken literally: no secret file is read.
     #expect(try EndpointURL("ws://h/x?token=file:pw").secret("token")?.reveal() == "file:pw")
   }
 
-  @Test("takes variables, but not without bound")
+  @Test("expands environment variables, up to a limit")
   func environment() throws {
     let text = "routes: { a: { listen: 'tcp://:${P}', endpoint: '${E:-sim://echo}' } }"
     #expect(try read(text, environment: ["P": "7", "E": ""]).routes[0].listen[0].port == 7)
@@ -231,7 +230,7 @@ struct ConfigFileTests {
     #expect(problems?.list.contains { $0.message == "environment variables add more than 1MiB" } == true)
   }
 
-  @Test("survives any damage", arguments: ConfigGoldenTests.names)
+  @Test("with any damage is read without a crash", arguments: ConfigGoldenTests.names)
   func damage(name: String) throws {
     let bytes = try readBytes(#filePath.replacing("ConfigFileTests.swift", with: "Golden/\(name)"))
     var random = SystemRandomNumberGenerator()
@@ -253,7 +252,7 @@ struct ConfigFileTests {
       } catch {
         let text = String(decoding: damaged, as: UTF8.self)
         #expect(
-          !error.list.isEmpty && error.list.allSatisfy { $0.place.map { $0 >= .init(line: 1, column: 1) } ?? false },
+          !error.list.isEmpty && error.list.allSatisfy { $0.location.map { $0 >= .init(line: 1, column: 1) } ?? false },
           "\(text)")
       }
     }

@@ -1,5 +1,7 @@
-// Golden configs: each file holds a config, a line `----`, and what is said about it: its problems, or the table that
-// `check` prints; of those whose name begins with "warned", its warnings. A first line `# listeners: ws` lets schemes be listened on that this build lacks. With GOLDEN_UPDATE in the environment the second part is written anew, to be read and committed.
+// Golden configurations. Each file holds a configuration, a line `----`, and the expected result: the problems, or the
+// table that `check` prints. A file whose name begins with "warned" expects the warnings. A first line `# listeners:
+// ws` allows listener schemes that this build lacks. With GOLDEN_UPDATE in the environment the second part is
+// rewritten, for you to review and commit.
 
 import Glibc
 import StreamBroker
@@ -12,20 +14,9 @@ struct ConfigGoldenTests {
   private static let folder = #filePath.replacing("ConfigGoldenTests.swift", with: "Golden")
   private static let environment = ["PORT": "4001", "BAUD": "9600", "EMPTY": ""]
 
-  static var names: [String] {
-    guard let directory = opendir(folder) else { return [] }
-    defer { closedir(directory) }
-    var names: [String] = []
-    while let entry = readdir(directory) {
-      let name = withUnsafePointer(to: &entry.pointee.d_name) {
-        $0.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
-      }
-      if name.hasSuffix(".golden") { names.append(name) }
-    }
-    return names.sorted()
-  }
+  static let names = goldenFiles(in: folder)
 
-  @Test("gets the answer that stands beside it", arguments: names)
+  @Test("gives the result that its golden file expects", arguments: names)
   func golden(name: String) throws {
     let path = "\(Self.folder)/\(name)"
     let content = try String(decoding: readBytes(path), as: UTF8.self)
@@ -37,7 +28,7 @@ struct ConfigGoldenTests {
     #expect(name.hasPrefix("good") == answer.hasPrefix("version: 1\n"))
   }
 
-  @Test("that is good means the same when its table is read again", arguments: names.filter { $0.hasPrefix("good") })
+  @Test("that is valid means the same when its table is read again", arguments: names.filter { $0.hasPrefix("good") })
   func again(name: String) throws {
     let content = try String(decoding: readBytes("\(Self.folder)/\(name)"), as: UTF8.self)
     let divider = try #require(content.firstRange(of: "----\n"))
@@ -46,7 +37,7 @@ struct ConfigGoldenTests {
     #expect(try Self.read(Self.listeners(of: text).line + Self.withSecrets(config.table)) == Self.withSecrets(config))
   }
 
-  @Test("of each trap is here")
+  @Test("has enough golden files")
   func complete() { #expect(Self.names.count > 20) }
 
   private static func read(_ text: String) throws(ConfigProblems) -> Config {
@@ -60,7 +51,7 @@ struct ConfigGoldenTests {
     return ("\(line)\n", ListenerSchemes.built.union(line.dropFirst(mark.count).split(separator: " ").map(String.init)))
   }
 
-  // Secrets are masked in the table, so it means the same but for them.
+  // Secrets are masked in the table; otherwise it means the same.
   private static let hash = "$6$a$\(String(repeating: "b", count: 86))"
   private static func withSecrets(_ table: String) -> String {
     table.replacing("password: '***'", with: "password: '\(hash)'").replacing("token: '***'", with: "certificate: CN=t")
@@ -88,7 +79,7 @@ struct ConfigGoldenTests {
 
   private static func warnings(of text: String) throws -> String {
     let reader = ConfigReader(
-      file: "config.yaml", broker: Gateway.broker, in: Surroundings(environment: environment, directory: "."))
+      files: ["config.yaml"], broker: Gateway.broker, in: ConfigEnvironment(variables: environment, directory: "."))
     let root = try #require(try YAMLParser.parse(Array(text.utf8)))
     let warnings = try ConfigBuilder.examine(root, reader, opensFiles: false).warnings
     return withoutVersion(warnings.map { "\($0)\n" }.joined())

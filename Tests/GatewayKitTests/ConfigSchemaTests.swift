@@ -1,5 +1,5 @@
-// Deploy/config.schema.json is made by code from the tables; these keep it in step. What it lets through and what not is
-// tried with a validator, in Tests/EndToEnd/test_schema.py.
+// Deploy/config.schema.json is generated from the tables; these tests keep it in step. Tests/EndToEnd/test_schema.py
+// checks with a validator what the schema accepts and rejects.
 
 import Glibc
 import StreamBroker
@@ -13,12 +13,17 @@ struct ConfigSchemaTests {
     #filePath.replacing("Tests/GatewayKitTests/ConfigSchemaTests.swift", with: name)
   }
 
-  @Test("is what the tables say; with GOLDEN_UPDATE in the environment it is written anew")
+  @Test("equals the text generated from the tables (GOLDEN_UPDATE rewrites it)")
   func inStep() throws {
     let path = Self.path("Deploy/config.schema.json")
     if getenv("GOLDEN_UPDATE") != nil { try writeText(ConfigSchema.text(), to: path) }
     let isInStep = try String(decoding: readBytes(path), as: UTF8.self) == ConfigSchema.text()
     #expect(isInStep, "GOLDEN_UPDATE=1 swift test --filter ConfigSchemaTests writes Deploy/config.schema.json anew")
+  }
+
+  @Test("matches a scheme with + or . literally")
+  func pattern() {
+    #expect(ConfigSchema.pattern("tcp") == "tcp" && ConfigSchema.pattern("tls+a.b-1") == #"tls\+a\.b-1"#)
   }
 
   @Test("is named where editors look for it", arguments: ["config.yaml", "Deploy/container.yaml"])
@@ -29,7 +34,7 @@ struct ConfigSchemaTests {
     #expect(folder + name == "Deploy/config.schema.json")
   }
 
-  @Test("says of every key what it does, in a line")
+  @Test("describes every key in one line")
   func summaries() {
     for key in keys(ConfigKeys.top) {
       #expect((5...130).contains(key.summary.count) && !key.summary.contains("\n"), "\(key.name): \(key.summary)")

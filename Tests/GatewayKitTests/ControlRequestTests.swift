@@ -1,5 +1,6 @@
-// What may be said at the control socket: what is understood, what is refused, and that nothing traps.
+// Requests at the control socket: which are understood, which are refused, and that none traps.
 
+import StreamBroker
 import StreamTestKit
 import Testing
 
@@ -7,8 +8,15 @@ import Testing
 
 @Suite("A control request")
 struct ControlRequestTests {
+  private static let avr = try? ResetRecipe("avr")
+  private static let custom = try? ResetRecipe("custom(dtr=off, 1ms, dtr=on)")
+
   static let understood: [(String, ControlRequest)] = [
     ("health", .health), ("status", .status), ("reload", .reload), ("  status\r", .status),
+    ("reset gps", .reset(route: "gps", recipe: nil)), ("reset gps avr", .reset(route: "gps", recipe: avr)),
+    ("reset gps custom(dtr=off, 1ms, dtr=on)", .reset(route: "gps", recipe: custom)),
+    (#"{"request":"reset","route":"gps","recipe":"avr"}"#, .reset(route: "gps", recipe: avr)),
+    (#"{"request":"reset","route":"gps"}"#, .reset(route: "gps", recipe: nil)),
     ("kick gps 17", .kick(route: "gps", sessions: [17])),
     ("kick gps 17 18\t19", .kick(route: "gps", sessions: [17, 18, 19])),
     ("kick gps --all", .kick(route: "gps", sessions: nil)),
@@ -18,37 +26,40 @@ struct ControlRequestTests {
     (#"{"route":"x","all":true,"request":"kick"}"#, .kick(route: "x", sessions: nil)),
   ]
 
-  @Test("is words or an object", arguments: understood)
+  @Test("is words or a JSON object", arguments: understood)
   func understands(line: String, request: ControlRequest) throws {
     #expect(try ControlRequest.parse(Array(line.utf8)) == request)
   }
 
-  @Test("reads back as what it was", arguments: understood.map(\.1))
+  @Test("survives being written and read again", arguments: understood.map(\.1))
   func roundTrip(request: ControlRequest) throws {
     #expect(try ControlRequest.parse(Array(request.line.utf8)) == request)
   }
 
   static let refused: [(String, String)] = [
     ("", "an empty request"), (" ", "an empty request"), ("Health", "unknown request"),
-    ("health now", "'health' stands alone"),
-    ("kick", "kick whom?"), ("kick gps", "kick whom?"), ("kick gps -1", "'-1' is not the number of a session"),
+    ("health now", "'health' takes no arguments"),
+    ("reset", "'reset' needs a route"), ("reset gps arv", "did you mean 'avr'?"),
+    (#"{"request":"reset"}"#, "the key 'route' is missing"),
+    (#"{"request":"reset","route":"gps","recipe":1}"#, "'recipe' must be a text"),
+    ("kick", "'kick' needs"), ("kick gps", "'kick' needs"), ("kick gps -1", "'-1' is not a session number"),
     ("kick gps 17 --all", "'--all' is not"), ("kick gps --all 17", "'--all' is not"),
     ("kick gps 18446744073709551616", "'18446744073709551616' is not"), ("kick gps +1", "'+1' is not"),
     ("kick gps ١", "'١' is not"), ("{", "not JSON at byte 1"), ("{}", "the key 'request' is missing"),
     (#"{"request":1}"#, "the key 'request' is missing"), (#"{"request":"coffee"}"#, "unknown request"),
-    (#"{"request":"status","protocol":2}"#, "protocol 1 is spoken here"),
+    (#"{"request":"status","protocol":2}"#, "this gateway uses protocol 1"),
     (#"{"request":"status","route":"x"}"#, "unknown key 'route'"),
-    (#"{"request":"status","request":"reload"}"#, "a key stands there twice"),
-    (#"{"request":"kick","route":"x"}"#, "kick whom?"),
-    (#"{"request":"kick","route":"x","sessions":[]}"#, "kick whom?"),
-    (#"{"request":"kick","route":"x","sessions":[1],"all":true}"#, "kick whom?"),
-    (#"{"request":"kick","route":"x","sessions":[1.5]}"#, "'sessions' are numbers"),
+    (#"{"request":"status","request":"reload"}"#, "a key is given twice"),
+    (#"{"request":"kick","route":"x"}"#, "'kick' needs"),
+    (#"{"request":"kick","route":"x","sessions":[]}"#, "'kick' needs"),
+    (#"{"request":"kick","route":"x","sessions":[1],"all":true}"#, "'kick' needs"),
+    (#"{"request":"kick","route":"x","sessions":[1.5]}"#, "'sessions' must be numbers"),
     (#"{"request":"kick","route":"x","sesions":[1]}"#, "unknown key 'sesions'"),
     (#"{"request":"kick","sessions":[1]}"#, "the key 'route' is missing"),
     (String(repeating: "x", count: 1025), "at most 1024 bytes"),
   ]
 
-  @Test("that is none is refused, and told why", arguments: refused)
+  @Test("that is invalid is refused, with the reason", arguments: refused)
   func refuses(line: String, why: String) {
     do throws(ControlFault) {
       let request = try ControlRequest.parse(Array(line.utf8))
@@ -58,7 +69,7 @@ struct ControlRequestTests {
     }
   }
 
-  @Test("of any bytes is read without a trap, and so is every beginning of a good one")
+  @Test("of any bytes is parsed without a trap, and so is every prefix of a valid one")
   func anything() {
     var random = SeededRandom(seed: 4711)
     let samples = Self.understood.map { Array($0.0.utf8) }

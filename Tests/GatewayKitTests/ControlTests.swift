@@ -32,9 +32,9 @@ struct ControlTests {
     }
   }
 
-  /// Serves at `address` while `body`, which may block, asks.
+  /// Serves at `address` while `body` sends requests; `body` may block.
   private func serve(
-    _ address: ControlAddress, answerLimit: Duration = Conversation.answerLimit,
+    _ address: ControlAddress, answerLimit: Duration = ControlConnection.answerLimit,
     answer: @escaping @Sendable (ControlRequest) -> any ControlAnswer = { _ in
       OneLine(.object(["healthy": .bool(true)]))
     },
@@ -65,20 +65,20 @@ struct ControlTests {
   }
 
   @Test(
-    "answers what it knows, and says so of the rest",
+    "answers known requests, and refuses others with an error",
     arguments: [ControlAddress.path(path("answers")), .abstract("baudway-test-\(getpid())")])
   func answers(address: ControlAddress) async throws {
     try await serve(address) { () throws in
       for _ in 0..<3 { #expect(try Self.ask("health", address) == Self.healthy) }
       #expect(
         try Self.ask("make coffee", address)
-          == #"{"protocol":1,"error":"unknown request; there are health, status, reload, kick"}"#)
+          == #"{"protocol":1,"error":"unknown request; expected one of health, status, reload, kick, reset"}"#)
     }
     #expect(Self.isRefused(address))
     #expect(access(address.description, F_OK) != 0)
   }
 
-  @Test("is for its owner and group, whoever they are: the file's mode decides")
+  @Test("is open to its owner and group, by the file's mode")
   func mode() async throws {
     let path = Self.path("mode")
     try await serve(.path(path)) { () throws in
@@ -88,7 +88,7 @@ struct ControlTests {
   }
 
   @Test(
-    "lets another user ask at a path that its group may use, and nobody else",
+    "at a path accepts only users of its group",
     .enabled(if: geteuid() == 0, "only root can be another user, too"))
   func group() async throws {
     let path = Self.path("group")
@@ -99,7 +99,7 @@ struct ControlTests {
     }
   }
 
-  /// errno of a connection that another user makes, in a process of his own.
+  /// errno of another user's connection, made in a separate process.
   private static func connect(as user: uid_t, group: gid_t, _ path: String) throws -> Int32 {
     try exitCode(
       of: "import os,socket\nos.setgroups([])\nos.setgid(\(group))\nos.setuid(\(user))\n"
@@ -116,7 +116,7 @@ struct ControlTests {
     return status >> 8
   }
 
-  @Test("ends a request that is too long or never ends, and goes on answering others")
+  @Test("closes a request that is too long or never ends, and still answers others")
   func hostile() async throws {
     let address = ControlAddress.path(Self.path("hostile"))
     try await serve(address) { () throws in
@@ -136,7 +136,7 @@ struct ControlTests {
     }
   }
 
-  @Test("takes a request whose line end is the end of what is sent")
+  @Test("accepts a request that ends with FIN instead of a line end")
   func noLineEnd() async throws {
     let address = ControlAddress.path(Self.path("end"))
     try await serve(address) { () throws in
@@ -147,7 +147,7 @@ struct ControlTests {
     }
   }
 
-  @Test("sends an answer of any size piece by piece, never more than its reader takes")
+  @Test("sends an answer of any size in pieces, as fast as its reader reads")
   func large() async throws {
     let address = ControlAddress.path(Self.path("large"))
     let made = Counter()
@@ -158,7 +158,7 @@ struct ControlTests {
       try one.send(Array("status\n".utf8))
       _ = try one.receive(exactly: 16_384)
       usleep(200_000)
-      // What the socket's buffer holds and a few more: the rest waits until somebody reads.
+      // The socket's buffer and a few pieces more: the rest is not made until the client reads.
       #expect(made.value < 100)
       let rest = try one.receiveToEnd()
       #expect(rest.count == 999 * 16_384 + 1 && rest.last == 10)
@@ -166,7 +166,7 @@ struct ControlTests {
     }
   }
 
-  @Test("cuts off who does not read his answer, after seconds")
+  @Test("disconnects a client that does not read its answer within seconds")
   func slowReader() async throws {
     let address = ControlAddress.path(Self.path("slow"))
     let made = Counter()
@@ -187,17 +187,17 @@ struct ControlTests {
     }
   }
 
-  @Test("says so when it can't answer in time, instead of nothing")
+  @Test("reports that an answer is late, instead of nothing")
   func tooLate() async throws {
     let address = ControlAddress.path(Self.path("tooLate"))
     try await serve(address, answerLimit: .milliseconds(200)) { _ in
       OneLine()
     } _: { () throws in
-      #expect(try Self.ask("reload", address).contains("not done within a minute"))
+      #expect(try Self.ask("reload", address).contains("did not finish within a minute"))
     }
   }
 
-  @Test("takes the place of a file that a crash left, of nothing else")
+  @Test("replaces a socket file left by a crash, and nothing else")
   func stale() async throws {
     let path = Self.path("stale")
     let address = ControlAddress.path(path)
@@ -218,7 +218,7 @@ struct ControlTests {
       let over = DispatchSemaphore(value: 0)
       let failure = Mutex<OpenFailure?>(nil)
       let lane = try Lane("second gateway")
-      let server = Resident(on: lane) { lane in ControlServer(address, on: lane.poller) { _ in OneLine(.null) } }
+      let server = LaneRef(on: lane) { lane in ControlServer(address, on: lane.poller) { _ in OneLine(.null) } }
       server.post { _, server in
         server.start(failed: { error in
           failure.withLock { $0 = error }
@@ -233,7 +233,7 @@ struct ControlTests {
     }
   }
 
-  @Test("comes as soon as its address is free, and lets an address go that it got too late")
+  @Test("binds as soon as its address is free; stopped meanwhile, it releases the address")
   func late() async throws {
     let address = ControlAddress.path(Self.path("late"))
     try await onLane { lane in
@@ -263,7 +263,7 @@ struct ControlTests {
     #expect(access(address.description, F_OK) != 0)
   }
 
-  @Test("lets who asked have his answer when it stops in order")
+  @Test("that stops in order still sends a pending answer")
   func moves() async throws {
     let address = ControlAddress.path(Self.path("moves"))
     try await onLane { lane in
@@ -286,7 +286,7 @@ struct ControlTests {
   }
 
   @Test(
-    "answers its own user and root at an abstract address, and nobody else",
+    "at an abstract address answers only its own user and root",
     .enabled(if: geteuid() == 0, "only root can be another user, too"))
   func otherUser() async throws {
     let address = ControlAddress.abstract("baudway-test-user-\(getpid())")
@@ -300,7 +300,7 @@ struct ControlTests {
     }
   }
 
-  @Test("says at an abstract address whose it is, however long the path, and where a file was that has gone")
+  @Test("has an abstract address that names its owner, for a long path and for a missing file")
   func addresses() throws {
     let long = "/nowhere/" + String(repeating: "long/", count: 40) + "config.yaml"
     for path in [long, "gone.yaml"] {
@@ -316,7 +316,7 @@ struct ControlTests {
     #expect(ControlAddress.path("baudway/0/y").owner == nil)
   }
 
-  @Test("says that a path is too long for one")
+  @Test("reports that a path is too long for it")
   func longPath() throws {
     let address = ControlAddress.path("/tmp/" + String(repeating: "x", count: 200))
     #expect(throws: SystemError("bind", ENAMETOOLONG)) { try ControlClient.ask("health", at: address) }
@@ -330,9 +330,9 @@ struct ControlTests {
   }
 }
 
-@Suite("Who asks at a control socket", .timeLimit(.minutes(1)))
+@Suite("A client of the control socket", .timeLimit(.minutes(1)))
 struct ControlClientTests {
-  /// Asks a gateway that is not what it should be, and says what came of it after how long.
+  /// Asks a simulated gateway that behaves oddly. Returns the errno and the time it took.
   private func ask(
     within limit: Duration, _ play: @escaping @Sendable (FarEnd) throws -> Void
   ) async throws -> (errno: Int32?, time: Duration) {
@@ -364,7 +364,7 @@ struct ControlClientTests {
     return (errno, time)
   }
 
-  @Test("waits so long in all, also while bytes keep trickling in")
+  @Test("times out after its limit in total, even if bytes keep trickling in")
   func trickle() async throws {
     let (errno, time) = try await ask(within: .milliseconds(500)) { gateway in
       for _ in 0..<600 {
@@ -375,16 +375,16 @@ struct ControlClientTests {
     #expect(errno == ETIMEDOUT && time >= .milliseconds(500) && time < .seconds(20))
   }
 
-  @Test("does not take half an answer for one")
+  @Test("rejects half an answer")
   func half() async throws {
     let (errno, _) = try await ask(within: .seconds(60)) { gateway in
-      _ = try gateway.receive(exactly: 7)  // or the question itself would fail
+      _ = try gateway.receive(exactly: 7)  // otherwise sending the request would fail
       try gateway.send(Array(#"{"routes":["#.utf8))
     }
     #expect(errno == ECONNRESET)
   }
 
-  @Test("takes one that is whole")
+  @Test("accepts a complete answer")
   func whole() async throws {
     let (errno, _) = try await ask(within: .seconds(60)) { gateway in
       _ = try gateway.receive(exactly: 7)
@@ -396,13 +396,13 @@ struct ControlClientTests {
 
 @Suite("A control socket that another process shuts down", .timeLimit(.minutes(1)))
 struct LostControlTests {
-  @Test("is noticed, and bound anew", arguments: ["path", "abstract"])
+  @Test("is noticed, and the address is bound again", arguments: ["path", "abstract"])
   func boundAnew(kind: String) async throws {
     let folder = try TemporaryFolder()
     let address: ControlAddress = kind == "path" ? .path(folder / "s") : .abstract("baudway-lost-\(getpid())")
     try await onLane { lane in
-      let signpost = kind == "path" ? folder / "signpost" : nil
-      let server = ControlServer(address, signpost: signpost, on: lane.poller) { _ in
+      let socketLink = kind == "path" ? folder / "socketLink" : nil
+      let server = ControlServer(address, socketLink: socketLink, on: lane.poller) { _ in
         OneLine(.object(["healthy": .bool(true)]))
       }
       var turns = [Gate(), Gate(), Gate()]
@@ -421,14 +421,14 @@ struct LostControlTests {
       }
       #expect(failures.map { $0.cause?.errno } == [EINVAL])
       #expect(failures[0].description.contains("was shut down"))
-      if let signpost { #expect(OpenFolder.Name(signpost).target == address.description) }
+      if let socketLink { #expect(SharedFolder.Name(socketLink).target == address.description) }
       let free = Gate()
       server.stop(cuttingOff: true) { free.open() }
       await free.wait(on: lane)
     }
   }
 
-  /// As a process does that has the same socket. False when nobody listens there.
+  /// Shuts the socket down, as another process with the same socket does. Returns false when no socket listens there.
   private func shutDown(at address: ControlAddress) -> Bool {
     for raw in Int32(3)..<4096 {
       var listens = Int32(0)
@@ -466,7 +466,33 @@ private final class Counter: Sendable {
   func increment() { count.add(1, ordering: .relaxed) }
 }
 
-/// What a callback on the same lane said.
+/// What a callback on the same lane returned.
+@Suite("A search for gateways")
+struct GatewaySearchTests {
+  @Test("finds the abstract sockets of gateways in /proc/net/unix, each once")
+  func names() {
+    let text = """
+      Num       RefCount Protocol Flags    Type St Inode Path
+      0000000000000000: 00000002 00000000 00010000 0001 01 17 @baudway/1000/home/ada/my config.yaml
+      0000000000000000: 00000003 00000000 00000000 0001 03 18 @baudway/1000/home/ada/my config.yaml
+      0000000000000000: 00000002 00000000 00010000 0001 01 19 @baudway/0/etc/b.yaml
+      0000000000000000: 00000002 00000000 00010000 0001 01 20 /run/baudway/1000/x
+      0000000000000000: 00000002 00000000 00010000 0001 01 21 @baudway/x/y
+      0000000000000000: 00000002 00000000 00010000 0001 01 22
+      0000000000000000: 00000002 00000000 zz 0001 01 23 @baudway/0/z
+      short
+      """
+    #expect(GatewaySearch.abstractNames(text) == ["baudway/0/etc/b.yaml", "baudway/1000/home/ada/my config.yaml"])
+    #expect(GatewaySearch.abstractNames("") == [])
+  }
+
+  @Test("takes no listener in the runtime folder for a control socket")
+  func paths() {
+    let names = ["control.sock", "control-1f.sock", "gps.sock", "control-1f", "xcontrol.sock"]
+    #expect(names.filter(ControlAddress.isOfControl) == ["control.sock", "control-1f.sock"])
+  }
+}
+
 private final class Kept<Value> {
   var value: Value?
 }

@@ -1,4 +1,4 @@
-// What clients send to say who they are.
+// How clients authenticate.
 
 import StreamBroker
 import Testing
@@ -18,7 +18,7 @@ struct CredentialsTests {
   func good(value: String, credential: Credential) { #expect(Credential(authorization: value) == credential) }
 
   @Test(
-    "that is broken is none",
+    "that is malformed is refused",
     arguments: [
       "", "Basic", "Basic ", "Basic YWRhOnNlY3JldA", "Basic YWRhOnNlY3JldA=", "Basic YWRhOnNlY3JldB==",
       "Basic YWRh OnNlY3JldA==",
@@ -30,7 +30,7 @@ struct CredentialsTests {
     ])
   func broken(value: String) { #expect(Credential(authorization: value) == nil) }
 
-  @Test("may be a sub-protocol of a browser's page")
+  @Test("may be a sub-protocol, as a browser's page sends it")
   func subprotocol() {
     #expect(Credential(subprotocol: "bearer.0123456789abcdef") == .token(Secret("0123456789abcdef")))
     for name in ["bearer.", "Bearer.x", "baudway.v1", "bearer.a b", "bearer", ""] {
@@ -38,7 +38,7 @@ struct CredentialsTests {
     }
   }
 
-  @Test("is one: several things at once are none")
+  @Test("is refused if several are sent at once")
   func one() {
     let (token, header) = ("bearer.0123456789abcdef", "Bearer fedcba9876543210")
     #expect(Credential(authorization: [], subprotocols: ["baudway.v1", token]) == .token(Secret("0123456789abcdef")))
@@ -53,14 +53,14 @@ struct CredentialsTests {
   }
 
   @Test(
-    "in base 64 has one form",
+    "in base64 has one valid form",
     arguments: [
       ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg==", "foob"), ("Zm9vYmE=", "fooba"),
       ("Zm9vYmFy", "foobar"),
     ])
   func base64(text: String, plain: String) {
     #expect(Base64.decode(text.utf8) == Array(plain.utf8))
-    // Not without padding, not with bits behind the end, not with padding in the middle or too much of it.
+    // Refused: missing or extra padding, padding at the start, a character outside the alphabet.
     for other in [
       String(text.dropLast()), text + "=", "=" + text.dropFirst(), text + "====", text.replacing("Z", with: "\n"),
     ] {
@@ -68,10 +68,10 @@ struct CredentialsTests {
     }
   }
 
-  @Test("in base 64 has no bits that mean nothing", arguments: ["Zh==", "Zm9=", "Zm8=", "Zg=="])
+  @Test("in base64 has no unused bits that are set", arguments: ["Zh==", "Zm9=", "Zm8=", "Zg=="])
   func leftOver(text: String) { #expect((Base64.decode(text.utf8) != nil) == ["Zm8=", "Zg=="].contains(text)) }
 
-  @Test("never shows in what is printed")
+  @Test("never appears in printed text")
   func hidden() {
     for credential in [Credential.password(user: "ada", Secret("hunter2")), .token(Secret("hunter2"))] {
       #expect(!"\(credential)".contains("hunter2") && !String(reflecting: credential).contains("hunter2"))

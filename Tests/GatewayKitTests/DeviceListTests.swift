@@ -4,7 +4,8 @@ import StreamBrokerBluetooth
 import Testing
 
 @testable import GatewayKit
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("The list of devices")
 struct DeviceListTests {
@@ -20,7 +21,7 @@ struct DeviceListTests {
   private let usb = SerialPort.USB(
     vendor: "0403", product: "6001", serial: "A5", interface: 0, manufacturer: "FT\u{1b}[2J", name: "UART")
 
-  @Test("shows what can be pasted, what it is, and who holds it; nothing in it moves a cursor")
+  @Test("shows URLs to paste, descriptions and holding programs, without control characters")
   func lines() {
     let list = DeviceList(
       ports: [
@@ -35,20 +36,20 @@ struct DeviceListTests {
         "tty://usb/0403:6001/A5       /dev/ttyUSB0  FT?[2J UART  minicom (7), a program (8)",
         "  /dev/serial/by-id/x",
         "tty:///dev/serial/by-path/y  /dev/ttyUSB0  ftdi_sio     -",
-        "  not for this user; the node's group may open it, mostly 'dialout'",
+        "  this user may not open it; members of the node's group may, mostly 'dialout'",
         "",
-        "No Bluetooth: the kernel has none, or keeps it from this container or unit (AF_BLUETOOTH).",
+        "No Bluetooth: the kernel does not support it, or this container or unit may not use it (AF_BLUETOOTH).",
       ])
   }
 
-  @Test("says that there is nothing")
+  @Test("reports that there are no devices")
   func nothing() {
     let list = DeviceList(ports: [], adapters: .success([]))
     #expect(list.lines(hasColours: true) == ["No serial ports.", "", "No Bluetooth adapters."])
     #expect(list.json == #"{"serial":[],"bluetooth":[]}"#)
   }
 
-  @Test("is an object of JSON, without what is not known")
+  @Test("is a JSON object without unknown values")
   func json() {
     let list = DeviceList(
       ports: [port("tty://usb/0403:6001/A5", usb: usb, holders: [.init(process: 7, program: "x")])],

@@ -1,5 +1,5 @@
-// A client who loses the oldest of what is kept for him, so that the device and the others need not wait: when, how much,
-// and that what he gets is what the endpoint said, but for whole pieces that are counted.
+// `drop-oldest`: a slow client loses its oldest kept output, so that the device and other clients need not wait. Tested
+// are when and how much, and that the client receives the endpoint's output except for whole pieces, which are counted.
 
 import StreamTestKit
 import Testing
@@ -7,13 +7,13 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub that drops the oldest", .timeLimit(.minutes(1)))
+@Suite("A hub with 'slow: drop-oldest'", .timeLimit(.minutes(1)))
 struct DropOldestTests {
   private func hub(buffer: Int = 64, packets: Config.Packets? = nil) throws -> HubRig {
     try HubRig(buffer: buffer, slow: .dropOldest, packets: packets)
   }
 
-  /// Lets the endpoint say `count` bytes more, as a device that never waits, over the time of a millisecond a step.
+  /// The endpoint sends `count` more bytes, as a device that never waits: one step per millisecond.
   private func say(_ count: Int, _ endpoint: ScriptedStream, _ rig: HubRig, step: Int = 8) {
     for _ in 0..<count / step {
       endpoint.willRead(.moved(step))
@@ -23,7 +23,7 @@ struct DropOldestTests {
     }
   }
 
-  @Test("lets a client who is alone hold up the endpoint for 50 ms at most, and gives him the newest")
+  @Test("lets a lone client delay the endpoint for at most 50 ms, and gives it the newest output")
   func alone() throws {
     let rig = try hub()
     let client = ScriptedStream()
@@ -41,13 +41,13 @@ struct DropOldestTests {
     #expect(rig.hub.head == 100 && endpoint.readerWaits == .readable)
     client.willWrite(.moved(1000))
     rig.wakeWriter(client)
-    let (dropped, down) = (Int(session.dropped), Int(session.down))
-    #expect(dropped + down == 100 && dropped == Int(session.droppedAsSlow) && down >= 32)
+    let (dropped, down) = (Int(session.dropped), Int(session.down.bytes))
+    #expect(dropped + down == 100 && dropped == Int(session.down.droppedAsSlow) && down >= 32)
     #expect(client.written == pattern(dropped..<100))
     #expect(rig.ending(of: session) == nil)
   }
 
-  @Test("delays the others once, for 50 ms at most, and never again before he has caught up")
+  @Test("lets a slow client delay the others once, for at most 50 ms, and not again before it has caught up")
   func others() throws {
     let rig = try hub()
     let (stuck, healthy) = (ScriptedStream(), ScriptedStream(takesAll: true))
@@ -63,15 +63,15 @@ struct DropOldestTests {
       for _ in 0..<100 { rig.wakeReader(endpoint) }
       delay = healthy.written.count < 8 * step ? delay + 1 : 0
       longest = max(longest, delay)
-      // Once he is known to be slow nobody waits a moment for him.
+      // Once it is known to be slow, nothing waits for it.
       if session.dropped > 64 { #expect(delay == 0) }
     }
     #expect(1...50 ~= longest && healthy.written == pattern(0..<3200))
     #expect(session.dropped > 3000 && rig.ending(of: session) == nil)
-    // He catches up: he has his grace again.
+    // It catches up, and may be slow again for a while.
     stuck.willWrite(.moved(1000))
     rig.wakeWriter(stuck)
-    #expect(session.dropped + session.down == 3200 && stuck.written.last == pattern(3199..<3200)[0])
+    #expect(session.dropped + session.down.bytes == 3200 && stuck.written.last == pattern(3199..<3200)[0])
     rig.advance(by: .seconds(6), step: .milliseconds(100))
     let before = session.dropped
     endpoint.willRead(.moved(100))
@@ -79,24 +79,24 @@ struct DropOldestTests {
     #expect(session.dropped == before && endpoint.readerWaits == [])
   }
 
-  @Test("tells of drops at once, then once a second in sum")
+  @Test("reports drops at once, then their sum once a second")
   func events() throws {
     let rig = try hub()
     let session = rig.join(ScriptedStream())
     let endpoint = ScriptedStream()
     rig.hub.attach(endpoint)
     say(8 * 5000, endpoint, rig)  // five seconds
-    let told = try #require(rig.drops[session.number])
-    #expect(5...6 ~= told.count && told[0] == 32)
+    let reported = try #require(rig.drops[session.number])
+    #expect(5...6 ~= reported.count && reported[0] == 32)
     rig.advance(by: .seconds(2))
     let all = try #require(rig.drops[session.number])
-    #expect(all.count <= told.count + 1 && all.reduce(0, +) == session.droppedAsSlow)
+    #expect(all.count <= reported.count + 1 && all.reduce(0, +) == session.down.droppedAsSlow)
     rig.hub.end(session, Ending(.clientLeft))
     rig.advance(by: .seconds(2))
     #expect(rig.drops[session.number] == all, "the ending has the sum")
   }
 
-  @Test("keeps a backlog that is promised to newcomers")
+  @Test("keeps the backlog that new clients are promised")
   func backlog() throws {
     let rig = try HubRig(buffer: 16, backlog: 32, slow: .dropOldest)
     rig.join(ScriptedStream())
@@ -109,7 +109,7 @@ struct DropOldestTests {
     #expect(newcomer.written == pattern(768..<800))
   }
 
-  @Test("waits as before where a reload says block, and ends him where it says disconnect")
+  @Test("waits again after a reload to block, and disconnects the client after one to disconnect")
   func reload() throws {
     for slow in [Config.Clients.Slow.block, .automatic] {
       let rig = try hub()
@@ -137,7 +137,7 @@ struct DropOldestTests {
 
   private func lines(_ range: Range<Int>) -> [UInt8] { range.flatMap { Array("line \($0)\n".utf8) } }
 
-  @Test("drops whole packets, and finishes one that he has half first")
+  @Test("drops whole packets, after it has finished a packet that was half sent")
   func packets() throws {
     let rig = try hub(packets: .lines)
     let client = PieceStream()
@@ -162,15 +162,15 @@ struct DropOldestTests {
     client.mostTaken = .max
     rig.wakeWriter(client)
     let text = String(decoding: client.taken, as: UTF8.self)
-    let heard = text.split(separator: "\n").map(String.init)
-    #expect(heard.first == "line 0" && text.hasSuffix("line 99\n"))
-    let numbers = heard.compactMap { Int($0.dropFirst("line ".count)) }
+    let received = text.split(separator: "\n").map(String.init)
+    #expect(received.first == "line 0" && text.hasSuffix("line 99\n"))
+    let numbers = received.compactMap { Int($0.dropFirst("line ".count)) }
     #expect(numbers == [0] + Array((100 - numbers.count + 1)..<100))
     #expect(Int(session.dropped) + text.utf8.count == lines(0..<100).count)
     #expect(client.pieces.dropFirst(2).allSatisfy { $0.last == 10 }, "each in one piece")
   }
 
-  @Test("counts what was left of a half packet when he breaks or is ended", arguments: [true, false])
+  @Test("counts the rest of a half-sent packet when the client fails or is ended", arguments: [true, false])
   func restGivenUp(breaks: Bool) throws {
     let rig = try hub(buffer: 16, packets: .lines)
     let client = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
@@ -181,17 +181,17 @@ struct DropOldestTests {
       rig.wakeReader(endpoint)
       rig.advance(by: .milliseconds(1), step: .milliseconds(1))
     }
-    #expect(endpoint.hasSaidAll && session.hasRest)
+    #expect(endpoint.hasSaidAll && session.down.hasRest)
     if breaks {
       client.willWrite(.failed(SystemError("write", 32)))
       rig.wakeWriter(client)
     } else {
       rig.hub.end(session, Ending(.shutdown))
     }
-    #expect(Int(session.dropped) == lines(0..<100).count - 3 && session.down == 3)
+    #expect(Int(session.dropped) == lines(0..<100).count - 3 && session.down.bytes == 3)
   }
 
-  @Test("waits for nobody's half packet before it sends him away")
+  @Test("finishes a leaving client's half-sent packet before the session ends")
   func leaving() throws {
     let rig = try hub(buffer: 16, packets: .lines)
     let client = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
@@ -202,7 +202,7 @@ struct DropOldestTests {
       rig.wakeReader(endpoint)
       rig.advance(by: .milliseconds(1), step: .milliseconds(1))
     }
-    #expect(session.hasRest)
+    #expect(session.down.hasRest)
     rig.hub.leaveAll(Ending(.shutdown))
     #expect(rig.ending(of: session) == nil, "the rest is still for him")
     client.willWrite(.moved(100), .moved(100), .moved(100), .moved(100))
@@ -213,9 +213,9 @@ struct DropOldestTests {
   }
 }
 
-@Suite("A hub that disconnects by name", .timeLimit(.minutes(1)))
+@Suite("A hub with 'slow: disconnect'", .timeLimit(.minutes(1)))
 struct LoneSlowClientTests {
-  @Test("ends a client who is alone when he has taken nothing for 5 s with a full ring, and not one who takes a little")
+  @Test("ends a lone client that has taken nothing for 5 s with a full ring, and keeps one that takes a little")
   func alone() throws {
     for takes in [true, false] {
       let rig = try HubRig(slow: .disconnect)

@@ -1,4 +1,4 @@
-// The table of endings is a contract: log, events, status, API and these tests use its words.
+// The table of endings is a contract: the log, events, status, API and these tests use its words.
 
 import StreamTestKit
 import StreamWebSocket
@@ -17,18 +17,18 @@ struct EndingTests {
     ("shutdown", .ourselves), ("internal", .ourselves),
   ]
 
-  @Test("has a word of the table, and whose fault it is")
+  @Test("has a word of the table, and the party at fault")
   func words() {
     #expect(Ending.Word.allCases.map(\.rawValue) == Self.table.map(\.word))
     #expect(Ending.Word.allCases.map(\.fault) == Self.table.map(\.fault))
   }
 
   @Test(
-    "is the client's loss where the connection breaks off, and his error where he broke the rules",
+    "is client-lost where the connection breaks off, and protocol-error where the client broke the rules",
     arguments: [true, false])
   func webSocket(breaksOff: Bool) throws {
     let poller = try Poller { _ in }
-    // The beginning of a frame, or a frame that no client sends.
+    // The beginning of a frame, or an unmasked frame, which clients must not send.
     let below = ScriptedStream(reads: [.bytes(breaksOff ? [0x82] : [0x82, 1, 0]), .ended], takesAll: true)
     let stream = WebSocketStream(over: below, as: .server, .init(), on: poller)
     let error = #expect(throws: WebSocketFault.self) {

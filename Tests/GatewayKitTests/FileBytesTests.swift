@@ -1,4 +1,4 @@
-// What is read as a file, what is not, and that nothing is waited for without end.
+// What can be read as a small file, what can't, and that no read waits without end.
 
 import ByteStreams
 import Glibc
@@ -20,7 +20,7 @@ struct FileBytesTests {
     #expect(throws: SystemError("read", EFBIG)) { try FileBytes.read(folder / "x", limit: 99_999) }
   }
 
-  @Test("is no FIFO, for which one would wait, with a writer or without", arguments: [false, true])
+  @Test("is not a FIFO, which could block, with a writer or without", arguments: [false, true])
   func fifo(isHeld: Bool) throws {
     try #require(mkfifo(folder / "fifo", 0o600) == 0)
     let writer = isHeld ? open(folder / "fifo", O_RDWR | O_CLOEXEC) : -1
@@ -28,7 +28,7 @@ struct FileBytesTests {
     #expect(throws: SystemError("open", ENXIO)) { try FileBytes.read(folder / "fifo", limit: 100) }
   }
 
-  @Test("is no terminal")
+  @Test("is not a terminal")
   func terminal() throws {
     let pty = try makePty()
     #expect(throws: SystemError("open", ENXIO)) { try FileBytes.read(pty.path, limit: 100) }
@@ -40,7 +40,7 @@ struct FileBytesTests {
     return (ends[0], ends[1])
   }
 
-  @Test("may be a pipe, as shells make of <(…), which is read to its end however slowly it is written")
+  @Test("may be a pipe, as shells make of <(…), and is read to its end however slowly it is written")
   func shellPipe() async throws {
     let (reading, writing) = try makePipe()
     async let read = onOwnThread { try FileBytes.read("/proc/self/fd/\(reading)", limit: 1000) }
@@ -55,11 +55,11 @@ struct FileBytesTests {
     close(reading)
   }
 
-  @Test("is given up when it is a pipe that nobody closes")
+  @Test("times out if it is a pipe that is never closed")
   func endlessPipe() throws {
     let (reading, writing) = try makePipe()
     #expect(throws: SystemError("read", ETIMEDOUT)) {
-      try FileBytes.read("/proc/self/fd/\(reading)", limit: 100, patience: .milliseconds(50))
+      try FileBytes.read("/proc/self/fd/\(reading)", limit: 100, timeout: .milliseconds(50))
     }
     close(reading)
     close(writing)

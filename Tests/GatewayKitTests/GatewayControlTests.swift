@@ -1,4 +1,4 @@
-// A gateway started from a file, and what can be asked of it and done to it while it runs.
+// A gateway started from a file: requests at its control socket and reloads while it runs.
 
 import Dispatch
 import Glibc
@@ -10,7 +10,7 @@ import Testing
 
 @Suite("A running gateway", .timeLimit(.minutes(1)))
 struct GatewayControlTests {
-  /// A gateway, its file in a folder of its own, and its control socket.
+  /// A gateway, its file in a temporary folder, and its control socket.
   private final class Rig: Sendable {
     private let temporary: TemporaryFolder
     let story = Story()
@@ -28,7 +28,7 @@ struct GatewayControlTests {
 
     func start() throws {
       let source = ConfigSource(path: path, environment: ["RUNTIME_DIRECTORY": folder])
-      gateway.start(try source.load(), from: source)
+      gateway.start(try source.load().config, from: source)
     }
 
     func write(_ text: String) throws { try writeText(text, to: path) }
@@ -43,7 +43,7 @@ struct GatewayControlTests {
     }
   }
 
-  /// Runs a gateway on `text` while `body`, which may block, asks.
+  /// Runs a gateway on `text` while `body` sends requests; `body` may block.
   private func withGateway(_ text: String, _ body: @escaping @Sendable (Rig) throws -> Void) async throws {
     let rig = try Rig(text)
     try rig.start()
@@ -60,7 +60,7 @@ struct GatewayControlTests {
 
   private static func config(_ routes: String...) -> String { "routes:\n" + routes.joined() }
 
-  @Test("tells its routes and clients at the control socket")
+  @Test("reports its routes and clients at the control socket")
   func status() async throws {
     try await withGateway(Self.config(Self.echo("b"), Self.echo("a"))) { rig in
       _ = try rig.story.address(of: "b")
@@ -74,9 +74,9 @@ struct GatewayControlTests {
     }
   }
 
-  @Test("waits with its health until every listener has been tried")
+  @Test("answers a health request only when every listener has been tried")
   func healthWaits() async throws {
-    // A machine that is busy for a second makes it give up, as it shall; so more than once.
+    // On a machine that is busy for a second, it gives up as it should; so the test tries several times.
     for _ in 0..<5 {
       let (isHealthy, time) = try await health(lanesHangFor: .milliseconds(300))
       #expect(time > .milliseconds(250))
@@ -86,12 +86,12 @@ struct GatewayControlTests {
     Issue.record("never healthy, though all listeners are bound")
   }
 
-  @Test("does not wait with its health for a lane that hangs")
+  @Test("answers a health request without waiting for a lane that hangs")
   func healthOfHangingLanes() async throws {
     #expect(try await health(lanesHangFor: nil).isHealthy == false)
   }
 
-  /// What a new gateway answers while its lanes hang, and after how long; nil is for as long as it takes.
+  /// The answer of a new gateway while its lanes hang, and the time it took. nil: the lanes hang until it answers.
   private func health(lanesHangFor pause: Duration?) async throws -> (isHealthy: Bool, time: Duration) {
     let rig = try Rig(Self.config(Self.echo("a"), Self.echo("b")))
     let free = DispatchSemaphore(value: 0)
@@ -115,7 +115,7 @@ struct GatewayControlTests {
     return (healthy["healthy"] == .bool(true), time)
   }
 
-  @Test("ends those who are kicked, says whom, and knows who is not there")
+  @Test("ends clients that are kicked, lists them, and ignores unknown session numbers")
   func kick() async throws {
     try await withGateway(Self.config(Self.echo("a"), Self.echo("b", ", link: per-client"))) { rig in
       let clients = try ["a", "a", "b", "b", "b"].map { try connectTCP(rig.story.address(of: $0)) }
@@ -125,12 +125,12 @@ struct GatewayControlTests {
       }
       let numbers = try #require(Snapshot(try rig.ask("status"))).routes.map { $0.clients.map(\.number) }
       #expect(try rig.ask("kick a \(numbers[0][0]) 999999") == .object(["kicked": .array([.integer(numbers[0][0])])]))
-      _ = try clients[0].receiveToEnd()  // on a shared echo everybody hears everybody
+      _ = try clients[0].receiveToEnd()  // a shared echo sends every client's bytes to all clients
       try clients[1].send([2])
       while true {
-        let heard = try clients[1].receive(exactly: 1)
-        try #require(!heard.isEmpty)
-        if heard == [2] { break }
+        let received = try clients[1].receive(exactly: 1)
+        try #require(!received.isEmpty)
+        if received == [2] { break }
       }
       #expect(try rig.ask("kick b --all") == .object(["kicked": .array(numbers[1].map { .integer($0) })]))
       for client in clients[2...] { #expect(try client.receiveToEnd().isEmpty) }
@@ -142,7 +142,7 @@ struct GatewayControlTests {
     }
   }
 
-  @Test("reads its file again when asked, and answers when that is carried out")
+  @Test("reads its file again on request, and answers when the reload is done")
   func reload() async throws {
     try await withGateway(Self.config(Self.echo("a"), Self.echo("b"))) { rig in
       _ = try rig.story.address(of: "b")
@@ -155,12 +155,28 @@ struct GatewayControlTests {
           ]))
       let states = rig.board.listeners(of: "c").map(\.state)
       #expect(states.count == 1 && states[0] != .starting)
-      let told = ReloadAnswer(Array(try rig.ask("reload").description.utf8))
-      #expect(told == .carriedOut(["nothing changed, 2 routes"]))
+      let reported = ReloadAnswer(Array(try rig.ask("reload").description.utf8))
+      #expect(reported == .carriedOut(["nothing changed, 2 routes"]))
     }
   }
 
-  @Test("changes nothing by a file with mistakes, and tells all of them with their places")
+  @Test("logs the warnings of its file at a reload, with their places")
+  func warnings() async throws {
+    try await withGateway(Self.config(Self.echo("a"))) { rig in
+      try rig.write("routes:\n  a: { listen: 'tcp://127.0.0.1:0', endpoint: 'tcp://127.0.0.1:1/foo' }\n")
+      _ = try rig.ask("reload")
+      let warnings = rig.story.all.compactMap {
+        if case .configurationDoubtful(let warning) = $0 { warning.description } else { nil }
+      }
+      #expect(
+        warnings == [
+          "\(rig.path):2:65: routes.a.endpoint: warning: tcp takes no path: '/foo' is ignored; write tcp://127.0.0.1:1"
+        ])
+      #expect(rig.reloads().count == 1)
+    }
+  }
+
+  @Test("keeps its configuration when the file has mistakes, and reports all of them with their places")
   func broken() async throws {
     try await withGateway(Self.config(Self.echo("a"))) { rig in
       let client = try connectTCP(rig.story.address(of: "a"))
@@ -178,7 +194,7 @@ struct GatewayControlTests {
     }
   }
 
-  @Test("moves its control socket, and answers at the old one who asked for it")
+  @Test("moves its control socket, and answers pending requests at the old one")
   func moves() async throws {
     try await withGateway(Self.config(Self.echo("a"))) { rig in
       let other = ControlAddress.path(rig.folder + "/other.sock")
@@ -196,7 +212,7 @@ struct GatewayControlTests {
     }
   }
 
-  @Test("watches its file: written in place, replaced, reached by links that are swapped", arguments: 0..<3)
+  @Test("watches its file: written in place, replaced, or reached by links that are swapped", arguments: 0..<3)
   func watches(kind: Int) async throws {
     let (first, second) = (Self.config(Self.echo("a")), Self.config(Self.echo("a"), Self.echo("b")))
     let rig = try Rig(first)
@@ -215,7 +231,7 @@ struct GatewayControlTests {
       try await onOwnThread {
         _ = try rig.story.address(of: "a")
         _ = try rig.ask("health")
-        usleep(100_000)  // the watch is set up aside; nothing tells of it
+        usleep(100_000)  // the watch is set up on another queue, and no event reports it
         switch kind {
         case 0: try rig.write(second)
         case 1:
@@ -226,7 +242,7 @@ struct GatewayControlTests {
           rename(rig.folder + "/..tmp", rig.folder + "/..data")
         }
         _ = try rig.story.address(of: "b")
-        // Several steps of an editor are one change, unless we were kept from the next for so long that it was quiet.
+        // Several steps of an editor are one change, unless this thread was delayed for longer than the quiet period.
         var longest: UInt64 = 0
         for index in 0..<5 {
           let began = monotonicNanoseconds()

@@ -1,4 +1,4 @@
-// A gateway in this process: start, reload and stop, told by events and seen by clients over TCP.
+// A gateway in this process: start, reload and stop, observed through its events and through TCP clients.
 
 import Dispatch
 import Glibc
@@ -17,7 +17,7 @@ struct GatewayTests {
     try ConfigFile.read(Array("routes:\n\(routes.map { "  \($0)\n" }.joined())".utf8))
   }
 
-  /// Starts a gateway, lends it to `body`, which may block, and stops it. Returns how long the stop took.
+  /// Starts a gateway, runs `body`, which may block, and stops the gateway. Returns the time that the stop took.
   @discardableResult
   private func withGateway(
     _ config: Config, control: ControlAddress? = nil,
@@ -25,13 +25,14 @@ struct GatewayTests {
   ) async throws -> Duration {
     let story = Story()
     let board = StatusBoard()
-    let sink = StatusSink([board.observe] + story.sink.observers)  // whoever waits for the story finds the board right
+    // the board is up to date when the story reports an event
+    let sink = StatusSink([board.observe] + story.sink.observers)
     let gateway = try Gateway(status: sink, board: board)
     gateway.start(config, control: control)
     let result: Result<Void, any Error>
     do {
       try await onOwnThread {
-        // Its routes work on other lanes, and may tell of themselves before.
+        // Its routes run on other lanes, and may report events before `.started`.
         _ = try story.wait { events in events.first { if case .started = $0 { true } else { false } } }
         try body(gateway, story, board)
       }
@@ -68,7 +69,7 @@ struct GatewayTests {
     #expect(throws: SystemError.self) { try ControlClient.ask("health", at: control) }
   }
 
-  @Test("ends the session that a fault of our own concerns as internal, names route and place, and serves all others")
+  @Test("ends a session with an internal fault as internal, names route and place, and serves all others")
   func internalFault() async throws {
     try await withGateway(try config("a: { \(Self.echo) }", "b: { \(Self.echo) }")) { gateway, story, _ in
       let clients = try ["a", "a", "b"].map { try connectTCP(story.address(of: $0)) }
@@ -79,7 +80,7 @@ struct GatewayTests {
       let route = try ask(gateway.core) { $0.running["a"]?.route }
       let damaged = try ask(try #require(route)) { route in
         let session = route.group.sessions.min { $0.number < $1.number }
-        session?.cursor = .max - 7
+        session?.startOutput(at: .max - 7)
         return session?.number
       }
       try clients[1].send([8])
@@ -112,7 +113,7 @@ struct GatewayTests {
     }
   }
 
-  @Test("says by its health when an address can't be bound")
+  @Test("is unhealthy while an address can't be bound")
   func unhealthy() async throws {
     let other = try LoopbackListener()
     let config = try config("a: { listen: 'tcp://\(other.address)', endpoint: 'sim://echo' }")
@@ -127,7 +128,7 @@ struct GatewayTests {
     }
   }
 
-  @Test("reloads by adding, removing, changing and replacing routes; only clients of the removed and the replaced go")
+  @Test("on reload adds, removes, changes and replaces routes; only clients of removed and replaced routes are closed")
   func reloads() async throws {
     let before = try config(
       "same: { \(Self.echo) }", "gone: { \(Self.echo) }", "changed: { \(Self.echo) }", "other: { \(Self.echo) }")
@@ -147,7 +148,7 @@ struct GatewayTests {
       #expect(report.changed.map(\.route) == ["changed", "other"])
       #expect(report.changed[0].keys.contains("clients.max") && report.changed[1].keys.contains("link"))
       #expect(report.settings == ["log.format"] && report.log == reloaded.log)
-      // It is carried out: everything listens.
+      // The reload is complete: everything listens.
       #expect(board.isHealthy)
       for client in clients[2...] {
         #expect(try client.receiveToEnd().isEmpty)
@@ -164,7 +165,7 @@ struct GatewayTests {
         try client.send([3])
         #expect(try client.receive(exactly: 1) == [3])
       }
-      // Nothing of them was told: their links opened once and stayed.
+      // Both links opened once and stayed open.
       for name in ["same", "changed"] {
         let links = story.all.count { event in if case .link(name, _, .open, _) = event { true } else { false } }
         #expect(links == 1)
@@ -173,7 +174,7 @@ struct GatewayTests {
     }
   }
 
-  /// Blocks until it is carried out.
+  /// Blocks until the reload is complete.
   private func reload(_ gateway: Gateway, to config: Config) throws -> ReloadReport {
     let outcome = Answer<ReloadOutcome>()
     gateway.reload(config) { outcome.give($0) }
@@ -181,7 +182,7 @@ struct GatewayTests {
     return report
   }
 
-  @Test("hands addresses from one route to another at once: added, changed, exchanged", arguments: 0..<3)
+  @Test("moves addresses from one route to another at once: added, changed, exchanged", arguments: 0..<3)
   func takenOver(kind: Int) async throws {
     func route(_ name: String, _ port: UInt16) -> String {
       "\(name): { listen: 'tcp://127.0.0.1:\(port)', endpoint: 'sim://echo' }"
@@ -203,13 +204,47 @@ struct GatewayTests {
     }
   }
 
+  @Test(
+    "gives each client the socket options of its own route, whichever route has opened the port that they share",
+    arguments: [true, false])
+  func socketOptions(sharedFirst: Bool) async throws {
+    let port = try freePort()
+    func route(_ isShared: Bool) -> String {
+      let name = isShared ? "shared" : "own"
+      let link = isShared ? "shared, clients: { keepalive: on }" : "per-client, clients: { keepalive: off }"
+      return "\(name): { listen: 'ws://127.0.0.1:\(port)/\(name)', endpoint: 'sim://echo', link: \(link) }"
+    }
+    let before = try config(route(sharedFirst))
+    let after = try config(route(sharedFirst), route(!sharedFirst))
+    try await withGateway(before) { gateway, story, _ in
+      _ = try reload(gateway, to: after)
+      for (index, name) in ["shared", "own"].enumerated() {
+        let client = try WebSocketClient(over: connectTCP(story.address(of: name)), path: "/\(name)")
+        _ = try story.sessions(atLeast: index + 1)
+        let address = try #require(story.labels[index].address)
+        let raw = try #require(acceptedSocket(of: address, at: port))
+        #expect(option(raw, SOL_SOCKET, SO_KEEPALIVE) == (name == "shared" ? 1 : 0))
+        let lowWater = name == "shared" ? SocketOptions.notSentLowWater : 0
+        #expect(option(raw, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT) == lowWater)
+        client.close()
+      }
+    }
+  }
+
+  /// The gateway's socket of a client: the gateway runs in this process.
+  private func acceptedSocket(of client: SocketAddress, at port: UInt16) -> Int32? {
+    (Int32(0)..<65_536).first { raw in
+      (try? SocketAddress.local(of: raw))?.port == port && (try? SocketAddress.peer(of: raw)) == client
+    }
+  }
+
   private func freePort() throws -> UInt16 {
     let listener = try LoopbackListener()
     defer { listener.close() }
     return listener.address.port
   }
 
-  @Test("stops within five seconds though a client takes nothing")
+  @Test("stops within five seconds though a client reads nothing")
   func stuckClient() async throws {
     let config = try config("a: { listen: 'tcp://127.0.0.1:0', endpoint: 'sim://flood', clients: { slow: block } }")
     let client = Kept()
@@ -222,14 +257,14 @@ struct GatewayTests {
     client.close()
   }
 
-  @Test("may be reloaded while a route is on its way out, and stopped right after")
+  @Test("may be reloaded while a route is stopping, and stopped right after that")
   func overlapping() async throws {
     let first = try config("a: { \(Self.echo) }")
     let second = try config("a: { \(Self.echo), link: per-client }")
     try await withGateway(first) { gateway, story, _ in
       let client = try connectTCP(story.address(of: "a"))
       try client.send([1])
-      _ = try client.receive(exactly: 1)  // he is in; one still in the kernel's queue would be reset
+      _ = try client.receive(exactly: 1)  // the client is accepted; one still in the kernel's queue would be reset
       for _ in 0..<10 {
         gateway.reload(second)
         gateway.reload(first)
@@ -241,7 +276,7 @@ struct GatewayTests {
   }
 }
 
-/// What a callback somewhere said, for a thread that may block.
+/// The result of a callback on another queue, for a thread that may block.
 final class Answer<Value: Sendable>: Sendable {
   private let value = Mutex<Value?>(nil)
   private let given = DispatchSemaphore(value: 0)

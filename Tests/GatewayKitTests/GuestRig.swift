@@ -1,4 +1,4 @@
-// Clients who are being greeted, by their own bytes: at a route with TLS, WebSocket, users or a proxy before it.
+// Clients in the handshake of a route with TLS, WebSocket, users or a proxy: their bytes and certificates.
 
 import Glibc
 import StreamTestKit
@@ -7,8 +7,8 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// What the tests of a file share: an authority, certificates of a server and of users.
-struct GuestRig: Sendable {
+/// Shared by the tests of a file: an authority, and certificates of a server and of users.
+struct HandshakeRig: Sendable {
   let folder: TemporaryFolder
   let authority: TestAuthority
   static let token = "token-of-ada-0123"
@@ -20,7 +20,7 @@ struct GuestRig: Sendable {
     try authority.write("server", .init("gw.test", names: "DNS:gw.test"), to: folder)
   }
 
-  /// A route 'x' that echoes. `tls` beside certificate and key, `route` and `top` as the file says it.
+  /// A route 'x' that echoes. `tls` is added to certificate and key; `route` and `top` are YAML as in the file.
   func config(
     _ listen: String, tls: String = "", endpoint: String = "sim://echo", route: String = "", top: String = ""
   ) throws -> Config.Route {
@@ -35,14 +35,14 @@ struct GuestRig: Sendable {
     return try #require(try ConfigFile.read(Array(file.utf8)).routes.first)
   }
 
-  /// ada writes and shows her token or certificate, bob has nothing to do here.
+  /// ada may write, and sends a token or certificate; bob has no role here.
   static let users = """
     users:
       ada: { token: \(token), certificate: ada }
       bob: { token: token-of-bob-0123, certificate: bob, roles: {} }
     """
 
-  /// How a client speaks; `user` names the certificate it shows.
+  /// The TLS settings of a client; `user` names the certificate it sends.
   func manner(_ user: String? = nil, version: Int32? = nil, name: String? = "gw.test") throws -> TLSFarEnd.Manner {
     var manner = TLSFarEnd.Manner()
     manner.serverName = name
@@ -54,7 +54,7 @@ struct GuestRig: Sendable {
     return manner
   }
 
-  /// A client that has shaken hands. Blocks.
+  /// A client that has finished its handshake. Blocks.
   func connectTLS(_ address: SocketAddress, _ manner: TLSFarEnd.Manner) throws -> TLSFarEnd {
     let client = try TLSFarEnd(try connectTCP(address).take(), manner)
     try client.handshake()
@@ -62,7 +62,7 @@ struct GuestRig: Sendable {
   }
 }
 
-/// A request to upgrade; with `fields` beside those that it takes.
+/// An upgrade request with `fields` beside the required ones.
 func upgradeRequest(_ path: String = "/lab", host: String = "gw.test", _ fields: [String] = []) -> [UInt8] {
   let lines =
     [
@@ -75,18 +75,18 @@ func upgradeRequest(_ path: String = "/lab", host: String = "gw.test", _ fields:
 /// A masked binary frame of few bytes.
 func clientFrame(_ bytes: [UInt8]) -> [UInt8] { [0x82, 0x80 | UInt8(bytes.count), 0, 0, 0, 0] + bytes }
 
-/// Waits until a guest is asked for `step`. Blocks, ten seconds at most.
-func waitForGuest(_ step: String, at reception: Resident<Reception>) throws {
+/// Waits until a pending connection has reached `step`. Blocks, ten seconds at most.
+func waitForPending(_ step: String, at handshakeServer: LaneRef<HandshakeServer>) throws {
   let limit = monotonicNanoseconds() + 10_000_000_000
-  while try !ask(reception, { $0.guests.values.contains { $0.step == step } }) {
-    guard monotonicNanoseconds() < limit else { throw SystemError("waiting for a guest", ETIMEDOUT) }
+  while try !ask(handshakeServer, { $0.pendingConnections.values.contains { $0.step == step } }) {
+    guard monotonicNanoseconds() < limit else { throw SystemError("waiting for a pending connection", ETIMEDOUT) }
     usleep(2000)
   }
 }
 
-/// The deadline of all who are being greeted, now.
-func endPatience(at reception: Resident<Reception>) throws {
-  try ask(reception) { reception in
-    for guest in Array(reception.guests.values) { guest.timeIsOver(after: .seconds(10)) }
+/// Ends the handshakes of all pending connections, as their deadline does.
+func expireHandshakes(at handshakeServer: LaneRef<HandshakeServer>) throws {
+  try ask(handshakeServer) { handshakeServer in
+    for pending in Array(handshakeServer.pendingConnections.values) { pending.timeIsOver(after: .seconds(10)) }
   }
 }

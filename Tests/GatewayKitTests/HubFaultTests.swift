@@ -1,5 +1,5 @@
-// What is left when something that our code keeps does not fit together: the session, or the link, that it concerns ends as
-// `internal`, and all others go on.
+// An inconsistency in our own state costs the session or link that it concerns, which ends as `internal`. All others
+// continue.
 
 import Logging
 import StreamBroker
@@ -11,7 +11,7 @@ import Testing
 
 @Suite("A fault of our own", .timeLimit(.minutes(1)))
 struct HubFaultTests {
-  /// Two clients, of whom the first is blocked, and a device that has said ten bytes.
+  /// Two clients, the first of which is blocked, and a device that has sent ten bytes.
   private func rig(_ packets: Config.Packets? = nil) throws -> (HubRig, [Session], [ScriptedStream], ScriptedStream) {
     let rig = try HubRig(packets: packets)
     let clients = [
@@ -25,37 +25,37 @@ struct HubFaultTests {
     return (rig, sessions, clients, endpoint)
   }
 
-  @Test("costs the session whose place in the ring is wrong, and no other", arguments: [11, 1000, UInt64.max])
+  @Test("ends a session whose position in the ring is wrong, and no other", arguments: [11, 1000, UInt64.max])
   func cursor(place: UInt64) throws {
     let (rig, sessions, clients, endpoint) = try rig()
-    sessions[0].cursor = place
+    sessions[0].startOutput(at: place)
     rig.wakeWriter(clients[0])
     #expect(rig.ending(of: sessions[0]) == .internal)
     let fault = rig.endings[sessions[0].number]?.first?.cause as? InternalFault
-    #expect(fault?.place == "session.take")
+    #expect(fault?.location == "session.take")
     #expect(sessions[0].dropped == 0, "no figure of the wrong place gets into the account")
     endpoint.willRead(.moved(5))
     rig.wakeReader(endpoint)
     #expect(rig.ending(of: sessions[1]) == nil && clients[1].written == pattern(0..<15) && rig.losses.isEmpty)
   }
 
-  @Test("costs the session whose bytes the ring does not keep any more")
+  @Test("ends a session whose bytes the ring no longer keeps")
   func released() throws {
     let (rig, sessions, clients, endpoint) = try rig()
-    sessions[0].cursor = 10
-    rig.hub.release()  // nobody needs them
+    sessions[0].startOutput(at: 10)
+    rig.hub.downstream.release()  // no session needs them
     endpoint.willRead(.moved(5))
     clients[1].willWrite(.blocked(until: .writable))
     rig.wakeReader(endpoint)
-    sessions[0].cursor = 3
+    sessions[0].startOutput(at: 3)
     rig.wakeWriter(clients[0])
     #expect(rig.ending(of: sessions[0]) == .internal)
-    #expect((rig.endings[sessions[0].number]?.first?.cause as? InternalFault)?.place == "ring.look")
+    #expect((rig.endings[sessions[0].number]?.first?.cause as? InternalFault)?.location == "ring.look")
     rig.wakeWriter(clients[1])
     #expect(rig.ending(of: sessions[1]) == nil && clients[1].written == pattern(0..<15))
   }
 
-  @Test("costs the session whose stream says it has written what it can't have", arguments: LyingStream.Lie.allCases)
+  @Test("ends a session whose stream reports an impossible count of written bytes", arguments: LyingStream.Lie.allCases)
   func lyingClient(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
     let sessions = [rig.join(LyingStream(lie)), rig.join(ScriptedStream(takesAll: true))]
@@ -65,7 +65,7 @@ struct HubFaultTests {
     #expect(rig.ending(of: sessions[0]) == .internal && rig.ending(of: sessions[1]) == nil)
   }
 
-  @Test("costs the session whose stream says it has read what it can't have", arguments: LyingStream.Lie.allCases)
+  @Test("ends a session whose stream reports an impossible count of read bytes", arguments: LyingStream.Lie.allCases)
   func lyingReader(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
     let liar = LyingStream(lie)
@@ -75,12 +75,13 @@ struct HubFaultTests {
     #expect(rig.ending(of: sessions[0]) == .internal && rig.ending(of: sessions[1]) == nil)
   }
 
-  @Test("costs the link, and its sessions, where it concerns all, and what comes next begins anew")
+  @Test("that concerns a whole link ends the link and its sessions, and the next device starts anew")
   func link() throws {
     let (rig, sessions, _, endpoint) = try rig(Config.Packets(idle: nil, max: 4, delimiter: nil))
-    sessions[0].cursor = 8
-    rig.hub.release()
-    rig.hub.cutter = PacketCutter(PacketRule(Config.Packets(idle: nil, max: 4, delimiter: nil)), at: 0, oldest: 0)
+    sessions[0].startOutput(at: 8)
+    rig.hub.downstream.release()
+    rig.hub.downstream.cutter = PacketCutter(
+      PacketRule(max: 4), at: 0, oldest: 0)
     endpoint.willRead(.moved(4))
     rig.wakeReader(endpoint)
     #expect(sessions.map { rig.ending(of: $0) } == [.internal, .internal])
@@ -94,7 +95,7 @@ struct HubFaultTests {
     #expect(client.written == pattern(0..<8), "two packets, and a byte of the next one")
   }
 
-  @Test("costs the link whose stream says it has read what it can't have", arguments: LyingStream.Lie.allCases)
+  @Test("ends a link whose stream reports an impossible count of read bytes", arguments: LyingStream.Lie.allCases)
   func lyingEndpoint(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
     let session = rig.join(ScriptedStream(takesAll: true))
@@ -104,25 +105,25 @@ struct HubFaultTests {
     #expect(rig.ending(of: session) == .internal && rig.losses.count == 1 && endpoint.isClosed)
   }
 
-  // What stands between streams and rings counts by itself.
+  // Layers between streams and rings have counts of their own.
 
   @Test(
-    "costs the session whose first bytes are screened, and no other", arguments: LyingStream.Lie.allCases,
+    "ends a session whose first bytes are checked for HTTP, and no other", arguments: LyingStream.Lie.allCases,
     [[], Array("GET /".utf8)])
   func screened(lie: LyingStream.Lie, first: [UInt8]) throws {
     let rig = try HubRig(buffer: 4096)
     let liar = LyingStream(lie, in: .reading, reads: first.isEmpty ? [] : [first])
-    let sessions = [rig.join(HTTPScreen(liar, on: rig.poller)), rig.join(ScriptedStream(takesAll: true))]
+    let sessions = [rig.join(HTTPRequestGuard(liar, on: rig.poller)), rig.join(ScriptedStream(takesAll: true))]
     let endpoint = ScriptedStream(takesAll: true)
     rig.hub.attach(endpoint)
     for _ in 0..<3 { rig.wakeReader(liar) }
-    #expect(rig.place(of: sessions[0]) == (first.isEmpty ? "screen.readFirst" : "screen.readMore"))
+    #expect(rig.faultLocation(of: sessions[0]) == (first.isEmpty ? "requestGuard.readFirst" : "requestGuard.readMore"))
     #expect(rig.ending(of: sessions[1]) == nil && rig.losses.isEmpty)
     #expect(endpoint.written == first, "what came before is forwarded")
   }
 
   @Test(
-    "costs the session that is sent a text of ours, at once or when it has space", arguments: LyingStream.Lie.allCases,
+    "ends a session that is sent a text of ours, at once or when it has space", arguments: LyingStream.Lie.allCases,
     [true, false])
   func prefaced(lie: LyingStream.Lie, isAtOnce: Bool) throws {
     let rig = try HubRig()
@@ -132,21 +133,21 @@ struct HubFaultTests {
     rig.hub.attach(ScriptedStream(takesAll: true))
     #expect(rig.ending(of: session) == nil)
     rig.wakeWriter(liar)
-    #expect(rig.place(of: session) == "preface.write" && rig.ending(of: other) == nil)
+    #expect(rig.faultLocation(of: session) == "preface.write" && rig.ending(of: other) == nil)
   }
 
-  @Test("costs the link that is told its first words", arguments: LyingStream.Lie.allCases)
+  @Test("ends a link while its 'on-open' bytes are written", arguments: LyingStream.Lie.allCases)
   func firstWords(lie: LyingStream.Lie) throws {
     let rig = try HubRig()
     let session = rig.join(ScriptedStream(takesAll: true))
     let liar = LyingStream(lie, in: .writing)
     rig.hub.attach(liar, saying: [1, 2, 3])
     rig.wakeWriter(liar)
-    #expect(rig.causes.map { ($0 as? InternalFault)?.place } == ["hub.saysPreface"] && liar.isClosed)
+    #expect(rig.causes.map { ($0 as? InternalFault)?.location } == ["hub.preface"] && liar.isClosed)
     #expect(rig.ending(of: session) == nil, "its sessions end with the link, whatever that is lost by")
   }
 
-  @Test("costs the link whose packets are written through a gate", arguments: LyingStream.Lie.allCases)
+  @Test("ends a link whose packets are written through a gate", arguments: LyingStream.Lie.allCases)
   func gate(lie: LyingStream.Lie) throws {
     let rig = try HubRig(packets: Config.Packets(idle: nil, max: 4, delimiter: nil))
     let clients = [ScriptedStream(takesAll: true), ScriptedStream(takesAll: true)]
@@ -155,12 +156,13 @@ struct HubFaultTests {
     rig.hub.attach(liar)
     clients[0].willRead(.moved(9))
     rig.wakeReader(clients[0])
-    #expect(rig.causes.map { ($0 as? InternalFault)?.place } == ["gate.write"] && liar.isClosed)
+    #expect(rig.causes.map { ($0 as? InternalFault)?.location } == ["gate.write"] && liar.isClosed)
   }
 
   @Test(
-    "of an endpoint that is told its last words is reported, and the link closes", arguments: LyingStream.Lie.allCases)
-  func lastWords(lie: LyingStream.Lie) throws {
+    "at an endpoint that gets its 'on-close' bytes is reported, and the link closes",
+    arguments: LyingStream.Lie.allCases)
+  func endpointDrain(lie: LyingStream.Lie) throws {
     let rig = try LinkRig { $0.onClose = [1, 2, 3] }
     let client = ScriptedStream(reads: [.blocked(until: .readable), .ended], takesAll: true)
     let session = rig.join(client)
@@ -172,42 +174,42 @@ struct HubFaultTests {
       rig.pass(.seconds(2))
     }
     #expect(rig.ending(of: session) == .clientLeft && rig.link.status == .closed && liar.isClosed)
-    #expect(rig.faults.map(\.place) == ["farewell.speak"])
+    #expect(rig.faults.map(\.location) == ["endpointDrain.write"])
   }
 
-  @Test("of a client that is turned away is its ending", arguments: LyingStream.Lie.allCases)
+  @Test("at a client that is refused becomes its ending", arguments: LyingStream.Lie.allCases)
   func turnedAway(lie: LyingStream.Lie) throws {
     let poller = try Poller { _ in }
     let story = Story()
     let settings = RouteSettings(try routeConfig(endpoint: "sim://echo"), connector: ScriptedConnector())
     let group = SessionGroup(settings, on: poller, status: story.sink) { _ in }
     let liar = LyingStream(lie)
-    group.turnAway(liar, Arrival.Label(address: nil, listener: "tcp://:1"), 1, Ending(.full), text: [1, 2])
+    group.refuse(liar, AcceptedConnection.Label(address: nil, listener: "tcp://:1"), 1, Ending(.full), text: [1, 2])
     let report = try #require(story.reports.first)
     #expect(report.ending.word == .internal && report.dropped == 0 && liar.isClosed)
   }
 
-  @Test("of a client that waits for a place is its ending", arguments: LyingStream.Lie.allCases)
+  @Test("at a client in the queue becomes its ending", arguments: LyingStream.Lie.allCases)
   func waiting(lie: LyingStream.Lie) throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     var gone: [(any Error)?] = []
     let queue = ClientQueue(on: poller, notice: { place, _ in "number \(place)" }, hasLeft: { gone.append($1) })
-    let label = Arrival.Label(address: nil, listener: "tcp://:1")
+    let label = AcceptedConnection.Label(address: nil, listener: "tcp://:1")
     let (first, liar) = (ScriptedStream(takesAll: true), LyingStream(lie, in: .writing))
     queue.append(first, label, mayLeave: true)
     queue.append(liar, label, mayLeave: true)
     #expect(gone.isEmpty && queue.count == 2)
     poller.timers.fireDue()
-    #expect(gone.map { ($0 as? InternalFault)?.place } == ["preface.write"] && queue.count == 1)
+    #expect(gone.map { ($0 as? InternalFault)?.location } == ["preface.write"] && queue.count == 1)
   }
 
-  @Test("of a connection that lingers closes it", arguments: LyingStream.Lie.allCases)
+  @Test("at a connection in orderly close closes it", arguments: LyingStream.Lie.allCases)
   func lingering(lie: LyingStream.Lie) throws {
     let poller = try Poller { _ in }
-    let lingering = Lingering(on: poller)
+    let closing = ClosingStreams(on: poller)
     let liar = LyingStream(lie, closesByHalf: true)
-    lingering.close(liar, otherSideFinished: false, readingAtMost: Lingering.mostBeforeSession)
+    closing.close(liar, otherSideFinished: false, readingAtMost: ClosingStreams.mostBeforeSession)
     #expect(!liar.isClosed && liar.readerWaits == .readable)
     liar.delegate?.stream(liar, handle: .hasBytesAvailable)
     #expect(liar.isClosed)
@@ -217,7 +219,7 @@ struct HubFaultTests {
   func logged(isOfSession: Bool) throws {
     let fault = InternalFault("ring.look", "5 bytes from position 3 on, of 10 to 15 that are kept")
     let report = SessionReport(ending: Ending(.internal, fault), nanoseconds: 0)
-    let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:4001")
+    let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:4001")
     let event: StatusEvent =
       isOfSession
       ? .sessionEnded(route: "gps", number: 17, label, report)
@@ -234,9 +236,9 @@ struct HubFaultTests {
 }
 
 extension HubRig {
-  /// Where the fault was found that ended a session as `internal`.
-  fileprivate func place(of session: Session) -> String? {
+  /// The place of the fault that ended a session as `internal`.
+  fileprivate func faultLocation(of session: Session) -> String? {
     guard ending(of: session) == .internal else { return nil }
-    return (endings[session.number]?.first?.cause as? InternalFault)?.place
+    return (endings[session.number]?.first?.cause as? InternalFault)?.location
   }
 }

@@ -1,5 +1,5 @@
-// Packets on their way to the endpoint: no writer's packet is mixed with another's, and nobody holds up the others for
-// longer than a silence.
+// Packets on their way to the endpoint. No writer's packet is mixed with another's, and a silent writer delays the
+// others for a limited time only.
 
 import StreamTestKit
 import Testing
@@ -26,25 +26,25 @@ struct HubPacketWritersTests {
     rig.wakeReader(client)
   }
 
-  private func heard(_ endpoint: PieceStream) -> String { String(decoding: endpoint.taken, as: UTF8.self) }
+  private func received(_ endpoint: PieceStream) -> String { String(decoding: endpoint.taken, as: UTF8.self) }
 
-  @Test("lets one who has begun a packet finish it before anybody else's byte goes out")
+  @Test("finishes one writer's packet before it sends any byte of another writer")
   func finish() throws {
     let (rig, clients, endpoint) = try hub()
     say("aa", clients[0], rig)
     say("bb\n", clients[1], rig)
-    #expect(heard(endpoint) == "aa" && endpoint.writerWaits == [], "and nothing spins meanwhile")
+    #expect(received(endpoint) == "aa" && endpoint.writerWaits == [], "and nothing spins meanwhile")
     say("a\n", clients[0], rig)
-    #expect(heard(endpoint) == "aaa\nbb\n")
+    #expect(received(endpoint) == "aaa\nbb\n")
     // The other way round, in the same turn as the end of a packet.
     say("b", clients[1], rig)
     say("a\n", clients[0], rig)
     say("\nb", clients[1], rig)
-    #expect(heard(endpoint) == "aaa\nbb\nb\na\nb", "the beginning of his next one has to wait for its turn")
+    #expect(received(endpoint) == "aaa\nbb\nb\na\nb", "the beginning of his next one has to wait for its turn")
   }
 
   @Test(
-    "holds others for `idle` after the last byte of one who goes silent, or 1 s where none is given",
+    "delays others for `idle` after the last byte of a silent writer, or 1 s without `idle`",
     arguments: [20, nil])
   func silence(idle: Int?) throws {
     let (rig, clients, endpoint) = try hub(
@@ -56,42 +56,44 @@ struct HubPacketWritersTests {
     say("b\n", clients[1], rig)
     rig.advance(by: .milliseconds(limit - 1), step: .milliseconds(1))
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aa")
+    #expect(received(endpoint) == "aa")
     rig.advance(by: .milliseconds(1), step: .milliseconds(1))
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aab\n" && endpoint.writerWaits == [])
+    #expect(received(endpoint) == "aab\n" && endpoint.writerWaits == [])
     say("a\n", clients[0], rig)
-    #expect(heard(endpoint) == "aab\na\n", "what he says now is a packet of its own")
+    #expect(received(endpoint) == "aab\na\n", "what he says now is a packet of its own")
   }
 
-  @Test("doesn't take its own lateness for a silence")
+  @Test("does not count its own delay as silence")
   func lateLane() throws {
     let (rig, clients, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))
     say("a", clients[0], rig)
     say("b\n", clients[1], rig)
-    clients[0].script += Array("a".utf8)  // came in time, but the lane had no CPU
+    clients[0].script += Array("a".utf8)  // arrived in time, but the lane had no CPU
     rig.advance(by: .milliseconds(500), step: .milliseconds(500))
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aa")
+    #expect(received(endpoint) == "aa")
   }
 
-  @Test("keeps nobody waiting for one whose packet ended by a silence long ago")
+  @Test("does not wait for a writer whose packet ended by silence long ago")
   func longAgo() throws {
     let (rig, clients, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: 4, delimiter: nil))
     say("aaa", clients[0], rig)
     rig.advance(by: .seconds(1))
     say("bbbb", clients[1], rig)
-    rig.advance(by: .milliseconds(1))  // a deadline that has passed already
+    rig.advance(by: .milliseconds(1))  // a deadline that has already passed
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aaabbbb")
-    // His next packet has four bytes again.
+    #expect(received(endpoint) == "aaabbbb")
+    // The writer's next packet has four bytes again.
     say("aaa", clients[0], rig)
     say("b", clients[1], rig)
     say("a", clients[0], rig)
-    #expect(heard(endpoint) == "aaabbbbaaaab")
+    #expect(received(endpoint) == "aaabbbbaaaab")
   }
 
-  @Test("delivers what one sent who leaves in the middle of a packet, then lets the others in", arguments: [0, 1, 2])
+  @Test(
+    "delivers the input of a writer that leaves in the middle of a packet, and then serves the others",
+    arguments: [0, 1, 2])
   func leaves(how: Int) throws {
     let (rig, clients, endpoint) = try hub()
     say("aa", clients[0], rig)
@@ -103,19 +105,20 @@ struct HubPacketWritersTests {
     case 0:
       clients[0].ends = true
       rig.wakeReader(clients[0])
-    case 1: rig.tell(clients[0], .errorOccurred(SystemError("read", 104)))
+    case 1: rig.report(clients[0], .errorOccurred(SystemError("read", 104)))
     default: rig.hub.leave(session, Ending(.shutdown))
     }
-    #expect(heard(endpoint) == "aa" && rig.ending(of: session) == nil)
+    #expect(received(endpoint) == "aa" && rig.ending(of: session) == nil)
     endpoint.isStuck = false
     rig.wakeWriter(endpoint)
     rig.wakeWriter(endpoint)
     rig.advance(by: .milliseconds(20))
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aaaab\n" && session.up == 4 && session.dropped == 0)
+    #expect(received(endpoint) == "aaaab\n" && session.up.bytes == 4 && session.dropped == 0)
   }
 
-  @Test("lets others in when one who is silent in the middle of a packet leaves or is ended", arguments: [0, 1, 2])
+  @Test(
+    "serves the others when a writer that is silent in the middle of a packet leaves or is ended", arguments: [0, 1, 2])
   func silentOneLeaves(how: Int) throws {
     let (rig, clients, endpoint) = try hub()
     say("a", clients[0], rig)
@@ -125,13 +128,13 @@ struct HubPacketWritersTests {
       clients[0].ends = true
       rig.wakeReader(clients[0])
     case 1: rig.hub.end(rig.hub.sessions[0], Ending(.shutdown))
-    default: rig.tell(clients[0], .errorOccurred(SystemError("read", 104)))
+    default: rig.report(clients[0], .errorOccurred(SystemError("read", 104)))
     }
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "ab\n" && endpoint.writerWaits == [])
+    #expect(received(endpoint) == "ab\n" && endpoint.writerWaits == [])
   }
 
-  @Test("goes on with the packet that is begun when the endpoint has space again, and then in the order of waiting")
+  @Test("continues a packet when the endpoint has space again, and then serves writers in the order they waited")
   func blocked() throws {
     let (rig, clients, endpoint) = try hub(writers: 3)
     endpoint.limit = 2
@@ -142,10 +145,10 @@ struct HubPacketWritersTests {
       endpoint.limit = 1
       rig.wakeWriter(endpoint)
     }
-    #expect(heard(endpoint) == "aaa\nbbb\nccc\naaa\n" && endpoint.writerWaits == [])
+    #expect(received(endpoint) == "aaa\nbbb\nccc\naaa\n" && endpoint.writerWaits == [])
   }
 
-  @Test("lets writers take turns at the end of the packet that fills up 4 KiB")
+  @Test("gives the next writer its turn at the end of the packet that reaches 4 KiB")
   func turns() throws {
     let (rig, clients, endpoint) = try hub(buffer: 65536)
     endpoint.isStuck = true
@@ -154,29 +157,29 @@ struct HubPacketWritersTests {
     }
     endpoint.isStuck = false
     rig.wakeWriter(endpoint)
-    let speakers = heard(endpoint).split(separator: "\n").map { String($0.first!) }
+    let speakers = received(endpoint).split(separator: "\n").map { String($0.first!) }
     let order = [("0", 5), ("1", 5), ("0", 5), ("1", 5), ("0", 2), ("1", 2)]
     #expect(speakers == order.flatMap { [String](repeating: $0.0, count: $0.1) })
-    #expect(heard(endpoint).split(separator: "\n").allSatisfy { Set($0).count == 1 && $0.count == 999 })
+    #expect(received(endpoint).split(separator: "\n").allSatisfy { Set($0).count == 1 && $0.count == 999 })
   }
 
-  @Test("writes in one go what one sends while nobody else waits")
+  @Test("writes several packets of one client at once while no other client waits")
   func alone() throws {
     let (rig, clients, endpoint) = try hub()
     say("a\na\na\na", clients[0], rig)
     #expect(endpoint.pieces.count == 1)
   }
 
-  @Test("waits for no more of a packet whose writer has lost the pen")
-  func lostPen() throws {
+  @Test("does not wait for the rest of a packet whose writer has lost the writer role")
+  func lostWriterRole() throws {
     let (rig, clients, endpoint) = try hub(writers: 1, policy: .one, takeover: .newest)
     say("aa", clients[0], rig)
     let newest = PieceStream(Array("b\n".utf8))
     rig.join(newest)
     rig.wakeReader(newest)
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aab\n")
-    // What is kept of it still goes out first.
+    #expect(received(endpoint) == "aab\n")
+    // The part already kept still goes out first.
     endpoint.isStuck = true
     say("bb", newest, rig)
     let last = PieceStream(Array("c\n".utf8))
@@ -185,22 +188,22 @@ struct HubPacketWritersTests {
     endpoint.isStuck = false
     rig.wakeWriter(endpoint)
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "aab\nbbc\n")
+    #expect(received(endpoint) == "aab\nbbc\n")
   }
 
-  @Test("begins anew with another endpoint")
+  @Test("starts a new packet with another endpoint")
   func nextEndpoint() throws {
     let (rig, clients, endpoint) = try hub()
     say("a", clients[0], rig)
-    rig.tell(endpoint, .errorOccurred(SystemError("write", 5)))
+    rig.report(endpoint, .errorOccurred(SystemError("write", 5)))
     rig.hub.detach()?.close()
     say("b\n", clients[1], rig)
     let next = PieceStream()
     rig.hub.attach(next)
-    #expect(heard(next) == "b\n")
+    #expect(received(next) == "b\n")
   }
 
-  @Test("follows a reload that says something else of packets, or nothing")
+  @Test("follows a reload that changes or removes the packet rules")
   func reload() throws {
     let (rig, clients, endpoint) = try hub()
     endpoint.script = Array("x\nyy".utf8)
@@ -211,28 +214,28 @@ struct HubPacketWritersTests {
     policy.packets = nil
     rig.hub.update(policy)
     rig.wakeWriter(endpoint)
-    #expect(heard(endpoint) == "ab" && clients[0].pieces == [[120, 10], [121, 121]])
+    #expect(received(endpoint) == "ab" && clients[0].pieces == [[120, 10], [121, 121]])
     policy.packets = Config.Packets(idle: nil, max: 2, delimiter: nil)
     rig.hub.update(policy)
     say("a", clients[0], rig)
     say("bb", clients[1], rig)
     say("a", clients[0], rig)
-    #expect(heard(endpoint) == "abaabb")
+    #expect(received(endpoint) == "abaabb")
     endpoint.script += Array("zzz".utf8)
     rig.wakeReader(endpoint)
     #expect(clients[1].pieces.last == [122, 122])
   }
 
-  // MARK: - At random
+  // MARK: - Random
 
   @Test(
-    "mixes no packets and loses no byte, through rings of any size and in pieces of any length",
+    "mixes no packets and loses no byte, with rings of any size and pieces of any length",
     arguments: [1, 2, 3, 7, 40])
   func random(buffer: Int) async throws {
     try await onOwnThread { try Self.run(buffer) }
   }
 
-  /// Each packet is its writer's letter so many times and a newline; some are longer than every ring.
+  /// Each packet is its writer's letter, repeated, and a newline. Some are longer than every ring.
   private static func run(_ buffer: Int) throws {
     var random = SeededRandom()
     let rig = try HubRig(buffer: buffer, slow: .block, packets: .lines)
@@ -251,7 +254,8 @@ struct HubPacketWritersTests {
     let total = clients.reduce(0) { $0 + $1.script.count }
     var written = 0
     var rounds = 0
-    while !(endpoint.hasSaidAll && written == total && sessions.allSatisfy { $0.cursor >= rig.hub.cutter!.end }),
+    while !(endpoint.hasSaidAll && written == total
+      && sessions.allSatisfy { $0.down.cursor >= rig.hub.downstream.cutter!.end }),
       rounds < 2_000_000
     {
       rounds += 1
@@ -259,9 +263,9 @@ struct HubPacketWritersTests {
         rig.wakeWriter(stream)
         rig.wakeReader(stream)
       }
-      written = sessions.reduce(0) { $0 + Int($1.up) }
+      written = sessions.reduce(0) { $0 + Int($1.up.bytes) }
     }
-    rig.hub.endPacket()
+    rig.hub.downstream.endPacket()
     for _ in 0..<10_000 { for client in clients { rig.wakeWriter(client) } }
     let packets = endpoint.taken.split(separator: 10)
     #expect(packets.allSatisfy { Set($0).count == 1 }, "mixed: \(random)")
@@ -274,12 +278,12 @@ struct HubPacketWritersTests {
     }
   }
 
-  @Test("drops whole packets and counts them, through rings of any size", arguments: [16, 33, 100])
+  @Test("drops whole packets and counts them, with rings of any size", arguments: [16, 33, 100])
   func randomDrops(buffer: Int) async throws {
     try await onOwnThread { try Self.runDrops(buffer) }
   }
 
-  /// Packets are numbers; each client hears a part of them, in their order, each in full.
+  /// Packets are numbers. Each client receives some of them, in order and complete.
   private static func runDrops(_ buffer: Int) throws {
     var random = SeededRandom()
     let rig = try HubRig(buffer: buffer, slow: .dropOldest, packets: .lines)
@@ -298,11 +302,13 @@ struct HubPacketWritersTests {
     #expect(endpoint.hasSaidAll, "\(random)")
     for (client, session) in zip(clients, sessions) {
       let text = String(decoding: client.taken, as: UTF8.self)
-      let heard = text.split(separator: "\n").map { Int($0)! }
-      #expect(heard == heard.sorted() && Set(heard).count == heard.count && heard.last == 1999, "\(random)")
+      let received = text.split(separator: "\n").map { Int($0)! }
       #expect(
-        text == heard.map { "\($0)\n" }.joined() && Int(session.dropped) + client.taken.count == endpoint.script.count)
-      #expect(session.dropped > 0 && session.dropped == session.droppedAsSlow, "\(random)")
+        received == received.sorted() && Set(received).count == received.count && received.last == 1999, "\(random)")
+      #expect(
+        text == received.map { "\($0)\n" }.joined()
+          && Int(session.dropped) + client.taken.count == endpoint.script.count)
+      #expect(session.dropped > 0 && session.dropped == session.down.droppedAsSlow, "\(random)")
     }
   }
 }

@@ -1,4 +1,4 @@
-// Packets on their way to the clients: held back until they are complete, given whole, and never begun in the middle.
+// Packets on their way to the clients: held back until they are complete, sent whole, and never started in the middle.
 
 import StreamTestKit
 import Testing
@@ -13,7 +13,7 @@ struct HubPacketsTests {
     client.newPieces().map { String(decoding: $0, as: UTF8.self) }
   }
 
-  /// A hub with one client and an endpoint that says what the test tells it to.
+  /// A hub with one client, and an endpoint whose output the test scripts.
   private func hub(
     _ packets: Config.Packets = .lines, isShared: Bool = true, buffer: Int = 64, backlog: Int = 0,
     slow: Config.Clients.Slow = .automatic
@@ -31,7 +31,7 @@ struct HubPacketsTests {
     for _ in 0..<100 where !endpoint.hasSaidAll { rig.wakeReader(endpoint) }
   }
 
-  @Test("gives each packet in one write, and nothing of one before it is complete")
+  @Test("sends each packet in one write, and no part of it before it is complete")
   func whole() throws {
     let (rig, client, endpoint) = try hub()
     say("on", endpoint, rig)
@@ -43,7 +43,7 @@ struct HubPacketsTests {
     #expect(pieces(client) == ["three\n"])
   }
 
-  @Test("ends a packet at its longest")
+  @Test("ends a packet at its maximum length")
   func longest() throws {
     let (rig, client, endpoint) = try hub(Config.Packets(idle: nil, max: 4, delimiter: nil))
     say("abcdefghij", endpoint, rig)
@@ -52,7 +52,7 @@ struct HubPacketsTests {
     #expect(pieces(client) == ["ijkl"])
   }
 
-  @Test("ends a packet after a silence, counted from its last byte")
+  @Test("ends a packet after an idle gap, counted from its last byte")
   func silence() throws {
     let (rig, client, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: nil))
     for piece in ["a", "b", "c"] {
@@ -68,18 +68,18 @@ struct HubPacketsTests {
     #expect(pieces(client) == ["d"])
   }
 
-  @Test("doesn't take its own lateness for a silence")
+  @Test("does not count its own delay as an idle gap")
   func lateLane() throws {
     let (rig, client, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: nil))
     say("ab", endpoint, rig)
-    endpoint.script += bytes("cd")  // came in time, but the lane had no CPU
+    endpoint.script += bytes("cd")  // arrived in time, but the lane had no CPU
     rig.advance(by: .milliseconds(500), step: .milliseconds(500))
     #expect(endpoint.hasSaidAll && pieces(client) == [])
     rig.advance(by: .milliseconds(20), step: .milliseconds(1))
     #expect(pieces(client) == ["abcd"])
   }
 
-  @Test("passes on what never ends when the ring has no more room", arguments: [1, 2, 3, 7, 64])
+  @Test("forwards an endless packet in parts when the ring is full", arguments: [1, 2, 3, 7, 64])
   func endless(buffer: Int) throws {
     let (rig, client, endpoint) = try hub(buffer: buffer)
     let text = String(repeating: "0123456789", count: 30)
@@ -90,7 +90,7 @@ struct HubPacketsTests {
     #expect((before + pieces(client)).joined() == text + "\n")
   }
 
-  @Test("goes on in the middle of a packet where a client could take a part only, and gives the next by itself")
+  @Test("continues a packet that a client could take only in part, and sends the next one separately")
   func partly() throws {
     let (rig, client, endpoint) = try hub()
     client.mostTaken = 2
@@ -99,7 +99,7 @@ struct HubPacketsTests {
   }
 
   @Test(
-    "splits no packet because another client lags and the ring is full",
+    "splits no packet because another client is slow and the ring is full",
     arguments: [Config.Clients.Slow.block, .automatic])
   func laggard(slow: Config.Clients.Slow) throws {
     let (rig, stuck, endpoint) = try hub(buffer: 16, slow: slow)
@@ -118,7 +118,7 @@ struct HubPacketsTests {
     #expect(pieces(stuck) == ["12345\n", "12345\n", "12345\n"] && pieces(healthy) == ["12345\n"])
   }
 
-  @Test("charges nobody for a packet that is not complete, and ends who holds up those who wait for its end")
+  @Test("counts no time for an incomplete packet, and ends a client that delays the others' next packet")
   func slowClock() throws {
     let (rig, stuck, endpoint) = try hub(buffer: 16)
     let healthy = PieceStream()
@@ -134,14 +134,14 @@ struct HubPacketsTests {
     #expect(pieces(healthy) == ["56789abcdefg\n"])
   }
 
-  @Test("cuts no packet by a silence in which it did not read")
+  @Test("ends no packet by an idle gap during which it did not read")
   func pausedSilence() throws {
     let (rig, client, endpoint) = try hub(
       Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]), buffer: 8, slow: .block)
     client.isStuck = true
     say("12\n4", endpoint, rig)
     endpoint.script += bytes("56\n")
-    #expect(endpoint.readerWaits == [] || rig.hub.isPaused == false)
+    #expect(endpoint.readerWaits == [] || rig.hub.downstream.isPaused == false)
     say("", endpoint, rig)
     rig.advance(by: .seconds(1))
     client.isStuck = false
@@ -151,7 +151,7 @@ struct HubPacketsTests {
   }
 
   @Test(
-    "gives what was begun to those who are there when the endpoint ends or breaks", arguments: [true, false],
+    "sends an unfinished packet to its clients when the endpoint ends or fails", arguments: [true, false],
     [true, false])
   func end(isShared: Bool, breaks: Bool) throws {
     let rig = try HubRig(isShared: isShared, packets: .lines)
@@ -166,7 +166,7 @@ struct HubPacketsTests {
     #expect(pieces(client) == ["bc"] && rig.losses.count == 1)
   }
 
-  @Test("gives one who is sent away what was begun, and the others still the whole")
+  @Test("sends an unfinished packet to a client that is ended, and the whole packet to the others")
   func leaving() throws {
     let (rig, client, endpoint) = try hub()
     let staying = PieceStream()
@@ -180,13 +180,13 @@ struct HubPacketsTests {
     #expect(pieces(staying) == ["abcd\n"])
   }
 
-  @Test("lets nobody begin in the middle of a packet", arguments: [0, 8])
+  @Test("never starts a client in the middle of a packet", arguments: [0, 8])
   func newcomer(backlog: Int) throws {
     let (rig, client, endpoint) = try hub(backlog: backlog)
     say("first\nsecond\nth", endpoint, rig)
     let newcomer = PieceStream()
     rig.join(newcomer)
-    // The backlog of eight begins in "second".
+    // The backlog of eight bytes begins inside "second".
     #expect(pieces(newcomer) == [])
     say("ird\nfourth\n", endpoint, rig)
     #expect(pieces(newcomer) == ["third\n", "fourth\n"])
@@ -196,12 +196,12 @@ struct HubPacketsTests {
     #expect(pieces(last) == (backlog == 0 ? [] : ["fourth\n"]))
   }
 
-  @Test("begins a packet with the next device, whatever the last one left unfinished")
+  @Test("starts a new packet with the next device, even if the last one left a packet unfinished")
   func nextDevice() throws {
     let (rig, _, endpoint) = try hub(Config.Packets(idle: nil, max: 4, delimiter: nil))
     say("ab", endpoint, rig)
     rig.hub.end(rig.hub.sessions[0], Ending(.clientLeft))
-    rig.hub.dropUnheard()  // as a link does that nobody needs
+    rig.hub.downstream.dropWithoutClients()  // as a link does that no client needs
     rig.hub.detach()?.close()
     let client = PieceStream()
     rig.join(client)
@@ -211,7 +211,7 @@ struct HubPacketsTests {
     #expect(pieces(client) == ["cdef"])
   }
 
-  @Test("owns no ring while no packet is under way")
+  @Test("owns no ring while no packet is incomplete")
   func ringGivenBack() throws {
     let (rig, _, endpoint) = try hub()
     say("a\nb", endpoint, rig)
@@ -222,7 +222,7 @@ struct HubPacketsTests {
     #expect(after !== under)
   }
 
-  @Test("cuts datagrams and bytes alike, and reads a datagram only with room for a whole one")
+  @Test("splits datagrams like bytes, and reads a datagram only with room for a whole one")
   func datagrams() throws {
     let (rig, client, _) = try hub(buffer: 20)
     rig.hub.detach()?.close()

@@ -1,6 +1,7 @@
-// A hub without a link, a lane or a clock of its own: the test plays the endpoint, the clients and the time, in its own
-// thread. Tests of the hub, its endings and its slow clients use it; with real descriptors `run` is their poller.
+// A hub without a link or a lane, on a manual clock. The test is its endpoint, clients and time, in its own thread.
+// Tests of the hub, its endings and its slow clients use it; with real descriptors `run` is their poller.
 
+import StreamBroker
 import StreamTestKit
 import Testing
 
@@ -12,52 +13,63 @@ final class HubRig: HubDelegate {
   let poller: Poller
   private(set) var hub: Hub!
   private(set) var endings: [UInt64: [Ending]] = [:]
-  /// What each had lost when its ending was told.
+  /// The bytes each session had dropped when its ending was reported.
   private(set) var droppedAtEnd: [UInt64: UInt64] = [:]
-  /// How often the endpoint was said to be gone, and with which error.
+  /// The reports that the endpoint is gone, with their errors.
   private(set) var losses: [SystemError?] = []
   private(set) var causes: [(any Error)?] = []
-  /// Who got the pen, in turn; nil is nobody.
+  /// The holders of the writer role, in order; nil is no holder.
   private(set) var writers: [UInt64?] = []
-  /// What was told of drops, by session.
+  /// The reported drops, by session.
   private(set) var drops: [UInt64: [UInt64]] = [:]
   private var lastNumber: UInt64 = 0
+  /// Of the link that the test plays.
+  private(set) var status = LinkStatus.closed
   private var clients: [any ByteStream] = []
-  /// As a link does for one client: an endpoint that ended in order stays until he has gone.
+  /// As a per-client link does: an endpoint that ended in order stays until its client has gone.
   var keepsEndedEndpoint = false
 
   /// With `isRealTime` deadlines follow the machine's clock.
   init(
     isShared: Bool = true, buffer: Int = 64, backlog: Int = 0, slow: Config.Clients.Slow = .automatic,
-    dropsUnheard: Bool = true, drain: Duration = .seconds(5), halfClose: Duration? = .seconds(5),
+    dropsWithoutClients: Bool = true, drain: Duration = .seconds(5), halfClose: Duration? = .seconds(5),
     writers: Config.Clients.Writers = .all,
-    takeover: Config.Clients.Takeover = .refuse, packets: Config.Packets? = nil, isRealTime: Bool = false
+    takeover: Config.Clients.Takeover = .refuse, packets: Config.Packets? = nil, reset: ResetRecipe? = nil,
+    isRealTime: Bool = false
   ) throws {
     poller = try Poller(clock: isRealTime ? .monotonic : clock.clock) { _ in }
     let policy = Hub.Policy(
       isShared: isShared, buffer: buffer, backlog: backlog, slow: slow,
-      dropsUnheard: dropsUnheard, drain: drain, halfClose: halfClose, writers: writers, takeover: takeover,
-      packets: packets)
-    hub = Hub(policy, on: poller, delegate: self)
+      dropsWithoutClients: dropsWithoutClients, drain: drain, halfClose: halfClose, writers: writers,
+      takeover: takeover,
+      packets: packets, reset: reset)
+    hub = Hub(Hub.SharedPolicy(policy), on: poller, delegate: self)
   }
 
-  // An open stream and its session keep each other, as they shall.
+  // An open stream and its session keep each other alive, as intended; closing the streams breaks the cycle.
   deinit { for client in clients { client.close() } }
 
-  /// A client joins.
+  func linkIs(_ status: LinkStatus) {
+    self.status = status
+    hub.lineControl?.linkIs(status)
+  }
+
+  /// Adds a client.
   @discardableResult
-  func join(_ client: any ByteStream, role: Config.Listen.Role = .writer, desk: Desk? = nil) -> Session {
+  func join(_ client: any ByteStream, role: Config.Listen.Role = .writer, controlChannel: ControlChannel? = nil)
+    -> Session
+  {
     lastNumber += 1
     clients.append(client)
-    let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
+    let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
     let session = Session(
       label, client: client, number: lastNumber, hub: hub, buffer: hub.policy.buffer, on: poller)
-    session.desk = desk
+    session.controlChannel = controlChannel
     hub.join(session)
     return session
   }
 
-  /// How a session ended; records an issue unless it ended once.
+  /// How a session ended; records an issue unless it ended exactly once.
   func ending(of session: Session) -> Ending.Word? {
     guard let all = endings[session.number] else { return nil }
     #expect(all.count == 1, "a session has one ending")
@@ -66,20 +78,20 @@ final class HubRig: HubDelegate {
 
   func ending(ofNumber number: UInt64) -> Ending.Word? { endings[number]?.first?.word }
 
-  /// What the poller would tell.
-  func tell(_ stream: any ByteStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
+  /// Sends an event, as the poller does.
+  func report(_ stream: any ByteStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
 
   /// The stream has bytes, or its end.
   func wakeReader(_ stream: any ByteStream) {
-    if !stream.readerWaits.isEmpty { tell(stream, .hasBytesAvailable) }
+    if !stream.readerWaits.isEmpty { report(stream, .hasBytesAvailable) }
   }
 
   /// The stream has space.
   func wakeWriter(_ stream: any ByteStream) {
-    if !stream.writerWaits.isEmpty { tell(stream, .hasSpaceAvailable) }
+    if !stream.writerWaits.isEmpty { report(stream, .hasSpaceAvailable) }
   }
 
-  /// Turns the clock in steps, as long as the lane would not sleep through a deadline.
+  /// Advances the clock in steps, since a lane would not sleep through a deadline.
   func advance(by time: Duration, step: Duration = .milliseconds(10)) {
     var left = time
     while left > .zero {
@@ -89,7 +101,7 @@ final class HubRig: HubDelegate {
     }
   }
 
-  /// Plays the lane until `condition` holds, at most ten seconds.
+  /// Runs the lane's turns until `condition` holds, at most ten seconds.
   func run(until condition: () -> Bool, sourceLocation: SourceLocation = #_sourceLocation) {
     let limit = monotonicNanoseconds() + 10_000_000_000
     while !condition() {
@@ -106,20 +118,32 @@ final class HubRig: HubDelegate {
     losses.append(cause as? SystemError)
     causes.append(cause)
     if keepsEndedEndpoint && cause == nil {
-      hub.endpointHasEnded = true
-      for session in hub.sessions { hub.settle(session) }
+      hub.endpointEnded()
     } else {
       hub.detach()?.close()
     }
   }
 
   private(set) var flushes = 0
-  func allHaveFinished() { flushes += 1 }
+  func allClientsFinished() { flushes += 1 }
 
   func writerChanged(from old: Session?, to new: Session?) {
-    #expect(old?.number == writers.last ?? nil, "the pen comes from the one who had it")
+    #expect(old?.number == writers.last ?? nil, "the writer role comes from the one who had it")
     writers.append(new?.number)
   }
+
+  /// Changes of the line that were refused.
+  private(set) var lineRefusals = 0
+  func lineWasAsked(_ request: ControlChannelRequest, refusal: String?, by session: Session) {
+    if refusal != nil { lineRefusals += 1 }
+  }
+  /// The reset recipes that were carried out, each with its session.
+  private(set) var resets: [String] = []
+  func lineWasReset(by recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>) {
+    let error = if case .failure(let error) = result { " \(error.errno)" } else { "" }
+    resets.append("\(recipe.name) \(session.map(String.init) ?? "command")\(error)")
+  }
+  func lineChanged() {}
 
   func sessionDrops(_ session: Session, bytes: UInt64) { drops[session.number, default: []].append(bytes) }
 
@@ -132,3 +156,8 @@ final class HubRig: HubDelegate {
 
 /// The running pattern of scripted streams.
 func pattern(_ range: Range<Int>) -> [UInt8] { ScriptedStream.pattern(range) }
+
+extension Hub {
+  /// As a reload does.
+  func update(_ policy: Policy) { update(SharedPolicy(policy)) }
+}

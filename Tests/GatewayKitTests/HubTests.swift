@@ -1,4 +1,4 @@
-// The hub's two ways: output fanned out to all clients, and the input of many put in turns.
+// The hub's two directions: output goes to all clients, and the input of many clients is written in turns.
 
 import StreamTestKit
 import Testing
@@ -19,10 +19,10 @@ struct HubTests {
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
     for client in clients { #expect(client.written == pattern(0..<40)) }
-    #expect(rig.hub.sessions.allSatisfy { $0.down == 40 && $0.dropped == 0 })
+    #expect(rig.hub.sessions.allSatisfy { $0.down.bytes == 40 && $0.dropped == 0 })
   }
 
-  @Test("keeps for one who is blocked what the others have, and gives it to him where he stopped")
+  @Test("keeps output for a blocked client that the others already have, and resumes where that client stopped")
   func cursors() throws {
     let rig = try HubRig()
     let slow = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)], takesAll: true)
@@ -37,10 +37,10 @@ struct HubTests {
     #expect(quick.written == pattern(0..<20) && slow.written == pattern(0..<3))
     rig.wakeWriter(slow)
     #expect(slow.written == pattern(0..<20) && slow.writerWaits == [])
-    #expect(session.down == 20)
+    #expect(session.down.bytes == 20)
   }
 
-  @Test("owns no ring while everybody has everything")
+  @Test("owns no ring while every client has all output")
   func ringGivenBack() throws {
     let rig = try HubRig()
     let client = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
@@ -48,7 +48,7 @@ struct HubTests {
     let endpoint = ScriptedStream(reads: [.moved(10)])
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
-    // The pool has one ring at most per hub, so one that can be borrowed again is the one that was given back.
+    // The pool has at most one ring per hub, so one that can be borrowed again was given back.
     let while1 = try rig.poller.rings.borrow(capacity: 64)
     rig.wakeWriter(client)
     let after = try rig.poller.rings.borrow(capacity: 64)
@@ -58,7 +58,7 @@ struct HubTests {
     #expect(rig.hub.head == 10 && client.written == pattern(0..<10))
   }
 
-  @Test("gives newcomers the backlog first, and the backlog never holds the endpoint up")
+  @Test("gives new clients the backlog first, and the backlog never delays the endpoint")
   func backlog() throws {
     let rig = try HubRig(buffer: 8, backlog: 16)
     rig.join(ScriptedStream(takesAll: true))
@@ -74,7 +74,7 @@ struct HubTests {
     #expect(newcomer.written == pattern(84..<104))
   }
 
-  @Test("gives a backlog that is not full from its first byte on")
+  @Test("sends a backlog that is not full from its first byte")
   func shortBacklog() throws {
     let rig = try HubRig(buffer: 8, backlog: 16)
     let endpoint = ScriptedStream(reads: [.moved(5)])
@@ -86,7 +86,7 @@ struct HubTests {
   }
 
   @Test(
-    "lets a client who is alone hold up the endpoint, for as long as he likes",
+    "lets a lone client delay the endpoint without limit",
     arguments: [Config.Clients.Slow.automatic, .block])
   func alone(slow: Config.Clients.Slow) throws {
     let rig = try HubRig(slow: slow)
@@ -103,9 +103,10 @@ struct HubTests {
     #expect(endpoint.readerWaits == .readable || rig.hub.head > 64)
   }
 
-  @Test("drops what nobody hears of a line, or keeps it for the first to come", arguments: [true, false])
-  func unheard(drops: Bool) throws {
-    let rig = try HubRig(dropsUnheard: drops)
+  @Test(
+    "drops a line's output while no client is connected, or keeps it for the first client", arguments: [true, false])
+  func withoutClients(drops: Bool) throws {
+    let rig = try HubRig(dropsWithoutClients: drops)
     let endpoint = ScriptedStream(reads: [.moved(100)])
     rig.hub.attach(endpoint)
     for _ in 0..<10 { rig.wakeReader(endpoint) }
@@ -116,20 +117,20 @@ struct HubTests {
     #expect(client.written == (drops ? [] : pattern(0..<100)))
   }
 
-  @Test("gives nobody output of a link that was closed because nobody needed it")
+  @Test("drops the unread output of a link that closed because no client needed it")
   func unheardOfClosedLink() throws {
-    let rig = try HubRig(dropsUnheard: false)
+    let rig = try HubRig(dropsWithoutClients: false)
     let endpoint = ScriptedStream(reads: [.moved(30)])
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
     rig.hub.detach()?.close()
-    rig.hub.dropUnheard()
+    rig.hub.downstream.dropWithoutClients()
     let client = ScriptedStream(takesAll: true)
     rig.join(client)
     #expect(client.written.isEmpty)
   }
 
-  @Test("goes on with the next endpoint where a blocked client stopped hearing the one before")
+  @Test("continues with the next endpoint where a blocked client stopped receiving from the last one")
   func nextEndpoint() throws {
     let rig = try HubRig()
     let client = ScriptedStream(writes: [.moved(2), .blocked(until: .writable)], takesAll: true)
@@ -146,8 +147,8 @@ struct HubTests {
     #expect(client.written == pattern(0..<10) + [1, 2, 3])
   }
 
-  @Test("reads what the endpoint said last before it goes by a failed write")
-  func lastWords() throws {
+  @Test("reads the endpoint's last output before it reports a failed write")
+  func outputBeforeFailedWrite() throws {
     let rig = try HubRig()
     let client = ScriptedStream(reads: [.bytes([9])], takesAll: true)
     rig.join(client)
@@ -162,7 +163,7 @@ struct HubTests {
 
   // MARK: - Up
 
-  @Test("lets a client write straight through only while nobody has kept input")
+  @Test("lets a client write directly only while no input of others is kept")
   func straightThrough() throws {
     let rig = try HubRig()
     let first = ScriptedStream(reads: [.bytes([1, 1])])
@@ -178,7 +179,7 @@ struct HubTests {
     #expect(endpoint.written == [1, 1, 2, 2] && endpoint.writerWaits == [])
   }
 
-  @Test("serves writers in the order they were blocked, 4 KiB each, and none of them more in a turn")
+  @Test("serves writers in the order they were blocked, 4 KiB per turn")
   func turns() throws {
     let rig = try HubRig(buffer: 65536)
     let clients = (0..<3).map { number in
@@ -196,7 +197,7 @@ struct HubTests {
     #expect(runs.prefix(6).allSatisfy { $0.length == 4096 })
   }
 
-  @Test("takes nobody's turn from him because the endpoint was full when it came")
+  @Test("keeps a writer's turn when the endpoint is full at that moment")
   func keptTurn() throws {
     let rig = try HubRig(buffer: 16384)
     let clients = (0..<2).map { ScriptedStream(reads: [.bytes(.init(repeating: UInt8($0), count: 16384))]) }
@@ -205,13 +206,13 @@ struct HubTests {
     rig.hub.attach(endpoint)
     for client in clients { rig.wakeReader(client) }
     for _ in 0..<4 {
-      endpoint.willWrite(.moved(4096))  // as ttys do: so much, then nothing
+      endpoint.willWrite(.moved(4096))  // as ttys do: some bytes, then nothing
       rig.wakeWriter(endpoint)
     }
     #expect(runLengths(endpoint.written).map(\.byte) == [0, 1, 0, 1])
   }
 
-  @Test("gives a writer no second helping when his small ring is empty and he has more")
+  @Test("gives a writer no second turn when its small ring is empty and it has more")
   func secondHelping() throws {
     let rig = try HubRig(buffer: 4096)
     let clients = (0..<2).map { number in
@@ -234,14 +235,14 @@ struct HubTests {
     #expect(client.readerWaits == [] && session.pump.count == 8)
     let endpoint = ScriptedStream(takesAll: true)
     rig.hub.attach(endpoint)
-    #expect(endpoint.written == pattern(0..<20) && session.up == 20)
+    #expect(endpoint.written == pattern(0..<20) && session.up.bytes == 20)
   }
 
-  @Test("delivers what a client sent before his stream broke, though the endpoint was blocked")
+  @Test("delivers what a client sent before its stream failed, though the endpoint was blocked")
   func inputBeforeReset() throws {
     let rig = try HubRig()
     let client = ScriptedStream(reads: [.moved(5), .failed(SystemError("read", 104))])
-    client.holdsBytes = true  // so that both are met in one turn
+    client.hasBufferedInput = true  // so that one turn reads both
     let session = rig.join(client)
     let endpoint = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
     rig.hub.attach(endpoint)
@@ -249,7 +250,7 @@ struct HubTests {
     #expect(rig.ending(of: session) == nil)
     rig.wakeWriter(endpoint)
     #expect(endpoint.written == pattern(0..<5))
-    #expect(rig.ending(of: session) == .clientLost && session.up == 5 && session.dropped == 0)
+    #expect(rig.ending(of: session) == .clientLost && session.up.bytes == 5 && session.dropped == 0)
   }
 
   private func runLengths(_ bytes: [UInt8]) -> [(byte: UInt8, length: Int)] {

@@ -1,4 +1,4 @@
-// Streams of units (TLS records, frames), hidden bytes and datagrams at either side of a hub.
+// Streams of units (TLS records, frames), buffered input and datagrams on both sides of a hub.
 
 import StreamTestKit
 import Testing
@@ -11,7 +11,7 @@ struct HubUnitsTests {
   /// A unit of the framing stream on the wire.
   private func unit(_ bytes: [UInt8]) -> [UInt8] { [UInt8(bytes.count >> 8), UInt8(bytes.count & 255)] + bytes }
 
-  @Test("doesn't tell the client of the end before his last unit is out, nor spin meanwhile")
+  @Test("forwards the end only after the client's last unit is sent, and does not spin meanwhile")
   func heldByClient() throws {
     let rig = try HubRig(isShared: false)
     rig.keepsEndedEndpoint = true
@@ -21,26 +21,26 @@ struct HubUnitsTests {
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
     rig.wakeReader(endpoint)
-    #expect(session.down == 3 && !wire.finishedWriting)
+    #expect(session.down.bytes == 3 && !wire.finishedWriting)
     rig.wakeWriter(wire)
     #expect(wire.written == unit([1, 2, 3]) && wire.finishedWriting)
     #expect(wire.writerWaits == [], "nothing is left to write, so nothing is waited for")
   }
 
-  @Test("hears what an endpoint said with its greeting, which no event tells of")
+  @Test("reads bytes that an endpoint sent with its handshake, which no event reports")
   func early() throws {
     let rig = try HubRig()
     let client = ScriptedStream(takesAll: true)
     rig.join(client)
     let endpoint = ScriptedStream(reads: [.bytes([1, 2, 3])])
-    endpoint.holdsBytes = true
+    endpoint.hasBufferedInput = true
     rig.hub.attach(endpoint)
-    endpoint.holdsBytes = false
+    endpoint.hasBufferedInput = false
     rig.poller.runAgain()
     #expect(client.written == [1, 2, 3])
   }
 
-  @Test("waits for nothing when a blocked client's last unit is out and the ring is given back")
+  @Test("waits for nothing when a blocked client's last unit is sent and the ring is given back")
   func noSpin() throws {
     let rig = try HubRig()
     let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)])
@@ -58,7 +58,7 @@ struct HubUnitsTests {
     #expect(wire.writerWaits == [])
   }
 
-  @Test("sends nobody away before his last unit is out, but not for ever")
+  @Test("ends a session only after its client's last unit is sent, within a time limit")
   func leaving() throws {
     for isStuck in [false, true] {
       let rig = try HubRig(drain: .seconds(5))
@@ -81,12 +81,12 @@ struct HubUnitsTests {
     }
   }
 
-  @Test("passes a client's end on only after the endpoint's last unit is out")
+  @Test("forwards a client's end only after the endpoint's last unit is sent")
   func heldByEndpoint() throws {
     let rig = try HubRig(isShared: false)
     rig.keepsEndedEndpoint = true
     let client = ScriptedStream(reads: [.bytes([1, 2]), .ended], takesAll: true)
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     rig.join(client)
     let wire = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)], takesAll: true)
     rig.hub.attach(FramingStream(over: wire))
@@ -96,10 +96,10 @@ struct HubUnitsTests {
     #expect(wire.written == unit([1, 2]) && wire.finishedWriting && wire.writerWaits == [])
   }
 
-  @Test("moves bytes that hide in a client or an endpoint though the descriptor is silent about them")
+  @Test("moves buffered input of a client or an endpoint though epoll reports nothing")
   func hiddenBytes() throws {
     let rig = try HubRig()
-    // Everything comes in one read from below; epoll would tell of it once.
+    // Everything arrives in one read from below; epoll would report it once.
     let units = (0..<40).map { unit([UInt8($0)]) }
     let clientWire = ScriptedStream(reads: [.bytes(Array(units.joined()))], takesAll: true)
     let deviceWire = ScriptedStream(reads: [.bytes(Array(units.joined()))], takesAll: true)
@@ -108,7 +108,7 @@ struct HubUnitsTests {
     rig.wakeReader(clientWire)
     rig.wakeReader(deviceWire)
     for _ in 0..<100 where rig.poller.hasAgain { rig.poller.runAgain() }
-    #expect(session.up == 40 && session.down == 40 && !rig.poller.hasAgain)
+    #expect(session.up.bytes == 40 && session.down.bytes == 40 && !rig.poller.hasAgain)
   }
 
   @Test("reads a datagram only with room for a whole one, however slow the client is")

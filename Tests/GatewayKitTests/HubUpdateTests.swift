@@ -1,5 +1,5 @@
-// A reload changes the policies of a hub at work: sizes of rings that are in use, and what is kept in them. Who may write
-// is in HubPenTests, packets in HubPacketWritersTests, drops in DropOldestTests.
+// A reload changes the policies of a hub at work: sizes of rings in use, and what is kept in them. Writers are tested
+// in HubWriterTests, packets in HubPacketWritersTests, drops in DropOldestTests.
 
 import StreamTestKit
 import Testing
@@ -15,7 +15,7 @@ struct HubUpdateTests {
     rig.hub.update(policy)
   }
 
-  @Test("has room at once where the buffer grows, and reads on")
+  @Test("has room at once when the buffer grows, and reads on")
   func grows() throws {
     let rig = try HubRig(buffer: 16, slow: .block)
     let client = ScriptedStream()
@@ -36,7 +36,7 @@ struct HubUpdateTests {
     #expect(client.written == pattern(0..<100))
   }
 
-  @Test("keeps what is kept in a ring that shrinks, and takes the smaller one when it fits")
+  @Test("keeps its output in a ring that shrinks, and uses a smaller ring once the output fits")
   func shrinks() throws {
     let rig = try HubRig(buffer: 64, slow: .block)
     let client = ScriptedStream()
@@ -46,20 +46,20 @@ struct HubUpdateTests {
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
     resize(rig, buffer: 8)
-    #expect(session.kept(head: rig.hub.head) == 64)
+    #expect(session.down.kept(head: rig.hub.head) == 64)
     for _ in 0..<12 {
       client.willWrite(.moved(5), .blocked(until: .writable))
       rig.wakeWriter(client)
     }
     endpoint.willRead(.moved(100))
     for _ in 0..<5 { rig.wakeReader(endpoint) }
-    #expect(rig.hub.head == 68 && session.kept(head: 68) == 8, "four bytes were left, and four more are read")
+    #expect(rig.hub.head == 68 && session.down.kept(head: 68) == 8, "four bytes were left, and four more are read")
     client.willWrite(.moved(100))
     rig.wakeWriter(client)
     #expect(client.written.starts(with: pattern(0..<68)))
   }
 
-  @Test("keeps longer backlogs, and shorter ones, from what is there", arguments: [4, 40, 0])
+  @Test("keeps as much of the existing backlog as a longer or shorter one allows", arguments: [4, 40, 0])
   func backlog(new: Int) throws {
     let rig = try HubRig(buffer: 8, backlog: 16)
     rig.join(ScriptedStream(takesAll: true))
@@ -76,12 +76,12 @@ struct HubUpdateTests {
     rig.join(second)
     #expect(second.written == pattern(200 - new..<200) && rig.hub.head == 200)
     // Without a backlog the hub owns no ring.
-    #expect((rig.hub.ring == nil) == (new == 0))
+    #expect((rig.hub.downstream.output.ring == nil) == (new == 0))
   }
 
-  @Test("keeps for the first to come what nobody heard, whatever the sizes")
-  func unheard() throws {
-    let rig = try HubRig(buffer: 32, dropsUnheard: false)
+  @Test("keeps unread output for the first client, at any buffer size")
+  func withoutClients() throws {
+    let rig = try HubRig(buffer: 32, dropsWithoutClients: false)
     let endpoint = ScriptedStream(reads: [.moved(20)])
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
@@ -92,21 +92,21 @@ struct HubUpdateTests {
     #expect(client.written == pattern(0..<20))
   }
 
-  @Test("drops at once what nobody hears where that is the policy now")
+  @Test("drops unread output at once after a reload to that policy")
   func drops() throws {
-    let rig = try HubRig(buffer: 32, dropsUnheard: false)
+    let rig = try HubRig(buffer: 32, dropsWithoutClients: false)
     let endpoint = ScriptedStream(reads: [.moved(100)])
     rig.hub.attach(endpoint)
     for _ in 0..<5 { rig.wakeReader(endpoint) }
     #expect(endpoint.readerWaits == [])
     var policy = rig.hub.policy
-    policy.dropsUnheard = true
+    policy.dropsWithoutClients = true
     rig.hub.update(policy)
     for _ in 0..<5 { rig.wakeReader(endpoint) }
     #expect(rig.hub.head == 100 && endpoint.readerWaits == .readable)
   }
 
-  @Test("keeps a client's input in the ring it has, and takes one of the new size for the next")
+  @Test("keeps a client's input in its present ring, and takes one of the new size for the next")
   func input() throws {
     let rig = try HubRig(buffer: 16)
     let client = ScriptedStream(reads: [.moved(100)])
@@ -127,7 +127,7 @@ struct HubUpdateTests {
     #expect(session.pump.count == 4)
   }
 
-  @Test("charges nobody for the time before, and those who hold up others from then on")
+  @Test("counts delays of others only from the reload on")
   func clock() throws {
     let rig = try HubRig(slow: .block)
     let stuck = rig.join(ScriptedStream())
@@ -165,7 +165,7 @@ struct HubUpdateTests {
     rig.hub.attach(endpoint)
     let sizes = [1, 2, 3, 7, 20, 100]
     var rounds = 0
-    while !(endpoint.hasSaidAll && sessions.allSatisfy { $0.up == 5000 }), rounds < 1_000_000 {
+    while !(endpoint.hasSaidAll && sessions.allSatisfy { $0.up.bytes == 5000 }), rounds < 1_000_000 {
       rounds += 1
       for stream in clients + [endpoint] {
         rig.wakeWriter(stream)
@@ -178,7 +178,7 @@ struct HubUpdateTests {
       if packets { policy.packets = Bool.random(using: &random) ? .lines : nil }
       rig.hub.update(policy)
     }
-    rig.hub.endPacket()
+    rig.hub.downstream.endPacket()
     for _ in 0..<10_000 { for client in clients { rig.wakeWriter(client) } }
     #expect(clients.allSatisfy { $0.taken == endpoint.script } && sessions.allSatisfy { $0.dropped == 0 }, "\(random)")
     #expect(endpoint.taken.sorted() == clients.flatMap(\.script), "\(random)")

@@ -1,4 +1,4 @@
-// JSON both ways: what we write is JSON to others, and what others write is read strictly or refused.
+// JSON both ways: other parsers accept what we write, and we read others' JSON strictly.
 
 import FoundationEssentials
 import StreamTestKit
@@ -23,7 +23,7 @@ struct JSONTests {
   }
 
   @Test(
-    "that is none is refused",
+    "that is invalid is refused",
     arguments: [
       "", " ", "nul", "True", "01", "1.", ".5", "+1", "1e", "--1", "1e999", "\"", "\"\\x\"", "\"\\u12\"", "\"\\ud800\"",
       "\"\\ud800\\u0041\"", "\"\\udc00\"", "\"a\nb\"", "[", "[1", "[1,]", "[,]", "{", "{a:1}", "{\"a\"}", "{\"a\":}",
@@ -41,7 +41,7 @@ struct JSONTests {
     #expect(throws: JSONFault.self) { try JSONReader.read(bytes) }
   }
 
-  @Test("that we write is JSON to others")
+  @Test("that we write is valid for another parser")
   func others() throws {
     let hostile = "\"\\\n\r\t\u{0}\u{1b}[31m\u{7f}\u{9b}é😀\u{2028}"
     let text = JSONValue.object([
@@ -64,7 +64,7 @@ struct JSONTests {
     }
   }
 
-  @Test("of any bytes is read without a trap, and read the same when it is written again")
+  @Test("of any bytes is parsed without a trap, and survives being written and read again")
   func anything() throws {
     var random = SeededRandom(seed: 7)
     let samples = Self.good.map { Array($0.0.utf8) }

@@ -1,5 +1,5 @@
-// What clients meet while the device is away: they and what they send are held, or what they send is dropped, or they are
-// sent away with the reason. What it said before it went reaches them first in each case.
+// The three policies for clients while the device is away: hold them and their input, drop their input, or end their
+// sessions with the reason. In each case the clients first receive the device's last output.
 
 import Glibc
 import StreamBroker
@@ -14,7 +14,7 @@ import Testing
 struct LinkAbsenceTests {
   static let absences: [Config.Device.Absent] = [.hold, .discard, .close]
 
-  @Test("gives its clients everything the device said before it went, slow ones too", arguments: absences)
+  @Test("gives its clients all output from before the loss, slow clients too", arguments: absences)
   func lastOutput(absent: Config.Device.Absent) throws {
     let rig = try LinkRig { $0.absent = absent }
     let quick = ScriptedStream(takesAll: true)
@@ -30,10 +30,10 @@ struct LinkAbsenceTests {
     rig.wakeWriter(slow)
     #expect(slow.written == pattern(0..<30))
     #expect(rig.ending(of: sessions[1]) == (absent == .close ? .deviceLost : nil))
-    for session in sessions { #expect(session.down == 30 && session.dropped == 0) }
+    for session in sessions { #expect(session.down.bytes == 30 && session.dropped == 0) }
   }
 
-  @Test("sends them away where that is asked for, says why, and stops trying", arguments: [true, false])
+  @Test("ends the sessions with the reason where the policy is close, and stops retrying", arguments: [true, false])
   func close(isLost: Bool) throws {
     let rig = try LinkRig { $0.absent = .close }
     let client = ScriptedStream(reads: [.moved(5)])
@@ -55,7 +55,7 @@ struct LinkAbsenceTests {
     #expect(rig.openings.count == 1)
   }
 
-  @Test("says that it hung up when the device went without an error")
+  @Test("reports a hang-up when the device went without an error")
   func hungUp() throws {
     let rig = try LinkRig { $0.absent = .close }
     let session = rig.join(ScriptedStream())
@@ -66,7 +66,7 @@ struct LinkAbsenceTests {
     #expect("\(cause)" == "tty:///dev/x hung up; was it unplugged?")
   }
 
-  @Test("goes on trying without clients where it is to be open always")
+  @Test("keeps retrying without clients if 'open' is always")
   func closeAlways() throws {
     let rig = try LinkRig { device in
       device.absent = .close
@@ -83,7 +83,7 @@ struct LinkAbsenceTests {
     #expect(rig.ending(of: next) == nil && rig.link.status == .open)
   }
 
-  @Test("refuses no newcomer without a try, and makes no more tries than its pauses allow", arguments: [true, false])
+  @Test("refuses no new client without a try, and tries no more often than its pauses allow", arguments: [true, false])
   func newcomers(staysOpen: Bool) throws {
     let rig = try LinkRig { device in
       device.absent = .close
@@ -93,7 +93,7 @@ struct LinkAbsenceTests {
     if staysOpen { rig.link.start() }
     let first = rig.join(ScriptedStream())
     rig.openings[0].fail()
-    for round in 1...3 {  // each comes 100 ms after the last try, and some others with him
+    for round in 1...3 {  // each comes 100 ms after the last try, together with two others
       rig.pass(.milliseconds(100))
       let crowd = (0..<3).map { _ in rig.join(ScriptedStream()) }
       #expect(rig.openings.count == round && crowd.allSatisfy { rig.ending(of: $0) == nil })
@@ -111,7 +111,7 @@ struct LinkAbsenceTests {
     #expect(rig.ending(of: last) == nil && rig.ending(of: first) == .openFailed && rig.link.status == .open)
   }
 
-  @Test("drops and counts what clients send while it is away, where that is asked for; then they go on")
+  @Test("drops and counts input while the device is away, where the policy is discard; then the sessions continue")
   func discard() throws {
     let rig = try LinkRig(buffer: 8) { $0.absent = .discard }
     let client = ScriptedStream(reads: [.moved(4)], takesAll: true)
@@ -137,10 +137,10 @@ struct LinkAbsenceTests {
     client.willRead(.moved(5))
     rig.wakeReader(client)
     #expect(next.written == pattern(106..<111) && rig.ending(of: session) == nil)
-    #expect(session.up == 6 && session.dropped == 105)
+    #expect(session.up.bytes == 6 && session.dropped == 105)
   }
 
-  @Test("keeps what the first client sends before it is known that there is nothing, and drops it then")
+  @Test("keeps the first client's input until it knows that the device is absent, and then drops it")
   func discardAtFirst() throws {
     let rig = try LinkRig { $0.absent = .discard }
     let client = ScriptedStream(reads: [.moved(4)])
@@ -149,8 +149,8 @@ struct LinkAbsenceTests {
     #expect(session.pump.count == 4)
     rig.openings[0].fail()
     #expect(session.pump.count == 0 && session.dropped == 4)
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
-    // Nobody knows whether it is away when the next one comes, so he loses nothing if it is not.
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    // For the next client the device may be there again, so its input is kept until that is known.
     let next = ScriptedStream(reads: [.moved(3)])
     rig.join(next)
     rig.wakeReader(next)
@@ -159,11 +159,11 @@ struct LinkAbsenceTests {
     #expect(endpoint.written.count == 3)
   }
 
-  @Test("sees the end of clients whose input it drops")
+  @Test("notices the end of clients whose input it drops")
   func endWhileDiscarding() throws {
     let rig = try LinkRig { $0.absent = .discard }
     let client = ScriptedStream(reads: [.moved(4), .ended])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let session = rig.join(client)
     rig.openings[0].fail()
     rig.wakeReader(client)
@@ -172,7 +172,7 @@ struct LinkAbsenceTests {
     #expect(rig.ending(of: session) == .clientLeft)
   }
 
-  @Test("says what the settings want first, at every opening, before anything that was kept")
+  @Test("sends the 'on-open' bytes first, at every opening, before any kept input")
   func firstWords() throws {
     let rig = try LinkRig { $0.onOpen = [7, 8, 9] }
     let client = ScriptedStream(reads: [.bytes([1, 2])])
@@ -189,11 +189,11 @@ struct LinkAbsenceTests {
     rig.join(late)
     rig.wakeReader(late)
     #expect(endpoint.written == [7])
-    rig.wakeReader(endpoint)  // it is heard meanwhile
+    rig.wakeReader(endpoint)  // its output is read meanwhile
     rig.wakeWriter(endpoint)
-    #expect(endpoint.written == [7, 8] && session.up == 0)
+    #expect(endpoint.written == [7, 8] && session.up.bytes == 0)
     rig.wakeWriter(endpoint)
-    #expect(endpoint.written == [7, 8, 9, 1, 2, 3, 4] && session.up == 3)
+    #expect(endpoint.written == [7, 8, 9, 1, 2, 3, 4] && session.up.bytes == 3)
     client.willRead(.bytes([5]))
     rig.wakeReader(client)
     #expect(endpoint.written.last == 5)
@@ -204,7 +204,7 @@ struct LinkAbsenceTests {
     #expect(next.written == [7, 8, 9])
   }
 
-  @Test("keeps what comes while the first words are on their way")
+  @Test("keeps input that arrives while the 'on-open' bytes are being sent")
   func behindFirstWords() throws {
     let rig = try LinkRig { $0.onOpen = [7, 8, 9] }
     let client = ScriptedStream()
@@ -218,7 +218,7 @@ struct LinkAbsenceTests {
     #expect(endpoint.written == [7, 8, 9, 1])
   }
 
-  @Test("is lost like any other when it breaks under its first words")
+  @Test("handles a device that fails during its 'on-open' bytes like any lost device")
   func breaksAtFirstWords() throws {
     let rig = try LinkRig { $0.onOpen = [7, 8, 9] }
     let client = ScriptedStream(reads: [.bytes([1, 2])])
@@ -234,7 +234,7 @@ struct LinkAbsenceTests {
   }
 
   @Test(
-    "says what a WebSocket's close frame said, to a client of its own and to those who share it",
+    "reports the reason in a WebSocket's close frame, to a client of a per-client or a shared link",
     arguments: [true, false])
   func closeFrame(isShared: Bool) throws {
     let rig = try LinkRig(isShared: isShared) { $0.absent = .close }

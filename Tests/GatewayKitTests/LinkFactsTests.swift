@@ -1,4 +1,5 @@
-// What is known of the device behind a link: told when it opens, again when more is known, and never of one that is gone.
+// The facts known about a link's device: reported when it opens, again when more is known, and never for a device that
+// is gone.
 
 import ByteStreams
 import StreamTestKit
@@ -6,7 +7,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("What is known of a device", .timeLimit(.minutes(1)))
+@Suite("The known facts of a device", .timeLimit(.minutes(1)))
 struct LinkFactsTests {
   private func facts(_ name: String) -> DeviceFacts {
     var facts = DeviceFacts()
@@ -14,23 +15,23 @@ struct LinkFactsTests {
     return facts
   }
 
-  @Test("is told behind the opening, and again when it has said more")
-  func told() throws {
+  @Test("are reported after the opening, and again when the device reports more")
+  func reported() throws {
     let rig = try LinkRig()
     rig.join(ScriptedStream())
     let (endpoint, metadata) = (ScriptedStream(), StreamMetadata(facts("a")))
     endpoint.metadata = metadata
-    var told: [Int] = []
-    rig.onStatus = { _ in told.append(rig.facts.count) }
+    var reported: [Int] = []
+    rig.onStatus = { _ in reported.append(rig.facts.count) }
     rig.openings[0].succeed(endpoint)
-    #expect(told == [0])
+    #expect(reported == [0])
     metadata.update { $0.name = "a" }
     #expect(rig.facts == [facts("a")])
     metadata.update { $0.name = "b" }
     #expect(rig.facts == [facts("a"), facts("b")])
   }
 
-  @Test("is not told while there is nothing to tell")
+  @Test("are not reported while they are empty")
   func nothing() throws {
     let rig = try LinkRig()
     rig.join(ScriptedStream())
@@ -42,7 +43,7 @@ struct LinkFactsTests {
     #expect(rig.facts.map(\.mtu) == [23])
   }
 
-  @Test("is not told of a device that is gone")
+  @Test("are not reported once the device is gone")
   func gone() throws {
     let rig = try LinkRig()
     rig.join(ScriptedStream())

@@ -1,5 +1,5 @@
-// A scenario with its first fallible call failing, then the second, until none failed: after each there is one ending
-// per session, nothing open, and an honest count.
+// Runs a scenario with its first fallible call failing, then the second, until none failed. After each run every
+// session has one ending, nothing is open, and the counts are right.
 
 import Glibc
 import StreamBroker
@@ -11,7 +11,7 @@ import Testing
 
 @Suite("A link whose nth step fails", .timeLimit(.minutes(1)))
 struct LinkFaultTests {
-  /// What a link may be told to do beside carrying bytes. The running pattern has no 255: these are the link's own words.
+  /// What a link may do besides carrying bytes. The running pattern has no 255: those are the link's own bytes.
   enum Policy: CaseIterable {
     case plain, own, held, dropped, sentAway
 
@@ -43,21 +43,23 @@ struct LinkFaultTests {
         rig.poller.runAgain()
         rig.pass(.seconds(1))
       }
-      for _ in 0..<2 { rig.pass(.seconds(2)) }  // an endpoint that takes leave, and spoke in its first two seconds
+      for _ in 0..<2 { rig.pass(.seconds(2)) }  // an endpoint that drains, and had sent in its first two seconds
       for session in sessions {
         let word = rig.ending(of: session)
         #expect(word != nil, "step \(step): a session hangs")
         if !faults.wasReached && policy != .dropped {
-          #expect(word == .clientLeft && session.up == 20 && session.dropped == 0)
+          #expect(word == .clientLeft && session.up.bytes == 20 && session.dropped == 0)
         }
       }
       let open = (clients + endpoints).count { !$0.isClosed }
       #expect(open == 0, "step \(step)")
-      // What the endpoint was given is what the sessions say they gave.
-      let heard = endpoints.reduce(0) { $0 + $1.written.count { $0 != 255 } }
-      #expect(heard == sessions.reduce(0) { $0 + Int($1.up) })
-      if isShared { for session in sessions where !faults.wasReached { #expect(session.up + session.dropped == 20) } }
-      for (client, session) in zip(clients, sessions) { #expect(client.written.count == Int(session.down)) }
+      // The endpoint received what the sessions count as delivered.
+      let received = endpoints.reduce(0) { $0 + $1.written.count { $0 != 255 } }
+      #expect(received == sessions.reduce(0) { $0 + Int($1.up.bytes) })
+      if isShared {
+        for session in sessions where !faults.wasReached { #expect(session.up.bytes + session.dropped == 20) }
+      }
+      for (client, session) in zip(clients, sessions) { #expect(client.written.count == Int(session.down.bytes)) }
       #expect(rig.link.status == .closed)
       if !faults.wasReached {
         #expect(step > 10)

@@ -1,4 +1,4 @@
-// What is thrown away when the last client leaves.
+// What is discarded when the last client leaves.
 
 import Glibc
 import StreamBroker
@@ -8,9 +8,10 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link that is flushed behind its last client", .timeLimit(.minutes(1)))
+@Suite("A link that is flushed after its last client", .timeLimit(.minutes(1)))
 struct LinkFlushTests {
-  /// Open always, so that there is a link still when all have left. The device takes two bytes and then no more.
+  /// Always open, so that there is still a link when all clients have left. The device takes two bytes and then no
+  /// more.
   private func rig(
     _ flush: Config.Device.Flush = .disconnect, unsent: [Int] = []
   ) throws -> (rig: LinkRig, endpoint: ScriptedStream, line: ScriptedLine) {
@@ -28,17 +29,17 @@ struct LinkFlushTests {
 
   private func join(_ rig: LinkRig, _ steps: ScriptedStream.Step...) -> (stream: ScriptedStream, session: Session) {
     let stream = ScriptedStream(reads: steps, takesAll: true)
-    stream.holdsBytes = true
+    stream.hasBufferedInput = true
     let session = rig.join(stream)
     rig.wakeReader(stream)
     return (stream, session)
   }
 
-  @Test("throws away what the device has not taken, in the ring and in the port, and counts both")
+  @Test("discards what the device has not taken, in the ring and in the port, and counts both")
   func flushes() throws {
     let (rig, endpoint, line) = try rig(unsent: [40])
     let (_, session) = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
-    #expect(rig.ending(of: session) == .clientLost && session.up == 2 && session.dropped == 8)
+    #expect(rig.ending(of: session) == .clientLost && session.up.bytes == 2 && session.dropped == 8)
     #expect(line.purges == [.output, .both])
     for _ in 0..<4 { line.answer() }
     #expect(rig.dropped == 40 && rig.link.status == .open)
@@ -46,23 +47,23 @@ struct LinkFlushTests {
     #expect(endpoint.written.count == 2)
   }
 
-  @Test("holds back what newcomers send until the port's queue is empty, or it would go with it")
+  @Test("holds back a new client's input until the port's queue is empty, since the flush would discard it")
   func newcomer() throws {
     let (rig, endpoint, line) = try rig()
     _ = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
     let (stream, session) = join(rig, .bytes([1, 2, 3]))
     #expect(endpoint.written.count == 2)
     for _ in 0..<4 {
-      #expect(session.up == 0)
+      #expect(session.up.bytes == 0)
       line.answer()
     }
-    #expect(endpoint.written.suffix(3) == [1, 2, 3] && session.up == 3)
+    #expect(endpoint.written.suffix(3) == [1, 2, 3] && session.up.bytes == 3)
     stream.willRead(.bytes([4]))
     rig.wakeReader(stream)
-    #expect(session.up == 4 && line.asked == 0)
+    #expect(session.up.bytes == 4 && line.asked == 0)
   }
 
-  @Test("takes one who has finished sending, and may be gone altogether, for one who has left")
+  @Test("counts a client that has sent FIN as gone")
   func halfClosed() throws {
     let (rig, endpoint, line) = try rig()
     let (stream, session) = join(rig, .moved(10), .ended)
@@ -75,18 +76,18 @@ struct LinkFlushTests {
     #expect(rig.ending(of: session) == .clientLeft && session.dropped == 8 && line.purges == [.output, .both])
   }
 
-  @Test("does not wait for room to see that he has left behind a ring that is full")
+  @Test("flushes when the last client closes while its ring is full, without waiting for room")
   func behindAFullRing() throws {
     let (rig, _, line) = try rig()
     let (stream, session) = join(rig, .moved(1000), .ended)
     #expect(stream.readerWaits == [] && session.dropped == 0)
-    rig.tell(stream, .lastByteIsIn)
+    rig.report(stream, .inputEnded)
     #expect(line.purges == [.output])
     for _ in 0..<20 { rig.wakeReader(stream) }
-    #expect(session.isHalfClosed && session.up == 2 && session.dropped == 998)
+    #expect(session.isHalfClosed && session.up.bytes == 2 && session.dropped == 998)
   }
 
-  @Test("flushes nothing while somebody else may send still")
+  @Test("flushes nothing while another client may still send")
   func notTheLast() throws {
     let (rig, endpoint, line) = try rig()
     let (other, _) = join(rig)
@@ -99,7 +100,7 @@ struct LinkFlushTests {
     #expect(line.purges == [.output])
   }
 
-  @Test("is not flushed where that is not asked for", arguments: [Config.Device.Flush.connect, .none])
+  @Test("is not flushed where the policy does not ask for it", arguments: [Config.Device.Flush.connect, .none])
   func unasked(flush: Config.Device.Flush) throws {
     let (rig, endpoint, line) = try rig(flush)
     let (_, session) = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
@@ -108,36 +109,36 @@ struct LinkFlushTests {
     #expect(rig.ending(of: session) == .clientLost && endpoint.written == pattern(0..<10) && line.purges.isEmpty)
   }
 
-  @Test("forgets what nobody has heard, where the device's word to the next client would be kept else")
-  func unheard() throws {
+  @Test("forgets output that no client has received, which would otherwise be kept for the next client")
+  func withoutClients() throws {
     for flush in [Config.Device.Flush.disconnect, .none] {
       let (rig, endpoint, line) = try rig(flush)
       let (stream, _) = join(rig, .ended)
       stream.willWrite(.blocked(until: .writable))
       endpoint.willRead(.moved(5))
       rig.wakeReader(endpoint)
-      rig.pass(.seconds(31))  // he took none of it
+      rig.pass(.seconds(31))  // the client took none of it
       while line.asked > 0 { line.answer() }
       #expect(join(rig).stream.written.count == (flush == .none ? 5 : 0), "\(flush)")
     }
   }
 
-  @Test("says its last words behind the flush")
-  func lastWords() throws {
+  @Test("sends its 'on-close' bytes after the flush")
+  func endpointDrain() throws {
     let rig = try LinkRig { device in
       device.flush = .disconnect
       device.onClose = [7]
     }
     let client = ScriptedStream(reads: [.moved(10), .failed(SystemError("read", ECONNRESET))])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     rig.join(client)
     let line = ScriptedLine()
     let endpoint = ScriptedStream(writes: [.moved(2), .blocked(until: .writable)], takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     endpoint.serialLine = line
     rig.openings[0].succeed(endpoint)
     rig.wakeReader(client)
-    for _ in 0..<5 {  // how much there is and its end, twice, and whether that was it
+    for _ in 0..<5 {  // the port's unsent count and its end, twice, and a final check
       #expect(endpoint.written.count == 2)
       line.answer()
     }

@@ -1,4 +1,4 @@
-// How a link that nobody needs any more is left: lingering, last words, and what the port has not sent yet.
+// How a link closes that no client needs: lingering, 'on-close' bytes, and bytes that the port has not sent yet.
 
 import Glibc
 import StreamBroker
@@ -8,10 +8,10 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link that nobody needs any more", .timeLimit(.minutes(1)))
+@Suite("A link that no client needs", .timeLimit(.minutes(1)))
 struct LinkPartingTests {
   private func leave(_ rig: LinkRig, _ client: ScriptedStream) {
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
   }
 
   /// A link whose only client has left.
@@ -26,10 +26,10 @@ struct LinkPartingTests {
     return rig
   }
 
-  @Test("stays open for as long as it lingers, and then closes")
+  @Test("stays open while it lingers, and then closes")
   func lingers() throws {
     let endpoint = ScriptedStream(takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     let rig = try left(endpoint) { $0.linger = .seconds(7) }
     rig.pass(.milliseconds(6_999))
     #expect(rig.link.status == .open && !endpoint.isClosed)
@@ -37,7 +37,7 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.isClosed)
   }
 
-  @Test("is found open by a newcomer while it lingers, who then has it for as long as he wants")
+  @Test("that lingers is open for a new client, which may keep it as long as it wants")
   func newcomer() throws {
     let endpoint = ScriptedStream(takesAll: true)
     let rig = try left(endpoint) { $0.linger = .seconds(7) }
@@ -55,7 +55,7 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed)
   }
 
-  @Test("that lingers and is lost is not awaited")
+  @Test("that is lost while it lingers is not retried")
   func lostWhileLingering() throws {
     let endpoint = ScriptedStream(reads: [.ended])
     let rig = try left(endpoint) { $0.linger = .seconds(7) }
@@ -73,20 +73,20 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.finishedWriting)
   }
 
-  @Test("says its last words behind everything that clients have sent, and closes when they are out")
-  func lastWords() throws {
+  @Test("sends its 'on-close' bytes after all clients' input, and closes when they are sent")
+  func endpointDrain() throws {
     let rig = try LinkRig { $0.onClose = [7, 8, 9] }
     let client = ScriptedStream(reads: [.bytes([1, 2, 3]), .failed(SystemError("read", ECONNRESET))])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let session = rig.join(client)
     let endpoint = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)])
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     rig.openings[0].succeed(endpoint)
     rig.wakeReader(client)
     #expect(endpoint.written == [1] && rig.link.status == .open)
     endpoint.willWrite(.moved(2), .moved(1), .blocked(until: .writable))
     rig.wakeWriter(endpoint)
-    #expect(rig.ending(of: session) == .clientLost && session.up == 3 && session.dropped == 0)
+    #expect(rig.ending(of: session) == .clientLost && session.up.bytes == 3 && session.dropped == 0)
     #expect(endpoint.written == [1, 2, 3, 7] && rig.link.status == .draining && !endpoint.isClosed)
     endpoint.willWrite(.moved(2))
     rig.wakeWriter(endpoint)
@@ -94,7 +94,7 @@ struct LinkPartingTests {
     #expect(rig.words == ["opening", "open", "draining", "closed"] && rig.dropped == 0)
   }
 
-  @Test("says them when its route stops too", arguments: [true, false])
+  @Test("sends its 'on-close' bytes also when its route stops", arguments: [true, false])
   func lastWordsAtStop(staysOpen: Bool) throws {
     let rig = try LinkRig { device in
       device.onClose = [7]
@@ -104,14 +104,14 @@ struct LinkPartingTests {
     let endpoint = ScriptedStream(takesAll: true)
     rig.openings[0].succeed(endpoint)
     rig.link.stop(Ending(.routeRemoved))
-    rig.pass(.milliseconds(20))  // a client may have sent more than came yet
+    rig.pass(.milliseconds(20))  // a client may have sent more than has arrived
     #expect(endpoint.written == [7] && rig.link.status == .closed)
   }
 
-  @Test("waits for an endpoint that does not listen only while that makes progress, and still reads what it says")
+  @Test("waits for a slow endpoint only while it makes progress, and still reads its output")
   func deaf() throws {
     let endpoint = ScriptedStream(reads: [.moved(1000), .ended], writes: [.blocked(until: .writable)])
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     let rig = try left(endpoint) { $0.onClose = [7, 8, 9] }
     for _ in 0..<2 {
       rig.pass(.milliseconds(4_999))
@@ -125,10 +125,10 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.isClosed && endpoint.written == [7, 8])
   }
 
-  @Test("is opened behind its last words for those who come meanwhile")
+  @Test("reopens after its 'on-close' bytes for clients that come meanwhile")
   func opensAgain() throws {
     let endpoint = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     let rig = try left(endpoint) { $0.onClose = [7] }
     let newcomer = ScriptedStream(reads: [.bytes([1])])
     rig.join(newcomer)
@@ -141,10 +141,10 @@ struct LinkPartingTests {
     #expect(next.written == [1] && rig.words == ["opening", "open", "draining", "opening", "open"])
   }
 
-  @Test("is cut off when its route has no more time, after what can go at once")
+  @Test("is cut off when its route has no more time, after one last write")
   func cutOff() throws {
     let endpoint = ScriptedStream(writes: [.blocked(until: .writable), .moved(1)])
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     let rig = try left(endpoint) { $0.onClose = [7, 8] }
     rig.link.stop(Ending(.shutdown))
     #expect(rig.link.status == .draining)
@@ -152,7 +152,7 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.isClosed && endpoint.written == [7])
   }
 
-  @Test("closes at once when the endpoint breaks under its last words")
+  @Test("closes at once when the endpoint fails during its 'on-close' bytes")
   func breaks() throws {
     let endpoint = ScriptedStream(writes: [.failed(SystemError("write", EIO))])
     let rig = try left(endpoint) { $0.onClose = [7] }
@@ -161,17 +161,17 @@ struct LinkPartingTests {
     #expect(rig.openings.count == 2)
   }
 
-  @Test("waits for what the port has not sent yet, as long as that becomes less")
+  @Test("waits for bytes that the port has not sent yet, as long as they become fewer")
   func unsent() throws {
     let line = ScriptedLine(unsent: [900, 900, 600, 300, 0])
     let endpoint = ScriptedStream(takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     endpoint.serialLine = line
     let rig = try left(endpoint) { device in
       device.onClose = [7]
       device.drain = .milliseconds(50)
     }
-    line.answer()  // what was asked of the line before is done
+    line.answer()  // the earlier request to the line is done
     #expect(endpoint.written == [7] && rig.link.status == .draining)
     for _ in 0..<3 {
       line.answer()
@@ -183,21 +183,21 @@ struct LinkPartingTests {
   }
 
   @Test(
-    "says its last words at the line's own settings, whatever its last client had set or is about to",
+    "sends its 'on-close' bytes at the line's own settings, also while a client's settings are in force or being set",
     arguments: 0...2)
   func lastWordsAtOwnSettings(answers: Int) throws {
     let rig = try LinkRig { $0.onClose = [7] }
-    let client = DeskStream()
-    rig.join(client, desk: Desk(client))
+    let client = ScriptedControlStream()
+    rig.join(client, controlChannel: ControlChannel(ControlTexts(client)))
     let line = ScriptedLine()
     let endpoint = ScriptedStream(takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     endpoint.serialLine = line
     rig.openings[0].succeed(endpoint)
     client.add([.text(#"{"request":"line","baud":115200}"#)])
     rig.wakeReader(client)
     for _ in 0..<answers { line.answer() }
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
     for _ in 0..<2 { line.answer() }
     #expect(endpoint.written == [] && rig.link.status == .draining)
     line.answer()
@@ -206,23 +206,23 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.isClosed && line.asked == 0)
   }
 
-  @Test("does not wait for ever for a port that can't send what was to go at other settings")
+  @Test("does not wait forever for a port that can't send bytes meant for other settings")
   func stuckAtOtherSettings() throws {
     let line = ScriptedLine(unsent: [0] + Array(repeating: 300, count: 1000))
     let endpoint = ScriptedStream(takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     endpoint.serialLine = line
     let rig = try LinkRig { device in
       device.onClose = [7]
       device.drain = .milliseconds(50)
     }
-    let client = DeskStream()
-    rig.join(client, desk: Desk(client))
+    let client = ScriptedControlStream()
+    rig.join(client, controlChannel: ControlChannel(ControlTexts(client)))
     rig.openings[0].succeed(endpoint)
     client.add([.text(#"{"request":"line","baud":115200}"#)])
     rig.wakeReader(client)
     for _ in 0..<2 { line.answer() }
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
     for _ in 0..<200 where rig.link.status == .draining {
       while line.asked > 0 { line.answer() }
       rig.pass(.milliseconds(10))
@@ -231,18 +231,18 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && line.purges == [.output] && rig.dropped == 300)
   }
 
-  @Test("throws away what the port does not get rid of, and counts it")
+  @Test("discards what the port can't send, and counts it")
   func stuck() throws {
     let line = ScriptedLine(unsent: [300, 300])
     let endpoint = ScriptedStream(takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     endpoint.serialLine = line
     let rig = try left(endpoint) { $0.drain = .milliseconds(50) }
     line.answer()
     line.answer()
     rig.pass(.milliseconds(50))
     #expect(rig.link.status == .closed && line.purges == [.output] && rig.dropped == 300)
-    line.answer()  // comes too late to matter
+    line.answer()  // too late to matter
     #expect(rig.words == ["opening", "open", "draining", "closed"])
   }
 }

@@ -1,4 +1,5 @@
-// A link whose endpoint is opened by the test: a connector that asks, and answers when it is told to.
+// A link whose endpoint the test opens: a connector that records its openings, and completes them when the test says
+// so.
 
 import StreamBroker
 import StreamTestKit
@@ -8,20 +9,21 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// Each opening waits for the test, or is answered at once by `answerAtOnce`. Lives where its link does.
+/// Each opening waits for the test, or `answerAtOnce` completes it. Lives on its link's lane.
 final class ScriptedConnector: Connector {
-  static let scheme = "scripted"
+  static let grammar = SchemeGrammar("scripted", example: "scripted:///x", authority: .none, path: .file)
   static let isLine = true
 
   let node: String?
-  // Touched on the link's lane only, which the protocol can't say.
+  // Used on the link's lane only, which the protocol can't express.
   nonisolated(unsafe) private(set) var openings: [ScriptedOpening] = []
+  nonisolated(unsafe) private(set) var connectTimeout = Duration.zero
   nonisolated(unsafe) var answerAtOnce: (() -> Result<any ByteStream, OpenFailure>)?
 
   init(node: String? = nil) { self.node = node }
   convenience init(_ url: EndpointURL) { self.init() }
 
-  /// What waits for the device to come, while somebody does.
+  /// The current watch for the device; nil while no link waits.
   nonisolated(unsafe) weak var watch: ScriptedWatch?
   nonisolated(unsafe) private(set) var watchedAfter: SystemError?
 
@@ -36,10 +38,11 @@ final class ScriptedConnector: Connector {
   }
 
   func open(
-    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = ScriptedOpening(discardsInput: discardingInput, done)
+    let opening = ScriptedOpening(discardsInput: request.discardsInput, done)
     openings.append(opening)
+    connectTimeout = request.connectTimeout
     if let answerAtOnce { opening.answer(answerAtOnce()) }
     return opening
   }
@@ -52,24 +55,26 @@ final class ScriptedWatch: DeviceWatch {
 
   init(_ changed: @escaping (DeviceNews) -> Void) { self.changed = changed }
   func cancel() { isCancelled = true }
-  func tryBegins() { tries.append(nil) }
-  func tryFailed(_ cause: SystemError?) { tries.append(cause?.errno) }
+  func attemptBegins() { tries.append(nil) }
+  func attemptFailed(_ cause: SystemError?) { tries.append(cause?.errno) }
 }
 
-/// The same as `ScriptedConnector`, with times of its own; it says which it was given.
-struct SteppedScript: SteppedConnector {
-  static let scheme = "stepped"
+/// A `ScriptedConnector` with its own time limits; it keeps the connect timeout that it was given.
+struct SteppedScript: Connector {
+  static let grammar = SchemeGrammar("stepped", example: "stepped:///x", authority: .none, path: .file)
   static let isLine = true
   let script: ScriptedConnector
-  var connectPatience = Duration.zero
-  let otherSteps = Duration.seconds(40)
+  /// Of the last opening.
+  var connectTimeout: Duration { script.connectTimeout }
 
   init(_ script: ScriptedConnector) { self.script = script }
   init(_ url: EndpointURL) { self.init(ScriptedConnector()) }
 
   func open(
-    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
-  ) -> any Opening { script.open(on: poller, discardingInput: discardingInput, done) }
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening { script.open(request, on: poller, done) }
+
+  func longestOpening(connectTimeout: Duration) -> Duration? { connectTimeout + .seconds(40) }
 }
 
 final class ScriptedOpening: Opening {
@@ -93,12 +98,12 @@ final class ScriptedOpening: Opening {
   func cancel() { isCancelled = true }
 }
 
-/// A link on a clock turned by hand, in the test's own thread unless it is given a poller.
+/// A link on a manual clock, in the test's own thread unless a poller is given.
 final class LinkRig: LinkDelegate {
   let clock = ManualClock()
   let poller: Poller
   let connector: ScriptedConnector
-  let lingering: Lingering
+  let closing: ClosingStreams
   private(set) var link: Link!
   private(set) var words: [String] = []
   private(set) var pauses: [Duration] = []
@@ -124,11 +129,11 @@ final class LinkRig: LinkDelegate {
     self.isShared = isShared
     self.buffer = buffer
     self.packets = packets
-    lingering = Lingering(on: self.poller)
-    link = Link(try settings(change), on: self.poller, lingering: lingering, delegate: self)
+    closing = ClosingStreams(on: self.poller)
+    link = Link(try settings(change), on: self.poller, closing: closing, delegate: self)
   }
 
-  /// The standard settings but for `change`, of the endpoint `url`.
+  /// The standard settings, modified by `change`, for the endpoint `url`.
   func settings(
     of url: String = "tty:///dev/x", connector: (any Connector)? = nil, _ change: (inout Config.Device) -> Void
   ) throws -> RouteSettings {
@@ -144,24 +149,25 @@ final class LinkRig: LinkDelegate {
     return RouteSettings(route, connector: connector ?? self.connector)
   }
 
-  // An open stream and its session keep each other, as they shall.
+  // An open stream and its session keep each other alive, as intended; closing the streams breaks the cycle.
   deinit { for client in clients { client.close() } }
 
   var openings: [ScriptedOpening] { connector.openings }
 
   @discardableResult
-  func join(_ client: any ByteStream, desk: Desk? = nil) -> Session {
+  func join(_ client: any ByteStream, controlChannel: ControlChannel? = nil) -> Session {
     lastNumber += 1
     clients.append(client)
     let session = Session(
-      Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client, number: lastNumber, hub: link.hub,
+      AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client, number: lastNumber,
+      hub: link.hub,
       buffer: link.hub.policy.buffer, on: poller)
-    session.desk = desk
+    session.controlChannel = controlChannel
     link.join(session)
     return session
   }
 
-  /// No opening, retry or lingering is under way.
+  /// No opening, retry or lingering is in progress.
   var isIdle: Bool { link.status == .closed }
 
   func ending(of session: Session) -> Ending.Word? {
@@ -170,9 +176,9 @@ final class LinkRig: LinkDelegate {
     return all.first?.word
   }
 
-  func tell(_ stream: any ByteStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
-  func wakeReader(_ stream: any ByteStream) { if !stream.readerWaits.isEmpty { tell(stream, .hasBytesAvailable) } }
-  func wakeWriter(_ stream: any ByteStream) { if !stream.writerWaits.isEmpty { tell(stream, .hasSpaceAvailable) } }
+  func report(_ stream: any ByteStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
+  func wakeReader(_ stream: any ByteStream) { if !stream.readerWaits.isEmpty { report(stream, .hasBytesAvailable) } }
+  func wakeWriter(_ stream: any ByteStream) { if !stream.writerWaits.isEmpty { report(stream, .hasSpaceAvailable) } }
 
   func pass(_ time: Duration) {
     clock.advance(by: time)
@@ -187,7 +193,7 @@ final class LinkRig: LinkDelegate {
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
     endings[session.number, default: []].append(ending)
-    lingering.close(session.client, otherSideFinished: true)
+    closing.close(session.client, otherSideFinished: true)
   }
 
   func link(_ link: Link, knows facts: DeviceFacts) { self.facts.append(facts) }
@@ -195,7 +201,10 @@ final class LinkRig: LinkDelegate {
   func link(_ link: Link, dropped count: UInt64) { dropped += count }
 
   func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?) {}
+  func link(_ link: Link, wasResetBy recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>) {}
+  func linkLineChanged(_ link: Link) {}
   func link(_ link: Link, drops bytes: UInt64, of session: Session) {}
+  func link(_ link: Link, wasAsked request: ControlChannelRequest, refusal: String?, by session: Session) {}
   func link(_ link: Link, met fault: InternalFault) { faults.append(fault) }
-  func linkHasSettled(_ link: Link) {}
+  func linkHasEvaluated(_ link: Link) {}
 }

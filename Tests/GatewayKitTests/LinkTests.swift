@@ -1,4 +1,4 @@
-// When a link opens, tries again and closes, and what its clients notice of that.
+// When a link opens, retries and closes, and what its clients notice.
 
 import Glibc
 import StreamBroker
@@ -18,16 +18,16 @@ struct LinkTests {
     let session = rig.join(client)
     #expect(rig.openings.count == 1 && rig.openings[0].discardsInput)
     let endpoint = ScriptedStream()
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     rig.openings[0].succeed(endpoint)
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
     #expect(rig.ending(of: session) == .clientLost && endpoint.isClosed)
     #expect(rig.words == ["opening", "open", "closed"])
     rig.join(ScriptedStream())
     #expect(rig.openings.count == 2)
   }
 
-  @Test("that is to be open always opens without clients and stays when they leave")
+  @Test("that is always open opens without clients, and stays open when they leave")
   func always() throws {
     let rig = try LinkRig { device in
       device.open = .always
@@ -45,7 +45,7 @@ struct LinkTests {
     #expect(rig.link.status == .closed && endpoint.finishedWriting)
   }
 
-  @Test("gives nobody what its device said to those before, once it was closed")
+  @Test("drops the kept output of an earlier opening when it is closed")
   func closedInBetween() throws {
     let rig = try LinkRig { $0.flush = .none }
     let before = ScriptedStream(reads: [.ended])
@@ -54,7 +54,7 @@ struct LinkTests {
     rig.openings[0].succeed(endpoint)
     rig.wakeReader(endpoint)
     rig.wakeReader(before)
-    rig.pass(.seconds(31))  // he took none of it
+    rig.pass(.seconds(31))  // the client took none of it
     #expect(rig.ending(of: session) == .clientLeft && session.dropped == 20)
     let after = ScriptedStream(takesAll: true)
     rig.join(after)
@@ -62,7 +62,7 @@ struct LinkTests {
     #expect(after.written.isEmpty)
   }
 
-  @Test("holds its clients while the device is away: what they send is kept, then not read, then delivered")
+  @Test("holds its clients while the device is away: input is kept up to the buffer, and delivered later")
   func holds() throws {
     let rig = try LinkRig(buffer: 8)
     let client = ScriptedStream(reads: [.moved(20)], takesAll: true)
@@ -87,7 +87,7 @@ struct LinkTests {
     #expect(client.written == [1, 2] && session.dropped == 0)
   }
 
-  @Test("tries again after a pause, longer each time, and says how long it will be")
+  @Test("retries after a pause, longer each time, and reports its length")
   func retries() throws {
     let rig = try LinkRig()
     rig.join(ScriptedStream())
@@ -106,7 +106,7 @@ struct LinkTests {
   }
 
   @Test(
-    "stops trying when nobody needs it any more, in every state", arguments: ["opening", "waiting", "opening again"])
+    "stops retrying when no client needs it, in every state", arguments: ["opening", "waiting", "opening again"])
   func unneeded(state: String) throws {
     let rig = try LinkRig()
     let client = ScriptedStream()
@@ -114,14 +114,14 @@ struct LinkTests {
     if state != "opening" { rig.openings[0].fail() }
     if state == "opening again" { rig.pass(.seconds(1)) }
     let openings = rig.openings.count
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
     #expect(rig.link.status == .closed)
     #expect(rig.openings.last?.isCancelled == state.hasPrefix("opening"))
     rig.pass(.seconds(60))
     #expect(rig.openings.count == openings)
   }
 
-  @Test("gives up an opening that takes longer than the connect timeout, and tries again")
+  @Test("gives up an opening that takes longer than the connect timeout, and retries")
   func timeout() throws {
     let rig = try LinkRig()
     let session = rig.join(ScriptedStream())
@@ -133,7 +133,7 @@ struct LinkTests {
     #expect(rig.openings.count == 2 && rig.ending(of: session) == nil)
   }
 
-  @Test("of one client gives up an opening that takes too long, too, and ends him with the reason")
+  @Test("of one client gives up an opening that takes too long, and ends the session with the reason")
   func timeoutOfOwn() throws {
     let rig = try LinkRig(isShared: false) { $0.connectTimeout = .seconds(3) }
     let session = rig.join(ScriptedStream())
@@ -143,11 +143,11 @@ struct LinkTests {
     #expect(rig.openings[0].isCancelled && rig.ending(of: session) == .openFailed)
     let cause = try #require(rig.endings[session.number]?.first?.cause)
     #expect("\(cause)".hasSuffix("no answer within 3.0 seconds"))
-    rig.openings[0].succeed(ScriptedStream())  // comes too late to matter
+    rig.openings[0].succeed(ScriptedStream())  // too late to matter
     #expect(rig.link.status == .closed)
   }
 
-  @Test("works with a connector that answers at once", arguments: [true, false])
+  @Test("works with a connector that completes at once", arguments: [true, false])
   func atOnce(succeeds: Bool) throws {
     let rig = try LinkRig()
     rig.connector.answerAtOnce = {
@@ -158,24 +158,24 @@ struct LinkTests {
     #expect(rig.link.status.word == (succeeds ? "open" : "waiting"))
     rig.pass(.seconds(1))
     #expect(rig.openings.count == (succeeds ? 1 : 2))
-    rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+    rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
     #expect(rig.link.status == .closed)
   }
 
-  @Test("of one client ends him when it can't be opened, after one try")
+  @Test("of one client ends the session after one try that failed")
   func openFailed() throws {
     let rig = try LinkRig(isShared: false)
     let client = ScriptedStream(reads: [.moved(5)])
     let session = rig.join(client)
     rig.wakeReader(client)
     rig.openings[0].fail(ECONNREFUSED)
-    #expect(rig.ending(of: session) == .openFailed && session.up == 0 && session.dropped == 5)
+    #expect(rig.ending(of: session) == .openFailed && session.up.bytes == 0 && session.dropped == 5)
     #expect((rig.endings[session.number]?.first?.cause as? OpenFailure)?.cause?.name == "ECONNREFUSED")
     rig.pass(.seconds(60))
     #expect(rig.openings.count == 1)
   }
 
-  @Test("of one client ends him when it breaks, with what came before it broke")
+  @Test("of one client ends the session when the device is lost, after delivering earlier bytes")
   func deviceLost() throws {
     let rig = try LinkRig(isShared: false)
     let client = ScriptedStream(reads: [.moved(5)], writes: [.blocked(until: .writable)], takesAll: true)
@@ -188,39 +188,41 @@ struct LinkTests {
     #expect(rig.ending(of: session) == nil)
     rig.wakeWriter(client)
     #expect(client.written == pattern(0..<30))
-    #expect(rig.ending(of: session) == .deviceLost && session.up == 0 && session.down == 30 && session.dropped == 5)
+    #expect(
+      rig.ending(of: session) == .deviceLost && session.up.bytes == 0 && session.down.bytes == 30
+        && session.dropped == 5)
   }
 
   @Test(
-    "of one client breaks off where he did, after what he sent before, and finishes where he finished",
+    "of one client resets its endpoint after a client's reset, or finishes after a FIN, once input is delivered",
     arguments: [true, false])
   func brokenOff(breaks: Bool) throws {
     let rig = try LinkRig(isShared: false)
     let client = ScriptedStream(reads: [.moved(5), breaks ? .failed(SystemError("read", ECONNRESET)) : .ended])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let session = rig.join(client)
     let endpoint = ScriptedStream(writes: [.blocked(until: .writable)], takesAll: true)
-    endpoint.unacknowledged = 5
+    endpoint.undelivered = .onItsWay(5)
     rig.openings[0].succeed(endpoint)
     rig.wakeReader(client)
     #expect(rig.ending(of: session) == nil)
     rig.wakeWriter(endpoint)
     #expect(endpoint.written == pattern(0..<5) && endpoint.finishedWriting == !breaks)
     #expect(rig.ending(of: session) == (breaks ? .clientLost : nil))
-    // Not before the other side has it, or the reset would destroy it.
+    // Not before the endpoint has acknowledged it, or the reset would destroy it.
     rig.pass(.milliseconds(100))
     #expect(!endpoint.isClosed)
-    endpoint.unacknowledged = 0
+    endpoint.undelivered = .onItsWay(0)
     rig.pass(.milliseconds(400))
     #expect(endpoint.isAborted == breaks)
   }
 
-  @Test("of one client breaks off where he did also when writing to him was told of it, and reading finds an end")
+  @Test("of one client resets its endpoint also when a write reported the client's reset and a read finds an end")
   func brokenOffWhileWriting() throws {
     let rig = try LinkRig(isShared: false)
     let client = ScriptedStream(
       reads: [.moved(5), .ended], writes: [.failed(SystemError("write", ECONNRESET))])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let session = rig.join(client)
     let endpoint = ScriptedStream(reads: [.moved(30), .ended], takesAll: true)
     rig.openings[0].succeed(endpoint)
@@ -230,11 +232,11 @@ struct LinkTests {
     #expect(endpoint.written == pattern(0..<5) && endpoint.isAborted && !endpoint.finishedWriting)
   }
 
-  @Test("of one client breaks off when what he sent last was given up")
+  @Test("of one client resets its endpoint when the client's last input was dropped")
   func inputGivenUp() throws {
     let rig = try LinkRig(isShared: false)
     let client = ScriptedStream(reads: [.moved(5), .ended])
-    client.holdsBytes = true
+    client.hasBufferedInput = true
     let session = rig.join(client)
     let endpoint = ScriptedStream()
     rig.openings[0].succeed(endpoint)
@@ -244,7 +246,7 @@ struct LinkTests {
     #expect(endpoint.isAborted && !endpoint.finishedWriting)
   }
 
-  @Test("of one client calls it the endpoint's leave when it ended in order and then takes no more")
+  @Test("of one client ends as endpoint-left when its endpoint ended in order and then takes no more")
   func deafAfterEnd() throws {
     let rig = try LinkRig(isShared: false)
     let client = ScriptedStream(reads: [.moved(5)], takesAll: true)
@@ -255,23 +257,24 @@ struct LinkTests {
     rig.wakeReader(endpoint)
     #expect(client.finishedWriting && rig.ending(of: session) == nil)
     rig.wakeReader(client)
-    #expect(rig.ending(of: session) == .endpointLeft && session.down == 30 && session.dropped == 5)
+    #expect(rig.ending(of: session) == .endpointLeft && session.down.bytes == 30 && session.dropped == 5)
   }
 
-  @Test("is tried at once when its node appears, and leaves no watch behind", arguments: [0, 1, 2])
+  @Test("is retried at once when its node appears, and leaves no watch behind", arguments: [0, 1, 2])
   func node(leavesIn state: Int) async throws {
     let folder = "/tmp/baudway-link-\(getpid())-\(state)"
     mkdir(folder, 0o700)
     defer { rmdir(folder) }
     let path = folder + "/node"
-    let lane = try Lane("link")  // lives longer, as a gateway's does: what the link leaves on it would show
+    // lives longer, as a gateway's lane does: anything that the link does not remove from it would show
+    let lane = try Lane("link")
     defer { lane.stop() }
     try await expectNoDescriptorLeak {
       try await onLane(lane) { lane in
         let rig = try LinkRig(connector: ScriptedConnector(node: path), on: lane.poller)
         let client = ScriptedStream()
         rig.join(client)
-        // Many failures: the pause is long now, so that only the node can be the reason for another try.
+        // After many failures the pause is long, so that only the node can cause another try.
         let waiting = Gate()
         let opening = Gate()
         rig.onStatus = { status in
@@ -287,9 +290,9 @@ struct LinkTests {
           await opening.wait(on: lane)
           if state == 2 { rig.openings.last?.succeed(ScriptedStream()) }
         }
-        rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+        rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
         #expect(rig.link.status == .closed)
-        rig.lingering.closeAll()
+        rig.closing.closeAll()
       }
     }
     unlink(path)

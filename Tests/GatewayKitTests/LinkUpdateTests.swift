@@ -1,4 +1,4 @@
-// What a reload does to a link at work.
+// How a reload changes a link at work.
 
 import Glibc
 import StreamBroker
@@ -11,7 +11,7 @@ import Testing
 @Suite("A link whose settings change", .timeLimit(.minutes(1)))
 struct LinkUpdateTests {
   @Test(
-    "opens another endpoint and holds its clients, whatever happens to those of a device that is away",
+    "opens another endpoint and holds its clients, under any policy for an absent device",
     arguments: LinkAbsenceTests.absences)
   func otherEndpoint(absent: Config.Device.Absent) throws {
     let rig = try LinkRig { device in
@@ -21,14 +21,14 @@ struct LinkUpdateTests {
     let client = ScriptedStream(takesAll: true)
     let session = rig.join(client)
     let old = ScriptedStream(takesAll: true)
-    old.canHalfClose = false
+    old.closeBehavior.canHalfClose = false
     rig.openings[0].succeed(old)
     let other = ScriptedConnector()
     rig.link.update(try rig.settings(of: "tty:///dev/y", connector: other) { $0.absent = absent })
     #expect(old.written == [7] && old.isClosed && other.openings.count == 1)
     client.willRead(.bytes([1, 2]))
     rig.wakeReader(client)
-    other.openings[0].fail()  // what was closed a moment ago may be in the way still
+    other.openings[0].fail()  // the old endpoint, just closed, may still be in the way
     #expect(rig.ending(of: session) == nil)
     rig.pass(.seconds(1))
     let new = ScriptedStream(takesAll: true)
@@ -37,7 +37,7 @@ struct LinkUpdateTests {
     #expect(rig.openings.count == 1 && rig.link.status == .open)
   }
 
-  @Test("holds them no longer than an opening may take where clients are sent away")
+  @Test("holds its clients for the time of one opening at most, where an absent device ends them")
   func otherEndpointIsNotThere() throws {
     let rig = try LinkRig { $0.absent = .close }
     let session = rig.join(ScriptedStream())
@@ -52,7 +52,7 @@ struct LinkUpdateTests {
     #expect(other.openings.count >= 4)
   }
 
-  @Test("holds them longer where an opening has more steps than connecting")
+  @Test("holds them longer if an opening has more steps than connecting")
   func otherEndpointHasSteps() throws {
     let rig = try LinkRig { $0.absent = .close }
     let session = rig.join(ScriptedStream())
@@ -69,14 +69,14 @@ struct LinkUpdateTests {
     #expect(rig.ending(of: session) == .openFailed)
   }
 
-  @Test("leaves another endpoint alone as long as nobody needs it", arguments: ["closed", "lingering"])
+  @Test("does not open another endpoint as long as no client needs it", arguments: ["closed", "lingering"])
   func unneeded(state: String) throws {
     let rig = try LinkRig { $0.linger = .seconds(5) }
     if state == "lingering" {
       let client = ScriptedStream()
       rig.join(client)
       rig.openings[0].succeed(ScriptedStream())
-      rig.tell(client, .errorOccurred(SystemError("read", ECONNRESET)))
+      rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
     }
     let other = ScriptedConnector()
     rig.link.update(try rig.settings(of: "tty:///dev/y", connector: other) { _ in })
@@ -85,7 +85,7 @@ struct LinkUpdateTests {
     #expect(other.openings.count == 1)
   }
 
-  @Test("turns to another endpoint at once while it tries the old one", arguments: ["opening", "waiting"])
+  @Test("switches to another endpoint at once while it tries the old one", arguments: ["opening", "waiting"])
   func stillTrying(state: String) throws {
     let rig = try LinkRig()
     rig.join(ScriptedStream())
@@ -99,7 +99,7 @@ struct LinkUpdateTests {
     #expect(rig.link.status == .open)
   }
 
-  @Test("touches nothing when the endpoint is the same, however it is written")
+  @Test("changes nothing when the endpoint is the same, however it is written")
   func sameEndpoint() throws {
     let rig = try LinkRig()
     rig.join(ScriptedStream())
@@ -109,13 +109,13 @@ struct LinkUpdateTests {
     #expect(!endpoint.isClosed && rig.words == ["opening", "open"])
   }
 
-  @Test("opens at once when it is to be open always, and closes when it need not be any more")
+  @Test("opens at once when 'open' becomes always, and closes later when it no longer is")
   func always() throws {
     let rig = try LinkRig()
     rig.link.update(try rig.settings { $0.open = .always })
     #expect(rig.openings.count == 1)
     let endpoint = ScriptedStream()
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     rig.openings[0].succeed(endpoint)
     rig.link.update(try rig.settings { $0.linger = .seconds(3) })
     rig.pass(.seconds(2))
@@ -147,7 +147,7 @@ struct LinkUpdateTests {
     #expect(rig.ending(of: session) == .openFailed)
   }
 
-  /// An open link to a port with a line, whose client's bytes are taken.
+  /// An open link to a port with a line; it takes its client's bytes.
   private func open(
     unsent: [Int] = [], url: String = "tty:///dev/x?baud=9600"
   ) throws -> (rig: LinkRig, client: ScriptedStream, endpoint: ScriptedStream, line: ScriptedLine) {
@@ -156,14 +156,14 @@ struct LinkUpdateTests {
     let client = ScriptedStream()
     rig.join(client)
     let endpoint = ScriptedStream(takesAll: true)
-    endpoint.canHalfClose = false
+    endpoint.closeBehavior.canHalfClose = false
     let line = ScriptedLine(unsent: unsent)
     endpoint.serialLine = line
     rig.openings[0].succeed(endpoint)
     return (rig, client, endpoint, line)
   }
 
-  @Test("sets other line parameters at the open port, between what was sent before and what comes after")
+  @Test("sets other line parameters at the open port, after earlier bytes and before later ones")
   func lineSettings() throws {
     let (rig, client, endpoint, line) = try open(unsent: [20, 10, 0])
     client.willRead(.bytes([1]))
@@ -184,7 +184,7 @@ struct LinkUpdateTests {
     #expect(endpoint.written == [1, 2] && !endpoint.isClosed && rig.words == ["opening", "open"])
   }
 
-  @Test("waits for bytes that do not go out for a second at most")
+  @Test("waits at most a second for bytes that the port does not send")
   func stuckLine() throws {
     let (rig, _, _, line) = try open(unsent: Array(repeating: 20, count: 1000))
     rig.link.update(try rig.settings(of: "tty:///dev/x?baud=57600") { _ in })
@@ -200,7 +200,7 @@ struct LinkUpdateTests {
     #expect(line.applied.count == 1)
   }
 
-  @Test("tells a refusal, and opens the port anew with its clients held", arguments: [true, false])
+  @Test("reports a refused setting, and reopens the port while it holds its clients", arguments: [true, false])
   func refused(isRounded: Bool) throws {
     let (rig, client, endpoint, line) = try open()
     line.takes = { asked in
@@ -211,24 +211,24 @@ struct LinkUpdateTests {
       }
     }
     let other = ScriptedConnector()
-    var told: [LinkStatus] = []
-    rig.onStatus = { told.append($0) }
+    var reported: [LinkStatus] = []
+    rig.onStatus = { reported.append($0) }
     rig.link.update(try rig.settings(of: "tty:///dev/x?baud=3000000", connector: other) { _ in })
     client.willRead(.bytes([5]))
     rig.wakeReader(client)
     while line.asked > 0 { line.answer() }
     let reason =
       isRounded
-      ? "set tty:///dev/x?baud=3000000: the port does not do 3000000 bit/s (it runs at 9600)"
+      ? "set tty:///dev/x?baud=3000000: the port does not support 3000000 bit/s (it runs at 9600)"
       : "ioctl TCSETS2 tty:///dev/x?baud=3000000: Invalid argument (EINVAL)"
-    #expect(told.first?.description == "waiting: \(reason)")
+    #expect(reported.first?.description == "waiting: \(reason)")
     #expect(endpoint.isClosed && other.openings.count == 1)
     let next = ScriptedStream(takesAll: true)
     other.openings[0].succeed(next)
     #expect(next.written == [5] && rig.endings.isEmpty)
   }
 
-  @Test("does not take the answer of a port that has gone meanwhile for that of the next one")
+  @Test("does not use a late answer of a port that is gone for the next port")
   func lateAnswer() throws {
     let (rig, client, endpoint, line) = try open(unsent: [0])
     rig.link.update(try rig.settings(of: "tty:///dev/x?baud=57600") { _ in })
@@ -245,7 +245,7 @@ struct LinkUpdateTests {
   }
 
   @Test(
-    "opens the port anew for what can't be changed while it is open",
+    "reopens the port for settings that can't be changed while it is open",
     arguments: ["tty:///dev/x?baud=9600&hupcl=yes", "tty:///dev/x?baud=9600&exclusive=no"])
   func otherOptions(url: String) throws {
     let (rig, _, endpoint, line) = try open()
@@ -254,12 +254,12 @@ struct LinkUpdateTests {
     #expect(endpoint.isClosed && rig.openings.count == 2 && line.applied.isEmpty)
   }
 
-  @Test("touches no line when nothing of it is different")
+  @Test("leaves the line alone when none of its settings changed")
   func sameLine() throws {
     let (rig, _, _, line) = try open(url: "tty:///dev/x?baud=9600&dtr=on")
     rig.link.update(try rig.settings(of: "tty:///dev/x?dtr=on&baud=9600&parity=none") { $0.linger = .seconds(1) })
     #expect(line.asked == 0)
-    // A line that is to be kept from now on is left as it is.
+    // A line with 'keep' from now on is left as it is.
     rig.link.update(try rig.settings(of: "tty:///dev/x?dtr=keep&baud=9600") { _ in })
     while line.asked > 0 { line.answer() }
     #expect(line.applied.isEmpty && line.outputs.isEmpty)

@@ -1,4 +1,4 @@
-// What wakes a link that waits, beside its timer, and whose time it is that ends an opening.
+// What ends a link's wait besides its timer, and which timeout ends an opening.
 
 import ByteStreams
 import Glibc
@@ -10,7 +10,7 @@ import Testing
 
 @Suite("A link that waits for its device", .timeLimit(.minutes(1)))
 struct LinkWatchTests {
-  @Test("tries again at once when what it watches has news, also during a try, and watches no longer than it waits")
+  @Test("retries at once when its watch reports news, also during a try, and watches only while it waits")
   func woken() throws {
     let rig = try LinkRig { $0.retry = .seconds(20) ... .seconds(30) }
     rig.join(ScriptedStream())
@@ -30,7 +30,7 @@ struct LinkWatchTests {
     #expect(rig.openings.count == 3)
   }
 
-  @Test("tells what it watches of its own tries, and tries four times when another program lets go of the device")
+  @Test("reports its own tries to its watch, and tries four times when another program releases the device")
   func freed() throws {
     let rig = try LinkRig { $0.retry = .seconds(20) ... .seconds(30) }
     rig.join(ScriptedStream())
@@ -49,7 +49,7 @@ struct LinkWatchTests {
   }
 
   @Test(
-    "that is lost 0.2 s after it opened is tried after its shortest pause if bytes went over it, either way",
+    "that is lost 0.2 s after it opened is retried after its shortest pause if it carried bytes in either direction",
     arguments: Carried.allCases)
   func lostSoon(carried: Carried) throws {
     let rig = try LinkRig()
@@ -88,10 +88,10 @@ struct LinkWatchTests {
     #expect(carried == .nothing || carried == .before ? pause > .seconds(20) : pause <= .milliseconds(250))
   }
 
-  /// Which bytes went over a link: also none, or none but over the one before it.
+  /// Which bytes the link carried; `before`: only an earlier opening did.
   enum Carried: CaseIterable { case down, up, upOfOneWhoLeft, before, nothing }
 
-  @Test("watches no more when nobody waits")
+  @Test("watches no more when no client waits")
   func unwanted() throws {
     let rig = try LinkRig { $0.absent = .close }
     rig.join(ScriptedStream())
@@ -102,7 +102,7 @@ struct LinkWatchTests {
     #expect(watch?.isCancelled ?? true && rig.connector.watch == nil)
   }
 
-  @Test("leaves the time to a connector with steps, which has the route's for connecting")
+  @Test("leaves the timeout to a connector with steps, which gets the route's connect timeout")
   func stepped() throws {
     let rig = try LinkRig()
     let script = ScriptedConnector()
@@ -110,9 +110,9 @@ struct LinkWatchTests {
       device.open = .always
       device.connectTimeout = .seconds(3)
     }
-    #expect((settings.connector as? SteppedScript)?.connectPatience == .seconds(3))
-    let link = Link(settings, on: rig.poller, lingering: rig.lingering, delegate: rig)
+    let link = Link(settings, on: rig.poller, closing: rig.closing, delegate: rig)
     link.start()
+    #expect(script.connectTimeout == .seconds(3))
     rig.pass(.seconds(60))
     #expect(script.openings.count == 1 && !script.openings[0].isCancelled && link.status == .opening)
     script.openings[0].succeed(ScriptedStream(takesAll: true))

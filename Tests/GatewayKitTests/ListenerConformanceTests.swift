@@ -1,5 +1,5 @@
-// What every kind of listener promises, on every kind: a rig says how its URLs look and how a client comes. A new kind
-// is one rig in `rigs`.
+// The suite for every kind of listener. A rig defines its URLs and how a client connects. A new kind needs one rig in
+// `rigs`.
 
 import CLinux
 import Glibc
@@ -16,17 +16,17 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
   let name: String
   /// A URL whose address is free. Called once per test.
   let freeURL: @Sendable () throws -> String
-  /// A client for the listener that told it has `bound`.
+  /// Connects a client to the listener that reported `bound`.
   let connect: @Sendable (_ bound: String) throws -> any FarParty
-  /// A URL whose address somebody has, the error that gives, and how he lets go of it.
+  /// A URL whose address is in use, the error that this causes, and a closure that frees the address.
   let occupy: @Sendable () throws -> (url: String, error: Int32, free: @Sendable () -> Void)
-  /// What connecting says when nobody listens any more.
+  /// The error of connecting when no socket listens any more.
   let refusal: SystemError
-  /// What its route says beside, as the file would.
+  /// More keys of its route, as in the file.
   var more = ""
   /// Clients at a time.
   var most = 5
-  /// Whether log and status can tell one from another.
+  /// Whether log and status can distinguish its clients.
   var knowsClients = true
   var testDescription: String { name }
 
@@ -34,15 +34,28 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
     tcp("tcp on IPv4", "127.0.0.1"), tcp("tcp on IPv6", "[::1]"), tcp("tcp on all addresses", "*"),
     tcp("tcp by the name localhost", "localhost"), unix, pty,
     network("tls", "tls", more: certificate.text) { try shakeHands($0) },
+    network("telnet", "telnet") { try negotiate($0) },
+    network("telnets", "telnets", more: certificate.text) { try negotiate(try shakeHands($0)) },
     network("ws", "ws", path: "/gps") { try WebSocketClient(over: $0, path: "/gps") },
     network("wss", "wss", path: "/gps", more: certificate.text) {
       try WebSocketClient(over: try shakeHands($0), path: "/gps")
     },
   ]
 
+  /// Takes the listener's questions about seven options, and answers none.
+  private static func negotiate(_ client: any FarParty) throws -> any FarParty {
+    var count = 0
+    while count < 21 {
+      let bytes = try client.receive()
+      guard !bytes.isEmpty else { break }
+      count += bytes.count
+    }
+    return client
+  }
+
   private static func tcp(_ name: String, _ host: String) -> ListenerRig { network(name, "tcp", host) { $0 } }
 
-  /// `greet` makes a client of a connection.
+  /// `greet` turns a connection into a client.
   private static func network(
     _ name: String, _ scheme: String, _ host: String = "127.0.0.1", path: String = "", more: String = "",
     greet: @escaping @Sendable (FarEnd) throws -> any FarParty
@@ -60,14 +73,14 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
       }, refusal: SystemError("connect", ECONNREFUSED), more: more)
   }
 
-  /// What a route of a listener with TLS says of its certificate.
+  /// The TLS keys of a route, with a certificate.
   static let certificate: (folder: TemporaryFolder, text: String) = {
     let folder = try! TemporaryFolder()  // a test can do nothing without one
     let files = try! TestAuthority().write("server", .init("gw.test", names: "DNS:gw.test"), to: folder)
     return (folder, "tls: { certificate: '\(files.certificate)', key: '\(files.key)' }")
   }()
 
-  /// Paths in a folder of the rig's own.
+  /// Paths in a temporary folder.
   private static func paths() -> @Sendable () -> String {
     let folder = try! TemporaryFolder()  // a test can do nothing without one
     let last = Atomic<Int>(0)
@@ -81,7 +94,7 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
       connect: { try connectUnix(String($0.dropFirst("unix://".count))) },
       occupy: {
         let path = path()
-        let other = try UnixDoor.open(path, NodeOwnership(), queue: 1)
+        let other = try UnixSocketFile.open(path, NodeOwnership(), queue: 1)
         return (
           "unix://\(path)", EADDRINUSE,
           {
@@ -104,7 +117,7 @@ struct ListenerRig: Sendable, CustomTestStringConvertible {
   }()
 }
 
-/// A client who speaks TLS and believes anybody. Blocks.
+/// A TLS client that accepts any certificate. Blocks.
 func shakeHands(_ connection: FarEnd, askingFor name: String? = nil) throws -> TLSFarEnd {
   var manner = TLSFarEnd.Manner()
   manner.serverName = name
@@ -132,7 +145,7 @@ func openPort(_ path: String) throws -> FarEnd {
 
 @Suite("A listener", .timeLimit(.minutes(1)))
 struct ListenerConformanceTests {
-  @Test("reports the address it got and hands over clients from it", arguments: ListenerRig.rigs)
+  @Test("reports its bound address and accepts clients there", arguments: ListenerRig.rigs)
   func accepts(rig: ListenerRig) async throws {
     try await withRoute(routeConfig(rig.more, listen: rig.freeURL(), endpoint: "sim://echo")) { story, _ in
       let bound = try story.bound()
@@ -152,7 +165,7 @@ struct ListenerConformanceTests {
   }
 
   @Test(
-    "waits for an address that somebody holds, says so once, and serves as soon as it is free",
+    "waits for an address in use, reports it once, and serves as soon as the address is free",
     arguments: ListenerRig.rigs)
   func occupied(rig: ListenerRig) async throws {
     let taken = try rig.occupy()
@@ -161,7 +174,7 @@ struct ListenerConformanceTests {
         events.compactMap { event in if case .listenerWaits(_, _, let error, _) = event { error } else { nil } }.first
       }
       #expect(failure.cause?.errno == taken.error)
-      usleep(1_200_000)  // another try, which is not told
+      usleep(1_200_000)  // another try, which is not reported
       taken.free()
       let client = try rig.connect(try story.bound())
       try client.send([1])
@@ -171,22 +184,22 @@ struct ListenerConformanceTests {
     }
   }
 
-  @Test("takes no more clients once it is stopped, and frees its address", arguments: ListenerRig.rigs)
+  @Test("accepts no more clients once it is stopped, and frees its address", arguments: ListenerRig.rigs)
   func stops(rig: ListenerRig) async throws {
-    let told = Mutex("")
+    let reported = Mutex("")
     try await withRoute(routeConfig(rig.more, listen: rig.freeURL(), endpoint: "sim://echo")) { story, _ in
       let bound = try story.bound()
-      told.withLock { $0 = bound }
+      reported.withLock { $0 = bound }
       try rig.connect(bound).close()
     }
-    let bound = told.withLock(\.self)
+    let bound = reported.withLock(\.self)
     await #expect(throws: rig.refusal) { try await onOwnThread { try rig.connect(bound).close() } }
   }
 }
 
 @Suite("A TLS listener", .timeLimit(.minutes(1)))
 struct TLSListenerTests {
-  @Test("is told of with the name (SNI) that leads there, since others may have its port")
+  @Test("is reported with its server name (SNI), since other listeners may share its port")
   func serverName() async throws {
     let url = "tls://127.0.0.1:0?role=monitor&server-name=gw.test"
     let config = try routeConfig(ListenerRig.certificate.text, listen: url, endpoint: "sim://nmea")
@@ -198,10 +211,10 @@ struct TLSListenerTests {
       let client = try shakeHands(connectTCP(address), askingFor: "gw.test")
       #expect(try !client.receive().isEmpty)
       #expect(story.labels.map(\.listener) == [bound])
-      let told = story.all.compactMap { event in
+      let reported = story.all.compactMap { event in
         if case .listening(_, let listener, _) = event { listener } else { nil }
       }
-      #expect(told == ["tls://127.0.0.1:0?server-name=gw.test"])
+      #expect(reported == ["tls://127.0.0.1:0?server-name=gw.test"])
       client.close()
     }
   }
@@ -209,7 +222,7 @@ struct TLSListenerTests {
 
 @Suite("A TCP listener", .timeLimit(.minutes(1)))
 struct TCPListenerTests {
-  @Test("for all addresses is reached by IPv4 and IPv6, and tells IPv4 clients by their own address")
+  @Test("for all addresses is reached by IPv4 and IPv6, and reports IPv4 clients by their IPv4 address")
   func both() async throws {
     try await withRoute(routeConfig(listen: "tcp://*:0", endpoint: "sim://echo")) { story, _ in
       let v4 = try story.address()
@@ -226,20 +239,20 @@ struct TCPListenerTests {
     }
   }
 
-  @Test("may be one of several of a route, all leading to the same endpoint")
+  @Test("may be one of several of a route, all connected to the same endpoint")
   func several() async throws {
     let config = try ConfigFile.read(
       Array("routes: { x: { listen: ['tcp://127.0.0.1:0', 'tcp://[::1]:0'], endpoint: 'sim://echo' } }\n".utf8))
     try await withRoute(#require(config.routes.first)) { story, _ in
       let clients = [try connectTCP(story.address(of: "x", 0)), try connectTCP(story.address(of: "x", 1))]
       for client in clients { try client.send([1]) }
-      // A shared echo says everything to everybody.
+      // A shared echo sends all bytes to every client.
       for client in clients { #expect(try client.receive(exactly: 1) == [1]) }
       for client in clients { client.close() }
     }
   }
 
-  @Test("waits for an address this machine does not have")
+  @Test("waits for an address that this machine does not have")
   func foreignAddress() async throws {
     try await withRoute(routeConfig(listen: "tcp://192.0.2.1:0", endpoint: "sim://echo")) { story, _ in
       let error = try story.wait { events in

@@ -1,4 +1,4 @@
-// Log-ins: what waits, what is checked, what is counted; on a clock turned by hand.
+// Log-ins on a manual clock: which ones wait, which are checked, and which are counted.
 
 import StreamBroker
 import StreamTestKit
@@ -27,7 +27,7 @@ struct LogInFailuresTests {
     #expect(failures.next(from: SocketAddress(numeric: "192.0.2.2", port: 7)!, at: now) == now)
   }
 
-  @Test("make those who try at the same time wait for each other, and send away who would wait too long")
+  @Test("delay simultaneous tries of an address one after the other, and refuse those that would wait too long")
   func parallel() {
     var failures = LogInFailures()
     for _ in 0..<5 { _ = failures.failed(from: here, at: 0) }
@@ -36,7 +36,7 @@ struct LogInFailuresTests {
     #expect(failures.next(from: here, at: 8 * second) == 10 * second)
   }
 
-  @Test("are forgotten one a minute")
+  @Test("are forgotten one by one, each minute")
   func forgotten() {
     var failures = LogInFailures()
     for _ in 0..<5 { _ = failures.failed(from: here, at: 0) }
@@ -44,7 +44,7 @@ struct LogInFailuresTests {
     #expect(failures.next(from: here, at: 1000 * second) == 1000 * second && failures.count == 0)
   }
 
-  @Test("are remembered of so many addresses, and an IPv6 network is one")
+  @Test("are remembered for a limited number of addresses, and an IPv6 network counts as one")
   func bounded() {
     var failures = LogInFailures()
     for number in 0..<5000 {
@@ -63,11 +63,12 @@ struct LogInFailuresTests {
 
 @Suite("A log-in", .timeLimit(.minutes(1)))
 struct LogInTests {
-  /// Passwords that are checked when the test says so.
+  /// Passwords are checked when the test says so.
   private final class Rig {
     let clock = ManualClock()
     let poller: Poller
     var questions: [(question: PasswordQuestion, done: (Bool) -> Void)] = []
+    let passwords: Passwords
     private(set) var logIns: LogIns!
     var answers: [String] = []
 
@@ -75,11 +76,13 @@ struct LogInTests {
 
     init(atOnce: Int = .max, floor: Duration = .zero) throws {
       poller = try Poller(clock: clock.clock) { _ in }
-      let passwords = Passwords(atOnce: atOnce) { [unowned self] in
-        questions.append(($0, $1))
-      } measure: { [unowned self] in
-        measured.append(($0, $1))
+      weak var me: Rig?
+      passwords = Passwords(atOnce: atOnce) {
+        me!.questions.append(($0, $1))
+      } measure: {
+        me!.measured.append(($0, $1))
       }
+      me = self
       logIns = LogIns(on: poller, passwords: passwords, floor: floor)
     }
 
@@ -118,7 +121,7 @@ struct LogInTests {
   private let token = Credential.token(Secret("token-of-ada-0123"))
   private let password = Credential.password(user: "ada", Secret("secret"))
 
-  @Test("by a token is answered at once, and so is one that says nothing")
+  @Test("with a token is decided at once, and so is one without credentials")
   func atOnce() throws {
     let rig = try Rig()
     rig.begin(token, role: .monitor)
@@ -127,7 +130,7 @@ struct LogInTests {
     #expect(rig.answers == ["ada monitor", "asks", "anybody writer"] && rig.logIns.failed == 0)
   }
 
-  @Test("by a password waits for the check; once it was right, the same needs none for a while")
+  @Test("with a password waits for the check; once it was right, the same password needs no check for a while")
   func cached() throws {
     let rig = try Rig()
     rig.begin(password)
@@ -135,7 +138,7 @@ struct LogInTests {
     rig.questions[0].done(true)
     rig.begin(password)
     #expect(rig.answers == ["ada writer", "ada writer"] && rig.questions.count == 1)
-    // Another password, another name, and another hash are another thing.
+    // Another password, name or hash needs a check.
     rig.begin(.password(user: "ada", Secret("Secret")))
     rig.begin(.password(user: "eve", Secret("secret")))
     var changed = rig.ada
@@ -147,7 +150,7 @@ struct LogInTests {
     #expect(rig.questions.count == 5)
   }
 
-  @Test("that fails is told without what was sent, and counted; of an unknown user it costs a check too")
+  @Test("that fails is reported without the credentials, and counted; for an unknown user it costs a check too")
   func failing() throws {
     let rig = try Rig()
     rig.begin(password)
@@ -159,21 +162,21 @@ struct LogInTests {
     rig.begin(nil, from: "192.0.2.9")
     #expect(
       rig.answers == [
-        "failed: wrong password of 'ada'", "failed: unknown user or token, failure 2 from 192.0.2.1",
+        "failed: wrong password for 'ada'", "failed: unknown user or token, failure 2 from 192.0.2.1",
         "failed: unknown user or token", "failed: unknown user or token, failure 2 from 2001:db8::/64",
-        "failed: credentials that can't be read",
+        "failed: malformed credentials",
       ])
     #expect(rig.logIns.failed == 5)
   }
 
-  @Test("that lets nobody in is answered after one time, whatever was wrong and however long finding out took")
+  @Test("that fails is answered after one fixed time, whatever the cause and however long the check took")
   func floor() throws {
     let rig = try Rig(floor: .milliseconds(100))
     rig.begin(password, from: "10.0.0.1")
     rig.begin(.password(user: "eve", Secret("secret")), from: "10.0.0.2")
     rig.begin(.token(Secret("wrong-wrong-wrong")), from: "10.0.0.3")
     rig.begin(nil, from: "10.0.0.4")
-    rig.begin(.password(user: "ada", Secret("x")), [], from: "10.0.0.5")  // nobody has a password here
+    rig.begin(.password(user: "ada", Secret("x")), [], from: "10.0.0.5")  // no user has a password here
     rig.questions[1].done(false)
     rig.pass(.milliseconds(60))
     rig.questions[0].done(false)
@@ -181,7 +184,8 @@ struct LogInTests {
     #expect(rig.answers == [])
     rig.pass(.milliseconds(1))
     #expect(rig.answers.count == 5 && rig.answers.allSatisfy { $0.hasPrefix("failed") })
-    // One that takes longer waits for the next multiple; one that is right, or says nothing, for nothing.
+    // A slower failure is answered at the next multiple of that time. A success, or no credentials, is answered at
+    // once.
     rig.begin(.password(user: "ada", Secret("y")), from: "10.0.0.6")
     rig.pass(.milliseconds(110))
     rig.questions[2].done(false)
@@ -195,7 +199,7 @@ struct LogInTests {
     #expect(rig.answers.count == 8)
   }
 
-  @Test("of a known user who has nothing to do here takes as long as one that fails")
+  @Test("of a known user without a role takes as long as one that fails")
   func floorOfDenied() throws {
     let rig = try Rig(floor: .milliseconds(100))
     var bob = rig.ada
@@ -209,7 +213,7 @@ struct LogInTests {
     #expect(rig.answers == ["denied ada", "denied ada"])
   }
 
-  @Test("waits as long as the slowest kind of hash makes necessary, and what is cancelled tells nothing")
+  @Test("has a fixed time that follows the slowest kind of hash, and a cancelled log-in gets no answer")
   func measuring() throws {
     let rig = try Rig(floor: .milliseconds(100))
     let hashes = [Secret("$y$j9T$a$b"), Secret("$6$a$b")]
@@ -230,7 +234,20 @@ struct LogInTests {
     #expect(rig.answers == [])
   }
 
-  @Test("from where others have failed waits, right or wrong, but for what was right a moment ago")
+  @Test("is answered later while checks take longer than when they were measured, as on a busy machine")
+  func busyMachine() throws {
+    let rig = try Rig(floor: .milliseconds(100))
+    rig.logIns.follow([Secret("$6$a$b")])
+    rig.measured[0].done(.milliseconds(60))
+    rig.passwords.took?(.milliseconds(150))
+    #expect(rig.logIns.floor == .milliseconds(300))
+    for _ in 0..<16 { rig.passwords.took?(.milliseconds(20)) }
+    #expect(rig.logIns.floor == .milliseconds(120))
+    rig.passwords.took?(.seconds(9))
+    #expect(rig.logIns.floor == .seconds(4))
+  }
+
+  @Test("from an address with failures waits, right or wrong, unless the same was right a moment ago")
   func delayed() throws {
     let rig = try Rig()
     rig.begin(token)
@@ -247,7 +264,7 @@ struct LogInTests {
     #expect(rig.answers.count == 7 && rig.questions.isEmpty)
     rig.pass(.seconds(1))
     #expect(rig.questions.count == 1)
-    // Elsewhere nobody waits.
+    // Another address does not wait.
     rig.begin(password, from: "192.0.2.2")
     #expect(rig.questions.count == 2)
   }
@@ -269,7 +286,7 @@ struct LogInTests {
     #expect(other.questions.count == Passwords.mostAtOnce + 1, "there is room again")
   }
 
-  @Test("that is cancelled tells nothing; a check that was begun still counts")
+  @Test("that is cancelled gets no answer; a check already begun still counts")
   func cancelled() throws {
     let rig = try Rig()
     let attempt = rig.begin(password)
@@ -283,7 +300,7 @@ struct LogInTests {
     #expect(rig.questions.count == 1)
   }
 
-  @Test("waits for one check of each other address, however many one of them wants, and who has gone for none")
+  @Test("waits for one check of each other address, however many one address wants, and for none that was cancelled")
   func turns() throws {
     let rig = try Rig(atOnce: 1)
     let flood = (0..<20).map { rig.begin(.password(user: "ada", Secret("guess \($0)"))) }
@@ -291,19 +308,19 @@ struct LogInTests {
     for host in ["192.0.2.2", "192.0.2.3"] { rig.begin(password, from: host) }
     #expect(rig.questions.count == 1)
     rig.answers = []
-    // The one that has begun, and at most one more of the flood before each of the two.
+    // The check in progress, and at most one more of the flood before each of the two.
     for place in 0..<5 where rig.answers.count(where: { $0 == "ada writer" }) < 2 {
       rig.questions[place].done(rig.questions[place].question.password == Secret("secret"))
     }
     #expect(rig.answers.count(where: { $0 == "ada writer" }) == 2)
-    // Those who leave take their questions with them, but for the one that has begun.
+    // Cancelled log-ins lose their waiting checks, but not the one in progress.
     for attempt in flood { rig.logIns.cancel(attempt) }
     let asked = rig.questions.count
     rig.questions[asked - 1].done(false)
     #expect(rig.questions.count == asked)
   }
 
-  @Test("that was right is remembered of so many")
+  @Test("that was right is remembered for a limited number of credentials")
   func bounded() {
     var proven = Proven()
     for number in 0..<1000 { proven.remember(.token(Secret("\(number)")), hash: nil, at: UInt64(number)) }
@@ -315,7 +332,7 @@ struct LogInTests {
 @Suite("A hash of crypt(3)", .timeLimit(.minutes(2)))
 struct CryptHashTests {
   @Test(
-    "fits its password alone, by every method that we make",
+    "matches only its password, with every method that we create",
     arguments: [("$y$", 1), ("$2b$", 4), ("$6$", 1000), ("$5$", 1000)])
   func verify(prefix: String, cost: UInt) throws {
     let hash = try #require(CryptHash.make("sëcret", prefix: prefix, cost: cost))
@@ -327,9 +344,9 @@ struct CryptHashTests {
     }
   }
 
-  /// Made by others: crypt(3) of Python, mkpasswd, htpasswd.
+  /// Made by other programs: crypt(3) of Python, mkpasswd, htpasswd.
   @Test(
-    "may come from elsewhere",
+    "may come from other programs",
     arguments: [
       "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl/O817G3uBnIFNjnQJuesI68u4OTLiBFdcbYEdFCoEOfaS35inz1",
       "$6$rounds=10000$saltstringsaltst$OW1/O6BYHV6BcXZu8QVeXbDWra3Oeqh0sbHbbMCVNSnCM/UrjmM0Dp8vOuZeHBy/YTBmSK6H9qs/y3RnOaw5v.",
@@ -341,7 +358,7 @@ struct CryptHashTests {
   }
 
   @Test(
-    "says its method and its cost",
+    "names its method and its cost",
     arguments: [
       ("$y$j9T$F5Jx5fExrKuPp53xLKQ..1$X3DX6M94c7o.9agCG9G317fhZg9SqC.5i5rd.RhAtQ7", "$y$j9T"),
       ("$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl", "$6$rounds=5000"),
@@ -351,7 +368,7 @@ struct CryptHashTests {
   func kind(hash: String, kind: String?) { #expect(CryptHash.kind(of: hash) == kind) }
 
   @Test(
-    "is whole, and of a method of today",
+    "must be complete, and of a current method",
     arguments: [
       "", "x", "letmein1", "$", "$y$", "$y$j9T$F5Jx5fExrKuP", "$y$j9T$F5Jx5fExrKuP$", "$1$salt$qJH7.N4xYta3aEG/dfqo/0",
       "$6$salt$x", "$6$rounds=1000$x", "abJnggxhB/yWI", "*", "!", "$2b$10$abc", "$md5$x$y",
@@ -362,7 +379,7 @@ struct CryptHashTests {
     #expect(text.count < 6 || !fault.contains(text))
   }
 
-  @Test("is not made of what crypt(3) would cut")
+  @Test("is not created from a password that crypt(3) would truncate")
   func limits() {
     #expect(CryptHash.make("a\0b") == nil)
     #expect(CryptHash.make(String(repeating: "x", count: CryptHash.longestPassword + 1), cost: 1) == nil)
@@ -370,7 +387,7 @@ struct CryptHashTests {
     #expect(CryptHash.make("x", prefix: "$nothing$") == nil)
   }
 
-  @Test("is computed beside the lane, which is told on its own")
+  @Test("is computed on another queue, and the result comes back to the lane")
   func besideTheLane() async throws {
     let hash = try #require(CryptHash.make("secret", prefix: "$y$", cost: 1))
     let lane = try Lane("passwords")

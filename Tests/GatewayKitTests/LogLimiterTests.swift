@@ -1,4 +1,4 @@
-// What becomes a line and what is counted instead, on a clock that the test moves.
+// Which events become log lines and which are only counted, on a manual clock.
 
 import Glibc
 import StreamBroker
@@ -9,7 +9,7 @@ import Testing
 
 @Suite("A log limiter")
 struct LogLimiterTests {
-  /// A limiter, its clock, and what it wrote: event, and fields as "key=value".
+  /// A limiter, its clock, and its lines: event, and fields as "key=value".
   private struct Rig {
     var limiter: LogLimiter
     var now: UInt64 = 1_000_000_000_000
@@ -46,7 +46,7 @@ struct LogLimiterTests {
       self.lines += lines
     }
 
-    /// What was written since this was asked last.
+    /// The lines written since the last call.
     mutating func news() -> [String] {
       defer { lines = [] }
       return lines
@@ -75,7 +75,7 @@ struct LogLimiterTests {
       take(.sessionEnded(route: "x", number: number, label("192.0.2.1"), report))
     }
 
-    mutating func refuseRequest() { take(.requestRefused(label("192.0.2.1"), GreetingFault.noSuchPath("/x"))) }
+    mutating func refuseRequest() { take(.requestRefused(label("192.0.2.1"), HandshakeFault.noSuchPath("/x"))) }
 
     mutating func open(ownLink: Bool = true, tls: String? = nil) -> UInt64 {
       number += 1
@@ -98,8 +98,9 @@ struct LogLimiterTests {
       take(.sessionEnded(route: "x", number: number, label, report))
     }
 
-    private func label(_ address: String) -> Arrival.Label {
-      Arrival.Label(address: SocketAddress(numeric: address, port: 50_000), listener: "tcp://192.0.2.100:4001")
+    private func label(_ address: String) -> AcceptedConnection.Label {
+      AcceptedConnection.Label(
+        address: SocketAddress(numeric: address, port: 50_000), listener: "tcp://192.0.2.100:4001")
     }
 
     // Devices.
@@ -116,9 +117,9 @@ struct LogLimiterTests {
     }
   }
 
-  // MARK: - Connections without a place
+  // MARK: - Refused connections
 
-  @Test("writes ten refusals of an address in a second, and counts the rest by reason")
+  @Test("writes ten refusals of an address per second, and counts the rest by reason")
   func oneAddress() {
     var rig = Rig()
     for _ in 0..<40 { rig.refuse() }
@@ -131,7 +132,7 @@ struct LogLimiterTests {
     #expect(rig.limiter.due == nil)
   }
 
-  @Test("counts clients that are refused for their first bytes as refused, though they had a session")
+  @Test("counts clients refused for their first bytes as refused, though they had a session")
   func firstBytes() {
     var rig = Rig()
     for _ in 0..<40 { rig.refuse(report: SessionReport(ending: Ending(.denied, HTTPRequestFault()), wasOpened: true)) }
@@ -140,7 +141,7 @@ struct LogLimiterTests {
     #expect(rig.news() == ["info connections not served route=x client=192.0.2.1 count=30 denied=30"])
   }
 
-  @Test("writes a line for each of ten, and for the next ten a second later")
+  @Test("writes a line for each of ten refusals, and for the next ten a second later")
   func within() {
     var rig = Rig()
     for _ in 0..<3 {
@@ -151,7 +152,8 @@ struct LogLimiterTests {
     }
   }
 
-  @Test("writes one line a second while an address goes on, and each again after a second within the limit")
+  @Test(
+    "writes one line per second while an address continues, and every refusal again after a second within the limit")
   func goesOn() {
     var rig = Rig()
     for _ in 0..<50 { rig.refuse() }
@@ -171,7 +173,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("forgets a limit after a pause")
+  @Test("resets a limit after a pause")
   func pause() {
     var rig = Rig()
     for _ in 0..<50 { rig.refuse() }
@@ -182,7 +184,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("does not let one address use up the lines of others")
+  @Test("keeps one address from using up the lines of others")
   func apartFromOthers() {
     var rig = Rig()
     for _ in 0..<5000 { rig.refuse("192.0.2.1") }
@@ -190,7 +192,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 15)
   }
 
-  @Test("writes a hundred of all addresses in a second, and counts the rest by reason")
+  @Test("writes a hundred refusals of all addresses per second, and counts the rest by reason")
   func allAddresses() {
     var rig = Rig()
     for number in 0..<250 {
@@ -207,7 +209,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("comes back to lines for others while one address alone goes on")
+  @Test("writes lines for other addresses again while only one address continues")
   func oneStays() {
     var rig = Rig()
     for number in 0..<250 { rig.refuse("10.0.0.\(number)") }
@@ -220,7 +222,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("takes an IPv6 network of 64 bits for one address, and names no route and client when there were several")
+  @Test("counts an IPv6 network of 64 bits as one address, and omits route and client when there were several")
   func network() {
     var rig = Rig()
     for number in 1...20 { rig.refuse("2001:db8::\(number)") }
@@ -263,7 +265,7 @@ struct LogLimiterTests {
 
   // MARK: - Sessions
 
-  @Test("writes a thousand ends of sessions in a second, and counts the rest by ending")
+  @Test("writes a thousand session ends per second, and counts the rest by ending")
   func ends() {
     var rig = Rig()
     for number in 1...1500 { rig.end(UInt64(number), number % 2 == 0 ? .clientLost : .clientLeft) }
@@ -274,7 +276,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("says at what level the worst of what it counted would have been")
+  @Test("gives a summary line the worst level among the events it counts")
   func level() {
     var rig = Rig()
     for number in 1...1000 { rig.end(UInt64(number)) }
@@ -284,7 +286,7 @@ struct LogLimiterTests {
     #expect(rig.news() == ["error sessions ended route=x count=1 internal=1"])
   }
 
-  @Test("does not count ends of sessions among refusals, nor the other way round")
+  @Test("counts session ends and refusals separately")
   func apart() {
     var rig = Rig()
     for _ in 0..<500 { rig.refuse() }
@@ -292,7 +294,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 10 + 999)
   }
 
-  @Test("writes the opening line of a session with a link of its own once it is 1 s old, with the time when it opened")
+  @Test("writes the opening line of a per-client session once it is 1 s old, with the time when it opened")
   func opening() throws {
     var rig = Rig()
     let opened = rig.now
@@ -309,7 +311,7 @@ struct LogLimiterTests {
     #expect(rig.limiter.due == nil)
   }
 
-  @Test("writes no opening line for a session that is over before, and says in its end line what that would have said")
+  @Test("writes no opening line for a session shorter than that, and adds its fields to the end line")
   func shortSession() throws {
     var rig = Rig()
     let number = rig.open(tls: "TLS 1.3")
@@ -323,7 +325,7 @@ struct LogLimiterTests {
     #expect(rig.news().isEmpty && rig.limiter.due == nil)
   }
 
-  @Test("writes opening lines in their order, whichever of the sessions end before")
+  @Test("writes opening lines in order, even if some of the sessions end first")
   func order() {
     var rig = Rig()
     var numbers: [UInt64] = []
@@ -341,7 +343,7 @@ struct LogLimiterTests {
     #expect(opened == left)
   }
 
-  @Test("writes opening lines at once when very many would have to wait")
+  @Test("writes opening lines at once when too many would have to wait")
   func manyOpen() {
     var rig = Rig()
     for _ in 0..<LogLimiter.mostHeld { _ = rig.open() }
@@ -350,7 +352,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("writes opening lines on a shared link at once, and beyond a hundred in a second once the session is 1 s old")
+  @Test("writes opening lines on a shared link at once, and beyond a hundred per second once the session is 1 s old")
   func sharedLink() {
     var rig = Rig()
     let numbers = (0..<120).map { _ in rig.open(ownLink: false) }
@@ -363,7 +365,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("counts clients that come and go at once without a byte as not served, but nobody else")
+  @Test("counts only clients that close at once without a byte as not served")
   func nothing() {
     var rig = Rig()
     for number in 1...30 { rig.end(UInt64(number), number % 2 == 0 ? .clientLost : .clientLeft, up: 0) }
@@ -377,7 +379,7 @@ struct LogLimiterTests {
       rig.news() == ["info connections not served route=x client=192.0.2.1 count=20 client-left=10 client-lost=10"])
   }
 
-  @Test("writes ten requests of an address that were refused in a second, and counts the rest by reason")
+  @Test("writes ten refused requests of an address per second, and counts the rest by reason")
   func requests() {
     var rig = Rig()
     for _ in 0..<30 { rig.refuseRequest() }
@@ -386,7 +388,7 @@ struct LogLimiterTests {
     #expect(rig.news() == ["info connections not served client=192.0.2.1 count=20 no-such-path=20"])
   }
 
-  @Test("writes a thousand other lines that sessions cause in a second, and counts the rest")
+  @Test("writes a thousand other lines caused by sessions per second, and counts the rest")
   func others() {
     var rig = Rig()
     for _ in 0..<1200 { rig.take(.writerChanged(route: "x", from: 1, to: 2)) }
@@ -430,7 +432,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 25)
   }
 
-  @Test("begins anew when the device was open, and tells the routes apart")
+  @Test("starts again when the device was open, and counts routes separately")
   func back() {
     var rig = Rig()
     rig.fail()
@@ -444,7 +446,7 @@ struct LogLimiterTests {
     #expect(words == ["open", "lost", "waiting"])
   }
 
-  @Test("leaves out that a link closes which never was open")
+  @Test("omits the closing of a link that was never open")
   func closes() {
     var rig = Rig()
     rig.fail()
@@ -481,7 +483,7 @@ struct LogLimiterTests {
     #expect(rig.limiter.due == nil)
   }
 
-  @Test("writes what waits before another configuration holds")
+  @Test("writes pending lines before another configuration takes effect")
   func changed() {
     var rig = Rig()
     _ = rig.open()
@@ -498,7 +500,7 @@ struct LogLimiterTests {
     #expect(rig.news().count == 1)
   }
 
-  @Test("lets an event below the level that is logged through only where it needs it")
+  @Test("accepts an event below the log level only if it needs the event itself")
   func needs() {
     #expect(LogLimiter.needs(.link(route: "x", endpoint: "y", .open, retry: nil)))
     #expect(LogLimiter.needs(.routeStopped("x")))

@@ -1,4 +1,4 @@
-// What this machine is called, for pages that come by its name.
+// The names of this machine, which web pages may use to reach it.
 
 import StreamTestKit
 import Testing
@@ -16,24 +16,26 @@ struct MachineNamesTests {
     ])
   func names(host: String, names: [String]) { #expect(MachineNames.names(of: host) == names) }
 
-  @Test("are looked up beside the lane, and one at a time")
+  @Test("are looked up on another queue, one at a time")
   func lookUp() async throws {
     let lane = try Lane("names")
     defer { lane.stop() }
-    let reception = Resident(on: lane) { Reception(on: $0.poller, status: StatusSink(), rates: ConnectRates()) }
+    let handshakeServer = LaneRef(on: lane) {
+      HandshakeServer(on: $0.poller, status: StatusSink(), rates: ConnectRates())
+    }
     try await onOwnThread {
-      try ask(reception) { reception in
-        reception.machineNames = ["gone.example"]
-        for _ in 0..<3 { reception.renewMachineNames() }
-        // What was known holds until the answer is there.
-        #expect(reception.machineNames == MachineNames.own + ["gone.example"])
+      try ask(handshakeServer) { handshakeServer in
+        handshakeServer.machineNames = ["gone.example"]
+        for _ in 0..<3 { handshakeServer.renewMachineNames() }
+        // The known names stay until the answer arrives.
+        #expect(handshakeServer.machineNames == MachineNames.own + ["gone.example"])
       }
       let limit = monotonicNanoseconds() + 30_000_000_000
-      while try ask(reception, { $0.machineNames.contains("gone.example") }) {
+      while try ask(handshakeServer, { $0.machineNames.contains("gone.example") }) {
         try #require(monotonicNanoseconds() < limit)
       }
-      #expect(try ask(reception) { $0.machineNames }.starts(with: MachineNames.own))
+      #expect(try ask(handshakeServer) { $0.machineNames }.starts(with: MachineNames.own))
     }
-    reception.evict()
+    handshakeServer.evict()
   }
 }

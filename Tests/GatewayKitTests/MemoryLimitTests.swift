@@ -1,4 +1,4 @@
-// Texts of /proc/self/cgroup and /proc/self/mountinfo as machines and containers have them.
+// Examples of /proc/self/cgroup and /proc/self/mountinfo from machines and containers.
 
 import Synchronization
 import Testing
@@ -20,17 +20,17 @@ struct MemoryLimitTests {
       ])
   }
 
-  @Test("are the root of what it sees in a container with a cgroup namespace")
+  @Test("are in the visible root, in a container with a cgroup namespace")
   func namespace() {
     let mounts = "1204 1203 0:29 / /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw,nsdelegate\n"
     #expect(MemoryLimitFiles.paths(cgroup: "0::/\n", mountinfo: mounts) == ["/sys/fs/cgroup/memory.max"])
-    // A process that was moved out of the namespace's root, and a mount of a parent namespace.
+    // A process moved out of the namespace's root, and a mount of a parent namespace.
     #expect(MemoryLimitFiles.paths(cgroup: "0::/../other\n", mountinfo: mounts) == ["/sys/fs/cgroup/memory.max"])
     let outer = "1204 1203 0:29 /../.. /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
     #expect(MemoryLimitFiles.paths(cgroup: "0::/\n", mountinfo: outer) == ["/sys/fs/cgroup/memory.max"])
   }
 
-  @Test("are v1's of the controller alone, on a machine with v1 (Debian 10)")
+  @Test("are only those of v1's memory controller, on a machine with v1 (Debian 10)")
   func legacy() {
     let cgroup = """
       12:pids:/user.slice/user-0.slice
@@ -51,7 +51,7 @@ struct MemoryLimitTests {
       ])
   }
 
-  @Test("are both on a hybrid machine; the one without the controller has no such file")
+  @Test("are both on a hybrid machine; the hierarchy without the controller has no such file")
   func hybrid() {
     let cgroup = "10:memory:/lab\n1:name=systemd:/lab\n0::/lab\n"
     let mounts = """
@@ -65,7 +65,7 @@ struct MemoryLimitTests {
       ])
   }
 
-  @Test("are the container's own where its cgroup is mounted as the root (docker with v1)")
+  @Test("are the container's own if its cgroup is mounted as the root (docker with v1)")
   func boundMount() {
     let cgroup = "4:memory:/docker/1f2e3d\n"
     let mounts =
@@ -83,7 +83,7 @@ struct MemoryLimitTests {
       ])
   }
 
-  @Test("are found at odd places, and in a cgroup that was removed")
+  @Test("are found at unusual mount points, and in a removed cgroup")
   func odd() {
     let mounts = "33 23 0:29 / /mnt/c\\040g rw - cgroup2 none rw\n"
     #expect(
@@ -93,7 +93,7 @@ struct MemoryLimitTests {
   }
 
   @Test(
-    "are none where there are no cgroups, or the texts are none",
+    "are none without cgroups, or with invalid text",
     arguments: ["", "0::/\n", "x\n::\n0:\n", "4:memory:/a\n"])
   func none(cgroup: String) {
     #expect(MemoryLimitFiles.paths(cgroup: cgroup, mountinfo: "") == [])
@@ -101,7 +101,7 @@ struct MemoryLimitTests {
   }
 
   @Test(
-    "say a number of bytes, or that there is no limit",
+    "contain a number of bytes, or no limit",
     arguments: [
       ("max\n", nil), ("125829120\n", 125_829_120), ("0\n", 0), ("9223372036854771712\n", nil), ("", nil),
       ("-1\n", nil),
@@ -113,37 +113,37 @@ struct MemoryLimitTests {
   func here() { #expect(MemoryLimit.current() > 1 << 20) }
 }
 
-@Suite("The bound of unfinished handshakes")
+@Suite("The limit of unfinished handshakes")
 struct HandshakeBoundTests {
   private func config(_ listen: String, limits: String = "") throws -> Config {
     try ConfigFile.read(
       Array("\(limits)\nroutes: { x: { listen: '\(listen)', endpoint: 'exec:/bin/cat' } }\n".utf8))
   }
 
-  @Test("is half of the descriptors that are left, or a quarter of the memory, whichever is less")
+  @Test("is half of the free descriptors or a quarter of the memory, whichever allows fewer")
   func auto() throws {
     let config = try config("ws://127.0.0.1:0")
-    let few = HandshakeBound(config, ProcessLimits(descriptors: 300, memory: 64 << 30))
+    let few = HandshakeLimit(config, ProcessLimits(descriptors: 300, memory: 64 << 30))
     #expect((80...140).contains(few.most))
-    let little = HandshakeBound(config, ProcessLimits(descriptors: 1 << 20, memory: 120 << 20))
+    let little = HandshakeLimit(config, ProcessLimits(descriptors: 1 << 20, memory: 120 << 20))
     #expect(little.most == (30 << 20) / little.bytesEach && little.memory <= 30 << 20)
-    let bothSmall = HandshakeBound(config, ProcessLimits(descriptors: 40, memory: 1 << 20))
+    let bothSmall = HandshakeLimit(config, ProcessLimits(descriptors: 40, memory: 1 << 20))
     #expect(bothSmall.most == 8)
     let addresses = ProcessLimits(descriptors: 1 << 20, memory: 64 << 30, addressSpace: 40 << 20)
-    #expect(HandshakeBound(config, addresses).most == (20 << 20) / little.bytesEach)
-    #expect(HandshakeBound(config, ProcessLimits(descriptors: .max, memory: .max)).most == 1_000_000)
+    #expect(HandshakeLimit(config, addresses).most == (20 << 20) / little.bytesEach)
+    #expect(HandshakeLimit(config, ProcessLimits(descriptors: .max, memory: .max)).most == 1_000_000)
   }
 
-  @Test("is what the configuration says, where it says so")
+  @Test("is the configured number, if there is one")
   func given() throws {
     let config = try config("ws://127.0.0.1:0", limits: "limits: { handshakes: 17 }")
-    #expect(HandshakeBound(config, ProcessLimits(descriptors: 300, memory: 1 << 30)).most == 17)
+    #expect(HandshakeLimit(config, ProcessLimits(descriptors: 300, memory: 1 << 30)).most == 17)
   }
 }
 
 @Suite("A budget of descriptors")
 struct DescriptorBudgetTests {
-  @Test("lets in one more client as long as what is reserved is left, and is told when that is less")
+  @Test("admits one more client as long as the reserve is left, and follows reservations")
   func admits() {
     let budget = DescriptorBudget(limit: 100, standing: 10)
     #expect(budget.admits(89) && !budget.admits(90))
@@ -154,7 +154,7 @@ struct DescriptorBudgetTests {
     #expect(budget.admits(89))
   }
 
-  @Test("lets in everybody as long as it is switched off")
+  @Test("admits every client while it is switched off")
   func off() {
     let budget = DescriptorBudget(limit: 100, standing: 10)
     budget.set(isOn: false)
@@ -166,9 +166,9 @@ struct DescriptorBudgetTests {
 
 @Suite("A plan for the heap")
 struct HeapPlanTests {
-  @Test("does nothing for few, and trims once a wave has gone")
+  @Test("does nothing for few departures, and trims after a wave of them")
   func wave() {
-    var plan = HeapPlan()
+    var plan = HeapTrimming()
     #expect([63, 64, 6000].map { plan.haveLeft($0) } == [false, true, false])
     #expect(plan.look() == .again)
     #expect(plan.haveLeft(10_000) == false)
@@ -179,9 +179,9 @@ struct HeapPlanTests {
     #expect(plan.look() == .trim)
   }
 
-  @Test("trims now and then while clients come and go without end")
+  @Test("trims from time to time while clients come and go without end")
   func steady() {
-    var plan = HeapPlan()
+    var plan = HeapTrimming()
     #expect(plan.haveLeft(1000) == true)
     var looks = 1
     var gone: UInt64 = 2000
@@ -194,20 +194,20 @@ struct HeapPlanTests {
     #expect((10...40).contains(looks))
   }
 
-  @Test("hears of the two millionth client that leaves as fast as of the first")
+  @Test("counts the two-millionth departure as fast as the first")
   func millions() {
     let departures = Departures()
-    let heard = Atomic<UInt64>(0)
-    departures.whenMany { heard.store($0, ordering: .relaxed) }
-    let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:1")
+    let received = Atomic<UInt64>(0)
+    departures.whenMany { received.store($0, ordering: .relaxed) }
+    let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1")
     let event = StatusEvent.sessionEnded(route: "gps", number: 1, label, SessionReport(ending: Ending(.clientLeft)))
-    func tell(of count: Int) -> Duration {
+    func report(of count: Int) -> Duration {
       ContinuousClock().measure { for _ in 0..<count { departures.observe(event) } }
     }
-    let first = tell(of: 64_000)
-    _ = tell(of: 1_872_000)
-    let last = tell(of: 64_000)
-    #expect(heard.load(ordering: .relaxed) == 2_000_000)
+    let first = report(of: 64_000)
+    _ = report(of: 1_872_000)
+    let last = report(of: 64_000)
+    #expect(received.load(ordering: .relaxed) == 2_000_000)
     #expect(last < first * 10, "\(first) for the first, \(last) for the last")
   }
 }

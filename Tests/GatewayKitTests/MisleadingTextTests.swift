@@ -5,11 +5,11 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("A device's text that would mislead who reads it")
+@Suite("A device's misleading text")
 struct MisleadingTextTests {
   static let texts = ["a\u{2028}b", "a\u{2029}b", "a\u{061C}b", "a\u{200F}b", "a\u{202E}b", "a\u{2066}b", "a\u{9B}b"]
 
-  @Test("is shown as a question mark in tables, and as a number in JSON", arguments: texts)
+  @Test("is shown as a question mark in tables, and as an escape in JSON", arguments: texts)
   func shown(text: String) {
     #expect(TextTable.Cell(text).text == "a?b")
     let quoted = JSONValue.quote(text)
@@ -17,7 +17,7 @@ struct MisleadingTextTests {
     #expect(JSONValue.text(text).description == quoted)
   }
 
-  @Test("is a number in the log's text", arguments: texts)
+  @Test("is an escape in the log's text", arguments: texts)
   func logged(text: String) throws {
     var ends: [Int32] = [-1, -1]
     guard Glibc.pipe(&ends) == 0 else { throw SystemError("pipe") }

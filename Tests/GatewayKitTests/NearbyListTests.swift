@@ -22,7 +22,7 @@ struct NearbyListTests {
     return list
   }
 
-  @Test("is a table with URLs to paste under what can be opened; nothing in it moves a cursor")
+  @Test("is a table with URLs to paste under devices that can be opened, without control characters")
   func table() throws {
     let list = list(
       try device(2, 9, name: "lamp\u{1b}[2J", services: [0x180F]),
@@ -40,7 +40,7 @@ struct NearbyListTests {
       list.table(Paint(isOn: true))[2] == "\u{1b}[32m  'ble://FFE0/C0:00:00:00:00:02?address-type=random'\u{1b}[0m")
   }
 
-  @Test("keeps its order when somebody is heard again, and shows what is new")
+  @Test("keeps its order when a device is found again, and updates its row")
   func steady() throws {
     let list = list(
       try device(1, 1, services: [0xFFE0]), try device(1, 2, services: [0xFFE0]),
@@ -54,7 +54,7 @@ struct NearbyListTests {
     #expect(rows[3].hasPrefix("-     C0:00:00:00:00:01  LE random"))
   }
 
-  @Test("is a line for each way to open one, or one that ends in a dash")
+  @Test("has a line for each way to open a device, or one that ends in a dash")
   func lines() throws {
     let list = list()
     #expect(
@@ -67,7 +67,7 @@ struct NearbyListTests {
     #expect(list.lines(for: many)[0].hasSuffix("\t0001, 0002, 0003, 0004, 2 more\t-"))
   }
 
-  @Test("is an object of JSON, without what is not known")
+  @Test("is a JSON object without unknown values")
   func json() throws {
     let list = list(try device(2, 2, name: "HM\u{7f}", services: [0xFFE0]), try device(0, 1, strength: 127))
     #expect(
@@ -80,7 +80,7 @@ struct NearbyListTests {
     #expect(NearbyList().json == #"{"devices":[]}"#)
   }
 
-  @Test("has only those who offer a service, where one is named, and opens them by it")
+  @Test("with a service has only devices that offer it, and opens them by it")
   func filtered() throws {
     var list = list(try device(1, 1, services: [0xFFE0]), service: "180F")
     #expect(list.devices.isEmpty)
@@ -91,32 +91,32 @@ struct NearbyListTests {
     #expect(NearbyScan.Wish(service: "Serial Port") == nil)
   }
 
-  @Test("says what is missing when it is empty")
+  @Test("explains why it is empty")
   func lack() throws {
     var list = list(service: "FFE0")
-    #expect(list.lack?.hasPrefix("Nothing was heard.") == true)
+    #expect(list.lack?.hasPrefix("No device found.") == true)
     #expect(!list.note(try device(1, 1, services: [0x180F])))
-    #expect(list.lack?.hasPrefix("Nothing that was heard says that it has the service FFE0;") == true)
+    #expect(list.lack?.hasPrefix("No device found that advertises the service FFE0;") == true)
     #expect(list.note(try device(1, 2, services: [0xFFE0])))
     #expect(list.lack == nil)
   }
 
-  @Test("names the adapter that was asked for; lines that nobody takes do not fill memory")
+  @Test("names the requested adapter, and bounds the memory for lines that are not read")
   func scan() throws {
     let scan = try NearbyScan(try #require(NearbyScan.Wish(adapter: "hci1")), keepsLines: true)
     #expect(scan.listensSince == nil)
-    scan.hear(.listening(adapter: "hci1"))
+    scan.handle(.listening(adapter: "hci1"))
     #expect(scan.listensSince != nil)
     let device = try device(1, 1, services: [0xFFE0])
-    scan.hear(.found(device))
+    scan.handle(.found(device))
     #expect(scan.takeLines().map { $0.hasSuffix("\t'ble://FFE0/C0:00:00:00:00:01?adapter=hci1'") } == [true])
-    for _ in 0..<NearbyScan.mostLines + 10 { scan.hear(.found(device)) }
+    for _ in 0..<NearbyScan.mostLines + 10 { scan.handle(.found(device)) }
     #expect(scan.takeLines().count == NearbyScan.mostLines)
     #expect(scan.json.contains("?adapter=hci1"))
   }
 
   @Test(
-    "quotes what a shell would take for something else",
+    "quotes URLs that a shell would interpret",
     arguments: [
       ("rfcomm://00:AA:01:00:00:01", "rfcomm://00:AA:01:00:00:01"), ("a?b", "'a?b'"), ("a&b", "'a&b'"), ("", "''"),
       ("it's", #"'it'\''s'"#), ("a b", "'a b'"), ("x=1", "'x=1'"), ("~", "'~'"), ("é", "'é'"),

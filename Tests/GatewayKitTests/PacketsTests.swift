@@ -1,4 +1,4 @@
-// Where packets end: the values that find it and remember it, against the simplest thing that could be right.
+// Where packets end: the types that find and remember it, compared with a naive implementation.
 
 import StreamTestKit
 import Testing
@@ -8,7 +8,7 @@ import Testing
 
 @Suite("Packets", .timeLimit(.minutes(1)))
 struct PacketsTests {
-  /// The lengths of the packets in `bytes`, the last of which may not be complete.
+  /// The lengths of the packets in `bytes`; the last packet may be incomplete.
   private func naive(_ bytes: [UInt8], max: Int?, delimiter: [UInt8]?) -> [Int] {
     var lengths: [Int] = []
     var packet: [UInt8] = []
@@ -41,7 +41,7 @@ struct PacketsTests {
     return lengths + (length == 0 ? [] : [length])
   }
 
-  @Test("end behind a delimiter or at their longest, however the bytes come in portions")
+  @Test("end after a delimiter or at their maximum length, in portions of any size")
   func ends() {
     var random = SeededRandom()
     let delimiters: [[UInt8]?] = [nil, [1], [1, 2], [1, 1], [1, 1, 2], [1, 2, 1, 2, 3], [1, 1, 2, 1, 1, 1]]
@@ -49,7 +49,7 @@ struct PacketsTests {
       let bytes = (0..<Int.random(in: 0...200, using: &random)).map { _ in UInt8.random(in: 1...3, using: &random) }
       let delimiter = delimiters.randomElement(using: &random)!
       let max = Bool.random(using: &random) ? Int.random(in: 1...20, using: &random) : nil
-      let rule = PacketRule(Config.Packets(idle: nil, max: max, delimiter: delimiter))
+      let rule = PacketRule(max: max, delimiter: delimiter ?? [])
       let lengths = scanned(bytes, rule) { Int.random(in: 1...9, using: &random) }
       #expect(
         lengths == naive(bytes, max: max, delimiter: delimiter),
@@ -57,7 +57,7 @@ struct PacketsTests {
     }
   }
 
-  @Test("are remembered by their ends, in any number that matters, and forgotten when they lie behind")
+  @Test("are remembered by their ends, up to a limit, and forgotten when they are in the past")
   func marks() {
     var marks = PacketMarks()
     var ends: [UInt64] = []
@@ -68,7 +68,8 @@ struct PacketsTests {
       marks.add(position)
       ends.append(position)
       if step % 100 == 0 {
-        // With the hundred that come before the next time fewer than three quarters of `most`: more are counted two as one.
+        // Including the hundred until the next check, these are fewer than three quarters of `most`. Above that, pairs
+        // are merged.
         let kept = ends[max(0, ends.count - Int.random(in: 1...600, using: &random))]
         marks.forget(before: kept)
         ends.removeAll { $0 < kept }
@@ -78,7 +79,7 @@ struct PacketsTests {
     }
   }
 
-  @Test("are counted two as one where there are too many, but the first and the last of them never go amiss")
+  @Test("are merged in pairs when there are too many, but the first and the last end are always right")
   func tooMany() {
     var marks = PacketMarks()
     let count = UInt64(10 * PacketMarks.most)

@@ -1,31 +1,31 @@
-// A stream that says its script in pieces and writes down every write it takes, for tests that care where pieces end.
+// A stream with a script, read in pieces, that records each write. For tests about the ends of packets.
 
 import ByteStreams
 import StreamTestKit
 
 @testable import GatewayKit
 
-final class PieceStream: ByteStream {
+final class PieceStream: TransportStream {
   var delegate: (any ByteStreamDelegate)?
   var readerWaits: Readiness = []
   var writerWaits: Readiness = []
-  let canHalfClose = true
-  /// What it will say; it ends behind that if `ends` is set.
+  let closeBehavior = CloseBehavior(canHalfClose: true)
+  /// What it will send; with `ends` its end follows.
   var script: [UInt8]
   var ends = false
-  /// The most bytes a write takes, and the most a read gives; chosen anew each time with `random`.
+  /// The most bytes that a write takes and that a read returns; with `random` chosen anew each time.
   var mostTaken = Int.max
   var mostSaid = Int.max
   /// It takes nothing.
   var isStuck = false
-  /// It takes so many bytes more, and then nothing.
+  /// It takes this many more bytes, and then nothing.
   var limit: Int?
-  /// What was taken, by write.
+  /// The bytes taken, by write.
   private(set) var pieces: [[UInt8]] = []
   private(set) var said = 0
   private var random: SeededRandom?
 
-  /// With `random` it blocks now and then, and takes and gives pieces of any length up to the most.
+  /// With `random` it blocks now and then, and takes and returns pieces of any length up to the maximum.
   init(_ script: [UInt8] = [], random: SeededRandom? = nil) {
     self.script = script
     self.random = random
@@ -34,7 +34,7 @@ final class PieceStream: ByteStream {
   var taken: [UInt8] { Array(pieces.joined()) }
   var hasSaidAll: Bool { said == script.count }
 
-  /// What was taken since the last call, by write.
+  /// The bytes taken since the last call, by write.
   func newPieces() -> [[UInt8]] {
     defer { pieces = [] }
     return pieces
@@ -66,6 +66,6 @@ final class PieceStream: ByteStream {
 }
 
 extension Config.Packets {
-  /// Behind each `\n`.
+  /// After each `\n`.
   static let lines = Config.Packets(idle: nil, max: nil, delimiter: [10])
 }

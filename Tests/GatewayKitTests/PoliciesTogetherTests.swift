@@ -1,4 +1,4 @@
-// Policies that are right each by itself, where they meet. Each of these was found by the fuzzer of policies (Tests/Fuzz).
+// Combinations of policies that are right by themselves. The fuzzer of policies (Tests/Fuzz) found each of these cases.
 
 import StreamTestKit
 import Testing
@@ -6,13 +6,13 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("Policies that meet", .timeLimit(.minutes(1)))
+@Suite("Combined policies", .timeLimit(.minutes(1)))
 struct PoliciesTogetherTests {
   private func says(_ text: String) -> ScriptedStream.Step { .bytes(Array(text.utf8)) }
   private func text(_ client: ScriptedStream) -> String { String(decoding: client.written, as: UTF8.self) }
 
   @Test(
-    "begin a new packet after a beginning that nobody heard was flushed",
+    "start a new packet after the unreceived start of one was flushed",
     arguments: [(Config.Device.Flush.disconnect, Duration.zero, true), (.both, .seconds(5), false)])
   func flushedBeginning(flush: Config.Device.Flush, linger: Duration, isAlwaysOpen: Bool) throws {
     let rig = try LinkRig(packets: .lines) {
@@ -51,25 +51,25 @@ struct PoliciesTogetherTests {
     rig.wakeReader(device)
     rig.advance(by: .milliseconds(60))
     for _ in 0..<20 { rig.wakeReader(device) }
-    #expect(session.droppedAsSlow > 0 && session.isBehind)
+    #expect(session.down.droppedAsSlow > 0 && session.down.isBehind)
     // Its own end is not read yet: the session goes on.
     client.willWrite(.failed(SystemError("write", 32)))
     rig.wakeWriter(client)
     let (head, dropped) = (rig.hub.head, session.dropped)
-    #expect(!session.takesOutput && UInt64(session.down) + dropped == head)
-    #expect(!session.isBehind, "it loses nothing any more")
+    #expect(!session.down.takesOutput && UInt64(session.down.bytes) + dropped == head)
+    #expect(!session.down.isBehind, "it loses nothing any more")
     for _ in 0..<100 { rig.wakeReader(device) }
     #expect(session.dropped == dropped && rig.ending(of: session) == nil)
     #expect(rig.hub.head > head + 1000 && healthy.written == pattern(0..<healthy.written.count))
-    #expect(UInt64(healthy.written.count) == other.down && healthy.written.count % 10 == 0)
-    // Another fills the ring, and room is looked for among those who are behind.
+    #expect(UInt64(healthy.written.count) == other.down.bytes && healthy.written.count % 10 == 0)
+    // Another client fills the ring, and the hub looks for room among the slow clients.
     rig.join(ScriptedStream())
     for _ in 0..<10 { rig.wakeReader(device) }
     #expect(device.readerWaits == [])
     #expect(session.dropped == dropped && rig.ending(of: session) == nil)
   }
 
-  @Test("read on when what filled the ring was flushed behind the last client", arguments: [true, false])
+  @Test("read on after a flush for the last client emptied a full ring", arguments: [true, false])
   func flushedFullRing(hasLine: Bool) throws {
     let rig = try LinkRig {
       $0.open = .always
@@ -85,11 +85,11 @@ struct PoliciesTogetherTests {
     let other = rig.join(ScriptedStream())
     for _ in 0..<5 { rig.wakeReader(device) }
     #expect(device.readerWaits == [] && !rig.poller.hasAgain)
-    device.holdsBytes = true  // of these no event tells
+    device.hasBufferedInput = true  // no event reports these
     rig.link.hub.end(other, Ending(.kicked))
     rig.link.hub.end(session, Ending(.kicked))
     #expect(rig.poller.hasAgain)
-    device.holdsBytes = false
+    device.hasBufferedInput = false
     while line.asked > 0 { line.answer() }
     let client = ScriptedStream(takesAll: true)
     rig.join(client)
@@ -97,11 +97,11 @@ struct PoliciesTogetherTests {
     #expect(client.written.count > 700 && device.readerWaits == .readable)
   }
 
-  @Test("never read without room, when a newcomer is slow after one that left in the middle of a packet")
+  @Test("never read without room, when a new client is slow after one that left in the middle of a packet")
   func readWithoutRoom() throws {
     let rig = try HubRig(
-      buffer: 32, dropsUnheard: false, packets: Config.Packets(idle: nil, max: 16, delimiter: nil))
-    let device = ScriptedStream(reads: [.moved(12), .moved(100)])  // a read without room is a precondition of it
+      buffer: 32, dropsWithoutClients: false, packets: Config.Packets(idle: nil, max: 16, delimiter: nil))
+    let device = ScriptedStream(reads: [.moved(12), .moved(100)])  // a read without room traps
     rig.hub.attach(device)
     let first = ScriptedStream(writes: [.moved(5)])
     let session = rig.join(first)
@@ -114,7 +114,7 @@ struct PoliciesTogetherTests {
     client.willWrite(.moved(1000))
     rig.wakeWriter(client)
     #expect(client.written.count == 16 && client.written == Array(ScriptedStream.pattern(16..<32)))
-    // What stood before its first packet is in nobody's way.
+    // Output before its first packet blocks nothing.
     for _ in 0..<5 {
       client.willWrite(.moved(1000))
       rig.wakeReader(device)
@@ -139,9 +139,9 @@ struct PoliciesTogetherTests {
     #expect(client.written == pattern(0..<68))
   }
 
-  @Test("still give the first to come what nobody heard, when a reload turns packets on")
+  @Test("still give unread output to the first client, when a reload turns packets on")
   func unheardBeforePackets() throws {
-    let rig = try HubRig(dropsUnheard: false)
+    let rig = try HubRig(dropsWithoutClients: false)
     let device = ScriptedStream(reads: [.moved(20)])
     rig.hub.attach(device)
     rig.wakeReader(device)
@@ -153,13 +153,13 @@ struct PoliciesTogetherTests {
     #expect(client.written == pattern(0..<20))
   }
 
-  @Test("read what a client's stream holds when it has lost the writer role")
+  @Test("read the buffered input of a client that has lost the writer role")
   func hiddenBytes() throws {
     let rig = try HubRig(writers: .one, takeover: .newest)
     rig.hub.attach(ScriptedStream())
     let first = ScriptedStream(reads: [.moved(64), .moved(6)])
     let session = rig.join(first)
-    first.holdsBytes = true
+    first.hasBufferedInput = true
     rig.wakeReader(first)
     #expect(session.pump.count == 64 && first.readerWaits == [])
     rig.join(ScriptedStream())
@@ -167,25 +167,25 @@ struct PoliciesTogetherTests {
     #expect(session.dropped == 6)
   }
 
-  /// Why what a client sends goes nowhere.
+  /// Why a client's input is dropped.
   enum Drop: CaseIterable { case monitor, absent }
 
   @Test(
-    "count what a client sent last before its end is told, where its bytes are dropped",
+    "count a client's last input before they report its end, where its input is dropped",
     arguments: Drop.allCases, [ScriptedStream.Step.failed(SystemError("read", 104)), .ended])
   func brokenWhileDropped(drop: Drop, last: ScriptedStream.Step) throws {
     let rig = try HubRig(halfClose: nil)
     rig.hub.attach(ScriptedStream())
-    if drop == .absent { rig.hub.setDropsInput(true) }
+    if drop == .absent { rig.hub.upstream.setDropsInput(true) }
     let client = ScriptedStream(reads: [.moved(5), last])
-    client.holdsBytes = true  // read on in one turn
+    client.hasBufferedInput = true  // so that one turn reads all
     let session = rig.join(client, role: drop == .monitor ? .monitor : .writer)
     rig.wakeReader(client)
     #expect(rig.ending(of: session) != nil && session.dropped == 5)
     #expect(rig.droppedAtEnd[session.number] == 5)
   }
 
-  @Test("count input that was dropped as activity, whatever is kept")
+  @Test("count dropped input as activity, even if nothing is kept")
   func activity() throws {
     let rig = try LinkRig { $0.absent = .discard }
     let client = ScriptedStream(reads: [.moved(5)])

@@ -4,7 +4,7 @@ import Testing
 
 @testable import GatewayKit
 
-/// What a header of version 2 is made of.
+/// A header of version 2.
 func proxyBlock(_ body: [UInt8], _ command: UInt8 = 0x21, _ family: UInt8 = 0x11, length: Int? = nil) -> [UInt8] {
   let length = length ?? body.count
   return [0x0D, 0x0A, 0x0D, 0x0A, 0x00, 0x0D, 0x0A, 0x51, 0x55, 0x49, 0x54, 0x0A, command, family]
@@ -18,7 +18,7 @@ private let sixToSix =
 
 @Suite("A PROXY header")
 struct ProxyHeaderTests {
-  /// What is said, and whom it names; nil for nobody.
+  /// The header, and the source address that it names; nil for none.
   static let good: [(bytes: [UInt8], source: String?)] = [
     (Array("PROXY TCP4 192.0.2.7 198.51.100.1 51233 4001\r\n".utf8), "192.0.2.7:51233"),
     (Array("PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535\r\n".utf8), "255.255.255.255:65535"),
@@ -29,16 +29,16 @@ struct ProxyHeaderTests {
     (Array("PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n".utf8), nil),
     (proxyBlock(fourToFour), "192.0.2.7:51233"),
     (proxyBlock(sixToSix, 0x21, 0x21), "[2001:db8::7]:51233"),
-    (proxyBlock(fourToFour + [3, 0, 4, 1, 2, 3, 4]), "192.0.2.7:51233"),  // an extension behind the addresses
+    (proxyBlock(fourToFour + [3, 0, 4, 1, 2, 3, 4]), "192.0.2.7:51233"),  // an extension after the addresses
     (proxyBlock(fourToFour + [UInt8](repeating: 9, count: 65523)), "192.0.2.7:51233"),
     (proxyBlock([], 0x20, 0x00), nil),  // LOCAL: a health check
-    (proxyBlock(fourToFour, 0x20, 0x11), nil),  // LOCAL, whose addresses mean nothing
+    (proxyBlock(fourToFour, 0x20, 0x11), nil),  // LOCAL, whose addresses are ignored
     (proxyBlock([], 0x21, 0x00), nil),
     (proxyBlock([UInt8](repeating: 0, count: 216), 0x21, 0x31), nil),  // AF_UNIX
     (proxyBlock(fourToFour, 0x21, 0x12), nil),  // UDP
   ]
 
-  @Test("names the client, however it is cut, and takes nothing of what follows", arguments: good.indices)
+  @Test("names the client, in pieces of any size, and leaves the bytes after it unread", arguments: good.indices)
   func reads(index: Int) throws {
     let (bytes, source) = Self.good[index]
     let whole = bytes + Array("payload".utf8)
@@ -50,14 +50,14 @@ struct ProxyHeaderTests {
         let piece = Array(whole[place..<min(place + size, whole.count)])
         place += try piece.withUnsafeBytes { try reader.take($0) }
       }
-      // LOCAL alone is nobody's; UNKNOWN and what we know no address of is a client all the same.
+      // Only LOCAL is a check. UNKNOWN, and an address family that we do not know, is a client.
       #expect(reader.header?.isCheck == (bytes.count > 12 && bytes[12] == 0x20))
       #expect(reader.header?.source?.description == source)
       #expect(place == bytes.count, "in pieces of \(size)")
     }
   }
 
-  /// What is said, and how many of its bytes are enough to know better.
+  /// The bytes, the fault, and how many bytes are enough to detect it.
   static let bad: [(bytes: [UInt8], fault: ProxyFault, after: Int)] = [
     (Array("GET / HTTP/1.1\r\n".utf8), .noHeader, 1),
     (Array("PROXZ".utf8), .noHeader, 5),
@@ -69,12 +69,12 @@ struct ProxyHeaderTests {
     (Array("PROXY UDP4 1.2.3.4 1.2.3.4 1 2\r\n".utf8), .malformed("neither TCP4, TCP6 nor UNKNOWN"), 32),
     (Array("PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n".utf8), .malformed("not two addresses and two ports"), 30),
     (Array("PROXY TCP4  1.2.3.4 1.2.3.4 1 2\r\n".utf8), .malformed("not two addresses and two ports"), 33),
-    (Array("PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n".utf8), .malformed("a port that is none"), 36),
-    (Array("PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n".utf8), .malformed("a port that is none"), 33),
-    (Array("PROXY TCP4 1.2.3.4 1.2.3.4 +1 2\r\n".utf8), .malformed("a port that is none"), 33),
-    (Array("PROXY TCP4 ::1 1.2.3.4 1 2\r\n".utf8), .malformed("an address that is none of TCP4"), 28),
-    (Array("PROXY TCP6 1.2.3.4 ::1 1 2\r\n".utf8), .malformed("an address that is none of TCP6"), 28),
-    (Array("PROXY TCP6 fe80::1%lo ::1 1 2\r\n".utf8), .malformed("an address that is none of TCP6"), 31),
+    (Array("PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n".utf8), .malformed("an invalid port"), 36),
+    (Array("PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n".utf8), .malformed("an invalid port"), 33),
+    (Array("PROXY TCP4 1.2.3.4 1.2.3.4 +1 2\r\n".utf8), .malformed("an invalid port"), 33),
+    (Array("PROXY TCP4 ::1 1.2.3.4 1 2\r\n".utf8), .malformed("an address that is not valid for TCP4"), 28),
+    (Array("PROXY TCP6 1.2.3.4 ::1 1 2\r\n".utf8), .malformed("an address that is not valid for TCP6"), 28),
+    (Array("PROXY TCP6 fe80::1%lo ::1 1 2\r\n".utf8), .malformed("an address that is not valid for TCP6"), 31),
     (proxyBlock(fourToFour, 0x11, 0x11), .malformed("version or command 17"), 16),
     (proxyBlock(fourToFour, 0x22, 0x11), .malformed("version or command 34"), 16),
     (proxyBlock(fourToFour, 0x21, 0x41), .malformed("address family 65"), 16),
@@ -83,7 +83,7 @@ struct ProxyHeaderTests {
     (proxyBlock(sixToSix, 0x21, 0x21, length: 12), .malformed("12 bytes are too few for its addresses"), 16),
   ]
 
-  @Test("that is none is known as soon as it can be", arguments: bad.indices)
+  @Test("that is invalid is detected as early as possible", arguments: bad.indices)
   func refuses(index: Int) throws {
     let (bytes, fault, after) = Self.bad[index]
     var reader = ProxyReader()

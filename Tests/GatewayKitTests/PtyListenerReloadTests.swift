@@ -1,4 +1,4 @@
-// Pty listeners while the gateway goes on: configurations change under them, and devices go.
+// Pty listeners during reloads, and while devices come and go.
 
 import Glibc
 import StreamBroker
@@ -10,7 +10,7 @@ import Testing
 
 @Suite("A pty listener's port", .timeLimit(.minutes(1)))
 struct PtyListenerReloadTests {
-  @Test("stays with its user when something else is changed")
+  @Test("keeps its user when something else changes")
   func unchanged() async throws {
     try await servePty("sim://echo") { path, story, route in
       let first = node(of: path)
@@ -25,7 +25,7 @@ struct PtyListenerReloadTests {
     }
   }
 
-  @Test("moves to its new place, and its user keeps the old one")
+  @Test("moves to its new path, and its user keeps the old pty")
   func moved() async throws {
     try await servePty("sim://echo") { path, story, route in
       let port = try openPort(path)
@@ -44,7 +44,7 @@ struct PtyListenerReloadTests {
     }
   }
 
-  @Test("is another one when its mode is changed, at the same place")
+  @Test("is replaced at the same path when its mode changes")
   func changed() async throws {
     try await servePty("sim://echo") { path, story, route in
       let port = try openPort(path)
@@ -59,7 +59,7 @@ struct PtyListenerReloadTests {
     }
   }
 
-  @Test("is kept for its user when it is listened at no longer, and nobody else gets in")
+  @Test("stays open for its user when its listener is removed, and accepts no other user")
   func removed() async throws {
     try await servePty("sim://echo") { path, story, route in
       let port = try openPort(path)
@@ -74,13 +74,14 @@ struct PtyListenerReloadTests {
   }
 
   @Test(
-    "is taken over from a gateway that has died, whose pty is gone or is somebody else's now", arguments: [true, false])
+    "replaces the link of a gateway that crashed, whose pty is gone or belongs to another program now",
+    arguments: [true, false])
   func leftOver(isGone: Bool) async throws {
     let folder = try TemporaryFolder()
     let path = folder / "port"
     let other = try makePty()
     #expect(symlink(isGone ? "/dev/pts/999999" : other.node, path) == 0)
-    // The gateway's own was there before somebody else's.
+    // The gateway's link is older than the other program's pty.
     let before = [timespec](repeating: timespec(tv_sec: 1_700_000_000, tv_nsec: 0), count: 2)
     #expect(utimensat(AT_FDCWD, path, before, AT_SYMLINK_NOFOLLOW) == 0)
     try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, _ in
@@ -91,11 +92,11 @@ struct PtyListenerReloadTests {
     #expect(node(of: path) == nil)
   }
 
-  @Test("waits while its link leads to a pty of another gateway, and takes its place when that is gone")
+  @Test("waits while its link leads to another gateway's pty, and replaces it when that pty is gone")
   func twoGateways() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "port"
-    let other = try PtyDoor.open(path, NodeOwnership(), replacing: nil)
+    let other = try PtyDevice.open(path, NodeOwnership(), PtySettings(LineSettings()), replacing: nil)
     let before = node(of: path)
     try await withRoute(routeConfig(listen: "pty://\(path)", endpoint: "sim://echo")) { story, _ in
       let failure = try story.wait { events in
@@ -104,14 +105,14 @@ struct PtyListenerReloadTests {
       }
       #expect(failure.cause == SystemError("symlink", EADDRINUSE))
       #expect(node(of: path) == before)
-      other.leave(on: LocalBinding<PtyDoor>.queue(of: path))
+      other.leave(on: ListenPath<PtyDevice>.queue(of: path))
       _ = try story.bound()
       try expectEcho(openPort(path))
     }
     #expect(node(of: path) == nil)
   }
 
-  @Test("stays with its user when the device goes, and what he says meanwhile is the next one's")
+  @Test("keeps its user when the device is lost, and delivers the input to the next device")
   func hold() async throws {
     let devices = try (0...10).map { _ in try makePty() }
     let folder = try TemporaryFolder()
@@ -138,7 +139,7 @@ struct PtyListenerReloadTests {
     }
   }
 
-  @Test("hangs up on its user when the device goes and `absent` says so, and is there for the next one")
+  @Test("hangs up on its user when the device is lost and `absent` is close, and serves the next user")
   func absentClose() async throws {
     let devices = try (0...1).map { _ in try makePty() }
     let folder = try TemporaryFolder()

@@ -1,4 +1,4 @@
-// Pty listeners: programs that open a port one after the other or together, and what each of them finds.
+// Pty listeners: programs that open a port one after the other or together, and the state in which each finds it.
 
 import Glibc
 import StreamBroker
@@ -22,7 +22,7 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("serves one user after the other at the same port, each as if he were the first")
+  @Test("serves one user after the other at the same port, each in the port's initial state")
   func oneAfterTheOther() async throws {
     try await servePty("sim://echo") { path, story, _ in
       let target = node(of: path)
@@ -45,15 +45,15 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("makes its link anew when somebody has removed it, once it is asked, and leaves who is there in peace")
+  @Test("restores its link, when a check finds it removed, and keeps its user")
   func removed() async throws {
     try await servePty("sim://echo") { path, story, route in
       let port = try openPort(path)
       try expectEcho(port)
-      lookAfterPlaces(of: route)
+      checkSocketFiles(of: route)
       #expect(!story.all.contains { if case .listenerWaits = $0 { true } else { false } })
       try #require(unlink(path) == 0)
-      lookAfterPlaces(of: route)
+      checkSocketFiles(of: route)
       _ = try story.bound(of: "x", 1)
       try expectEcho(port, 2)
       let next = try openPort(path)
@@ -63,18 +63,18 @@ struct PtyListenerTests {
       #expect(try next.receive(exactly: 1) == [3])
       next.close()
       #expect(try story.reports(atLeast: 2)[1].up == 1)
-      // Nobody has it open this time.
+      // This time no program has it open.
       try #require(unlink(path) == 0)
-      lookAfterPlaces(of: route)
+      checkSocketFiles(of: route)
       try expectEcho(openPort(path), 4)
     }
   }
 
-  @Test("is had by the next program after one that had it for itself alone, with root's rights and without")
+  @Test("can be opened by the next program after one that set it exclusive, with root's rights and without")
   func exclusive() async throws {
     try await servePty("sim://echo") { path, story, _ in
       for round in 1...5 {
-        // The link of the one before leads to a pty for a moment that can't be had.
+        // For a moment the link still leads to the previous program's pty, which can't be opened.
         var port: FarEnd?
         try until {
           port = try? openPort(path)
@@ -90,7 +90,7 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("takes several programs that have it open for one client, who leaves with the last of them")
+  @Test("treats several programs that have it open as one client, which ends with the last of them")
   func together() async throws {
     try await servePty("sim://echo") { path, story, _ in
       let first = try openPort(path)
@@ -105,7 +105,7 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("delivers what was written by one who opens, writes and closes at once")
+  @Test("delivers the bytes of a program that opens, writes and closes at once")
   func hitAndRun() async throws {
     let server = try LoopbackListener()
     try await servePty("tcp://\(server.address)") { path, story, _ in
@@ -122,7 +122,7 @@ struct PtyListenerTests {
     server.close()
   }
 
-  @Test("lets the next user wait while the device takes what the one before has left behind, and mixes up nothing")
+  @Test("makes the next user wait while the device takes the previous user's bytes, and mixes nothing")
   func inTurn() async throws {
     let device = try makePty()
     try await servePty("tty://\(device.path)", "clients: { max: 1 }") { path, story, _ in
@@ -131,7 +131,7 @@ struct PtyListenerTests {
       let sent = try sendAll(first)
       let target = node(of: path)
       first.close()
-      // Until he is known to have left, somebody else would go on in his place.
+      // Until the gateway has noticed the close, another program would continue the first session.
       try until { node(of: path) != target }
       let second = try openPort(path)
       try second.send([0x42])
@@ -156,7 +156,7 @@ struct PtyListenerTests {
     return sent
   }
 
-  @Test("gives no user what was said to the one before, or while nobody was there")
+  @Test("gives no user output meant for the previous user, or sent while no user was there")
   func unread() async throws {
     let server = try LoopbackListener()
     let more = "link: shared, device: { open: always, flush: none }, clients: { max: 2 }"
@@ -181,7 +181,7 @@ struct PtyListenerTests {
     server.close()
   }
 
-  @Test("hangs up on a user whose endpoint ends, after all that it said, however slowly he reads")
+  @Test("hangs up on a user whose endpoint ends, after all its output, however slowly the user reads")
   func endpointEnds() async throws {
     let server = try LoopbackListener()
     try await servePty("tcp://\(server.address)") { path, story, _ in
@@ -191,7 +191,7 @@ struct PtyListenerTests {
       try endpoint.send(said)
       endpoint.close()
       _ = try story.reports(atLeast: 1)
-      usleep(300_000)  // longer than any pause between two looks whether he reads
+      usleep(300_000)  // longer than any pause between two looks whether the user reads
       #expect(try port.receive(exactly: 100) == Array(said[..<100]))
       usleep(300_000)
       #expect(try port.receiveToEnd() == Array(said[100...]))
@@ -204,17 +204,17 @@ struct PtyListenerTests {
     server.close()
   }
 
-  @Test("hangs up on one who is kicked, and has another port for whoever comes next")
+  @Test("hangs up on a user that is kicked, and has another port for the next one")
   func kicked() async throws {
     try await servePty("sim://echo") { path, story, route in
       for round in 1...3 {
         let target = node(of: path)
         let port = try openPort(path)
         try expectEcho(port)
-        route.post { _, route in route.kick(nil) }
+        route.post { _, route in route.kick(Array(route.present.keys)) }
         #expect(try port.receiveToEnd().isEmpty)
         #expect(try story.reports(atLeast: 2 * round - 1)[2 * round - 2].ending.word == .kicked)
-        // He still has the old one, and nothing keeps others from the new one.
+        // The kicked user still has the old port, and the new port is free for others.
         try until { node(of: path) != nil && node(of: path) != target }
         let next = try openPort(path)
         try expectEcho(next)
@@ -225,7 +225,7 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("says that it listens no more, when it waits for a place for its next port")
+  @Test("reports that it stopped listening, while it can't make its next port")
   func placeless() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "sub/port"
@@ -235,7 +235,7 @@ struct PtyListenerTests {
       let port = try openPort(path)
       try expectEcho(port)
       try #require(rename(folder / "sub", folder / "other") == 0)
-      route.post { _, route in route.kick(nil) }
+      route.post { _, route in route.kick(Array(route.present.keys)) }
       _ = try story.wait { events in events.first { if case .listenerWaits = $0 { true } else { false } } }
       let board = StatusBoard()
       story.all.forEach(board.observe)
@@ -247,7 +247,7 @@ struct PtyListenerTests {
   }
 
   @Test(
-    "tells a user once why there is no place for him, and rests until he closes the port or somebody else opens it",
+    "sends a refused user the reason once, and rests until the user closes the port or another program opens it",
     arguments: [true, false])
   func full(stays: Bool) async throws {
     let folder = try TemporaryFolder()
@@ -263,7 +263,7 @@ struct PtyListenerTests {
       let port = FarEnd(Descriptor(owning: raw), isSocket: false)
       let notice = Array("baudway: x is full (1 of 1 clients)\r\n".utf8)
       #expect(try port.receive(exactly: notice.count) == notice)
-      try port.send([UInt8](repeating: 0x41, count: 100_000))  // more than a pty takes that nobody reads
+      try port.send([UInt8](repeating: 0x41, count: 100_000))  // more than an unread pty takes
       usleep(300_000)
       #expect(!isHungUp(raw) && node(of: folder / "port") == target)
       #expect(story.reports.map(\.ending.word) == [.full])
@@ -279,7 +279,7 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("lets one who opens the port again whenever he is hung up on, try his endpoint once a second")
+  @Test("tries the endpoint once a second for a program that reopens the port after each hang-up")
   func opensAgain() async throws {
     let server = try LoopbackListener()
     let address = server.address

@@ -1,17 +1,18 @@
-// A route with a pty listener, and what programs see of it.
+// A route with a pty listener, as programs see it.
 
 import Glibc
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 import StreamTestKit
 import Testing
 
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// A route that leads from a port at `path` to `endpoint`. Nothing is left at `path` when it has stopped.
+/// A route from a port at `path` to `endpoint`. Nothing is left at `path` after it stops.
 func servePty(
   _ endpoint: String, _ more: String = "", query: String = "",
-  _ body: @escaping @Sendable (_ path: String, Story, Resident<Route>) throws -> Void
+  _ body: @escaping @Sendable (_ path: String, Story, LaneRef<Route>) throws -> Void
 ) async throws {
   let folder = try TemporaryFolder()
   let path = folder / "port"
@@ -22,7 +23,7 @@ func servePty(
   #expect(FileSystem.names(in: folder / "").isEmpty)
 }
 
-/// Asks again and again, for ten seconds: the kernel tells nobody of links. Blocks.
+/// Polls `condition` for ten seconds at most, since no event reports what happens to the links. Blocks.
 func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () -> Bool) throws {
   for _ in 0..<10_000 {
     if condition() { return }
@@ -34,13 +35,13 @@ func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () ->
 /// The pty that the link at `path` leads to.
 func node(of path: String) -> String? { FileSystem.target(of: path) }
 
-/// Has `port`'s endpoint say `byte` back.
+/// Sends `byte` to `port`, and expects its endpoint to echo it.
 func expectEcho(_ port: FarEnd, _ byte: UInt8 = 1, sourceLocation: SourceLocation = #_sourceLocation) throws {
   try port.send([byte])
   #expect(try port.receive(exactly: 1) == [byte], sourceLocation: sourceLocation)
 }
 
-/// Whether the gateway has hung up on whoever has `port` open.
+/// Whether the gateway has hung up on the program that has `port` open.
 func isHungUp(_ port: Int32) -> Bool {
   var one = pollfd(fd: port, events: 0, revents: 0)
   return poll(&one, 1, 0) > 0 && Int32(one.revents) & POLLHUP != 0

@@ -1,4 +1,4 @@
-// A full route whose clients wait in line, over TCP.
+// A full route whose clients wait in the queue, over TCP.
 
 import Glibc
 import StreamBroker
@@ -12,7 +12,7 @@ import Testing
 struct QueueTests {
   private static let one = "clients: { max: 1, when-full: queue }"
 
-  @Test("gives places in the order of coming, and tells each where he stands and when that changes")
+  @Test("gives places in the order of arrival, and sends each client its position and every change")
   func order() async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -35,7 +35,7 @@ struct QueueTests {
     }
   }
 
-  @Test("loses nothing of what is sent while waiting, and lets nobody send without end")
+  @Test("loses no input sent while waiting, and limits how much a client can send")
   func keepsInput() async throws {
     let config = try routeConfig("link: per-client, " + Self.one, endpoint: "sim://sink")
     try await withRoute(config) { story, _ in
@@ -54,7 +54,7 @@ struct QueueTests {
     }
   }
 
-  @Test("lets one go who leaves, counts what he had sent, and moves up those behind him", arguments: [true, false])
+  @Test("removes a client that leaves, counts its input, and moves up those after it", arguments: [true, false])
   func leaving(byReset: Bool) async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -76,7 +76,7 @@ struct QueueTests {
     }
   }
 
-  @Test("is bounded, and refuses whom it has no room for")
+  @Test("is bounded, and refuses clients beyond that")
   func bounded() async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -90,7 +90,7 @@ struct QueueTests {
     }
   }
 
-  @Test("says nothing where notices are off")
+  @Test("sends no text with 'notices: off'")
   func silent() async throws {
     let config = try routeConfig("clients: { max: 1, when-full: queue, notices: off }", endpoint: "sim://echo")
     try await withRoute(config) { story, _ in
@@ -106,7 +106,7 @@ struct QueueTests {
     }
   }
 
-  @Test("takes the place of one who only listens, at once")
+  @Test("immediately takes the place of a client that has finished sending")
   func halfClosed() async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -120,7 +120,7 @@ struct QueueTests {
       #expect(monotonicNanoseconds() - before < 20_000_000_000, "a listener would have 30 s")
       #expect(try first.receiveToEnd().isEmpty)
       #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.clientLeft])
-      // Nobody waits any more, so a listener may stay.
+      // No client waits any more, so a client that only receives may stay.
       second.finishWriting()
       for _ in 0..<5000 where try ask(route, { $0.group.sessions.allSatisfy { !$0.isHalfClosed } }) { usleep(1000) }
       #expect(try ask(route) { $0.present.count } == 1)
@@ -128,7 +128,7 @@ struct QueueTests {
     }
   }
 
-  @Test("is overtaken by nobody, not even while the lanes look for somebody who has left")
+  @Test("is overtaken by no new client, not even while the lanes check for closed connections")
   func overtaking() async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -136,7 +136,7 @@ struct QueueTests {
       let number = try story.sessions(atLeast: 1)[0]
       let newcomers = try ask(route) { route in
         let second = try? connectTCP(address)
-        route.poller.sweep()  // the look for ghosts begins
+        route.poller.sweep()  // the check for closed connections begins
         let isUndecided = route.answersAwaited > 0
         route.end(number, Ending(.kicked))
         let third = try? connectTCP(address)
@@ -150,16 +150,16 @@ struct QueueTests {
     }
   }
 
-  @Test("finishes the line that it has begun, before all else that comes", arguments: [true, false])
+  @Test("finishes the line that it has begun, before any other output", arguments: [true, false])
   func wholeLines(getsIn: Bool) async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
       let first = try connectTCP(try story.address())
       let number = try story.sessions(atLeast: 1)[0]
-      // Lives on the lane; a socket that takes no whole line can't be had from the kernel.
+      // Lives on the lane; the kernel offers no socket that takes only part of a line.
       nonisolated(unsafe) let slow = ScriptedStream(
         reads: [.bytes([7])], writes: [.moved(10), .blocked(until: .writable), .moved(1000), .moved(1000)])
       let written = try ask(route) { route in
-        route.queue.append(slow, Arrival.Label(address: nil, listener: "x"), mayLeave: true)
+        route.queue.append(slow, AcceptedConnection.Label(address: nil, listener: "x"), mayLeave: true)
         let begun = slow.written
         if getsIn { route.end(number, Ending(.kicked)) } else { route.stop(Ending(.shutdown), within: .zero) {} }
         return (begun, slow.written)
@@ -172,7 +172,7 @@ struct QueueTests {
     }
   }
 
-  @Test("feeds links of their own on every lane")
+  @Test("serves per-client links on every lane")
   func lanes() async throws {
     let server = try LoopbackListener()
     let config = try routeConfig("clients: { max: 1, when-full: queue }", endpoint: "tcp://\(server.address)")
@@ -184,9 +184,9 @@ struct QueueTests {
       for (number, client) in clients.enumerated() {
         let endpoint = try server.accept()
         try endpoint.send([UInt8(number)])
-        var heard: [UInt8] = []  // after the lines that told him where he stood
-        while heard.last != UInt8(number), case let more = try client.receive(exactly: 1), !more.isEmpty {
-          heard += more
+        var received: [UInt8] = []  // after the lines with its position
+        while received.last != UInt8(number), case let more = try client.receive(exactly: 1), !more.isEmpty {
+          received += more
         }
         try client.send([UInt8(number)])
         #expect(try endpoint.receive(exactly: 1) == [UInt8(number)])
@@ -199,7 +199,7 @@ struct QueueTests {
     server.close()
   }
 
-  @Test("is told why when the route stops", arguments: [Ending.Word.shutdown, .routeRemoved])
+  @Test("sends its clients the reason when the route stops", arguments: [Ending.Word.shutdown, .routeRemoved])
   func stops(word: Ending.Word) async throws {
     try await withRoute(routeConfig(Self.one, endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -209,15 +209,15 @@ struct QueueTests {
       _ = try line(of: second)
       try second.send([1, 2])
       try ask(route) { $0.stop(Ending(word), within: .milliseconds(100)) {} }
-      let told = word == .shutdown ? "baudway: shutting down\r\n" : "baudway: x is served no longer\r\n"
-      #expect(try String(decoding: second.receiveToEnd(), as: UTF8.self) == told)
+      let reported = word == .shutdown ? "baudway: shutting down\r\n" : "baudway: route x was removed\r\n"
+      #expect(try String(decoding: second.receiveToEnd(), as: UTF8.self) == reported)
       #expect(try story.reports(atLeast: 2).allSatisfy { $0.ending.word == word })
       #expect(story.reports.count { $0.wasOpened } == 1)
       first.close()
     }
   }
 
-  @Test("moves up when a reload makes room, and loses those whom it forbids")
+  @Test("moves up when a reload makes room, and ends the clients that it denies")
   func reload() async throws {
     try await withRoute(routeConfig(Self.one, listen: "tcp://*:0", endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -260,7 +260,7 @@ extension [UInt8] {
 }
 
 extension [StatusEvent] {
-  /// How many were in the queue when it was told last.
+  /// The queue's length as last reported.
   fileprivate var waiting: Int {
     reduce(0) { before, event in if case .queue(_, let waiting) = event { waiting } else { before } }
   }

@@ -1,4 +1,5 @@
-// Bluetooth listeners, on a machine whose kernel is played: adapters are answers to questions, channels are sockets of this machine.
+// Bluetooth listeners with a simulated kernel: adapters are answers on a socket, channels are unix sockets of this
+// machine.
 
 import CLinux
 import Dispatch
@@ -14,11 +15,11 @@ import Testing
 
 @Suite("An rfcomm listener", .timeLimit(.minutes(1)))
 struct RFCOMMListenerTests {
-  /// A kernel with one adapter that is ready, or none. It answers as soon as it is asked.
+  /// A kernel with one adapter that is ready, or none. It answers at once.
   private final class Machine: Sendable {
     let folder: TemporaryFolder
     private let isThere: Bool
-    /// Another process's copy of the socket that listens.
+    /// Another process's copy of the listening socket.
     private let copy = Mutex<Int32>(-1)
 
     init(hasAdapter: Bool = true) throws {
@@ -50,12 +51,12 @@ struct RFCOMMListenerTests {
       }
       let kernel = DescriptorParcel(Descriptor(owning: ends[1]))
       let isThere = isThere
-      // A thread of its own: it waits as long as the gateway lives.
+      // On a thread of its own, since it waits as long as the gateway lives.
       DispatchQueue(label: "kernel").async { Self.answer(kernel, isThere) }
       return .success(DescriptorParcel(Descriptor(owning: ends[0])))
     }
 
-    /// Until the other side has gone.
+    /// Runs until the other side closes.
     private static func answer(_ kernel: DescriptorParcel, _ isThere: Bool) {
       guard let socket = kernel.take() else { return }
       var buffer = [UInt8](repeating: 0, count: 64)
@@ -90,7 +91,7 @@ struct RFCOMMListenerTests {
     }
   }
 
-  @Test("serves who comes, and tells its channel and what is missing")
+  @Test("serves its clients, and reports its channel and its limitations")
   func serves() async throws {
     let machine = try Machine()
     let config = try routeConfig(listen: "rfcomm://?channel=3&name=gps", endpoint: "sim://echo")
@@ -109,7 +110,7 @@ struct RFCOMMListenerTests {
     }
   }
 
-  @Test("is told of by the channel that it got")
+  @Test("is reported with the channel that it got")
   func free() async throws {
     let machine = try Machine()
     let config = try routeConfig(listen: "rfcomm://?name=a%20b&role=monitor", endpoint: "sim://echo")
@@ -119,7 +120,7 @@ struct RFCOMMListenerTests {
     }
   }
 
-  @Test("awaits an adapter")
+  @Test("waits for an adapter")
   func noAdapter() async throws {
     let machine = try Machine(hasAdapter: false)
     try await withRoute(routeConfig(listen: "rfcomm://", endpoint: "sim://echo"), bluetooth: machine.host) { story, _ in
@@ -131,7 +132,7 @@ struct RFCOMMListenerTests {
     }
   }
 
-  @Test("whose socket another process shuts down gets another one, after a pause that doubles")
+  @Test("whose socket another process shuts down gets a new one, after a pause that doubles")
   func shutDown() async throws {
     let machine = try Machine()
     let config = try routeConfig(listen: "rfcomm://?channel=3", endpoint: "sim://echo")
@@ -155,7 +156,7 @@ struct RFCOMMListenerTests {
     }
   }
 
-  @Test("gives way to another on its channel at a reload, and its clients stay")
+  @Test("makes way for another one on its channel at a reload, and its clients stay")
   func reload() async throws {
     let machine = try Machine()
     let old = try routeConfig(listen: "rfcomm://?channel=3&name=old", endpoint: "sim://echo")
@@ -177,7 +178,7 @@ struct RFCOMMListenerTests {
   }
 
   @Test(
-    "wants a channel of another's",
+    "collides with one on the same channel",
     arguments: [
       ("?channel=3", "?channel=3", true), ("?channel=3", "?channel=4", false), ("", "", false),
       ("?channel=3", "", false),

@@ -1,4 +1,4 @@
-// What a new configuration means for the routes at work, before anything is done about it.
+// What a new configuration means for the running routes, before any change is made.
 
 import Testing
 
@@ -16,7 +16,7 @@ struct ReloadPlanTests {
 
   private static let echo = "listen: 'tcp://127.0.0.1:0', endpoint: 'sim://echo'"
 
-  @Test("goes by name: new ones start, missing ones stop, equal ones are left alone")
+  @Test("goes by name: new routes start, missing ones stop, equal ones are left alone")
   func names() throws {
     let old = try Self.config(["a": Self.echo, "b": Self.echo, "c": Self.echo])
     let new = try Self.config(["b": Self.echo, "c": Self.echo + ", link: per-client", "d": Self.echo])
@@ -27,7 +27,7 @@ struct ReloadPlanTests {
     #expect(ReloadPlan(from: new, to: new).report.isEmpty)
   }
 
-  /// What stands in the file, and the keys that a change to it is told by.
+  /// The text in the file, and the keys reported for a change to it.
   static let changes: [(String, [String])] = [
     ("listen: 'tcp://127.0.0.1:1', endpoint: 'sim://echo'", ["listen"]),
     ("listen: ['tcp://127.0.0.1:0', 'tcp://127.0.0.1:1'], endpoint: 'sim://echo'", ["listen"]),
@@ -54,16 +54,16 @@ struct ReloadPlanTests {
     ("\(echo), packets: { idle: 20ms }", ["packets"]),
   ]
 
-  @Test("names the keys that are different, as the file does", arguments: changes)
+  @Test("names the keys that differ, as the file does", arguments: changes)
   func keys(route: String, keys: [String]) throws {
     let (old, new) = (try Self.config(["x": Self.echo]), try Self.config(["x": route]))
     let plan = ReloadPlan(from: old, to: new)
-    let (told, expected) = (Set(plan.report.changed.first?.keys ?? []), Set(keys))
-    #expect(told == expected)
+    let (reported, expected) = (Set(plan.report.changed.first?.keys ?? []), Set(keys))
+    #expect(reported == expected)
     #expect(plan.updated.map(\.name) == ["x"] && plan.stopped.isEmpty && plan.started.isEmpty)
   }
 
-  @Test("names line settings one by one, and a setting said aloud that was in force is no change")
+  @Test("names line settings one by one, and writing down a default is no change")
   func lineSettings() throws {
     func config(_ url: String) throws -> Config {
       try Self.config(["x": "listen: 'tcp://127.0.0.1:0', endpoint: '\(url)'"])
@@ -74,7 +74,7 @@ struct ReloadPlanTests {
     #expect(ReloadPlan(from: old, to: try config("tty:///dev/ttyS0?baud=115200")).report.isEmpty)
   }
 
-  @Test("tells packets key by key, and what is not of a route")
+  @Test("reports packets key by key, and settings outside routes")
   func others() throws {
     let old = try Self.config(["x": Self.echo + ", packets: { idle: 20ms, max: 9 }"])
     let new = try Self.config(

@@ -1,4 +1,4 @@
-// A full route where the longest-present client goes for a newcomer.
+// A full route that ends its oldest session for a new client.
 
 import Glibc
 import StreamBroker
@@ -12,7 +12,7 @@ import Testing
 struct ReplaceOldestTests {
   private static func clients(_ max: Int) -> String { "clients: { max: \(max), when-full: replace-oldest }" }
 
-  @Test("sends away who came first, in order, and nobody else")
+  @Test("ends the oldest session in order, and no other")
   func oldest() async throws {
     try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -32,7 +32,7 @@ struct ReplaceOldestTests {
     }
   }
 
-  @Test("replaces nobody while there is the ghost of one who has left", arguments: [true, false])
+  @Test("replaces no client while another connection has already closed", arguments: [true, false])
   func ghosts(byReset: Bool) async throws {
     try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -40,7 +40,7 @@ struct ReplaceOldestTests {
       _ = try story.sessions(atLeast: 1)
       var ghosts: [FarEnd] = []
       for round in 0..<50 {
-        // While the lane is busy the last one leaves and the next one comes: it has news of both at once.
+        // While the lane is busy, the last client closes and the next one connects: the lane learns of both at once.
         let last = ghosts.last
         let client = try ask(route) { _ in
           if byReset { last?.reset() } else { last?.finishWriting() }
@@ -58,7 +58,7 @@ struct ReplaceOldestTests {
     }
   }
 
-  @Test("drops and counts what was kept of him, and takes over at once though his endpoint takes nothing")
+  @Test("drops and counts the old client's kept input, and takes over at once though its endpoint takes nothing")
   func drops() async throws {
     try await withRoute(routeConfig(Self.clients(1), endpoint: "sim://echo"), connector: ScriptedConnector()) {
       story, route in
@@ -75,7 +75,7 @@ struct ReplaceOldestTests {
     }
   }
 
-  @Test("lets everybody of a crowd in for a while, and keeps the last")
+  @Test("admits every client of a crowd for a while, and keeps the last ones")
   func crowd() async throws {
     try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -87,7 +87,7 @@ struct ReplaceOldestTests {
     }
   }
 
-  @Test("does so on every lane, and a newcomer who is gone already still has his bytes delivered")
+  @Test("works on every lane, and a new client that has already closed still has its bytes delivered")
   func lanes() async throws {
     let server = try LoopbackListener()
     try await withRoute(routeConfig(Self.clients(2), endpoint: "tcp://\(server.address)")) { story, route in
@@ -102,7 +102,7 @@ struct ReplaceOldestTests {
         #expect(try endpoint.receive(exactly: 1) == [number])
         if number >= 2 { #expect(try ends[Int(number) - 2].receiveToEnd().isEmpty) }
         ends.append(client)
-        endpoints.append(endpoint)  // it does not end before its client does
+        endpoints.append(endpoint)  // it does not end before its client
       }
       #expect(try story.reports(atLeast: 4).allSatisfy { $0.ending.word == .replaced })
       #expect(story.ended == Array(try story.sessions(atLeast: 6)[..<4]))
@@ -110,7 +110,7 @@ struct ReplaceOldestTests {
     server.close()
   }
 
-  @Test("comes down to a smaller limit with the next newcomer")
+  @Test("comes down to a smaller limit with the next new client")
   func smaller() async throws {
     try await withRoute(routeConfig(Self.clients(4), endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -129,7 +129,7 @@ struct ReplaceOldestTests {
 }
 
 extension Story {
-  /// Numbers of the sessions that ended, in their order.
+  /// Numbers of ended sessions, in order.
   fileprivate var ended: [UInt64] {
     all.compactMap { event in if case .sessionEnded(_, let number, _, _) = event { number } else { nil } }
   }

@@ -1,4 +1,4 @@
-// What a reload changes of a route that goes on: who is here stays, unless he is forbidden now.
+// How a reload changes a running route: its clients stay, unless the new configuration denies them.
 
 import CLinux
 import Glibc
@@ -11,7 +11,7 @@ import Testing
 
 @Suite("A route that is reloaded", .timeLimit(.minutes(1)))
 struct RouteReloadTests {
-  @Test("keeps a listener that is still named, and its clients")
+  @Test("keeps a listener that is still configured, and its clients")
   func keepsListener() async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -19,14 +19,14 @@ struct RouteReloadTests {
       try echo(client)
       try update(route, routeConfig("clients: { max: 3 }", endpoint: "sim://echo"))
       try echo(client)
-      let another = try connectTCP(address)  // port 0 would be another one if it had been bound anew
+      let another = try connectTCP(address)  // port 0 would give another port after a new bind
       try echo(another)
       #expect(story.reports.isEmpty)
       for client in [client, another] { client.close() }
     }
   }
 
-  @Test("opens a new listener and closes one that is gone, and touches neither clients nor the link")
+  @Test("opens a new listener and closes a removed one, and touches neither clients nor the link")
   func movesListener() async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
       let before = try story.address()
@@ -42,7 +42,7 @@ struct RouteReloadTests {
     }
   }
 
-  @Test("takes a port over from its own listener that had it before")
+  @Test("takes a port over from its own former listener")
   func samePort() async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
       let before = try story.address()
@@ -52,7 +52,7 @@ struct RouteReloadTests {
     }
   }
 
-  @Test("lets in those who were connected to a listener that goes, though it had not accepted them")
+  @Test("accepts clients that were connected to a removed listener but not accepted yet")
   func handsOver() async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -69,7 +69,7 @@ struct RouteReloadTests {
     }
   }
 
-  @Test("ends those whom its networks forbid now, and those alone", arguments: ["sim://echo", "tcp"])
+  @Test("ends the clients that its networks now deny, and no others", arguments: ["sim://echo", "tcp"])
   func networks(endpoint: String) async throws {
     let server = try LoopbackListener()
     let url = endpoint == "tcp" ? "tcp://\(server.address)" : endpoint
@@ -90,7 +90,7 @@ struct RouteReloadTests {
     server.close()
   }
 
-  @Test("ends nobody for a smaller limit, and lets in more for a larger one")
+  @Test("ends no client for a smaller limit, and admits more for a larger one")
   func limits() async throws {
     try await withRoute(routeConfig("clients: { max: 2 }", endpoint: "sim://echo")) { story, route in
       let address = try story.address()
@@ -109,13 +109,13 @@ struct RouteReloadTests {
     }
   }
 
-  @Test("looks after the connections of those who come from then on, or does not, as it says")
+  @Test("sets keepalive for new clients as configured")
   func keepalive() async throws {
     try await withRoute(routeConfig(endpoint: "sim://echo")) { story, route in
       let address = try story.address()
       var clients: [FarEnd] = []
       for (number, isOn) in [true, false, true].enumerated() {
-        // Without the screen, the client's stream is the socket's.
+        // Without the guard, the client's stream is the socket's.
         let text = "clients: { keepalive: \(isOn), refuse-http: no }"
         try update(route, routeConfig(text, endpoint: "sim://echo"))
         clients.append(try connectTCP(address))
@@ -131,7 +131,7 @@ struct RouteReloadTests {
     }
   }
 
-  @Test("gives a listener another role where it is, and ends the writers who came in by it")
+  @Test("changes a listener's role in place, and ends the writers that came through it")
   func role() async throws {
     let two = "['tcp://127.0.0.1:0', 'tcp://[::1]:0%']"
     let config: @Sendable (String) throws -> Config.Route = { role in
@@ -164,14 +164,15 @@ private func echo(_ client: FarEnd) throws {
   #expect(try client.receive(exactly: 1) == [1])
 }
 
-private func option(_ descriptor: Int32, _ level: Int32, _ name: Int32) -> Int32 {
+/// A socket's option; -1 if it can't be read.
+func option(_ descriptor: Int32, _ level: Int32, _ name: Int32) -> Int32 {
   var value: Int32 = -1
   var length = socklen_t(MemoryLayout<Int32>.size)
   getsockopt(descriptor, level, name, &value, &length)
   return value
 }
 
-func update(_ route: Resident<Route>, _ config: Config.Route) throws {
+func update(_ route: LaneRef<Route>, _ config: Config.Route) throws {
   let connector = try Gateway.broker.connector(config.endpoint)
   try ask(route) { $0.update(config, connector: connector) }
 }

@@ -1,5 +1,5 @@
-// A route on real lanes with real TCP clients; the endpoint is a server of the test or a scripted connector's stream.
-// Clients block, so tests use them in `onOwnThread`.
+// A route on real lanes with real TCP clients. The endpoint is a server of the test, or a stream of a scripted
+// connector. Clients block, so tests use them in `onOwnThread`.
 
 import CLinux
 import Dispatch
@@ -13,7 +13,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// Everything a gateway told, for tests to wait on. Any thread.
+/// All events that a gateway reported, for tests to wait on. Any thread.
 final class Story: Sendable {
   private let events = Mutex<[StatusEvent]>([])
   private let news = DispatchSemaphore(value: 0)
@@ -27,7 +27,7 @@ final class Story: Sendable {
 
   var all: [StatusEvent] { events.withLock { $0 } }
 
-  /// Waits until `find` finds what it looks for, at most ten seconds. Blocks.
+  /// Waits until `find` returns a value, at most ten seconds. Blocks.
   func wait<Found>(
     sourceLocation: SourceLocation = #_sourceLocation, _ find: ([StatusEvent]) -> Found?
   ) throws -> Found {
@@ -38,7 +38,7 @@ final class Story: Sendable {
     }
   }
 
-  /// The address a listener of `name` got; the `number`th that was told. Blocks.
+  /// The bound address of a listener of `name`: the `number`th reported. Blocks.
   func address(of name: String = "x", _ number: Int = 0) throws -> SocketAddress {
     try wait { events in
       let bound = events.compactMap { event in
@@ -51,7 +51,7 @@ final class Story: Sendable {
     }
   }
 
-  /// What a listener of `name` told that it has; the `number`th that was told. Blocks.
+  /// The bound URL of a listener of `name`: the `number`th reported. Blocks.
   func bound(of name: String = "x", _ number: Int = 0) throws -> String {
     try wait { events in
       let bound = events.compactMap { event in if case .listening(name, _, let bound) = event { bound } else { nil } }
@@ -59,7 +59,7 @@ final class Story: Sendable {
     }
   }
 
-  /// Reports of ended sessions, in their order.
+  /// Reports of ended sessions, in order.
   var reports: [SessionReport] {
     all.compactMap { event in if case .sessionEnded(_, _, _, let report) = event { report } else { nil } }
   }
@@ -73,12 +73,12 @@ final class Story: Sendable {
 
   var opened: Int { labels.count }
 
-  /// Of sessions that were opened, in their order.
-  var labels: [Arrival.Label] {
+  /// Labels of opened sessions, in order.
+  var labels: [AcceptedConnection.Label] {
     all.compactMap { event in if case .sessionOpened(_, _, let label) = event { label } else { nil } }
   }
 
-  /// Numbers of sessions that were opened, in their order.
+  /// Numbers of opened sessions, in order.
   func sessions(atLeast count: Int) throws -> [UInt64] {
     try wait { events in
       let numbers = events.compactMap { event in
@@ -93,9 +93,9 @@ final class Story: Sendable {
   }
 }
 
-/// Runs `body` on the lane of a resident and waits for its answer. Blocks.
+/// Runs `body` on the lane of the referenced object and waits for its result. Blocks.
 @discardableResult
-func ask<Host, Answer: Sendable>(_ route: Resident<Host>, _ body: @escaping @Sendable (Host) -> Answer) throws -> Answer
+func ask<Host, Answer: Sendable>(_ route: LaneRef<Host>, _ body: @escaping @Sendable (Host) -> Answer) throws -> Answer
 {
   let answer = Mutex<Answer?>(nil)
   let done = DispatchSemaphore(value: 0)
@@ -120,7 +120,7 @@ func connectTCP(_ address: SocketAddress) throws -> FarEnd {
   return FarEnd(socket, isSocket: true)
 }
 
-/// Asks at a control socket, when it is there: it is bound beside what else a gateway starts. Blocks.
+/// Sends a request to a control socket once it exists: the gateway binds it while it starts other parts. Blocks.
 func askWhenThere(_ request: String, at address: ControlAddress) throws -> [UInt8] {
   let limit = monotonicNanoseconds() + 10_000_000_000
   while true {
@@ -133,7 +133,7 @@ func askWhenThere(_ request: String, at address: ControlAddress) throws -> [UInt
   }
 }
 
-/// A configuration of one route, as the file would make it.
+/// The configuration of one route, as read from a file.
 func routeConfig(
   _ text: String = "", listen: String = "tcp://127.0.0.1:0", endpoint: String, name: String = "x"
 ) throws -> Config.Route {
@@ -142,45 +142,48 @@ func routeConfig(
   return try #require(try ConfigFile.read(Array(file.utf8), broker: Gateway.broker).routes.first)
 }
 
-/// A route on two lanes, its home and another; stopped and gone after `body`, which may block.
+/// Runs a route on two lanes, its home and another; it is stopped and gone after `body`, which may block.
 func withRoute(
   _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
-  rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
+  rates: ConnectRates = ConnectRates(), rules: HandshakeServer.Rules = HandshakeServer.Rules(),
+  timeout: Duration = .seconds(10),
   bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil,
-  _ body: @escaping @Sendable (Story, Resident<Route>) throws -> Void
+  _ body: @escaping @Sendable (Story, LaneRef<Route>) throws -> Void
 ) async throws {
-  try await withReception(
-    config, connector: connector, inherited: inherited, rates: rates, rules: rules, patience: patience,
+  try await withHandshakeServer(
+    config, connector: connector, inherited: inherited, rates: rates, rules: rules, timeout: timeout,
     bluetooth: bluetooth
   ) { story, route, _ in try body(story, route) }
 }
 
-/// The same, with the reception. `passwords` checks them in place of crypt(3).
-func withReception(
+/// The same, with the handshake server. `passwords` replaces crypt(3).
+func withHandshakeServer(
   _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
-  rates: ConnectRates = ConnectRates(), rules: Reception.Rules = Reception.Rules(), patience: Duration = .seconds(10),
+  rates: ConnectRates = ConnectRates(), rules: HandshakeServer.Rules = HandshakeServer.Rules(),
+  timeout: Duration = .seconds(10),
   passwords: @escaping @Sendable (Poller) -> Passwords = { Passwords(on: $0) },
   bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil,
-  _ body: @escaping @Sendable (Story, Resident<Route>, Resident<Reception>) throws -> Void
+  _ body: @escaping @Sendable (Story, LaneRef<Route>, LaneRef<HandshakeServer>) throws -> Void
 ) async throws {
   let story = Story()
   let lanes = try (0..<2).map { try Lane("route \($0)") }
-  let greetings = try Lane("greetings")
-  let reception = Resident(on: greetings) { lane in
-    let reception = Reception(
-      on: lane.poller, status: story.sink, rates: rates, patience: patience, passwords: passwords(lane.poller))
-    reception.follow(rules)
-    return reception
+  let handshakeLane = try Lane("handshakes")
+  let handshakeServer = LaneRef(on: handshakeLane) { lane in
+    let handshakeServer = HandshakeServer(
+      on: lane.poller, status: story.sink, rates: rates, handshakeTimeout: timeout, passwords: passwords(lane.poller))
+    handshakeServer.follow(rules)
+    return handshakeServer
   }
-  let host = bluetooth.map { make in Resident(on: greetings) { make($0.poller) } }
-  let surroundings = RouteSurroundings(inherited: inherited, reception: reception, bluetooth: host, rates: rates)
+  let host = bluetooth.map { make in LaneRef(on: handshakeLane) { make($0.poller) } }
+  let environment = RouteEnvironment(
+    inherited: inherited, handshakeServer: handshakeServer, bluetooth: host, rates: rates)
   let connector = try connector ?? Gateway.broker.connector(config.endpoint)
-  let route = Resident(on: lanes[0]) { lane in
-    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink, surroundings: surroundings)
+  let route = LaneRef(on: lanes[0]) { lane in
+    Route(config, connector: connector, on: lane, others: [lanes[1]], status: story.sink, environment: environment)
   }
   let result: Result<Void, any Error>
   do {
-    try await onOwnThread { try body(story, route, reception) }
+    try await onOwnThread { try body(story, route, handshakeServer) }
     result = .success(())
   } catch {
     result = .failure(error)
@@ -189,15 +192,15 @@ func withReception(
     route.post { _, route in route.stop(Ending(.shutdown), within: .milliseconds(100)) { over.resume() } }
   }
   route.evict()
-  reception.evict()
+  handshakeServer.evict()
   host?.evict()
-  for lane in lanes + [greetings] { lane.stop() }
+  for lane in lanes + [handshakeLane] { lane.stop() }
   try result.get()
 }
 
-/// Has the route's listeners look after their names in the file system. Blocks until that is over, for ten seconds at most.
-func lookAfterPlaces(of route: Resident<Route>, sourceLocation: SourceLocation = #_sourceLocation) {
+/// Makes the route's listeners check their names in the file system. Blocks until that is done, at most ten seconds.
+func checkSocketFiles(of route: LaneRef<Route>, sourceLocation: SourceLocation = #_sourceLocation) {
   let isOver = DispatchSemaphore(value: 0)
-  route.post { _, route in route.lookAfterPlaces { isOver.signal() } }
+  route.post { _, route in route.checkSocketFiles { isOver.signal() } }
   #expect(isOver.wait(timeout: .now() + 10) == .success, sourceLocation: sourceLocation)
 }

@@ -1,4 +1,4 @@
-// A route with real clients over TCP: who gets in, how sessions end, and what its end does to them.
+// A route with real clients over TCP: which ones it admits, how sessions end, and how its stop ends them.
 
 import CLinux
 import Glibc
@@ -12,7 +12,7 @@ import Testing
 
 @Suite("A route", .timeLimit(.minutes(1)))
 struct RouteTests {
-  @Test("turns away whom it has no place for, with the reason, and reports it")
+  @Test("refuses a client for which it has no place, with the reason, and reports it")
   func full() async throws {
     try await withRoute(routeConfig("clients: { max: 1 }", endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -20,7 +20,7 @@ struct RouteTests {
       try first.send([1])
       #expect(try first.receive(exactly: 1) == [1])
       let second = try connectTCP(address)
-      try second.send([2, 2, 2])  // what nobody reads must not destroy the reason
+      try second.send([2, 2, 2])  // unread input must not destroy the reason
       let notice = String(decoding: try second.receiveToEnd(), as: UTF8.self)
       #expect(notice == "baudway: x is full (1 of 1 clients)\r\n")
       let report = try story.reports(atLeast: 1)[0]
@@ -30,7 +30,7 @@ struct RouteTests {
     }
   }
 
-  @Test("says nothing to those it turns away where notices are off")
+  @Test("sends a refused client no text with 'notices: off'")
   func silent() async throws {
     try await withRoute(routeConfig("clients: { max: 1, notices: off }", endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -41,7 +41,7 @@ struct RouteTests {
     }
   }
 
-  @Test("refuses nobody because of his own ghost on a shared link", arguments: [true, false])
+  @Test("never refuses a client because of its own closed connection on a shared link", arguments: [true, false])
   func ghosts(reset: Bool) async throws {
     try await withRoute(routeConfig("clients: { max: 1 }", endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -56,14 +56,14 @@ struct RouteTests {
     }
   }
 
-  @Test("refuses nobody because of his own ghost on another lane")
+  @Test("never refuses a client because of its own closed connection on another lane")
   func ghostsElsewhere() async throws {
     let server = try LoopbackListener()
     let config = try routeConfig("clients: { max: 1 }", endpoint: "tcp://\(server.address)")
     try await withRoute(config) { story, _ in
       let address = try story.address()
       for round in 0..<100 {
-        // The server says its word and goes; then the client's end is all that is missing.
+        // The server sends its byte and closes; then only the client's end is missing.
         let client = try connectTCP(address)
         let endpoint = try server.accept()
         try endpoint.send([UInt8(round)])
@@ -77,7 +77,7 @@ struct RouteTests {
     server.close()
   }
 
-  @Test("gives the place of one who has finished sending to somebody new when it is full")
+  @Test("gives the place of a client that has finished sending to a new one when it is full")
   func halfClosedGivesWay() async throws {
     try await withRoute(routeConfig("clients: { max: 1 }", endpoint: "sim://echo")) { story, _ in
       let address = try story.address()
@@ -94,7 +94,7 @@ struct RouteTests {
     }
   }
 
-  @Test("passes half-closes both ways between a client and an endpoint of his own")
+  @Test("forwards half-closes both ways between a client and its per-client endpoint")
   func halfClose() async throws {
     let server = try LoopbackListener()
     try await withRoute(routeConfig(endpoint: "tcp://\(server.address)")) { story, _ in
@@ -118,7 +118,7 @@ struct RouteTests {
     server.close()
   }
 
-  @Test("ends a client whose endpoint can't be reached, or breaks, and says why")
+  @Test("ends a client whose endpoint can't be reached, or fails, and reports the reason")
   func endpointFaults() async throws {
     let server = try LoopbackListener()
     try await withRoute(routeConfig(endpoint: "tcp://\(server.address)")) { story, _ in
@@ -139,7 +139,7 @@ struct RouteTests {
     }
   }
 
-  @Test("resets one who is too slow, and delays nobody else")
+  @Test("resets a client that is too slow, and delays no other")
   func tooSlow() async throws {
     try await withRoute(routeConfig("clients: { slow: disconnect, buffer: 4KiB }", endpoint: "sim://flood")) {
       story, _ in
@@ -155,13 +155,13 @@ struct RouteTests {
     }
   }
 
-  @Test("gives everybody what is kept for him when it stops, and ends everybody with one word")
+  @Test("delivers kept output when it stops, and ends all sessions with the same word")
   func stops() async throws {
     let story = Mutex<Story?>(nil)
     let clients = Mutex<[FarEnd]>([])
-    try await withRoute(routeConfig(endpoint: "sim://echo")) { told, _ in
-      story.withLock { $0 = told }
-      let address = try told.address()
+    try await withRoute(routeConfig(endpoint: "sim://echo")) { reported, _ in
+      story.withLock { $0 = reported }
+      let address = try reported.address()
       for number in 0..<5 as Range<UInt8> {
         let client = try connectTCP(address)
         try client.send([number])
@@ -177,7 +177,7 @@ struct RouteTests {
     }
   }
 
-  @Test("stops within its limit though a client takes nothing")
+  @Test("stops within its time limit though a client takes nothing")
   func stopsStuck() async throws {
     let before = monotonicNanoseconds()
     try await withRoute(routeConfig("clients: { slow: block }", endpoint: "sim://flood")) { story, _ in
@@ -207,8 +207,8 @@ struct RouteTests {
   }
 }
 
-/// Ends a TCP connection now. close(2) alone would not while another test is starting a process, which has copies of all
-/// descriptors until it runs its program.
+/// Ends a TCP connection now. close(2) alone would not while another test is starting a process, which has copies of
+/// all descriptors until it runs its program.
 private func leave(_ end: FarEnd, byReset: Bool) throws {
   let descriptor = try end.take()
   if byReset {

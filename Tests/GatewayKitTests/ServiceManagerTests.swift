@@ -1,4 +1,4 @@
-// What systemd hears of a gateway, with a datagram socket in its place.
+// The messages that systemd receives from a gateway; a datagram socket replaces systemd.
 
 import CLinux
 import Glibc
@@ -14,7 +14,7 @@ import Testing
 struct ServiceManagerTests {
   private static let config = try! ConfigFile.read(
     Array("routes: { a: { listen: [ 'tcp://127.0.0.1:0', 'tcp://[::1]:0' ], endpoint: 'sim://echo' } }".utf8))
-  private static let label = Arrival.Label(address: nil, listener: "tcp://127.0.0.1:0")
+  private static let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:0")
 
   private static func manager(_ systemd: Systemd, _ more: [String: String] = [:]) throws -> ServiceManager {
     try #require(ServiceManager(environment: more.merging(["NOTIFY_SOCKET": systemd.address]) { $1 }, config: config))
@@ -34,7 +34,7 @@ struct ServiceManagerTests {
     }
   }
 
-  @Test("is told that all is ready when every listener has its first answer, and not before", arguments: [false, true])
+  @Test("receives READY when every listener has its first result, and not before", arguments: [false, true])
   func ready(isAbstract: Bool) async throws {
     try await onOwnThread {
       let systemd = try Systemd(isAbstract: isAbstract)
@@ -48,13 +48,13 @@ struct ServiceManagerTests {
           route: "a", listener: "tcp://[::1]:0", OpenFailure("bind", SystemError("bind", EADDRNOTAVAIL)),
           retry: .seconds(1)))
       #expect(systemd.next() == "READY=1\nSTATUS=1 route, 0 clients")
-      // It is said once.
+      // READY is sent once.
       manager.observe(.listening(route: "a", listener: "tcp://[::1]:0", bound: "tcp://127.0.0.1:1"))
       #expect(systemd.next(within: 100) == nil)
     }
   }
 
-  @Test("hears of the same phases in the same order as the log")
+  @Test("receives the same phases in the same order as the log")
   func phases() async throws {
     try await onOwnThread {
       let systemd = try Systemd()
@@ -79,7 +79,7 @@ struct ServiceManagerTests {
     }
   }
 
-  @Test("has a line that counts clients who came in, and devices that are away")
+  @Test("gets a status line that counts admitted clients and absent devices")
   func line() async throws {
     try await onOwnThread {
       let systemd = try Systemd()
@@ -103,7 +103,7 @@ struct ServiceManagerTests {
     }
   }
 
-  @Test("gets one line a second however many clients come and go, the last one right, and none when nothing changed")
+  @Test("gets one line per second for any number of clients, the last one correct, and none when nothing changed")
   func pace() async throws {
     try await onOwnThread {
       let systemd = try Systemd()
@@ -124,13 +124,13 @@ struct ServiceManagerTests {
       #expect(lines.count <= 4 && lines.last == "STATUS=1 route, 1 client", "\(lines)")
       manager.observe(Self.opened(number + 2))
       manager.observe(Self.ended(number + 2))
-      // At once, or not at all: what was and is no more need not be told.
+      // At once, or not at all: a state that has passed need not be sent.
       while let line = systemd.next(within: 1500) { lines.append(line) }
       #expect(lines.last == "STATUS=1 route, 1 client", "\(lines)")
     }
   }
 
-  @Test("hears of a change of phase in the end, though its queue is full when it happens")
+  @Test("receives a change of phase eventually, though its queue is full at first")
   func fullQueue() async throws {
     try await onOwnThread {
       let systemd = try Systemd()
@@ -146,7 +146,7 @@ struct ServiceManagerTests {
 
   // MARK: the watchdog
 
-  @Test("hears that all is well at half the interval, and not while a lane hangs")
+  @Test("gets a watchdog message every half interval, and none while a lane hangs")
   func watchdog() async throws {
     let lanes = try (0..<2).map { try Lane("watched \($0)") }
     defer { for lane in lanes { lane.stop() } }
@@ -157,7 +157,7 @@ struct ServiceManagerTests {
       #expect(systemd.next() == "WATCHDOG=1")
       let start = monotonicNanoseconds()
       for _ in 0..<4 { #expect(systemd.next() == "WATCHDOG=1") }
-      // Four halves, and the time that Dispatch may take to join timers.
+      // Four half intervals, and the delay by which Dispatch may coalesce timers.
       #expect((700_000_000...2_000_000_000).contains(monotonicNanoseconds() - start))
       for lane in lanes {
         let hangs = Hang()
@@ -171,7 +171,7 @@ struct ServiceManagerTests {
   }
 
   @Test(
-    "is told nothing of lanes when it does not ask us",
+    "gets no watchdog messages if it does not ask this process for them",
     arguments: [
       [:], ["WATCHDOG_USEC": "0"], ["WATCHDOG_USEC": "-1"], ["WATCHDOG_USEC": "soon"],
       ["WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"],
@@ -182,21 +182,21 @@ struct ServiceManagerTests {
     manager.watch { _ in Issue.record("pings") }
   }
 
-  @Test("may ask for an interval that is no use, and gets the nearest that is")
+  @Test("that asks for a useless interval gets the nearest useful one")
   func oddIntervals() throws {
     #expect(try Self.manager(Systemd(), ["WATCHDOG_USEC": "1"]).watchdog == .milliseconds(100))
     #expect(try Self.manager(Systemd(), ["WATCHDOG_USEC": "\(UInt64.max)"]).watchdog == .seconds(86400))
   }
 
   @Test(
-    "does not exist without an address that a socket can have",
+    "does not exist without a valid socket address",
     arguments: [nil, "", "@", "/", "relative", "vsock:2:1234", "/" + String(repeating: "x", count: 107)])
   func noAddress(address: String?) {
     let environment = address.map { ["NOTIFY_SOCKET": $0] } ?? [:]
     #expect(ServiceManager(environment: environment, config: Self.config) == nil)
   }
 
-  @Test("may go away, and the gateway does not mind")
+  @Test("may disappear without harm to the gateway")
   func gone() throws {
     let manager: ServiceManager
     do { manager = try Self.manager(Systemd()) }
@@ -205,7 +205,7 @@ struct ServiceManagerTests {
   }
 }
 
-/// The other end: receives what is sent to it. Its calls block.
+/// The other end: receives the messages. Its calls block.
 private final class Systemd: Sendable {
   let address: String
   private let socket: Descriptor
@@ -232,7 +232,7 @@ private final class Systemd: Sendable {
     return count < 0 ? nil : String(decoding: bytes[..<count], as: UTF8.self)
   }
 
-  /// Fills the queue. Returns with how many.
+  /// Fills the queue. Returns the number of messages.
   func stuff() throws -> Int {
     guard let sender = NotifySocket(address) else { throw SystemError("socket", EINVAL) }
     var count = 0
@@ -241,7 +241,7 @@ private final class Systemd: Sendable {
   }
 }
 
-/// Blocks a lane until it is told to go on.
+/// Blocks a lane until `end()`.
 private final class Hang: Sendable {
   private let isOver = Atomic<Bool>(false)
   func wait() { while !isOver.load(ordering: .acquiring) { usleep(5000) } }

@@ -1,4 +1,4 @@
-// Sessions of one lane on a clock turned by hand: the banner, and clients that are idle.
+// Sessions of one lane on a manual clock: the banner, idle clients, and what happens to client and link at the end.
 
 import StreamBroker
 import StreamTestKit
@@ -22,14 +22,15 @@ private final class GroupRig {
     group = SessionGroup(settings, on: poller, status: story.sink) { _ in }
   }
 
-  // An open stream and its session keep each other, as they shall.
+  // An open stream and its session keep each other alive, as intended; closing the streams breaks the cycle.
   deinit { for stream in streams { stream.close() } }
 
   @discardableResult
   func take(_ client: ScriptedStream, _ number: UInt64 = 1, preface: [UInt8] = []) -> Session? {
     streams.append(client)
     let address = SocketAddress(numeric: "127.0.0.1", port: 51234)
-    group.take(client, Arrival.Label(address: address, listener: "tcp://127.0.0.1:1"), preface: preface, number)
+    group.take(
+      client, AcceptedConnection.Label(address: address, listener: "tcp://127.0.0.1:1"), preface: preface, number)
     return group.sessions.first { $0.number == number }
   }
 
@@ -41,7 +42,7 @@ private final class GroupRig {
 
   func wake(_ stream: ScriptedStream, _ event: ByteStreamEvent) { stream.delegate?.stream(stream, handle: event) }
 
-  /// Turns the clock, as the lane would live it.
+  /// Advances the clock in steps, as the lane would see it.
   func pass(_ time: Duration) {
     let step = Duration.milliseconds(10)
     for _ in 0..<Int(time / step) {
@@ -55,24 +56,24 @@ private final class GroupRig {
 
 @Suite("A banner", .timeLimit(.minutes(1)))
 struct BannerTests {
-  @Test("has its names filled in, once, and its lines ended as terminals want them")
+  @Test("has its placeholders replaced once, and CRLF line ends")
   func text() {
-    let label = Arrival.Label(address: SocketAddress(numeric: "::1", port: 7), listener: "tcp://[::1]:1")
+    let label = AcceptedConnection.Label(address: SocketAddress(numeric: "::1", port: 7), listener: "tcp://[::1]:1")
     let banner = Banner("{route}: {endpoint}\n{client}\r\nα{a {b}\r{", route: "{client}", endpoint: "{route}")
     #expect(String(decoding: banner.bytes(for: label), as: UTF8.self) == "{client}: {route}\r\n[::1]:7\r\nα{a {b}\r\n{")
-    let local = Arrival.Label(address: nil, listener: "unix:///x")
+    let local = AcceptedConnection.Label(address: nil, listener: "unix:///x")
     #expect(Banner("{client}", route: "", endpoint: "").bytes(for: local) == Array("a local client".utf8))
   }
 
-  @Test("has escapes as device.on-open has them, in whatever quotes YAML has it")
+  @Test("has the escapes of device.on-open, with any YAML quotes")
   func escapes() {
-    let local = Arrival.Label(address: nil, listener: "unix:///x")
+    let local = AcceptedConnection.Label(address: nil, listener: "unix:///x")
     for text in ["AT\r\n{route}\u{1B}\\x7Broute}", #"AT\r\n{route}\x1B\x7Broute}"#, "AT\n{route}\u{1B}\\x7broute}"] {
       #expect(Banner(text, route: #"a\n"#, endpoint: "").bytes(for: local) == Array("AT\r\na\\n\u{1B}{route}".utf8))
     }
   }
 
-  @Test("comes before all else, also when the client takes it a few bytes at a time")
+  @Test("comes before all other output, also when the client takes it a few bytes at a time")
   func first() throws {
     let rig = try GroupRig(#"clients: { banner: "on {route}, {client}\n" }"#)
     let banner = "on x, 127.0.0.1:51234\r\n"
@@ -81,16 +82,16 @@ struct BannerTests {
     let endpoint = ScriptedStream(reads: [.moved(10)])
     rig.open(endpoint)
     rig.wake(endpoint, .hasBytesAvailable)
-    #expect(client.written.count == 3 && client.writerWaits == .writable && session.down == 0)
+    #expect(client.written.count == 3 && client.writerWaits == .writable && session.down.bytes == 0)
     client.willWrite(.moved(5), .blocked(until: .writable), .moved(100), .moved(4), .moved(100))
     rig.wake(client, .hasSpaceAvailable)
     #expect(client.written.count == 8 && client.writerWaits == .writable)
     rig.wake(client, .hasSpaceAvailable)
     #expect(client.written == [1, 2] + Array(banner.utf8) + pattern(0..<10))
-    #expect(session.down == 10 && client.writerWaits == [])  // the banner is not the endpoint's
+    #expect(session.down.bytes == 10 && client.writerWaits == [])  // the banner does not count as the endpoint's output
   }
 
-  @Test("is finished before the client's end, whoever ends him")
+  @Test("is finished before the client's end, whichever side ends the session")
   func beforeTheEnd() throws {
     let rig = try GroupRig("clients: { banner: hello }")
     let client = ScriptedStream(writes: [.moved(1), .blocked(until: .writable)])
@@ -102,7 +103,7 @@ struct BannerTests {
     #expect(client.written == Array("hello".utf8) && client.finishedWriting)
   }
 
-  @Test("that can't be written ends nothing by itself, and the session learns why")
+  @Test("that can't be written does not end the session; the session reads the reason later")
   func broken() throws {
     let rig = try GroupRig("clients: { banner: hello }")
     let client = ScriptedStream(
@@ -116,7 +117,7 @@ struct BannerTests {
 
 @Suite("An idle client", .timeLimit(.minutes(1)))
 struct IdleClientTests {
-  @Test("ends when no byte went either way for so long, and not before")
+  @Test("ends when no byte moved in either direction for the limit, and not before")
   func ends() throws {
     let rig = try GroupRig("clients: { idle-timeout: 8s }")
     let client = ScriptedStream(takesAll: true)
@@ -128,7 +129,7 @@ struct IdleClientTests {
     #expect(rig.words == [.idle] && client.finishedWriting)
   }
 
-  @Test("is not idle while bytes go either way", arguments: ["up", "down", "kept"])
+  @Test("is not idle while bytes move in either direction", arguments: ["up", "down", "kept"])
   func stays(way: String) throws {
     let rig = try GroupRig("clients: { idle-timeout: 8s }")
     let (client, endpoint) = (ScriptedStream(takesAll: true), ScriptedStream(takesAll: way != "kept"))
@@ -136,9 +137,9 @@ struct IdleClientTests {
     rig.open(endpoint)
     for _ in 0..<10 {
       rig.pass(.seconds(5))
-      let speaker = way == "down" ? endpoint : client
-      speaker.willRead(.moved(1))
-      rig.wake(speaker, .hasBytesAvailable)
+      let packetOwner = way == "down" ? endpoint : client
+      packetOwner.willRead(.moved(1))
+      rig.wake(packetOwner, .hasBytesAvailable)
     }
     #expect(rig.words.isEmpty)
     rig.pass(.milliseconds(7900))
@@ -147,7 +148,7 @@ struct IdleClientTests {
     #expect(rig.words == [.idle] && rig.story.reports[0].dropped == (way == "kept" ? 10 : 0))
   }
 
-  @Test("who is on his way out ends with the word he was sent away with")
+  @Test("that is already being ended keeps the word of that ending")
   func leaving() throws {
     let rig = try GroupRig("clients: { idle-timeout: 8s, slow: block }")
     rig.take(ScriptedStream())
@@ -159,7 +160,7 @@ struct IdleClientTests {
     #expect(rig.words == [.routeRemoved])
   }
 
-  @Test("follows a new limit at once, and none when it is taken away")
+  @Test("follows a new limit at once, and stays when the limit is removed")
   func reload() throws {
     let rig = try GroupRig("clients: { idle-timeout: 8s }")
     for number in 1...2 as ClosedRange<UInt64> { rig.take(ScriptedStream(takesAll: true), number) }
@@ -170,5 +171,55 @@ struct IdleClientTests {
     rig.group.update(try settings("clients: { idle-timeout: 2s }"))
     rig.pass(.milliseconds(2100))
     #expect(rig.words == [.idle, .idle])
+  }
+}
+
+@Suite("A link of one client", .timeLimit(.minutes(1)))
+struct ClientLinkTests {
+  @Test("sends its endpoint the last bytes after its client left, and its route's stop waits for that or cuts it off")
+  func drains() throws {
+    for isCutOff in [false, true] {
+      let rig = try GroupRig("link: per-client")
+      let client = ScriptedStream(takesAll: true)
+      rig.take(client)
+      let line = ScriptedLine(unsent: [300, 300])
+      let endpoint = ScriptedStream(takesAll: true)
+      endpoint.closeBehavior.canHalfClose = false
+      endpoint.serialLine = line
+      rig.open(endpoint)
+      rig.wake(client, .errorOccurred(SystemError("read", 104)))
+      #expect(rig.words == [.clientLost] && rig.group.links[1]?.status == .draining)
+      var hasStopped = false
+      rig.group.stop(Ending(.shutdown)) { hasStopped = true }
+      line.answer()  // the earlier request to the line is done
+      line.answer()
+      #expect(!hasStopped && !endpoint.isClosed)
+      if isCutOff {
+        rig.group.cutOff(Ending(.shutdown))
+      } else {
+        rig.pass(.milliseconds(40))
+        line.answer()
+      }
+      #expect(endpoint.isAborted, "its input was cut short")
+      #expect(hasStopped && rig.group.links.isEmpty && rig.group.totals.dropped == (isCutOff ? 300 : 0))
+    }
+  }
+}
+
+@Suite("A client whose last input the device does not take", .timeLimit(.minutes(1)))
+struct UnreadInputTests {
+  @Test("is closed in order: the unread input is read first, since it would cause a reset")
+  func givenUp() throws {
+    let rig = try GroupRig("clients: { buffer: 4KiB, refuse-http: no }")
+    let client = ScriptedStream(reads: [.moved(10_000), .ended])
+    rig.take(client)
+    rig.open(ScriptedStream())
+    rig.wake(client, .hasBytesAvailable)
+    rig.wake(client, .inputEnded)
+    for _ in 0..<200 where rig.words.isEmpty { rig.pass(.milliseconds(100)) }
+    #expect(rig.words == [.clientLeft] && rig.story.reports[0].dropped > 0)
+    #expect(client.finishedWriting && !client.isClosed)
+    for _ in 0..<2 { rig.wake(client, .hasBytesAvailable) }
+    #expect(client.isClosed)
   }
 }

@@ -1,4 +1,4 @@
-// The config.yaml that is shipped is the manual of its format; these tests keep it in step with the table of keys.
+// The shipped config.yaml is the manual of its format; these tests keep it in step with the table of keys.
 
 import StreamBroker
 import Testing
@@ -18,15 +18,15 @@ struct ShippedConfigTests {
     try ConfigFile.read(Array(text.utf8))
   }
 
-  @Test("is safe as it is: simulated devices, and no address that others reach")
+  @Test("is safe as it is: simulated devices, and only loopback addresses")
   func safe() throws {
     let config = try read(text)
     #expect(config.routes.map(\.name) == ["gps", "echo", "console"])
     #expect(config.routes.map(\.endpoint.description) == ["sim://nmea?rate=1", "sim://echo", "sim://console"])
-    #expect(config.routes.flatMap(\.listen).map(\.url.place) == (1...3).map { "tcp://127.0.0.1:400\($0)" })
+    #expect(config.routes.flatMap(\.listen).map(\.url.target) == (1...3).map { "tcp://127.0.0.1:400\($0)" })
   }
 
-  @Test("says nothing but defaults")
+  @Test("contains only defaults")
   func defaults() throws {
     let bare = config(of: try read(text).routes)
     #expect(try read(text) == read(bare))
@@ -37,7 +37,7 @@ struct ShippedConfigTests {
     return "routes: { \(items.joined(separator: ", ")) }"
   }
 
-  @Test("is right in what it has commented out, but for what this version lacks")
+  @Test("is right in its commented-out lines, except for keys that this version lacks")
   func comments() {
     let lines = text.split(separator: "\n", omittingEmptySubsequences: false).map { line in
       let indent = line.prefix { $0 == " " }

@@ -1,4 +1,4 @@
-// Who holds up others, on a clock turned by hand: the value that counts, and the hub that charges it.
+// Clients that delay others, on a manual clock: the counter of their time, and the hub that uses it.
 
 import StreamTestKit
 import Testing
@@ -10,28 +10,28 @@ import Testing
 struct SlowClockTests {
   private func milliseconds(_ count: UInt64) -> UInt64 { count * 1_000_000 }
 
-  // The macro can't call what changes the clock.
+  // The macro can't call methods that mutate the clock.
   private func mustAllow(_ isTooMuch: Bool) { #expect(!isTooMuch) }
   private func mustEnd(_ isTooMuch: Bool) { #expect(isTooMuch) }
 
   @Test("allows one stretch of less than 40 ms")
   func oneStretch() {
-    var clock = SlowClock()
+    var clock = SlowClientClock()
     mustAllow(clock.charge(milliseconds(39), at: milliseconds(100)))
     mustEnd(clock.charge(milliseconds(1), at: milliseconds(101)))
   }
 
-  @Test("counts a stretch anew when the hub could read on")
+  @Test("starts a new stretch after the hub could read on")
   func anew() {
-    var clock = SlowClock()
+    var clock = SlowClientClock()
     mustAllow(clock.charge(milliseconds(39), at: milliseconds(100)))
     clock.stretchEnded()
     mustAllow(clock.charge(milliseconds(39), at: milliseconds(200)))
   }
 
-  @Test("allows 150 ms in any five seconds, however they are cut", arguments: [UInt64(1), 3, 10, 30])
+  @Test("allows 150 ms in any five seconds, in stretches of any length", arguments: [UInt64(1), 3, 10, 30])
   func window(length: UInt64) {
-    var clock = SlowClock()
+    var clock = SlowClientClock()
     var charged: UInt64 = 0
     var now = milliseconds(1)
     while charged + length < 150 {
@@ -43,9 +43,9 @@ struct SlowClockTests {
     mustEnd(clock.charge(milliseconds(length), at: now))
   }
 
-  @Test("forgets what is longer ago than five seconds")
+  @Test("forgets time more than five seconds ago")
   func forgets() {
-    var clock = SlowClock()
+    var clock = SlowClientClock()
     for second in 0..<60 as Range<UInt64> {
       mustAllow(clock.charge(milliseconds(28), at: milliseconds(second * 1100)))
       clock.stretchEnded()
@@ -66,23 +66,23 @@ struct SlowClientTests {
     let endpoint = ScriptedStream(reads: [.moved(100_000)])
     rig.hub.attach(endpoint)
     rig.wakeReader(endpoint)
-    #expect(endpoint.readerWaits == [] && healthy.down == 64)
+    #expect(endpoint.readerWaits == [] && healthy.down.bytes == 64)
     return (rig, stuck, stream, healthy, endpoint)
   }
 
-  @Test("ends him after 40 to 50 ms of holding up another, counts what he did not get, and reads on")
+  @Test("ends the client after delaying another for 40 to 50 ms, counts its lost output, and reads on")
   func ends() throws {
     let (rig, stuck, _, healthy, endpoint) = try fullHub()
     rig.advance(by: .milliseconds(39), step: .milliseconds(1))
     #expect(rig.ending(of: stuck) == nil)
     rig.advance(by: .milliseconds(11), step: .milliseconds(1))
     #expect(rig.ending(of: stuck) == .tooSlow)
-    #expect(stuck.down == 0 && stuck.dropped == 64)
-    #expect(rig.ending(of: healthy) == nil && healthy.down > 64)
+    #expect(stuck.down.bytes == 0 && stuck.dropped == 64)
+    #expect(rig.ending(of: healthy) == nil && healthy.down.bytes > 64)
     #expect(endpoint.readerWaits == .readable)
   }
 
-  @Test("waits for him without end where the policy says block")
+  @Test("waits for the client without limit where the policy is block")
   func blocks() throws {
     let (rig, stuck, _, healthy, endpoint) = try fullHub(slow: .block)
     rig.advance(by: .seconds(60), step: .milliseconds(100))
@@ -90,7 +90,7 @@ struct SlowClientTests {
     #expect(endpoint.readerWaits == [])
   }
 
-  @Test("ends one who trickles by the sum of what he cost the others")
+  @Test("ends a client that reads in trickles by the sum of the delays it causes")
   func trickles() throws {
     let (rig, stuck, stream, _, _) = try fullHub()
     var steps = 0
@@ -104,7 +104,7 @@ struct SlowClientTests {
     #expect(6...12 ~= steps, "150 ms in stretches of 20 ms, not \(steps)")
   }
 
-  @Test("does not charge a client for the lane's own lateness")
+  @Test("does not charge a client for the lane's own delay")
   func lateLane() throws {
     let (rig, stuck, stream, _, _) = try fullHub()
     rig.advance(by: .milliseconds(400), step: .milliseconds(400))  // the whole process had no CPU
@@ -113,7 +113,7 @@ struct SlowClientTests {
     #expect(rig.ending(of: stuck) == nil)
   }
 
-  @Test("is plain back-pressure while all lag")
+  @Test("uses plain back-pressure while all clients are slow")
   func allLag() throws {
     let rig = try HubRig()
     let sessions = (0..<3).map { _ in rig.join(ScriptedStream()) }
@@ -124,21 +124,21 @@ struct SlowClientTests {
     #expect(sessions.allSatisfy { rig.ending(of: $0) == nil } && endpoint.readerWaits == [])
   }
 
-  @Test("ends one who was alone and blocked when somebody comes who waits for him")
+  @Test("ends a lone, blocked client when another client comes that would wait for it")
   func newcomer() throws {
     let rig = try HubRig()
     let stuck = rig.join(ScriptedStream())
     let endpoint = ScriptedStream(reads: [.moved(100_000)])
     rig.hub.attach(endpoint)
     for _ in 0..<3 { rig.wakeReader(endpoint) }
-    // Alone he fills half the ring; with another the rest of it is read, and then the other waits.
+    // A lone client fills half the ring. With another client the rest is filled too, and then the other waits.
     let newcomer = rig.join(ScriptedStream(takesAll: true))
     for _ in 0..<3 { rig.wakeReader(endpoint) }
     rig.advance(by: .milliseconds(50))
     #expect(rig.ending(of: stuck) == .tooSlow && rig.ending(of: newcomer) == nil)
   }
 
-  @Test("spares one who is left alone in the middle of his holding up")
+  @Test("keeps a slow client when the clients that it delayed have gone")
   func leftAlone() throws {
     let (rig, stuck, _, healthy, _) = try fullHub()
     rig.advance(by: .milliseconds(35), step: .milliseconds(5))
@@ -147,10 +147,10 @@ struct SlowClientTests {
     #expect(rig.ending(of: stuck) == nil)
   }
 
-  @Test("lets nobody wait for him when the device is away")
+  @Test("makes no client wait when the device is away")
   func absentDevice() throws {
     let (rig, stuck, _, _, endpoint) = try fullHub()
-    rig.tell(endpoint, .errorOccurred(SystemError("read", 5)))
+    rig.report(endpoint, .errorOccurred(SystemError("read", 5)))
     rig.hub.detach()?.close()
     rig.advance(by: .seconds(10))
     #expect(rig.ending(of: stuck) == nil)

@@ -1,4 +1,4 @@
-// The board's picture of listeners, and the face that events come by.
+// The board's state of listeners, and the sink for events.
 
 import Glibc
 import StreamBroker
@@ -34,16 +34,16 @@ struct StatusBoardTests {
     #expect(!board.isHealthy)
   }
 
-  @Test("counts refusals by their reason, also in words and in JSON")
+  @Test("counts refusals by reason, in text and in JSON")
   func refusals() throws {
-    let label = Arrival.Label(address: nil, listener: "tcp://:1")
+    let label = AcceptedConnection.Label(address: nil, listener: "tcp://:1")
     let ended = { (ending: Ending) in
       StatusEvent.sessionEnded(route: "a", number: 1, label, SessionReport(ending: ending))
     }
     let board = board(
       ended(Ending(.denied, HTTPRequestFault())), ended(Ending(.denied, HTTPRequestFault())), ended(Ending(.denied)),
-      ended(Ending(.full, DescriptorShortage())), ended(Ending(.full, GreetingFault.tooManyInAll)),
-      .requestRefused(label, GreetingFault.noSuchPath("/x")),
+      ended(Ending(.full, DescriptorShortage())), ended(Ending(.full, HandshakeFault.tooManyInAll)),
+      .requestRefused(label, HandshakeFault.noSuchPath("/x")),
       ended(Ending(.clientLost, SystemError("read", ECONNRESET))))
     #expect(board.refused == ["descriptors": 1, "http-request": 2, "no-such-path": 1])
     var snapshot = Snapshot(
@@ -57,7 +57,7 @@ struct StatusBoardTests {
     #expect(!StatusTable(snapshot, hasColours: false).lines.contains { $0.hasPrefix("refused") })
   }
 
-  @Test("knows each listener's state, in the order of the configuration")
+  @Test("keeps each listener's state, in the order of the configuration")
   func states() {
     let board = board(
       .routeConfigured(route: "a", listeners: ["tcp://:1", "tcp://:2"]),
@@ -69,7 +69,7 @@ struct StatusBoardTests {
     #expect(board.listeners(of: "b").isEmpty)
   }
 
-  @Test("knows what limits a listener that listens, in words, in JSON and when it is over")
+  @Test("keeps the limitations of a listener that listens, in text and JSON, until they end")
   func limits() throws {
     let board = board(
       .routeConfigured(route: "a", listeners: ["rfcomm://", "tcp://:1"]),
@@ -81,7 +81,7 @@ struct StatusBoardTests {
     #expect(board.listeners(of: "a").map(\.limit) == [nil, nil])
   }
 
-  @Test("tells two listeners of one URL apart by what they were given")
+  @Test("distinguishes two listeners of one URL by their bound addresses")
   func twins() {
     let board = board(
       .routeConfigured(route: "a", listeners: ["tcp://:0", "tcp://:0"]),
@@ -92,7 +92,7 @@ struct StatusBoardTests {
     #expect(board.listeners(of: "a").map(\.state) == [.listening("tcp://*:8")])
   }
 
-  @Test("follows a reload: what stays is known still, what is new is awaited, what has closed is forgotten")
+  @Test("follows a reload: kept listeners stay known, new ones are expected, closed ones are forgotten")
   func reload() {
     let board = board(
       .started(routes: 1), .routeConfigured(route: "a", listeners: ["tcp://:1", "tcp://:2"]),
@@ -120,49 +120,49 @@ struct StatusSinkTests {
     var all: [String] { names.withLock(\.self) }
   }
 
-  @Test("makes no event when nobody listens")
+  @Test("makes no event without observers")
   func nobody() {
-    let heard = Heard()
+    let received = Heard()
     func event() -> StatusEvent {
-      heard.note("made")
+      received.note("made")
       return .stopped
     }
     let sink = StatusSink()
-    sink.tell(event())
-    #expect(heard.all.isEmpty)
-    let guest = sink.observe { _ in heard.note("told") }
-    sink.tell(event())
-    #expect(heard.all == ["made", "told"])
+    sink.publish(event())
+    #expect(received.all.isEmpty)
+    let guest = sink.observe { _ in received.note("told") }
+    sink.publish(event())
+    #expect(received.all == ["made", "told"])
     withExtendedLifetime(guest) {}
   }
 
-  @Test("tells guests from their coming to their going, also by its copies, and the others always")
+  @Test("calls temporary observers, also of its copies, until they are released, and permanent ones always")
   func guests() {
-    let heard = Heard()
-    let sink = StatusSink([{ _ in heard.note("first") }, { _ in heard.note("second") }])
+    let received = Heard()
+    let sink = StatusSink([{ _ in received.note("first") }, { _ in received.note("second") }])
     let copy = sink
-    var guest: StatusObservation? = copy.observe { event in if case .stopping = event { heard.note("guest") } }
-    let other = sink.observe { _ in heard.note("other") }
-    sink.tell(.stopping)
-    #expect(heard.all == ["first", "second", "guest", "other"])
+    var guest: StatusObservation? = copy.observe { event in if case .stopping = event { received.note("guest") } }
+    let other = sink.observe { _ in received.note("other") }
+    sink.publish(.stopping)
+    #expect(received.all == ["first", "second", "guest", "other"])
     guest = nil
-    sink.tell(.stopping)
-    #expect(heard.all.dropFirst(4) == ["first", "second", "other"])
+    sink.publish(.stopping)
+    #expect(received.all.dropFirst(4) == ["first", "second", "other"])
     withExtendedLifetime((guest, other)) {}
   }
 
-  @Test("bears guests that come and go while lanes tell")
+  @Test("allows observers to come and go while lanes report events")
   func busy() async throws {
     let sink = StatusSink()
-    let told = Told()
+    let reported = Told()
     try await withThrowingTaskGroup(of: Void.self) { group in
       for _ in 0..<4 {
-        group.addTask { try await onOwnThread { for _ in 0..<2000 { sink.tell(.stopping) } } }
+        group.addTask { try await onOwnThread { for _ in 0..<2000 { sink.publish(.stopping) } } }
         group.addTask {
           try await onOwnThread {
             for _ in 0..<200 {
-              let guest = sink.observe { _ in told.count.add(1, ordering: .relaxed) }
-              sink.tell(.stopped)
+              let guest = sink.observe { _ in reported.count.add(1, ordering: .relaxed) }
+              sink.publish(.stopped)
               withExtendedLifetime(guest) {}
             }
           }
@@ -170,10 +170,10 @@ struct StatusSinkTests {
       }
       try await group.waitForAll()
     }
-    let count = told.count.load(ordering: .relaxed)
+    let count = reported.count.load(ordering: .relaxed)
     #expect(count >= 800)
-    sink.tell(.stopped)
-    #expect(told.count.load(ordering: .relaxed) == count)
+    sink.publish(.stopped)
+    #expect(reported.count.load(ordering: .relaxed) == count)
   }
 
   private final class Told: Sendable {

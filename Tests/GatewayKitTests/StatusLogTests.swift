@@ -1,4 +1,4 @@
-// From events to lines: the words people and programs rely on, hostile strings, and a pipe that nobody reads.
+// From events to lines: wording that people and programs rely on, hostile strings, and a pipe that is not read.
 
 import FoundationEssentials
 import Glibc
@@ -12,7 +12,7 @@ import Testing
 
 @Suite("A status log", .timeLimit(.minutes(1)))
 struct StatusLogTests {
-  /// The lines that `events` become, without their time.
+  /// The lines for `events`, without their time.
   private func lines(_ format: Config.Log.Format, level: Config.Log.Level = .debug, _ events: [StatusEvent])
     async throws -> [String]
   {
@@ -36,7 +36,7 @@ struct StatusLogTests {
     }
   }
 
-  private static let label = Arrival.Label(
+  private static let label = AcceptedConnection.Label(
     address: SocketAddress(numeric: "127.0.0.1", port: 51234), listener: "tcp://127.0.0.1:4001")
   private static let report = SessionReport(
     ending: Ending(.deviceLost, SystemError("read", EIO)), up: 12, down: 340, dropped: 1, nanoseconds: 1_234_567_890)
@@ -72,7 +72,8 @@ struct StatusLogTests {
     ),
     (
       .sessionOpened(
-        route: "x", number: 2, Arrival.Label(address: nil, device: "00:AA:01:00:00:01", listener: "rfcomm://")),
+        route: "x", number: 2,
+        AcceptedConnection.Label(address: nil, device: "00:AA:01:00:00:01", listener: "rfcomm://")),
       "info session 2 opened route=x client=00:AA:01:00:00:01 listen=rfcomm://"
     ),
     (
@@ -85,7 +86,8 @@ struct StatusLogTests {
     ),
     (
       .sessionOpened(
-        route: "gps", number: 18, Arrival.Label(address: nil, listener: "tcp://127.0.0.1:4001", role: .monitor)),
+        route: "gps", number: 18,
+        AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:4001", role: .monitor)),
       "info session 18 opened route=gps listen=tcp://127.0.0.1:4001 role=monitor"
     ),
     (
@@ -140,7 +142,7 @@ struct StatusLogTests {
     (.stopping, "info stopping"), (.stopped, "info stopped"),
   ]
 
-  @Test("says each thing in the words that are promised")
+  @Test("uses the documented words for each event")
   func text() async throws {
     let lines = try await lines(.text, Self.words.map(\.0))
     #expect(lines.map { $0.drop { $0 != " " }.dropFirst() } == Self.words.map { Substring($0.1) })
@@ -149,7 +151,7 @@ struct StatusLogTests {
     }
   }
 
-  @Test("takes on level and format of a new configuration, between what was told before and after")
+  @Test("applies the level and format of a new configuration, between the events before and after")
   func changed() async throws {
     let quiet = ReloadReport(log: Config.Log(level: .error, format: .json))
     let loud = ReloadReport(log: Config.Log(level: .debug, format: .text))
@@ -162,17 +164,17 @@ struct StatusLogTests {
     #expect(lines[2].contains("Z info reloaded") && lines[3].hasSuffix("Z debug reloading"))
   }
 
-  @Test("says of a control socket that is taken who has it")
+  @Test("reports another gateway at a control socket that is in use")
   func controlTaken() {
     let line = { (error: Int32) in
       let failure = OpenFailure("bind /x", SystemError("bind", error), advice: "its folder")
       return "\(LogLine(.controlFailed(failure, path: "/x")))"
     }
-    #expect(line(EADDRINUSE).contains("another gateway has it") && !line(EACCES).contains("another gateway"))
+    #expect(line(EADDRINUSE).contains("another gateway uses it") && !line(EACCES).contains("another gateway"))
     #expect(line(ENOENT).contains("No such file or directory (ENOENT); its folder"))
   }
 
-  @Test("knows an event's level before it makes its line")
+  @Test("knows an event's level before it makes the line")
   func levels() {
     for (event, _) in Self.words { #expect(LogLine.level(of: event) == LogLine(event).level) }
     let rest: [StatusEvent] = [
@@ -183,13 +185,15 @@ struct StatusLogTests {
       .listenerClosed(route: "x", listener: "y", bound: nil), .writerChanged(route: "x", from: 1, to: nil),
       .dropped(route: "x", number: 1, bytes: 2, total: 3),
       .watchFailed(SystemError("inotify_init1", EMFILE), path: "/x"),
+      .configurationDoubtful(
+        ConfigProblem(file: "/x", location: nil, path: "y", message: "warning: z", suggestion: nil)),
       .link(route: "x", endpoint: "y", .opening, retry: nil), .link(route: "x", endpoint: "y", .draining, retry: nil),
       .sessionEnded(route: "x", number: 1, Self.label, SessionReport(ending: Ending(.internal))),
     ]
     for event in rest { #expect(LogLine.level(of: event) == LogLine(event).level) }
   }
 
-  @Test("is one valid JSON object a line, whatever stands in a name or an error")
+  @Test("is one valid JSON object per line, with any text in a name or an error")
   func json() async throws {
     let hostile = [
       "\"", "\\", "\n", "\r\n", "\u{0}", "\u{1b}[31m", "\u{7f}", "\u{9b}", "\u{2028}", "é", "😀", "}{", "a=b c", "",
@@ -205,7 +209,7 @@ struct StatusLogTests {
     }
   }
 
-  @Test("gives programs numbers as numbers")
+  @Test("writes numbers as JSON numbers")
   func numbers() async throws {
     let line = try #require(
       try await lines(.json, [.sessionEnded(route: "x", number: 7, Self.label, Self.report)]).first)
@@ -215,14 +219,16 @@ struct StatusLogTests {
     #expect(ended.seconds == 1.234 && ended.reason == "device-lost")
   }
 
-  @Test("stays one line as text, and gives a terminal no orders", arguments: ["a\nb", "\u{1b}[31m", "\u{9b}31m", "\r"])
+  @Test(
+    "stays one line as text, and sends a terminal no control sequences",
+    arguments: ["a\nb", "\u{1b}[31m", "\u{9b}31m", "\r"])
   func textInjection(text: String) async throws {
     let lines = try await lines(.text, [.routeStopped(text)])
     #expect(lines.count == 1)
     #expect(lines[0].unicodeScalars.allSatisfy { $0.value >= 32 && !(127...159 ~= $0.value) })
   }
 
-  @Test("holds nobody up when its pipe is stuck, and counts what it could not take")
+  @Test("delays no lane when its pipe is full, and counts the lines that it could not keep")
   func stuckPipe() async throws {
     try await onOwnThread {
       let pipe = try Pipe()
@@ -234,7 +240,7 @@ struct StatusLogTests {
       for _ in 0..<total { log.observe(.routeStopped("some-route")) }
       log.flush()  // gives up after a second
       #expect(monotonicNanoseconds() - before < 10_000_000_000)
-      // Somebody reads: what was kept comes, and the count of the rest.
+      // The pipe is read again: the kept lines arrive, and the count of the rest.
       var text = ""
       var (kept, dropped) = (0, 0)
       while kept + dropped < total, let more = pipe.readSome() {
@@ -253,7 +259,7 @@ struct StatusLogTests {
 }
 
 extension StatusLogTests {
-  @Test("writes what it counted a second later, without another event")
+  @Test("writes its counts a second later, without another event")
   func summary() async throws {
     try await onOwnThread {
       let pipe = try Pipe()
@@ -272,7 +278,7 @@ extension StatusLogTests {
     }
   }
 
-  @Test("writes what waits when it is flushed")
+  @Test("writes pending lines when it is flushed")
   func flushed() async throws {
     var label = Self.label
     label.hasOwnLink = true
@@ -284,7 +290,7 @@ extension StatusLogTests {
     #expect(lines.contains { $0.contains("count=2 full=2") })
   }
 
-  @Test("takes on another 'repeats' with a new configuration")
+  @Test("applies another 'repeats' with a new configuration")
   func repeats() async throws {
     let refused = SessionReport(ending: Ending(.full))
     let events = (1...30).map { StatusEvent.sessionEnded(route: "gps", number: $0, Self.label, refused) }
@@ -295,8 +301,8 @@ extension StatusLogTests {
     #expect(lines[11].contains("info reloaded"))
   }
 
-  // What is promised is 2 µs on an idle machine, in a release.
-  @Test("costs the lane that hands over an event little")
+  // The documented cost is 2 µs on an idle machine, in a release build.
+  @Test("costs the lane that reports an event little")
   func cost() async throws {
     try await onOwnThread {
       let pipe = try Pipe()
@@ -320,7 +326,7 @@ extension StatusLogTests {
   }
 }
 
-/// The pipe of pipe(2), blocking at both ends as the pipe behind standard error is.
+/// The pipe of pipe(2), blocking at both ends, like a pipe at standard error.
 private final class Pipe {
   private let reader: Descriptor
   private let writer: DescriptorParcel

@@ -1,4 +1,4 @@
-// What `baudway status` prints, against a golden file, and the JSON between gateway and command.
+// The output of `baudway status`, compared with a golden file, and the JSON between gateway and command.
 
 import ByteStreams
 import Glibc
@@ -24,8 +24,8 @@ struct StatusTableTests {
     gps.state = .init(word: "open", nanoseconds: 7384 * second, line: "4800 8N1", device: receiver)
     gps.totals = .init(ended: [.clientLeft: 30, .clientLost: 9, .tooSlow: 2], up: 12, down: 3_565_158, dropped: 0)
     gps.clients = [
-      client(17, "127.0.0.1:51234", up: 12, down: 3_565_000, seconds: 723, pen: true),
-      client(1900, "[fe80::1%eth0]:40312", up: 0, down: 1023, seconds: 3, pen: false, role: .monitor),
+      client(17, "127.0.0.1:51234", up: 12, down: 3_565_000, seconds: 723, writer: true),
+      client(1900, "[fe80::1%eth0]:40312", up: 0, down: 1023, seconds: 3, writer: false, role: .monitor),
     ]
     var board = Snapshot.Route(name: "board-3", endpoint: "tty:///dev/ttyUSB0?baud=9600", link: .shared, maxClients: 4)
     board.listeners = [
@@ -41,7 +41,7 @@ struct StatusTableTests {
       retry: .milliseconds(4300))
     board.totals = .init(ended: [:], up: 1024, down: 340, dropped: 512)
     board.queued = 1
-    var client = client(18, nil, up: 1024, down: 340, seconds: 90061, pen: nil)
+    var client = client(18, nil, up: 1024, down: 340, seconds: 90061, writer: nil)
     client.dropped = 512
     client.queuedUp = 65536
     client.phase = .leaving
@@ -56,12 +56,12 @@ struct StatusTableTests {
   }
 
   private static func client(
-    _ number: UInt64, _ address: String?, up: UInt64, down: UInt64, seconds: UInt64, pen: Bool?,
+    _ number: UInt64, _ address: String?, up: UInt64, down: UInt64, seconds: UInt64, writer: Bool?,
     role: Config.Listen.Role = .writer
   ) -> Snapshot.Client {
     Snapshot.Client(
       number: number, address: address, listener: "tcp://127.0.0.1:4001", role: role, nanoseconds: seconds * second,
-      up: up, down: down, dropped: 0, queuedUp: 0, queuedDown: 0, hasPen: pen, phase: .open)
+      up: up, down: down, dropped: 0, queuedUp: 0, queuedDown: 0, isWriter: writer, phase: .open)
   }
 
   /// The same a second later: more bytes, another client.
@@ -70,13 +70,13 @@ struct StatusTableTests {
     later.nanoseconds += second
     later.routes[1].totals.down += 2048
     later.routes[1].clients[0].down += 2048
-    later.routes[1].clients[1] = client(1901, "127.0.0.1:40400", up: 100, down: 0, seconds: 0, pen: false)
+    later.routes[1].clients[1] = client(1901, "127.0.0.1:40400", up: 100, down: 0, seconds: 0, writer: false)
     return later
   }
 
-  /// The tables as they are kept in Golden/status.txt. With GOLDEN_UPDATE in the environment the file is written anew, to be
-  /// read and committed.
-  @Test("looks as it is kept: plain, with rates, with colours")
+  /// Compares the tables with Golden/status.txt. With GOLDEN_UPDATE in the environment the file is rewritten, for you
+  /// to review and commit.
+  @Test("matches its golden file: plain, with rates, with colours")
   func golden() throws {
     let tables = [
       StatusTable(Self.snapshot, hasColours: false), StatusTable(Self.later, since: Self.snapshot, hasColours: false),
@@ -89,7 +89,7 @@ struct StatusTableTests {
     #expect(try String(decoding: readBytes(path), as: UTF8.self) == text)
   }
 
-  @Test("says how long a client has been closing", arguments: [(3, "3s"), (67, "1m 7s"), (0, "0.4s")])
+  @Test("shows how long a client has been closing", arguments: [(3, "3s"), (67, "1m 7s"), (0, "0.4s")])
   func closing(seconds: UInt64, text: String) {
     var snapshot = Self.snapshot
     snapshot.routes[0].clients[0].phase = .closing
@@ -98,7 +98,7 @@ struct StatusTableTests {
     #expect(lines.contains { $0.hasSuffix("closing \(text)") }, "\(lines)")
   }
 
-  @Test("shows no rates between two gateways, nor when time stood still")
+  @Test("shows no rates between two gateways, nor without elapsed time")
   func rates() {
     var other = Self.later
     other.process += 1
@@ -107,7 +107,7 @@ struct StatusTableTests {
     #expect(StatusTable(Self.later, since: Self.snapshot, hasColours: false).lines.joined().contains("2.0 KiB"))
   }
 
-  @Test("gives a terminal no orders, whatever a name or an error holds")
+  @Test("sends a terminal no control sequences, with any text in a name or an error")
   func hostile() {
     var snapshot = Self.snapshot
     let order = "\u{1b}]0;x\u{7}\u{9b}2J\r\n\t"
@@ -119,7 +119,7 @@ struct StatusTableTests {
     }
   }
 
-  @Test("comes through the control socket as it was")
+  @Test("is unchanged by the transfer through the control socket")
   func roundTrip() throws {
     let snapshot = Self.snapshot
     var text = snapshot.opening
@@ -131,7 +131,7 @@ struct StatusTableTests {
     #expect(Snapshot.read(Array(text.utf8)) == snapshot)
   }
 
-  @Test("passes over what a later version may add, and takes nothing else for a status")
+  @Test("ignores keys that a later version may add, and accepts nothing else as a status")
   func others() throws {
     let text = #"{"protocol":1,"version":"9","pid":1,"seconds":2,"healthy":true,"news":[1],"routes":[]}"#
     #expect(Snapshot.read(Array(text.utf8))?.version == "9")
@@ -145,7 +145,7 @@ struct StatusTableTests {
     (1_048_575, "1023 KiB"), (1_048_576, "1.0 MiB"), (1 << 40, "1.0 TiB"), (.max, "15.9 EiB"),
   ]
 
-  @Test("counts bytes in words of at most four digits", arguments: sizes)
+  @Test("shows bytes with at most four digits and a unit", arguments: sizes)
   func bytes(count: UInt64, text: String) { #expect(Figures.bytes(count) == text) }
 
   static let ages: [(UInt64, String)] = [
@@ -153,6 +153,6 @@ struct StatusTableTests {
     (3600 * second, "1h"), (90061 * second, "1d 1h"), (86_460 * second, "1d"),
   ]
 
-  @Test("tells a time by its two largest units", arguments: ages)
+  @Test("shows a time in its two largest units", arguments: ages)
   func age(nanoseconds: UInt64, text: String) { #expect(Figures.age(nanoseconds) == text) }
 }

@@ -1,5 +1,5 @@
-// How long an answer takes must not tell how near a guess was. Measured in CPU time of this thread, in long texts, and with
-// generous bars: an early exit would be some hundred times faster.
+// The time of an answer must not show how close a guess was. These tests measure this thread's CPU time, with long
+// texts and generous limits: an early exit would be some hundred times faster.
 
 import Glibc
 import StreamBroker
@@ -7,11 +7,11 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("The time that an answer takes", .timeLimit(.minutes(1)))
+@Suite("The time of an answer", .timeLimit(.minutes(1)))
 struct SteadyTimeTests {
   private static let length = 1 << 20
 
-  /// Nanoseconds of CPU for one call, the least of some: others on the machine can only add to it.
+  /// Nanoseconds of CPU for one call, the least of several: other load on the machine can only add to it.
   private func cost(_ body: () -> Void) -> UInt64 {
     var least = UInt64.max
     for _ in 0..<3 {
@@ -29,7 +29,7 @@ struct SteadyTimeTests {
     #expect(max(one, other) < 4 * min(one, other), "\(one) and \(other) ns", sourceLocation: sourceLocation)
   }
 
-  /// `length` times "a", but for the first or the last.
+  /// `length` times "a"; the others differ in the first or the last letter.
   private let text = String(repeating: "a", count: length)
   private let wrongAtFirst = "b" + String(repeating: "a", count: length - 1)
   private let wrongAtLast = String(repeating: "a", count: length - 1) + "b"
@@ -43,7 +43,7 @@ struct SteadyTimeTests {
     return Access(users, route: "gps", only: nil)
   }
 
-  @Test("about a token does not tell how much of it is right, nor of whom")
+  @Test("about a token does not depend on how much of it is right, nor on its user")
   func tokens() {
     let one = access([("ada", text, "hash")])
     func cost(_ access: Access, _ token: String) -> UInt64 {
@@ -58,7 +58,7 @@ struct SteadyTimeTests {
     expectAlike(cost(many, texts[0]), cost(many, texts[7]))
   }
 
-  @Test("about a user's name does not tell how much of it is right, nor whose it is")
+  @Test("about a user's name does not depend on how much of it is right, nor on the user")
   func names() {
     let one = access([(text, "token", "hash")])
     func cost(_ access: Access, _ name: String) -> UInt64 {

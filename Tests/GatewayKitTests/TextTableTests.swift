@@ -1,4 +1,4 @@
-// What becomes of columns where a terminal has too little room for all.
+// How columns shrink when a terminal has too little room for all.
 
 import Testing
 
@@ -6,7 +6,7 @@ import Testing
 
 @Suite("A table of text")
 struct TextTableTests {
-  /// A row whose columns are so wide, of "aaa…", "bbb…", and what may be done to them.
+  /// A row of columns with these widths, of "aaa…", "bbb…", which may shrink or be omitted as `gives` allows.
   private func row(_ widths: [Int], _ gives: [Int: TextTable.Give], within room: Int?) -> String? {
     var table = TextTable(Array(repeating: "", count: widths.count), Paint(isOn: false))
     for (column, give) in gives { table.allow(give, of: column) }
@@ -17,17 +17,17 @@ struct TextTableTests {
 
   private func text(_ letter: String, _ count: Int) -> String { String(repeating: letter, count: count) }
 
-  /// How wide each column is in the row.
+  /// The width of each column in the row.
   private func widths(_ row: String?) -> [Int]? { row?.split(separator: " ").map(\.count) }
 
-  @Test("is as wide as it must be where nobody says how much room there is, or there is enough")
+  @Test("has its full width if the room is unknown or large enough")
   func wide() {
     for room in [nil, 42, 100] {
       #expect(row([20, 20], [0: .init(least: 4)], within: room) == text("a", 20) + "  " + text("b", 20))
     }
   }
 
-  @Test("cuts what may be cut in the middle, by weight, and not below its least")
+  @Test("shortens the columns that allow it in the middle, by weight, and not below their minimum")
   func weights() {
     let gives: [Int: TextTable.Give] = [0: .init(least: 4, weight: 2), 1: .init(least: 4)]
     #expect(widths(row([40, 40], gives, within: 32)) == [20, 10])
@@ -38,7 +38,7 @@ struct TextTableTests {
     #expect(row([10, 3], [0: .init(least: 4)], within: 10) == "aa…aa  bbb")
   }
 
-  @Test("draws its columns together, and then leaves out those of the lowest rank first")
+  @Test("narrows the gaps between columns, and then omits the columns of the lowest rank first")
   func ranks() {
     let gives: [Int: TextTable.Give] = [1: .init(rank: 2), 2: .init(least: 5, rank: 1)]
     let (a, b, c) = (text("a", 10), text("b", 10), text("c", 10))
@@ -50,7 +50,7 @@ struct TextTableTests {
     #expect(row([10, 10, 10], gives, within: 20) == a)
   }
 
-  @Test("gives what was left out to those that were cut for it")
+  @Test("gives the room of omitted columns to those that were shortened")
   func again() {
     let gives: [Int: TextTable.Give] = [0: .init(least: 4), 1: .init(rank: 1)]
     #expect(row([20, 24], gives, within: 25) == text("a", 20))

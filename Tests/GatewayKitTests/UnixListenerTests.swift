@@ -1,4 +1,4 @@
-// Unix listeners: whose file it is, who gets in, and what becomes of the file.
+// Unix listeners: the owner of the file, which clients may connect, and when the file is replaced or removed.
 
 import CLinux
 import Glibc
@@ -32,7 +32,7 @@ struct UnixListenerTests {
     #expect(status(of: path) == nil)
   }
 
-  @Test("tells its clients by user and process")
+  @Test("reports its clients by user and process")
   func credentials() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "gps.sock"
@@ -47,7 +47,7 @@ struct UnixListenerTests {
     }
   }
 
-  @Test("awaits the folder it is to be in")
+  @Test("waits for the folder of its path")
   func missingFolder() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "later/gps.sock"
@@ -55,14 +55,14 @@ struct UnixListenerTests {
       let failure = try story.wait { events in
         events.compactMap { event in if case .listenerWaits(_, _, let error, _) = event { error } else { nil } }.first
       }
-      #expect(failure.description == "bind \(path): No such file or directory (ENOENT); its folder has to be there")
+      #expect(failure.description == "bind \(path): No such file or directory (ENOENT); create its folder first")
       mkdir(folder / "later", 0o700)
       _ = try story.bound()
       try connectUnix(path).close()
     }
   }
 
-  @Test("passes half-closes on, and sends what it was sent before")
+  @Test("forwards half-closes, after the bytes before them")
   func halfClose() async throws {
     let server = try LoopbackListener()
     let folder = try TemporaryFolder()
@@ -82,7 +82,7 @@ struct UnixListenerTests {
   }
 
   @Test(
-    "takes its path anew when somebody has removed the file, or put his own there, once it is asked",
+    "takes its path again when a check finds its file removed or replaced",
     arguments: [false, true])
   func removed(isTaken: Bool) async throws {
     let folder = try TemporaryFolder()
@@ -92,15 +92,15 @@ struct UnixListenerTests {
       let client = try connectUnix(path)
       try client.send([1])
       #expect(try client.receive(exactly: 1) == [1])
-      lookAfterPlaces(of: route)
+      checkSocketFiles(of: route)
       #expect(!story.all.contains { if case .listenerWaits = $0 { true } else { false } })
       try #require(unlink(path) == 0)
       if isTaken { try folder.write("x", "somebody's") }
-      lookAfterPlaces(of: route)
+      checkSocketFiles(of: route)
       let reasons = story.all.compactMap { event in
         if case .listenerWaits(_, _, let failure, _) = event { failure.description } else { nil }
       }
-      #expect(reasons.first == "look at \(path): somebody has removed or replaced it; it is made anew")
+      #expect(reasons.first == "look at \(path): it was removed or replaced; creating it again")
       #expect(reasons.count == (isTaken ? 2 : 1))
       if isTaken { try #require(unlink(path) == 0) }
       _ = try story.bound(of: "x", 1)
@@ -111,7 +111,7 @@ struct UnixListenerTests {
     #expect(access(path, F_OK) != 0)
   }
 
-  @Test("hands its path to another one of its route at a reload, with another mode")
+  @Test("makes way for another listener of its route at a reload, with another mode")
   func reload() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "x"
@@ -135,7 +135,7 @@ struct UnixListenerTests {
 
 @Suite("A unix listener at reloads", .timeLimit(.minutes(1)))
 struct UnixListenerReloadTests {
-  @Test("is the last of two that come while the one before it is closing")
+  @Test("is the last of two that are configured while the former one is closing")
   func twice() async throws {
     let folder = try TemporaryFolder()
     let path = folder / "x"
@@ -148,12 +148,13 @@ struct UnixListenerReloadTests {
       route.post { _, route in
         for config in configs { route.update(config, connector: connector) }
       }
-      // Until then nobody takes the reload for done.
+      // Until then the reload does not count as done.
       let board = StatusBoard()
       try ask(route) { _ in story.all.forEach(board.observe) }
       #expect(board.listeners(of: "x").map(\.url) == ["unix://\(path)"])
       _ = try story.bound(of: "x", 1)
-      #expect(try ask(route) { $0.doors.map { $0.listen.url.description } } == [configs[1].listen[0].url.description])
+      #expect(
+        try ask(route) { $0.listeners.map { $0.listen.url.description } } == [configs[1].listen[0].url.description])
       var status = stat()
       #expect(lstat(path, &status) == 0 && status.st_mode & 0o777 == 0o640)
     }
@@ -162,7 +163,7 @@ struct UnixListenerReloadTests {
 }
 
 @Suite("A unix socket's file")
-struct UnixDoorTests {
+struct UnixSocketFileTests {
   private let folder: TemporaryFolder
   private let path: String
 
@@ -171,7 +172,7 @@ struct UnixDoorTests {
     path = folder / "door"
   }
 
-  private func open() throws(OpenFailure) -> UnixDoor { try UnixDoor.open(path, NodeOwnership(), queue: 1) }
+  private func open() throws(OpenFailure) -> UnixSocketFile { try UnixSocketFile.open(path, NodeOwnership(), queue: 1) }
 
   /// A socket bound at the path, not listening.
   private func bound(_ type: __socket_type = SOCK_STREAM) throws -> Descriptor {
@@ -182,16 +183,16 @@ struct UnixDoorTests {
     return socket
   }
 
-  @Test("makes way when its socket is gone")
+  @Test("is replaced when its socket is gone")
   func leftOver() throws {
     try makeLeftOverSocket(at: path)
-    let door = try open()
+    let socketFile = try open()
     try connectUnix(path).close()
-    door.removeFile()
+    socketFile.removeFile()
     #expect(access(path, F_OK) != 0)
   }
 
-  @Test("stays when its socket is there, though it does not listen yet, or is of another type", arguments: [1, 2, 5])
+  @Test("stays when its socket exists, though it does not listen yet, or is of another type", arguments: [1, 2, 5])
   func inUse(type: UInt32) throws {
     let other = try bound(__socket_type(type))
     #expect(throws: OpenFailure.self) { try open() }
@@ -199,68 +200,71 @@ struct UnixDoorTests {
     _ = consume other
   }
 
-  @Test("is not noticed by a listener when somebody looks whether it is left over")
+  @Test("can be checked for a crashed owner without its listener noticing")
   func unnoticed() throws {
-    let door = try open()
+    let socketFile = try open()
     #expect(throws: OpenFailure.self) { try open() }
-    let socket = door.socket.take()!
+    let socket = socketFile.socket.take()!
     #expect(linux_accept(socket.raw, nil, nil) == -1 && errno == EAGAIN)
   }
 
-  @Test("takes the place of nothing else", arguments: ["file", "folder", "link"])
+  @Test("replaces nothing but a socket", arguments: ["file", "folder", "link"])
   func others(kind: String) throws {
     switch kind {
     case "file": Glibc.close(creat(path, 0o600))
     case "folder": mkdir(path, 0o700)
     default: #expect(symlink("/nowhere/at/all", path) == 0)
     }
+    setTime(of: path, 13_569_465_600)  // the year 2400: its nanoseconds do not fit into 64 bits
     let failure = #expect(throws: OpenFailure.self) { try open() }
     #expect(failure?.cause?.errno == EADDRINUSE)
     var status = stat()
     #expect(lstat(path, &status) == 0)
   }
 
-  @Test("is not removed once somebody else's stands in its place")
+  @Test("is not removed once another process's file has its place")
   func replaced() throws {
-    let door = try open()
+    let socketFile = try open()
     unlink(path)
     let other = try open()
-    door.removeFile()
+    socketFile.removeFile()
     try connectUnix(path).close()
     other.removeFile()
     #expect(access(path, F_OK) != 0)
   }
 
-  @Test("is not removed for one that had its inode before, as after a restart")
+  @Test("is not removed when another file has its former inode, as after a restart")
   func inodeOfOther() throws {
-    let door = try open()
-    _ = door.socket.take()
+    let socketFile = try open()
+    _ = socketFile.socket.take()
     usleep(20_000)  // the clock of file systems ticks every 4 ms, or 10
     let other = try open()
-    door.removeFile()
+    socketFile.removeFile()
     #expect(access(path, F_OK) == 0)
     other.removeFile()
   }
 
-  @Test("lets nobody in before it is given to those it is for")
+  @Test("does not appear at its path if its owner is unknown")
   func unknownOwner() throws {
     let failure = #expect(throws: OpenFailure.self) {
-      try UnixDoor.open(path, NodeOwnership(owner: "nobody.here"), queue: 1)
+      try UnixSocketFile.open(path, NodeOwnership(owner: "nobody.here"), queue: 1)
     }
-    #expect(failure?.description == "look up user nobody.here: there is none of this name here")
+    #expect(failure?.description == "look up user nobody.here: this system has no such name")
     #expect(access(path, F_OK) != 0)
   }
 
-  /// What another user may do who may write to the folder, between bind(2) and the change of the file's rights.
+  /// What another user with write access to the folder may do between bind(2) and the change of the file's rights.
   static let exchanges = ["a link to a file", "a hard link to a file", "a socket with another name", "nothing"]
 
-  @Test("is never another one's that has taken its name: that keeps its mode, and its place", arguments: exchanges)
+  @Test(
+    "is not confused with another file that takes its name: that file keeps its mode and its place",
+    arguments: exchanges)
   func exchanged(kind: String) throws {
     let secret = folder / "secret"
     Glibc.close(creat(secret, 0o600))
-    let other = try UnixDoor.open(folder / "other", NodeOwnership(mode: 0o600), queue: 1)
+    let other = try UnixSocketFile.open(folder / "other", NodeOwnership(mode: 0o600), queue: 1)
     let failure = #expect(throws: OpenFailure.self) {
-      try UnixDoor.open(path, NodeOwnership(mode: 0o666), queue: 1) {
+      try UnixSocketFile.open(path, NodeOwnership(mode: 0o666), queue: 1) {
         switch kind {
         case "a link to a file": #expect(symlink(secret, folder / "new") == 0)
         case "a hard link to a file": #expect(link(secret, folder / "new") == 0)
@@ -270,7 +274,7 @@ struct UnixDoorTests {
         if kind != "nothing" { #expect(rename(folder / "new", path) == 0) }
       }
     }
-    #expect(failure?.description.contains("somebody has") == true, "\(String(describing: failure))")
+    #expect(failure?.description.contains("the file was re") == true, "\(String(describing: failure))")
     for name in ["secret", "other"] {
       var status = stat()
       #expect(stat(folder / name, &status) == 0 && status.st_mode & 0o777 == 0o600)
@@ -280,19 +284,19 @@ struct UnixDoorTests {
     other.removeFile()
   }
 
-  @Test("stays when it takes the place of ours just as that is removed")
+  @Test("stays when it replaces our file at the moment of its removal")
   func exchangedAtTheEnd() throws {
     #expect(symlink("/nowhere", folder / "new") == 0)
     Glibc.close(creat(path, 0o600))
     var looks = 0
-    let isRemoved = try OpenFolder.remove(path) { name in
+    let isRemoved = try SharedFolder.remove(path) { name in
       looks += 1
       if looks > 1 { return name.target == nil }
       #expect(rename(folder / "new", path) == 0)
       return true
     }
-    #expect(!isRemoved && looks == 2 && OpenFolder.Name(path).target == "/nowhere")
-    // Nothing else is left beside it, hidden or not: the folder would not go.
+    #expect(!isRemoved && looks == 2 && SharedFolder.Name(path).target == "/nowhere")
+    // Nothing else is left beside it, hidden or not: rmdir would fail.
     #expect(unlink(path) == 0 && rmdir(folder.path) == 0)
   }
 }

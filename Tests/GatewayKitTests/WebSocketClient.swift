@@ -1,4 +1,4 @@
-// A test's own client of a WebSocket, over any far end: binary messages with a mask of zeros, short answers. Blocks.
+// A WebSocket client for tests, over any far end: binary messages with a mask of zeros, short answers. Blocks.
 
 import Glibc
 import StreamTestKit
@@ -11,7 +11,7 @@ final class WebSocketClient: FarParty {
   private let below: any FarParty
   private let came = Mutex<[UInt8]>([])
 
-  /// Asks for `path`, and must be accepted.
+  /// Requests `path`, and requires that the server accepts.
   init(over below: any FarParty, path: String) throws {
     self.below = below
     try below.send(
@@ -43,7 +43,7 @@ final class WebSocketClient: FarParty {
     try below.send([0x82, 0x80 | UInt8(bytes.count), 0, 0, 0, 0] + bytes)
   }
 
-  /// The payload of the next binary message with any; empty at the end.
+  /// The payload of the next non-empty binary message; empty at the end.
   func receive() throws -> [UInt8] {
     while true {
       let head = try take(2)
@@ -52,15 +52,6 @@ final class WebSocketClient: FarParty {
       if length > 125 { length = try take(length == 126 ? 2 : 8).reduce(0) { $0 << 8 | Int($1) } }
       let payload = try take(length)
       if head[0] == 0x82 && !payload.isEmpty { return payload }
-    }
-  }
-
-  func receiveToEnd() throws -> [UInt8] {
-    var all: [UInt8] = []
-    while true {
-      let some = try receive()
-      if some.isEmpty { return all }
-      all += some
     }
   }
 

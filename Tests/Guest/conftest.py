@@ -1,4 +1,4 @@
-"""One emulated machine for all tests: it takes some seconds to boot and a core while it works."""
+"""One emulated machine for all tests: booting takes some seconds, and it uses a whole core while it works."""
 import pathlib
 import sys
 
@@ -30,7 +30,7 @@ def booted():
 
 @pytest.fixture
 def guest(booted):
-    """What its kernel complained about is printed if the test fails."""
+    """Prints the guest's console if the test fails."""
     yield booted
     print("the machine's console:", booted.console()[-2000:], sep="\n")
 
@@ -43,7 +43,7 @@ def plugged(booted):
 
 @pytest.fixture
 def adapter(plugged):
-    """An FTDI adapter, plugged in as ttyUSB0, that has heard nothing yet."""
+    """An FTDI adapter, plugged in as ttyUSB0, that has received nothing yet."""
     if plugged.nodes() != ["ttyUSB0"]:
         plugged.unplug()
         plugged.plug()

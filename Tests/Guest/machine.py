@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The emulated machine: QEMU without KVM, Debian's kernel, the host's files as its root, real drivers on emulated ports.
+"""The emulated machine: QEMU without KVM, Debian's kernel, the host's files as its root, real drivers on emulated
+ports.
 
     machine.py start [--life SECONDS]        boots; prints the folder of its sockets, which the other commands take
     machine.py -m FOLDER run 'COMMAND'       a shell command in it: output, exit status and signals are the command's
     machine.py -m FOLDER monitor 'info usb'  a line for QEMU's monitor
     machine.py -m FOLDER stop
 
-By hand as above; the tests use the class. In the folder: console.log, qemu.log and unix sockets (their paths must stay
-below 107 bytes, so it is a temporary one): `uart` is the far end of /dev/ttyS1; `usb` and `usb2` are those of USB adapters,
-which are plugged in while something is connected there.
+Use the commands by hand; the tests use the class. The folder has console.log, qemu.log and unix sockets; it is a
+temporary folder, because socket paths must stay below 107 bytes. `uart` is the far end of /dev/ttyS1. `usb` and `usb2`
+are the far ends of USB adapters, which are plugged in while a client is connected there.
 """
 import argparse
 import contextlib
@@ -28,14 +29,14 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 STATE = HERE.parents[1] / ".build" / "guest"
 AGENT_PORT = 7
-# What the machine has cached of the host's files: those that changed since would go on being seen as they were.
+# Drops the machine's cache of the host's files; otherwise it keeps seeing the old content of changed files.
 FORGET = "echo 2 >/proc/sys/vm/drop_caches\n"
-# FTDI adapters, by the name of their far end: what is said of each at the USB bus.
+# FTDI adapters, by the name of their far end, with their USB serial numbers.
 ADAPTERS = {"usb": "BW000001", "usb2": "BW000002"}
 
 
 def refuse_outdated(made: list[tuple[pathlib.Path, pathlib.Path]], by: str):
-    """Ends in one line where one is missing, or older than its source: what is seen would not be what the source says."""
+    """Exits with one line if a product is missing or older than its source: results would not match the source."""
     for product, source in made:
         if not product.exists():
             sys.exit(f"{product} is missing: run {by}")
@@ -44,7 +45,7 @@ def refuse_outdated(made: list[tuple[pathlib.Path, pathlib.Path]], by: str):
 
 
 def programs(sources: pathlib.Path, folder: pathlib.Path) -> list[tuple[pathlib.Path, pathlib.Path]]:
-    """What is made of the C files there, each with its source."""
+    """The programs made from the C files in `sources`, each with its source."""
     return [(folder / source.stem, source) for source in sorted(sources.glob("*.c"))]
 
 
@@ -52,14 +53,14 @@ class Machine:
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
         self.process = None
-        self._doors = {}
+        self._forwarded = {}
 
-    # Life.
+    # Start and stop.
 
     @classmethod
-    def boot(cls, life: int = 1100, devices=()) -> "Machine":
-        """Starts one and waits until it takes commands. It ends itself after `life` seconds, come what may. `devices`:
-        further words for QEMU's command line."""
+    def boot(cls, life: int = 1600, devices=()) -> "Machine":
+        """Starts a machine and waits until it accepts commands. It ends after `life` seconds in any case. `devices`:
+        additional words for QEMU's command line."""
         inside = [(STATE / "initramfs.cpio", HERE / "machine" / source) for source in ("agent.c", "init")]
         refuse_outdated(inside + programs(HERE / "programs", STATE / "bin"), by="Tests/Guest/image")
         machine = cls(tempfile.mkdtemp(prefix="bwm-"))
@@ -85,8 +86,8 @@ class Machine:
         def far_end(name):
             return ["-chardev", f"socket,id={name},path={self.folder / name},server=on,wait=off"]
 
-        # Plugged in while somebody is at the far end. (QEMU's device_del would do as well, but it takes itself down with it
-        # once in some fifty times while bytes flow.)
+        # Plugged in while a client is connected at the far end. (QEMU's device_del would work too, but about once in
+        # fifty times it crashes QEMU while bytes flow.)
         adapters = []
         for port, (name, serial) in enumerate(ADAPTERS.items(), 1):
             adapters += far_end(name)
@@ -111,7 +112,7 @@ class Machine:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise OSError("QEMU has ended")
-            # Its network takes connections long before the machine does: they end without an answer then.
+            # QEMU accepts connections long before the machine does; those end without an answer.
             with contextlib.suppress(OSError):
                 if self.run("true", seconds=5).returncode == 0:
                     return
@@ -120,7 +121,7 @@ class Machine:
 
     def stop(self):
         with contextlib.suppress(OSError, ValueError):
-            os.kill(int((self.folder / "pid").read_text()), signal.SIGTERM)  # timeout(1) hands it on
+            os.kill(int((self.folder / "pid").read_text()), signal.SIGTERM)  # timeout(1) passes it on
         if self.process:
             self.process.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -133,7 +134,7 @@ class Machine:
     # QEMU.
 
     def qmp(self, execute: str, **arguments):
-        """One order to QEMU (its machine protocol); returns the answer."""
+        """Sends QEMU one command of its machine protocol (QMP); returns the answer."""
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.settimeout(20)
             monitor.connect(str(self.folder / "monitor"))
@@ -151,16 +152,17 @@ class Machine:
     def monitor(self, line: str) -> str:
         return self.qmp("human-monitor-command", **{"command-line": line})
 
-    def door(self, port: int) -> tuple[str, int]:
-        """The host's address behind which a TCP port of the machine is. Connecting always succeeds; wait for an answer."""
-        if port not in self._doors:
+    def forwarded_address(self, port: int) -> tuple[str, int]:
+        """The host's address that is forwarded to a TCP port of the machine. Connecting always succeeds; wait for an
+        answer."""
+        if port not in self._forwarded:
             if port != AGENT_PORT:
                 self.monitor(f"hostfwd_add net tcp:127.0.0.1:0-:{port}")
             for line in self.monitor("info usernet").splitlines():
                 words = line.split()
                 if words and words[0] == "TCP[HOST_FORWARD]" and words[5] == str(port):
-                    self._doors[port] = (words[2], int(words[3]))
-        return self._doors[port]
+                    self._forwarded[port] = (words[2], int(words[3]))
+        return self._forwarded[port]
 
     # Commands.
 
@@ -168,7 +170,7 @@ class Machine:
         """Starts a shell command. `fresh`: files of the host may have changed since the last one."""
         if fresh:
             command = FORGET + command
-        return Call(socket.create_connection(self.door(AGENT_PORT), timeout=20), command)
+        return Call(socket.create_connection(self.forwarded_address(AGENT_PORT), timeout=20), command)
 
     def run(self, command: str, seconds: float = 30, fresh: bool = False) -> subprocess.CompletedProcess:
         with self.call(command, fresh) as call:
@@ -176,14 +178,15 @@ class Machine:
             return subprocess.CompletedProcess(command, status, bytes(call.output), bytes(call.errors))
 
     def ask(self, command: str, seconds: float = 30) -> str:
-        """What a command says that must not fail."""
+        """The output of a command that must not fail."""
         done = self.run(command, seconds)
         assert done.returncode == 0, f"{command}: {done.returncode}, {done.stdout!r}, {done.stderr!r}"
         return done.stdout.decode()
 
 
 class Call:
-    """A command that runs in the machine. `output` and `errors` grow; `copies` are files that get them as they come."""
+    """A command that runs in the machine. `output` and `errors` grow; `copies` are files that receive them as they
+    arrive."""
 
     def __init__(self, connection: socket.socket, command: str, copies=(None, None)):
         self.output, self.errors, self.status = bytearray(), bytearray(), None
@@ -215,7 +218,7 @@ class Call:
             copy.flush()
 
     def until(self, condition, seconds: float = 10):
-        """Waits until `condition` of the output (as text) answers something true, which is returned."""
+        """Waits until `condition` of the output (as text) is true, and returns its result."""
         answer = None
 
         def holds():
@@ -229,7 +232,7 @@ class Call:
         return answer
 
     def wait(self, seconds: float | None = None) -> int:
-        """The command's exit status."""
+        """Waits for the command's exit status."""
         with self._news:
             if not self._news.wait_for(lambda: self._over, seconds):
                 raise TimeoutError(f"still running after {seconds} s; it said {bytes(self.output[-1000:])!r}")
@@ -254,16 +257,17 @@ class Call:
         self.close()
 
 
-# --- by hand, and as the prefix of a command that is to run in the machine --------------------------------------------
+# --- for use by hand, and as the prefix of a command that runs in the machine
+#   -----------------------------------------
 
-# What a command in the machine sees of the environment here.
+# The environment variables of this process that commands in the machine get.
 PASSED = ("RUNTIME_DIRECTORY",)
 
 
 def run_here(machine: Machine, words: list[str], fresh: bool) -> int:
     command = words[0] if len(words) == 1 else "exec " + shlex.join(words)
     settings = "".join(f"export {name}={shlex.quote(os.environ[name])}\n" for name in PASSED if name in os.environ)
-    connection = socket.create_connection(machine.door(AGENT_PORT), timeout=20)
+    connection = socket.create_connection(machine.forwarded_address(AGENT_PORT), timeout=20)
     with Call(connection, (FORGET if fresh else "") + settings + command, copies=(sys.stdout.buffer, sys.stderr.buffer)) as call:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, _: call.signal(number))

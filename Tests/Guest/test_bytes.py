@@ -13,7 +13,7 @@ def digest(data: bytes) -> str:
 
 
 def exchange(gateway: GuestGateway, far: FarEnd, size: int, seed: int):
-    """Random bytes both ways at once; what arrives is what was sent."""
+    """Sends random bytes both ways at once; what arrives must be what was sent."""
     up, down = random.Random(seed).randbytes(size), random.Random(-seed).randbytes(size)
     with gateway.connect("port") as client:
         gateway.event("link open")
@@ -24,7 +24,7 @@ def exchange(gateway: GuestGateway, far: FarEnd, size: int, seed: int):
         assert results[2:] == [digest(up), digest(down)]
 
 
-def test_both_ways_at_once_through_the_uart(guest):
+def test_the_uart_carries_bytes_both_ways_at_once(guest):
     size = 64 << 10
     with FarEnd(guest, "uart") as far, GuestGateway(guest, {"routes": {"port": route(f"tty://{UART}")}}) as gateway:
         exchange(gateway, far, size, 1)
@@ -32,7 +32,7 @@ def test_both_ways_at_once_through_the_uart(guest):
     assert (int(report["up"]), int(report["down"]), int(report["dropped"])) == (size, size, 0)
 
 
-def test_both_ways_at_once_through_the_adapter(guest, adapter):
+def test_the_adapter_carries_bytes_both_ways_at_once(guest, adapter):
     size = 2 << 20
     with GuestGateway(guest, {"routes": {"port": route(f"tty://{USB}?baud=3000000")}}) as gateway:
         exchange(gateway, adapter, size, 2)

@@ -6,13 +6,13 @@ from rig import UART, USB, GuestGateway, route
 
 
 def devices(gateway: GuestGateway) -> dict:
-    """By node."""
+    """The listed ports by node."""
     done = gateway.command("devices", "--json", seconds=30)
     assert (done.returncode, done.stderr) == (0, "")
     return {port["node"]: port for port in json.loads(done.stdout)["serial"]}
 
 
-def test_ports_are_listed_with_their_holders_and_a_url_that_works(guest, adapter):
+def test_ports_are_listed_with_their_holders_and_working_urls(guest, adapter):
     with GuestGateway(guest, {"routes": {"uart": route(f"tty://{UART}", device={"open": "always"})}}) as served:
         served.event("link open", route="uart")
         listed = devices(served)

@@ -1,4 +1,4 @@
-"""What a URL says of a line is what the driver has in force; what the driver refuses is told with what it does instead."""
+"""The driver applies a URL's line settings; a setting that the driver refuses is reported with the one in force."""
 import json
 import signal
 import time
@@ -10,7 +10,7 @@ from rig import PROGRAMS, UART, USB, BusRecord, FarEnd, GuestGateway, route
 
 pytestmark = pytest.mark.usefixtures("adapter")
 
-# What every port that the gateway has open looks like, if the URL says nothing else.
+# The state of every port that the gateway has open, if the URL gives no other settings.
 DEFAULTS = {
     "baud": 115200, "data": 8, "parity": "none", "stop": 1, "rtscts": False, "xonxoff": False, "hupcl": False,
     "clocal": True, "raw": True, "vmin": 1, "vtime": 0, "exclusive": True, "locked": True, "low-latency": True,
@@ -21,19 +21,19 @@ OPEN = {"device": {"open": "always", "retry": "250ms..1s"}}
 
 
 def words(told: dict) -> str:
-    """The driver's settings as `baudway status` says them."""
+    """The driver's settings in the form of `baudway status`."""
     flow = " rtscts" * told["rtscts"] + " xonxoff" * told["xonxoff"]
     return f"{told['baud']} {told['data']}{told['parity'][0].upper()}{told['stop']}{flow}"
 
 
 def status(served: GuestGateway, name: str) -> dict:
-    """What the gateway says of the route's link."""
+    """The state of the route's link in `baudway status`."""
     answer = json.loads(served.command("status", str(served.path), "--json", seconds=30).stdout)
     return next(route["state"] for route in answer["routes"] if route["route"] == name)
 
 
 def gateway(guest, **queries) -> GuestGateway:
-    """With one route for each port, opened at once: gateway(guest, uart="baud=300", usb="parity=odd")."""
+    """A gateway with one route for each port, opened at once: gateway(guest, uart="baud=300", usb="parity=odd")."""
     ports = {"uart": UART, "usb": USB}
     return GuestGateway(guest, {"routes": {n: route(f"tty://{ports[n]}?{q}", **OPEN) for n, q in queries.items()}})
 
@@ -52,7 +52,7 @@ def gateway(guest, **queries) -> GuestGateway:
     ("dtr=off&rts=off", "dtr=off&rts=off", {"dtr": False, "rts": False}),
     ("dtr=on&rts=off", "dtr=on&rts=off", {"rts": False}),
 ])
-def test_is_in_force(guest, uart, usb, differs):
+def test_a_line_setting_is_applied(guest, uart, usb, differs):
     with gateway(guest, uart=uart, usb=usb) as served:
         for name, device in ("uart", UART), ("usb", USB):
             served.event("link open", route=name)
@@ -62,16 +62,17 @@ def test_is_in_force(guest, uart, usb, differs):
             assert status(served, name)["line"] == words(told), name
 
 
-def test_five_bits_with_one_and_a_half_stop_bits(guest):
+def test_five_data_bits_get_one_and_a_half_stop_bits(guest):
     with gateway(guest, uart="data=5&stop=1.5") as served:
         served.event("link open")
         told = served.line(UART)
-        assert (told["data"], told["stop"]) == (5, 2)  # CSTOPB, which is 1.5 here
+        assert (told["data"], told["stop"]) == (5, 2)  # CSTOPB, which means 1.5 here
 
 
 @pytest.mark.parametrize("baud, divisor", [(31250, 0x0060), (250000, 0x000c), (1000000, 0x0003), (123456, 0x8018)])
-def test_any_rate_on_the_adapter(guest, baud, divisor):
-    """3 MHz through a divisor with eighths in the top bits: what the adapter is told to do, not only what is believed."""
+def test_the_adapter_accepts_any_rate(guest, baud, divisor):
+    """3 MHz through a divisor with eighths in its top bits: checks the request to the adapter, not only the driver's
+    report."""
     with BusRecord(guest) as record, gateway(guest, usb=f"baud={baud}") as served:
         served.event("link open")
         assert served.line(USB)["baud"] == baud
@@ -84,19 +85,19 @@ def test_any_rate_on_the_adapter(guest, baud, divisor):
     (USB, "baud=4000000", "4000000 bit/s (it runs at {baud})"),
     (USB, "data=6", "6 data bits"),
 ])
-def test_what_the_driver_refuses_is_told_with_what_is_in_force(guest, device, query, refused):
+def test_a_refused_setting_is_reported_with_the_one_in_force(guest, device, query, refused):
     with gateway(guest, **{"uart" if device == UART else "usb": query}) as served:
         waiting = served.event("link waiting")
         told = json.loads(guest.ask(f"exec 3<>{device}; {PROGRAMS}/port line $$ {device}"))
-        assert "the port does not do " + refused.format(**told) in waiting["error"], (waiting, told)
+        assert "the port does not support " + refused.format(**told) in waiting["error"], (waiting, told)
         assert not served.events("link open")
 
 
-def test_a_reload_sets_the_open_port_anew_under_its_client(guest, adapter):
-    """And a setting that the driver refuses is told with what is in force, while the client waits."""
+def test_a_reload_changes_the_settings_of_an_open_port(guest, adapter):
+    """A setting that the driver refuses is reported with the one in force, while the client waits."""
     def configure(served, query):
         served.configure({"routes": {"usb": route(f"tty://{USB}?{query}", **OPEN)}})
-        guest.run("true", fresh=True)  # or the machine goes on seeing the old file
+        guest.run("true", fresh=True)  # otherwise the machine still sees the old file
         served.signal(1)
 
     with gateway(guest, usb="baud=9600") as served, served.connect("usb") as client:
@@ -111,7 +112,7 @@ def test_a_reload_sets_the_open_port_anew_under_its_client(guest, adapter):
         assert not served.events("link closed")
 
         configure(served, "baud=4000000")
-        assert "does not do 4000000 bit/s (it runs at 9600)" in served.event("link waiting")["error"]
+        assert "does not support 4000000 bit/s (it runs at 9600)" in served.event("link waiting")["error"]
         configure(served, "baud=19200")
         served.event("link open", count=2)
         client.sendall(b"and back")
@@ -120,7 +121,7 @@ def test_a_reload_sets_the_open_port_anew_under_its_client(guest, adapter):
 
 
 @pytest.mark.parametrize("device", [UART, USB])
-def test_rs485_where_the_driver_knows_none_of_it(guest, device):
+def test_rs485_without_driver_support_is_reported(guest, device):
     with gateway(guest, **{"uart" if device == UART else "usb": "rs485=rts-on-send"}) as served:
         waiting = served.event("link waiting")
         assert waiting["error"].startswith(f"ioctl TIOCSRS485 {device}: Inappropriate ioctl for device (ENOTTY)"), waiting
@@ -128,7 +129,7 @@ def test_rs485_where_the_driver_knows_none_of_it(guest, device):
 
 
 def test_a_lock_file_is_honoured_and_written(guest):
-    """As minicom, picocom and cu make it: /var/lock/LCK..ttyS1 with a process number."""
+    """As minicom, picocom and cu write it: /var/lock/LCK..ttyS1 with a process number."""
     guest.ask(f"printf '%10d\\n' 1 >{UART_LOCK}")
     with gateway(guest, uart="") as served:
         waiting = served.event("link waiting")
@@ -139,8 +140,9 @@ def test_a_lock_file_is_honoured_and_written(guest):
     assert guest.run(f"ls {UART_LOCK}").returncode != 0
 
 
-def test_a_lock_file_goes_with_the_gateway_also_when_its_port_does_not_close(guest):
-    """As long as the far end has stopped us (XOFF), close(2) waits to send: longer than the gateway's end may take."""
+def test_a_lock_file_is_removed_even_when_the_port_does_not_close(guest):
+    """While the far end has stopped the port (XOFF), close(2) waits to send: longer than the gateway's shutdown may
+    take."""
     with FarEnd(guest, "uart") as far, gateway(guest, uart="flow=xonxoff") as served, served.connect("uart") as client:
         served.event("link open")
         assert guest.run(f"ls {UART_LOCK}").returncode == 0

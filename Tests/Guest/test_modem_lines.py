@@ -1,6 +1,6 @@
-"""DTR and RTS on the wire of the USB bus: opening a port moves neither, from the second opening after plugging on.
+"""DTR and RTS on the wire of the USB bus: from the second opening after plugging in, opening a port moves neither.
 
-At the first one Linux raises both, before any program has a say. That, and no more, is what the record shows.
+At the first opening Linux raises both, before any program can act. The record shows that, and no more.
 """
 import pytest
 
@@ -11,14 +11,15 @@ DTR, RTS = 1, 2
 
 
 class Wire:
-    """What an FT232's requests make of its modem lines: a value has a mask in its upper byte, and levels in its lower."""
+    """The modem lines according to an FT232's requests: a value has a mask in its upper byte, and levels in its
+    lower."""
 
     def __init__(self, record: BusRecord):
-        self.record, self.level = record, {DTR: False, RTS: False}  # down, as the adapter has them after plugging
+        self.record, self.level = record, {DTR: False, RTS: False}  # down, as they are after plugging in
         self.times = []
 
     def moves(self) -> list[str]:
-        """What moved since this was asked last, in order: "+dtr -rts" for one request."""
+        """The lines' moves since the last call, in order: "+dtr -rts" for one request."""
         moves, self.times = [], []
         for time, request, value in self.record.requests():
             moved = []
@@ -35,7 +36,7 @@ class Wire:
 
 @pytest.fixture
 def wire(guest, adapter):
-    """Of an adapter that was plugged in this moment."""
+    """The wire of an adapter that was just plugged in."""
     adapter.unplug()
     adapter.plug()
     with BusRecord(guest) as record:
@@ -53,7 +54,7 @@ def open_and_close(gateway: GuestGateway, turn: int):
     gateway.event("link closed", count=turn)
 
 
-def test_only_the_first_opening_after_plugging_raises_them(guest, wire):
+def test_only_the_first_opening_after_plugging_in_raises_the_lines(guest, wire):
     with served(guest, "baud=9600") as gateway:
         open_and_close(gateway, 1)
         assert wire.moves() == ["+dtr +rts"]
@@ -65,7 +66,7 @@ def test_only_the_first_opening_after_plugging_raises_them(guest, wire):
     assert wire.moves() == []
 
 
-def test_a_lost_gateway_moves_them_no_more_than_one_that_closes(guest, wire):
+def test_a_killed_gateway_moves_the_lines_no_more_than_a_closing_one(guest, wire):
     with served(guest, "") as gateway, gateway.connect("port"):
         gateway.event("link open")
         gateway.stopping = False
@@ -84,8 +85,8 @@ def test_a_lost_gateway_moves_them_no_more_than_one_that_closes(guest, wire):
     ("dtr=off&rts=off", ["+dtr +rts", "-dtr -rts"], ["+dtr +rts", "-dtr -rts"]),
     ("dtr=on&rts=off", ["+dtr +rts", "-rts"], ["+rts", "-rts"]),
 ])
-def test_on_and_off_are_what_they_say(guest, wire, figure, query, moves, again):
-    """Linux raises both at every opening, and lets nobody keep it from that: `off` can only take it back."""
+def test_on_and_off_set_the_lines(guest, wire, figure, query, moves, again):
+    """Linux raises both at every opening, and a program cannot prevent that: `off` can only lower them again."""
     with served(guest, query) as gateway:
         open_and_close(gateway, 1)
         assert wire.moves() == moves
@@ -95,12 +96,12 @@ def test_on_and_off_are_what_they_say(guest, wire, figure, query, moves, again):
         figure(f"{query}: raised by Linux for", 1000 * (wire.times[1] - wire.times[0]), "ms", aim=20)
 
 
-def test_hupcl_drops_them_at_the_last_close(guest, wire):
+def test_hupcl_drops_the_lines_at_the_last_close(guest, wire):
     with served(guest, "hupcl=yes") as gateway:
         for turn in (1, 2):
             open_and_close(gateway, turn)
             assert wire.moves() == ["+dtr +rts", "-dtr -rts"]
-    # `no` takes back what another program, or an earlier configuration, has left behind.
+    # `no` resets what another program, or an earlier configuration, has left set.
     with served(guest, "hupcl=no") as gateway:
         open_and_close(gateway, 1)
         assert wire.moves() == ["+dtr +rts"]

@@ -1,4 +1,5 @@
-"""The adapter pulled and put back under traffic, also under another name: found, clients held, nothing twice or mixed up."""
+"""The adapter is unplugged and plugged in again under traffic, also under another name: it is found, clients stay, and
+no bytes come twice or mixed up."""
 import re
 import threading
 import time
@@ -6,7 +7,8 @@ import time
 from kit import receive_until, until
 from rig import PROGRAMS, USB, Adapter, GuestGateway, route
 
-# From the node's making to bytes of the new device at a client, inside the machine. What counts on a busy host is ten times it.
+# Milliseconds from the node's creation to bytes of the new device at a client, inside the machine. On a busy host only
+# ten times this is an error.
 AIM = 500
 BACK = re.compile(r"^back (\S+) (\S+) (\S+)$", re.M)
 SUMMARY = re.compile(r"^sent (\d+) echoed (\d+) broken (\d+) late (\d+)$", re.M)
@@ -14,10 +16,11 @@ ALWAYS = {"open": "always", "absent": "hold"}
 
 
 class Holder:
-    """Holds a node open, so that its number stays taken when the adapter is pulled: it comes back under another one."""
+    """Holds a node open, so that its number stays taken when the adapter is unplugged: it comes back under another
+    one."""
 
     def __init__(self, guest, node: str):
-        # It may become its controlling terminal, and to be told of the hang-up must not end it.
+        # The port may become its controlling terminal; the SIGHUP of the hang-up must not end it.
         self.call = guest.call(f"trap '' HUP; exec 3<>/dev/{node}; echo held; exec /run/guest/busybox sleep 600")
         self.call.until(lambda text: "held" in text)
 
@@ -26,7 +29,7 @@ class Holder:
 
 
 class Listener:
-    """A client of the host that hears everything, from its first byte on."""
+    """A client on the host that receives everything, from its first byte on."""
 
     def __init__(self, client):
         self.heard, self.ended = 0, False
@@ -51,7 +54,7 @@ def descriptors(gateway: GuestGateway) -> int:
     return int(gateway.guest.ask("ls /proc/$(busybox pidof baudway)/fd | busybox wc -l"))
 
 
-def test_ten_times_under_traffic(guest, adapter, figure):
+def test_an_adapter_is_replugged_ten_times_under_traffic(guest, adapter, figure):
     adapter.echo = True
     shared = route(f"tty://usb/0403:6001/{adapter.serial}?baud=3000000", device=ALWAYS, clients={"slow": "block"})
     with GuestGateway(guest, {"routes": {"port": shared}}) as gateway, gateway.connect("port") as client:
@@ -62,7 +65,8 @@ def test_ten_times_under_traffic(guest, adapter, figure):
 
         node, nodes, first, fresh = "ttyUSB0", [], [], []
         for turn in range(1, 11):
-            # Held: under another number. Not held: under the lowest again, which is another one after a held one.
+            # With a holder, the node gets another number. Without one, it gets the lowest number again, which after a
+            # holder is another one too.
             holder = Holder(guest, node) if turn % 3 == 1 else None
             listener.hears_more(500)
             adapter.close()
@@ -87,16 +91,16 @@ def test_ten_times_under_traffic(guest, adapter, figure):
         sent, echoed, broken, late = map(int, SUMMARY.search(flow.output.decode()).groups())
         print(f"{nodes}: first byte after {first} ms, fresh line after {fresh} ms; "
               f"{sent} lines sent, {echoed} echoed, {broken} broken, {late} late")
-        # Nothing comes twice or out of order, and what is cut is cut at a pull: once each way.
+        # Nothing comes twice or out of order, and lines are cut only by a pull: once each way.
         assert late == 0 and broken <= 20
     figure("node back to first byte, longest of ten", max(first), "ms", aim=AIM)
     figure("node back to a fresh line's echo, longest of ten", max(fresh), "ms", aim=AIM)
     assert max(first) < 10 * AIM and max(fresh) < 10 * AIM
 
 
-def test_a_pull_between_two_writes_holds_up_no_driver(guest, adapter, figure):
-    """A port that is closed while it has to send keeps its driver, and the USB bus, for 30 s: unless it has hung up first.
-    It takes a write just when the adapter has gone and the driver does not know yet: one pull in twenty."""
+def test_an_unplug_between_two_writes_does_not_block_the_driver(guest, adapter, figure):
+    """A port that is closed with unsent bytes keeps its driver, and the USB bus, for 30 s, unless it has hung up first.
+    It takes such a write if the adapter has gone and the driver does not know yet: one pull in twenty."""
     with GuestGateway(guest, {"routes": {"port": route(f"tty://{USB}", device=ALWAYS)}}) as gateway, \
             gateway.connect("port") as client:
         stop, took = threading.Event(), []
@@ -127,8 +131,9 @@ def test_a_pull_between_two_writes_holds_up_no_driver(guest, adapter, figure):
     assert max(took) < 10
 
 
-def test_of_two_of_a_kind_the_one_with_that_serial_number(guest, adapter):
-    """Whichever came first and is ttyUSB0. Without the serial number nobody can know which is meant, and that is said."""
+def test_the_serial_number_selects_one_of_two_equal_adapters(guest, adapter):
+    """Whichever adapter came first is ttyUSB0. Without the serial number the wanted one is ambiguous, and that is
+    reported."""
     adapter.unplug()
     with Adapter(guest, "usb2") as other:
         until(other.nodes, 20, "the other adapter's node")

@@ -1,8 +1,8 @@
-/* Tells ThreadSanitizer what it cannot see of Swift's Mutex on Linux. A contended Mutex is taken and given up in functions
-   of libswiftSynchronization, which is not built for the sanitizer (stdlib/public/Synchronization/Mutex/LinuxImpl.swift of
-   the Swift repository: _lockSlow, _unlockSlow), so that everything a Mutex protects would be reported as a race. Loaded
-   before that library (LD_PRELOAD) by Tests/run; does nothing in programs without the sanitizer. Needs clang: the
-   functions have Swift's calling convention, with the Mutex in the context register. */
+/* Reports to ThreadSanitizer the parts of Swift's Mutex on Linux that it cannot see. A contended Mutex is locked and
+   unlocked in functions of libswiftSynchronization, which is not built for the sanitizer (_lockSlow and _unlockSlow of
+   stdlib/public/Synchronization/Mutex/LinuxImpl.swift in the Swift repository). So everything that a Mutex protects would
+   be reported as a race. Tests/run loads this before that library (LD_PRELOAD); it does nothing in programs without the
+   sanitizer. Needs clang: the functions have Swift's calling convention, with the Mutex in the context register. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ typedef SWIFT void (*unlock_slow)(SELF);
 SWIFT void lockSlow(uint32_t thread, SELF mutex) __asm__("$s15Synchronization12_MutexHandleV9_lockSlowyys6UInt32VF");
 SWIFT void unlockSlow(SELF mutex) __asm__("$s15Synchronization12_MutexHandleV11_unlockSlowyyF");
 
-// Looked up once, before there are threads: dlsym(3) takes the loader's lock.
+// Looked up once, before there are threads, because dlsym(3) takes the loader's lock.
 static lock_slow lockThere;
 static unlock_slow unlockThere;
 __attribute__((constructor)) static void find(void) {

@@ -1,4 +1,4 @@
-// A host whose callers may pair: when their bonds are loaded, and what is said where nobody can pair.
+// A host whose callers may pair: when their bonds are loaded, and what is reported where no caller can pair.
 
 import ByteStreams
 import Glibc
@@ -10,7 +10,7 @@ import Testing
 @testable import StreamBrokerBluetooth
 
 extension BluetoothHostTests {
-  @Test("has the bonds loaded before anybody can call, and goes on without where they can't be")
+  @Test("loads the bonds before devices can connect, and continues without if that fails")
   func prepares() async throws {
     let machine = try Machine()
     machine.settings.withLock { $0 = 0x81 }  // on, not connectable
@@ -34,12 +34,12 @@ extension BluetoothHostTests {
       }
       await story.wait(2, on: lane)
       #expect(order.words.withLock { $0 } == ["prepared", "connectable"])
-      #expect(story.words[0] == "listens on 3" && story.words[1].contains("nobody can here"))
+      #expect(story.words[0] == "listens on 3" && story.words[1].contains("not possible here"))
       host.close(1)
     }
   }
 
-  @Test("has the bonds loaded once, however often it tries to listen")
+  @Test("loads the bonds once, however often it tries to listen")
   func preparesOnce() async throws {
     let machine = try Machine()
     machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }

@@ -1,4 +1,4 @@
-// A host whose kernel is played: adapters come and go, sockets are of this machine.
+// A host with a played kernel: adapters come and go, and local sockets stand in for Bluetooth's.
 
 import ByteStreams
 import CLinux
@@ -20,12 +20,12 @@ struct BluetoothHostTests {
     let refusal = Mutex<OpenFailure?>(nil)
     let channels = Mutex<[String]>([])
     let numbers = Mutex<[UInt8?]>([])
-    /// Channels that another program has.
+    /// Channels that another program uses.
     let taken = Mutex<Set<UInt8>>([])
-    /// Held where a channel is not to be made yet.
+    /// Blocks the making of a channel while `isSlow` is set.
     let gate = DispatchSemaphore(value: 0)
     let isSlow = Mutex(false)
-    /// What hci0 does: on, connectable, Classic.
+    /// The settings of hci0: on, connectable, Classic.
     let settings = Mutex<UInt8>(0x83)
 
     init() throws { port = try MessagePort() }
@@ -73,7 +73,8 @@ struct BluetoothHostTests {
       throw SystemError("waiting for a command", ETIMEDOUT)
     }
 
-    /// Answers what is asked of adapters up to a command: hci0 has an address that ends so; with nil there is none. Blocks.
+    /// Answers questions about adapters, `times` times up to the command `last`. hci0's address ends with `adapter`;
+    /// nil: no hci0. Blocks.
     func play(_ adapter: UInt8?, until last: UInt16, times: Int = 1) throws {
       var left = times
       while true {
@@ -97,13 +98,13 @@ struct BluetoothHostTests {
     }
   }
 
-  /// What a host has told of an offer.
+  /// What a host reported about an offer.
   final class Story {
     var words: [String] = []
     private var sockets: [DescriptorParcel] = []
     private var gates: [(count: Int, gate: Gate)] = []
 
-    func hear(_ news: RFCOMMNews) {
+    func handle(_ news: RFCOMMNews) {
       switch news {
       case .listens(let socket, let channel):
         if let socket { sockets.append(socket) }
@@ -126,10 +127,10 @@ struct BluetoothHostTests {
     SDPServer(on: poller) { _ in .failure(OpenFailure("list the service", nil, advice: "nobody does")) }
   }
 
-  /// One that awaits the kernel's answers as long as a busy machine may take.
+  /// A host that waits for the kernel's answers as long as a busy machine may need.
   func host(_ machine: Machine, bonds keeper: BondKeeper? = nil, on lane: isolated Lane) -> BluetoothHost {
     BluetoothHost(
-      on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper, patience: .seconds(60))
+      on: lane.poller, services: services(lane.poller), sockets: machine.sockets, bonds: keeper, timeout: .seconds(60))
   }
 
   static func offer(_ text: String) throws -> RFCOMMOffer {
@@ -143,17 +144,17 @@ struct BluetoothHostTests {
     return RFCOMMOffer(try EndpointURL("rfcomm://\(text)", schemes: [grammar]), name: "route")
   }
 
-  /// What is told of an offer from now on.
+  /// Records what is reported about an offer from now on.
   func open(
     _ text: String, _ number: UInt64 = 1, of host: BluetoothHost, on lane: isolated Lane
   ) throws -> Story {
     let story = Story()
-    let told = Resident(story, on: lane)
-    host.open(number, try Self.offer(text)) { news in told.post { _, story in story.hear(news) } }
+    let reported = LaneRef(story, on: lane)
+    host.open(number, try Self.offer(text)) { news in reported.post { _, story in story.handle(news) } }
     return story
   }
 
-  @Test("listens where an adapter is, keeps its socket while there is none, and says each once each time")
+  @Test("listens while there is an adapter, keeps its socket while there is none, and reports each change once")
   func comesAndGoes() async throws {
     let machine = try Machine()
     try await onLane { lane in
@@ -179,16 +180,16 @@ struct BluetoothHostTests {
       host.close(1)
       #expect(
         story.words == [
-          "waits: choose an adapter: this machine has no Bluetooth adapter; it is waited for", "listens on 3",
+          "waits: choose an adapter: this machine has no Bluetooth adapter; waiting for it", "listens on 3",
           "limited: list the service: nobody does",
-          "waits: choose an adapter: this machine has no Bluetooth adapter; it is waited for", "listens on 3 still",
+          "waits: choose an adapter: this machine has no Bluetooth adapter; waiting for it", "listens on 3 still",
           "limited: list the service: nobody does",
         ])
       #expect(machine.channels.withLock { $0 } == ["all"])
     }
   }
 
-  @Test("binds to the adapter that is named, anew where another has its name")
+  @Test("binds to the named adapter, and again when another one has its name")
   func rebinds() async throws {
     let machine = try Machine()
     try await onLane { lane in
@@ -207,7 +208,7 @@ struct BluetoothHostTests {
     }
   }
 
-  @Test("chooses channels that nobody has and nobody names, and leaves one that is named later")
+  @Test("chooses channels that are free and not named, and gives up one that is named later")
   func chooses() async throws {
     let machine = try Machine()
     machine.taken.withLock { $0 = [29] }
@@ -217,7 +218,7 @@ struct BluetoothHostTests {
       for (number, text) in ["?channel=30", "", "?adapter=hci0"].enumerated() {
         stories.append(try open(text, UInt64(number), of: host, on: lane))
       }
-      // Each asks by itself.
+      // Each offer asks the kernel itself.
       try await onOwnThread { try machine.play(0, until: 4, times: 3) }
       for story in stories { await story.wait(2, on: lane) }
       #expect(stories[0].words[0] == "listens on 30")
@@ -232,14 +233,14 @@ struct BluetoothHostTests {
       let moved = stories[1].words[0] == "listens on 27" ? stories[1] : stories[2]
       await moved.wait(3, on: lane)
       #expect(moved.words[2] == "listens on 26")
-      // Under its new name.
+      // The service is listed again, with its new channel.
       await moved.wait(4, on: lane)
       #expect(moved.words[3] == "limited: list the service: nobody does")
       for number in 0..<4 as Range<UInt64> { host.close(number) }
     }
   }
 
-  @Test("says when there is no channel left")
+  @Test("reports that no channel is left")
   func full() async throws {
     let machine = try Machine()
     machine.taken.withLock { $0 = Set(1...30) }
@@ -254,22 +255,22 @@ struct BluetoothHostTests {
     }
   }
 
-  @Test("waits, and says so, where the kernel does not answer")
+  @Test("waits and reports it if the kernel does not answer")
   func silent() async throws {
     let machine = try Machine()
     try await onLane { lane in
       let host = BluetoothHost(
-        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, patience: .milliseconds(50))
+        on: lane.poller, services: services(lane.poller), sockets: machine.sockets, timeout: .milliseconds(50))
       let story = try open("", of: host, on: lane)
       await story.wait(1, on: lane)
       #expect(story.words[0].contains("did not answer"))
-      // It is asked again.
+      // The host asks again.
       #expect(try await onOwnThread { [try machine.command(), try machine.command()] } == [3, 3])
       host.close(1)
     }
   }
 
-  @Test("makes another socket where the adapter became another while it was made")
+  @Test("makes another socket if the adapter changed meanwhile")
   func changes() async throws {
     let machine = try Machine()
     machine.isSlow.withLock { $0 = true }
@@ -280,13 +281,13 @@ struct BluetoothHostTests {
         try machine.play(0, until: 4)
         machine.say(Machine.event(5, 0, []))
         try machine.play(5, until: 4)
-        // Asked again only after that answer was heard.
+        // It asks again only after it has received that answer.
         machine.say(Machine.event(6, 0, [0, 0, 0, 0]))
         try machine.play(5, until: 4)
       }
       machine.gate.signal()
       machine.gate.signal()
-      // Twice that it listens, and once what it lacks, which may come between.
+      // Two reports that it listens and one of a limit, which may come between them.
       await story.wait(3, on: lane)
       #expect(machine.channels.withLock { $0 } == ["00:00:00:00:00:00", "00:00:00:00:00:05"])
       host.close(1)
@@ -294,7 +295,7 @@ struct BluetoothHostTests {
   }
 
   @Test(
-    "says that nobody pairs where pairing is asked for",
+    "reports that no device can pair where pairing is required",
     arguments: [("high", 0x83, true), ("high", 0x93, false), ("low", 0x83, false)])
   func pairing(security: String, settings: UInt8, isSaid: Bool) async throws {
     let machine = try Machine()
@@ -309,7 +310,7 @@ struct BluetoothHostTests {
     }
   }
 
-  @Test("tries again where a channel is taken, and tells who may not be found")
+  @Test("tries again if a channel is taken, and reports if it may not be discoverable")
   func taken() async throws {
     let machine = try Machine()
     machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }
@@ -319,7 +320,7 @@ struct BluetoothHostTests {
       try await onOwnThread { try machine.play(0, until: 6) }
       await story.wait(1, on: lane)
       #expect(story.words.first?.contains("EADDRINUSE") == true)
-      // Two seconds later all of it is looked at again.
+      // Two seconds later it checks everything again.
       try await onOwnThread { try machine.play(0, until: 6) }
       await story.wait(3, on: lane)
       #expect(story.words[1] == "listens on 3")
@@ -328,7 +329,7 @@ struct BluetoothHostTests {
     }
   }
 
-  @Test("says that this kernel has none, and what was offered before goes without a word")
+  @Test("reports a kernel without Bluetooth, and drops earlier offers silently")
   func none() async throws {
     try await onLane { lane in
       var sockets = HostSockets()

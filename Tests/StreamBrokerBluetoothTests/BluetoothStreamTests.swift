@@ -1,4 +1,4 @@
-// The end of a stream over Bluetooth, played by stream sockets of this machine, which tell of a hang-up in the same way.
+// The end of a Bluetooth stream, played by local stream sockets, which report a hang-up in the same way.
 
 import ByteStreams
 import CLinux
@@ -25,14 +25,14 @@ struct BluetoothStreamTests {
   }
 
   @Test(
-    "whose other side hangs up while it is written to is no loss where that is how one leaves",
+    "is not lost by a hang-up during a write where a hang-up is the normal end",
     arguments: [true, false])
   func leaves(inOrder: Bool) async throws {
     let (near, far) = try Self.pair()
     try await onLane { lane in
       let stream = try Self.stream(near, hangsUpInOrder: inOrder, on: lane)
       defer { stream.close() }
-      // Unread, it makes a reset of the close.
+      // The unread byte turns the close into a reset.
       #expect(try [1].withUnsafeBytes { try stream.write($0) } == .moved(8))
       _ = far.take()
       var thrown: SystemError?
@@ -52,24 +52,24 @@ struct BluetoothStreamTests {
     }
   }
 
-  @Test("tells once that the other side has left while nobody reads")
+  @Test("reports once that the other side has left while nothing reads")
   func unread() async throws {
     let (near, far) = try Self.pair()
     try await onLane { lane in
       let stream = try Self.stream(near, hangsUpInOrder: true, on: lane)
       defer { stream.close() }
-      let told = Gate()
-      let recorder = EventRecorder { if $0 == .lastByteIsIn { told.open() } }
+      let reported = Gate()
+      let recorder = EventRecorder { if $0 == .inputEnded { reported.open() } }
       stream.delegate = recorder
-      // As one who waits in a line does.
+      // As a session does that waits for its turn to write.
       stream.readerWaits = .readable
       stream.readerWaits = []
       _ = far.take()
-      await told.wait(on: lane)
+      await reported.wait(on: lane)
       let later = Gate()
       lane.poller.timers.after(.milliseconds(20)) { later.open() }
       await later.wait(on: lane)
-      #expect(recorder.events == [.lastByteIsIn])
+      #expect(recorder.events == [.inputEnded])
     }
   }
 }

@@ -1,4 +1,4 @@
-// What is said of a socket that does not connect.
+// The error messages of a socket that does not connect.
 
 import ByteStreams
 import Glibc
@@ -10,7 +10,7 @@ import Testing
 @Suite("A Bluetooth socket that does not connect")
 struct BluetoothTargetTests {
   @Test(
-    "says what to do about it",
+    "explains what to do",
     arguments: [
       (EAFNOSUPPORT, "host's network"), (EHOSTUNREACH, "switched on"), (EHOSTDOWN, "out of range"),
       (ECONNREFUSED, "nothing listens on channel 3"), (EBUSY, "open already"), (EACCES, "bluetoothctl pair"),
@@ -23,17 +23,17 @@ struct BluetoothTargetTests {
     #expect(failure.advice?.contains(text) == true)
   }
 
-  @Test("says so of the service list, too")
+  @Test("explains the same for the service list")
   func sdp() {
     let target = BluetoothTarget(device: BluetoothAddress("00:AA:01:00:00:01")!, service: .sdp)
     #expect(target.advice(ECONNREFUSED)?.contains("give the channel, as in rfcomm://00:AA:01:00:00:01:1") == true)
   }
 
-  @Test("says what to do about an adapter that can't pair")
+  @Test("explains what to do about an adapter that can't pair")
   func cannotPair() {
     let device = LEAddress(address: BluetoothAddress([1, 2, 3, 4, 5, 6]), isRandom: true)
     let target = LETarget(device: device, psm: nil, adapter: BluetoothAddress([6, 5, 4, 3, 2, 1]))
-    let failure = GATTConversation.Failure.broke(SystemError("setsockopt", EINVAL))
+    let failure = GATTExchange.Failure.broke(SystemError("setsockopt", EINVAL))
       .failure(GATTWish(service: BluetoothUUID(0xFFE0)), at: target)
     #expect(failure.description.contains("(EINVAL); the adapter can't pair"))
     #expect(failure.description.contains("switch it off"))

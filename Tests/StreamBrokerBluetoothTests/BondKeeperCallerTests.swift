@@ -1,4 +1,5 @@
-// Devices that call where listeners are, before a kernel that is played: who is answered and what, and whose keys are kept.
+// Devices that connect to listeners, with a played kernel: which pairing requests are answered, how, and whose keys are
+// kept.
 
 import ByteStreams
 import StreamTestKit
@@ -8,7 +9,7 @@ import Testing
 @testable import StreamBrokerBluetooth
 
 extension BondKeeperTests {
-  @Test("keeps the keys of those who call where listeners are, until the file has as many as they may have")
+  @Test("keeps the keys of devices that connect to listeners, up to their limit in the file")
   func callers() throws {
     let keeper = machine.keeper(store.path)
     _ = keeper.prepared(adapter)
@@ -20,7 +21,7 @@ extension BondKeeperTests {
     _ = keeper.prepared(adapter)
     #expect(try kept() == [])
     keeper.receive(at: [Keys.adapter])
-    // One that is not to last, one of Low Energy, and one that is meant.
+    // A key that must not be stored, a Low Energy key, and a key to keep.
     machine.say(0x09, [0] + Keys.phone.encoded + Keys.link(3).bytes)
     machine.say(0x0A, [1] + Keys.lamp.encoded + Keys.longTerm(1).bytes)
     _ = keeper.prepared(adapter)
@@ -38,9 +39,9 @@ extension BondKeeperTests {
     machine.say(0x09, [1] + late.encoded + Keys.link(5).bytes)
     _ = keeper.prepared(adapter)
     #expect(try kept().count == 192)
-    let told = machine.news.withLock { $0.last }
-    #expect(told?.contains("has 192 bonds, and takes no more of devices that call") == true)
-    // Those that are known may change theirs, and an endpoint's device has room.
+    let reported = machine.news.withLock { $0.last }
+    #expect(reported?.contains("has 192 bonds, and no more are kept for devices that connect to listeners") == true)
+    // Known devices may change their keys, and an endpoint's device is kept beyond the limit.
     machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(6).bytes)
     keeper.expect(late)
     machine.say(0x09, [1] + late.encoded + Keys.link(7).bytes)
@@ -49,14 +50,14 @@ extension BondKeeperTests {
     #expect(bonds.first?.keys == [Keys.link(6)] && bonds.last == Bond(Keys.adapter, late, [Keys.link(7)]))
   }
 
-  @Test("lets a stranger who calls be paired, and nobody in the name of one who is known; once is enough to say so")
+  @Test("pairs an unknown device that connects, refuses one that claims a known address, and reports that once")
   func consent() throws {
     let keeper = machine.keeper(store.path)
     _ = keeper.prepared(adapter)
     let wish = Keys.phone.encoded + [1, 0, 0, 0, 0]
     machine.say(0x0F, wish)
     _ = keeper.prepared(adapter)
-    #expect(machine.answers == [])  // nobody listens
+    #expect(machine.answers == [])  // no adapter has a listener
     keeper.receive(at: [Keys.adapter])
     machine.say(0x0F, wish)
     _ = keeper.prepared(adapter)
@@ -66,9 +67,9 @@ extension BondKeeperTests {
     _ = keeper.prepared(adapter)
     let refusal = [0x1D, 0, 1, 0, 7, 0] + Keys.phone.encoded
     #expect(Array(machine.answers.dropFirst()) == [refusal, refusal, refusal])
-    let told = machine.news.withLock { $0 }
-    #expect(told.count == 1 && told[0].contains("remove line 3 of \(store.path)"))
-    // Beside bluetoothd nothing is answered.
+    let reported = machine.news.withLock { $0 }
+    #expect(reported.count == 1 && reported[0].contains("remove line 3 of \(store.path)"))
+    // While bluetoothd runs, the keeper does not answer.
     machine.daemon.withLock { $0 = [true] }
     machine.say(0x0F, wish)
     _ = keeper.prepared(adapter)
@@ -77,7 +78,7 @@ extension BondKeeperTests {
     #expect(machine.answers.count == 4)
   }
 
-  @Test("refuses a PIN and numbers, and says what they take", arguments: [0x0E, 0x0F, 0x10] as [UInt16])
+  @Test("refuses PINs and numbers, and explains what they need", arguments: [0x0E, 0x0F, 0x10] as [UInt16])
   func numbers(question: UInt16) throws {
     let keeper = machine.keeper(store.path)
     _ = keeper.prepared(adapter)
@@ -87,10 +88,10 @@ extension BondKeeperTests {
     _ = keeper.prepared(adapter)
     let codes: [UInt16: UInt8] = [0x0E: 0x17, 0x0F: 0x1D, 0x10: 0x1F]
     #expect(machine.answers == [[codes[question] ?? 0, 0, 1, 0, 7, 0] + Keys.phone.encoded])
-    #expect(machine.news.withLock { $0.first }?.contains("an agent of bluetoothd's") == true)
+    #expect(machine.news.withLock { $0.first }?.contains("an agent of bluetoothd") == true)
   }
 
-  @Test("leaves it to who connects to a device to answer it, as long as he does, at his adapter only")
+  @Test("leaves a device's pairing to the opening that connects to it, for its time and at its adapter only")
   func opening() throws {
     let keeper = machine.keeper(store.path)
     keeper.receive(at: [Keys.adapter])
@@ -108,14 +109,14 @@ extension BondKeeperTests {
     try store.keep(Keys.link(1), of: Keys.phone, with: Keys.adapter)
     #expect(isAnswered())
     #expect(machine.answers.last?.first == 0x1D)
-    // Whose opening is over is named still: what he pairs in its end is kept.
+    // A device stays known after its opening is over: a key it pairs at the end is kept.
     keeper.receive(at: [])
     machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(2).bytes)
     _ = keeper.prepared(adapter)
     #expect(try store.read().bonds(with: Keys.adapter).first?.keys == [Keys.link(2)])
   }
 
-  @Test("says once of each that it was refused, also where several try by turns, and anew after somebody was paired")
+  @Test("reports each refused device once, also when several try in turns, and again after a pairing")
   func refusals() throws {
     let keeper = machine.keeper(store.path)
     keeper.receive(at: [Keys.adapter])
@@ -138,7 +139,7 @@ extension BondKeeperTests {
 }
 
 extension BondKeeperTests.Machine {
-  /// Whether the keeper says anything to a phone that wants to be paired.
+  /// Whether the keeper answers a phone that asks to pair.
   func hearsAnswer(of keeper: BondKeeper, at adapter: ManagedAdapter) -> Bool {
     _ = keeper.prepared(adapter)
     let count = answers.count

@@ -1,4 +1,4 @@
-// Who keeps bonds, before a kernel that is played: what it is told, whose keys are kept, and what is said when neither is.
+// The bond keeper with a played kernel: what it sends, whose keys it keeps, and what it reports when it can do neither.
 
 import ByteStreams
 import CLinux
@@ -13,18 +13,18 @@ import Testing
 
 @Suite("The keeper of bonds", .timeLimit(.minutes(1)))
 struct BondKeeperTests {
-  /// The management channel's other end: hears commands and answers them.
+  /// The management channel's other end: reads commands and answers them.
   final class Machine: Sendable {
     private let end = Mutex<Int32>(-1)
-    /// The codes of what was heard.
+    /// The codes of the received commands.
     let commands = Mutex<[UInt16]>([])
-    /// All of each, as bytes.
+    /// The bytes of each received message.
     let messages = Mutex<[[UInt8]]>([])
-    /// By code: what is answered other than "well"; nil is silence.
+    /// Status of the answer by command code, if it is not success; nil: no answer.
     let statuses = Mutex<[UInt16: UInt8?]>([:])
-    /// What is told right before the answer to a command.
+    /// The event sent right before the answer to a command.
     let before = Mutex<[UInt16: [UInt8]]>([:])
-    /// What is seen of bluetoothd, in turns, then the last for ever.
+    /// Whether bluetoothd runs, one value per check; the last one repeats.
     let daemon = Mutex<[Bool]>([false])
     let news = Mutex<[String]>([])
 
@@ -50,7 +50,7 @@ struct BondKeeperTests {
       }
     }
 
-    /// Until the keeper is gone.
+    /// Runs until the keeper is gone.
     private func serve(_ raw: Int32) {
       let socket = Descriptor(owning: raw)
       var buffer = [UInt8](repeating: 0, count: 4096)
@@ -74,7 +74,7 @@ struct BondKeeperTests {
       [code, 1, UInt16(parameters.count)].flatMap(LittleEndian.bytes) + parameters
     }
 
-    /// What was answered to those who want to be paired.
+    /// The answers to pairing requests.
     var answers: [[UInt8]] { messages.withLock { $0.filter { [0x17, 0x1C, 0x1D, 0x1F].contains($0[0]) } } }
 
     var loads: [UInt16] { commands.withLock { $0.filter { [0x12, 0x13, 0x30].contains($0) } } }
@@ -101,7 +101,7 @@ struct BondKeeperTests {
 
   func kept() throws -> [PairedAddress] { try store.read().bonds(with: Keys.adapter).map(\.device) }
 
-  @Test("gives the kernel every list, and keeps the keys of devices that openings named, and no stranger's")
+  @Test("loads every list into the kernel, and keeps only the keys of devices that openings named")
   func named() throws {
     let keeper = machine.keeper(store.path)
     #expect(keeper.prepared(adapter).side == .ours)
@@ -110,10 +110,10 @@ struct BondKeeperTests {
     keeper.expect(Keys.lamp)
     for device in [stranger, Keys.lamp] { machine.say(0x0A, [1] + device.encoded + Keys.longTerm(1).bytes) }
     machine.say(0x09, [1] + Keys.phone.encoded + Keys.link(2).bytes)
-    // What was said before is heard before.
+    // Events sent before are read before.
     _ = keeper.prepared(adapter)
     #expect(try kept() == [Keys.lamp])
-    // A pairing over Classic made a key for Low Energy, too.
+    // Pairing over Classic also makes a key for Low Energy.
     keeper.expect(Keys.phone)
     let phone = PairedAddress(Keys.phone.address, .lePublic)
     machine.say(0x0A, [1] + phone.encoded + Keys.longTerm(1).bytes)
@@ -121,7 +121,7 @@ struct BondKeeperTests {
     #expect(try kept() == [Keys.lamp, phone])
   }
 
-  @Test("knows a device by its lasting address that was found by a passing one")
+  @Test("recognises by its identity address a device found by a temporary one")
   func passing() throws {
     let keeper = machine.keeper(store.path)
     _ = keeper.prepared(adapter)
@@ -134,7 +134,7 @@ struct BondKeeperTests {
     #expect(try store.read().bonds(with: Keys.adapter).first?.keys.count == 2)
   }
 
-  @Test("takes no bond from the kernel where none can be kept, and says so once")
+  @Test("keeps no bonds where the file cannot be written, and reports that once")
   func unwritable() throws {
     let keeper = machine.keeper(folder.path + "/no/state/bonds")
     for _ in 1...3 { #expect(keeper.prepared(adapter).side == .nobody) }
@@ -152,7 +152,7 @@ struct BondKeeperTests {
   }
 
   @Test(
-    "has no part in an adapter that goes meanwhile, and raises no alarm", arguments: [0x15, 0x13, 0x30] as [UInt16])
+    "ignores an adapter that is removed meanwhile, without an error", arguments: [0x15, 0x13, 0x30] as [UInt16])
   func gone(code: UInt16) throws {
     let keeper = machine.keeper(store.path)
     machine.statuses.withLock { $0[code] = ManagementStatus.invalidIndex }
@@ -160,7 +160,7 @@ struct BondKeeperTests {
     machine.statuses.withLock { $0[code] = 0 }
     machine.before.withLock { $0[code] = Machine.event(5, []) }
     #expect(keeper.prepared(adapter).side == .nobody)
-    // Who has its number now is another.
+    // Another adapter may have its index now.
     keeper.expect(Keys.lamp)
     machine.say(0x0A, [1] + Keys.lamp.encoded + Keys.longTerm(1).bytes)
     _ = keeper.prepared(adapter)
@@ -168,19 +168,19 @@ struct BondKeeperTests {
     #expect(machine.news.withLock { $0 } == [])
   }
 
-  @Test("does not take silence for a yes, and has words for a no")
+  @Test("does not count a missing answer as success, and explains a refusal")
   func refused() throws {
     let keeper = machine.keeper(store.path)
     machine.statuses.withLock { $0[0x13] = .some(nil) }
     #expect(keeper.prepared(adapter).side == .nobody)
     machine.statuses.withLock { $0[0x13] = 0x0D }
     #expect(keeper.prepared(adapter).side == .nobody)
-    #expect(machine.news.withLock { $0 } == ["\(store.path): the kernel does not take these bonds (status 13)"])
+    #expect(machine.news.withLock { $0 } == ["\(store.path): the kernel refused these bonds (status 13)"])
     machine.statuses.withLock { $0 = [0x15: ManagementStatus.notPowered] }
     #expect(keeper.prepared(adapter).side == .ours)
   }
 
-  @Test("loads nothing beside a bluetoothd that started a moment ago")
+  @Test("loads nothing if bluetoothd has just started")
   func daemon() throws {
     let keeper = machine.keeper(store.path)
     machine.daemon.withLock { $0 = [false, true] }
@@ -188,7 +188,7 @@ struct BondKeeperTests {
     #expect(machine.loads == [])
   }
 
-  @Test("says once that a bond can't be kept, however many openings go well")
+  @Test("reports once that a bond can't be kept, however many openings succeed")
   func full() throws {
     var file = BondFile()
     for number in 0..<UInt8.max {

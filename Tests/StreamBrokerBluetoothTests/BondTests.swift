@@ -1,4 +1,4 @@
-// Bonds: what the kernel tells of keys, the file they stand in, and what it is told again.
+// Bonds: the keys that the kernel reports, the file that stores them, and the keys loaded into the kernel again.
 
 import ByteStreams
 import Glibc
@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-/// Keys that can be told apart.
+/// Keys that differ from each other.
 enum Keys {
   static let adapter = BluetoothAddress([0, 0xAA, 1, 0, 0, 0])
   static let lamp = PairedAddress(BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), .leRandom)
@@ -20,11 +20,11 @@ enum Keys {
   static func link(_ value: UInt8) -> BondKey { BondKey(.link, [4] + [UInt8](repeating: value, count: 16) + [0])! }
 }
 
-@Suite("What is told of pairing")
+@Suite("A pairing event")
 struct PairingNewsTests {
   private let place: [UInt8] = [5, 0, 0, 0, 0, 0xC0, 2]
 
-  private func news(_ code: UInt16, _ parameters: [UInt8]) -> PairingNews? {
+  private func news(_ code: UInt16, _ parameters: [UInt8]) -> PairingEvent? {
     if case .pairing(let news)? = Kernel.event(code, 0, parameters)?.content { news } else { nil }
   }
 
@@ -37,7 +37,7 @@ struct PairingNewsTests {
     let passing = PairedAddress(BluetoothAddress([0x40, 0, 0, 0, 0, 9]), .leRandom)
     #expect(
       news(0x18, [1, 9, 0, 0, 0, 0, 0x40] + place + identity.bytes)
-        == .key(Keys.lamp, identity, isToKeep: true, lately: passing))
+        == .key(Keys.lamp, identity, isToKeep: true, temporaryAddress: passing))
     let link = Keys.link(4)
     #expect(news(0x09, [1, 9, 0, 0, 1, 0xAA, 0, 0] + link.bytes) == .key(Keys.phone, link, isToKeep: true))
     #expect(news(0x0B, place + [0, 0, 0, 0, 0, 0]) == .linked(Keys.lamp))
@@ -51,14 +51,14 @@ struct PairingNewsTests {
     #expect(news(0x11, place + [5]) == .failed(Keys.lamp))
   }
 
-  @Test("is not believed when it is cut off, of no kind, or a key that could not be loaded again")
+  @Test("is rejected if it is cut off, of unknown kind, or a key that could not be loaded again")
   func hostile() {
     let key = Keys.longTerm(7).bytes
     #expect(news(0x0A, [1] + place + key.dropLast()) == nil)
     #expect(news(0x0A, [1] + place + key + [0]) == nil)
     #expect(news(0x0A, [1] + place + [5] + key.dropFirst()) == nil)
     #expect(news(0x0A, [1] + place + [2, 0, 17] + key.dropFirst(3)) == nil)
-    #expect(news(0x0A, [1, 5, 0, 0, 0, 0, 0x40, 2] + key) == nil)  // an address that will be another soon
+    #expect(news(0x0A, [1, 5, 0, 0, 0, 0, 0x40, 2] + key) == nil)  // an address that changes soon
     #expect(news(0x0A, [1, 5, 0, 0, 0, 0, 0xC0, 0] + key) == nil)
     #expect(news(0x09, [1] + place + Keys.link(1).bytes) == nil)
     #expect(news(0x0B, [5, 0, 0, 0, 0, 0xC0, 3]) == nil)
@@ -71,7 +71,7 @@ struct PairingNewsTests {
 struct BondFileTests {
   private func text(_ bytes: [UInt8]) -> String { String(decoding: bytes, as: UTF8.self) }
 
-  @Test("says back what was kept, in a line for each device, behind whose it is")
+  @Test("returns the stored bonds, one line per device under its adapter")
   func roundTrip() throws {
     var file = BondFile()
     #expect(file.keep(Keys.longTerm(1), of: Keys.lamp, with: Keys.adapter) == true)
@@ -106,7 +106,7 @@ struct BondFileTests {
     #expect(keys() == [Keys.longTerm(5, kind: 0, role: 1)])
   }
 
-  @Test("keeps its people's remarks and empty lines, and the places of the others")
+  @Test("keeps comments and empty lines, and the order of other lines")
   func remarks() throws {
     var file = BondFile()
     _ = file.keep(Keys.longTerm(1), of: Keys.lamp, with: Keys.adapter)
@@ -120,22 +120,22 @@ struct BondFileTests {
   }
 
   @Test(
-    "is refused with the line that is wrong, and nothing of what stands there",
+    "is refused with the number of the wrong line, but not its content",
     arguments: [
-      ("00:AA:01:00:00:00", "a bond has"), ("xx C0:00:00:00:00:05 random irk:SECRET", "no adapter's address"),
-      ("00:AA:01:00:00:00 C0:00 random irk:SECRET", "no device's address"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 le irk:SECRET", "none of classic, public, random"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:SECRET", "no key of such a device: irk"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:0000000000000000000000000000000g", "no key"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:00 SECRET", "no key of such a device: irk"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random SECRET00SECRET", "no key of such a device"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random SECRET:00", "no key of such a device"),
-      ("00:AA:01:00:00:00 40:00:00:00:00:05 random irk:00000000000000000000000000000000", "no key"),
-      ("00:AA:01:00:00:00 C0:00:00:00:00:05 classic irk:00000000000000000000000000000000", "no key"),
+      ("00:AA:01:00:00:00", "a bond has"), ("xx C0:00:00:00:00:05 random irk:SECRET", "not an adapter's address"),
+      ("00:AA:01:00:00:00 C0:00 random irk:SECRET", "not a device's address"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 le irk:SECRET", "not classic, public or random"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:SECRET", "not a key of such a device: irk"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:0000000000000000000000000000000g", "not a key"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random irk:00 SECRET", "not a key of such a device: irk"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random SECRET00SECRET", "not a key of such a device"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 random SECRET:00", "not a key of such a device"),
+      ("00:AA:01:00:00:00 40:00:00:00:00:05 random irk:00000000000000000000000000000000", "not a key"),
+      ("00:AA:01:00:00:00 C0:00:00:00:00:05 classic irk:00000000000000000000000000000000", "not a key"),
       (
         "00:AA:01:00:00:00 C0:00:00:00:00:05 public irk:00000000000000000000000000000000 irk:00000000000000000000000000000000",
         "two keys"
-      ), ("\u{1b}[2J", "no text"), ("a\0b", "no text"),
+      ), ("\u{1b}[2J", "a control character"), ("a\0b", "a control character"),
     ])
   func hostile(line: String, message: String) {
     let problem = #expect(throws: BondFile.Problem.self) { try BondFile(Array("# one\n\(line)\n".utf8)) }
@@ -148,7 +148,7 @@ struct BondFileTests {
   func bounds() {
     let irk = "irk:" + String(repeating: "0", count: 32)
     let twice = "00:AA:01:00:00:00 C0:00:00:00:00:05 random \(irk)\n"
-    #expect(throws: BondFile.Problem(line: 2, message: "this adapter and device have a line already")) {
+    #expect(throws: BondFile.Problem(line: 2, message: "this adapter and device already have a line")) {
       try BondFile(Array((twice + twice).utf8))
     }
     var file = BondFile()
@@ -206,7 +206,7 @@ struct BondStoreTests {
     #expect(access(folder.path + "/state/.bonds.new", F_OK) != 0)
   }
 
-  @Test("never writes over what it can't read: a mistake, a link, a pipe, a folder, a file that others may read")
+  @Test("never overwrites what it can't read: a mistake, a link, a pipe, a folder, a file that others may read")
   func hostile() throws {
     let folder = try TemporaryFolder()
     let path = folder.path + "/bonds"
@@ -226,16 +226,16 @@ struct BondStoreTests {
     try refuses("chmod 600")
     unlink(path)
     #expect(symlink(folder.path + "/elsewhere", path) == 0)
-    try refuses("no plain file")
+    try refuses("not a regular file")
     unlink(path)
     #expect(mkfifo(path, 0o600) == 0)
-    try refuses("no plain file")
+    try refuses("not a regular file")
     unlink(path)
     #expect(mkdir(path, 0o700) == 0)
-    try refuses("no plain file")
+    try refuses("not a regular file")
   }
 
-  @Test("is not stopped by what a killed writer has left behind")
+  @Test("is not stopped by the leftovers of a killed writer")
   func leftover() throws {
     let folder = try TemporaryFolder()
     try write("half", to: folder.path + "/.bonds.new", mode: 0o600)
@@ -244,7 +244,7 @@ struct BondStoreTests {
     #expect(try store.read().bonds(with: Keys.adapter).count == 1)
   }
 
-  @Test("waits for another that writes it, and not for ever for one that was stopped")
+  @Test("waits for another writer, but not forever for one that was stopped")
   func locked() throws {
     let folder = try TemporaryFolder()
     var store = BondStore(path: folder.path + "/bonds")
@@ -277,7 +277,7 @@ struct BondStoreTests {
 
 @Suite("Our own service list")
 struct ServiceListMarkTests {
-  @Test("is known to other processes of ours as long as it is there")
+  @Test("is known to our other processes while it exists")
   func mark() {
     let mark = UnixAddress.abstract("baudway-test-\(getpid())")
     #expect(!BluetoothDaemon.isSet(mark))
@@ -295,7 +295,7 @@ struct BondLoadingTests {
     try #require(ManagedAdapter(1, ([0, 0, 0, 1, 0xAA, 0, 9, 0xFF, 0xFF] + can + does)[...]))
   }
 
-  @Test("is told that pairing lasts, and every key of this adapter, in one list for each kind")
+  @Test("is set to bondable and gets every key of this adapter, in one list per kind")
   func all() throws {
     let bonds = [
       Bond(Keys.adapter, Keys.lamp, [Keys.longTerm(1), Keys.identity(2)]),
@@ -315,7 +315,7 @@ struct BondLoadingTests {
     #expect(commands[6].parameters == [1, 0] + Keys.lamp.encoded + Keys.identity(2).bytes)
   }
 
-  @Test("is told to forget what was removed, nothing that holds already, and nothing the adapter can't")
+  @Test("gets commands to remove deleted bonds, but none for settings that hold already or are not supported")
   func nothing() throws {
     let ready = BondLoading.commands([], for: try adapter(can: [0xFF, 0x0F, 0, 0], does: [0xFF, 0x0F, 0, 0]))
     #expect(ready.map(\.code) == [.setInputOutput, .loadLinkKeys, .loadLongTermKeys, .loadIdentities])
@@ -327,7 +327,7 @@ struct BondLoadingTests {
 
 @Suite("Where bonds are kept")
 struct BondPathTests {
-  @Test("is said by the environment, or systemd's state directory, or is /var/lib/baudway")
+  @Test("is set by the environment, or systemd's state directory, or is /var/lib/baudway")
   func paths() {
     #expect(BondKeeper.path([:]) == "/var/lib/baudway/bonds")
     #expect(BondKeeper.path(["STATE_DIRECTORY": "/var/lib/a:/var/lib/b"]) == "/var/lib/a/bonds")

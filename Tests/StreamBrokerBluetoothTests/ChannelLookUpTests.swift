@@ -1,4 +1,4 @@
-// From a service to a channel: what is asked, and what is made of every answer.
+// From a service to a channel: the requests, and the result of each answer.
 
 import Testing
 
@@ -8,7 +8,7 @@ import Testing
 struct ChannelLookUpTests {
   private static let serial = BluetoothUUID(0x1101)
 
-  /// A record: its classes, and what it runs over.
+  /// A record: its classes, and the protocols under it.
   static func record(_ classes: [UInt32], _ protocols: DataElement) -> DataElement {
     .sequence([
       .unsigned(1, bytes: 2), .sequence(classes.map { .uuid(BluetoothUUID($0)) }), .unsigned(4, bytes: 2), protocols,
@@ -39,7 +39,7 @@ struct ChannelLookUpTests {
     #expect(
       ChannelLookUp(Self.serial).firstRequest == [
         0x06, 0, 1, 0, 16,
-        0x35, 3, 0x19, 0x11, 0x01,  // the pattern
+        0x35, 3, 0x19, 0x11, 0x01,  // the search pattern
         0xFF, 0xFF,
         0x35, 6, 0x09, 0, 1, 0x09, 0, 4,  // the attributes
         0,
@@ -71,12 +71,12 @@ struct ChannelLookUpTests {
     #expect(outcome([Self.record([0x1101], Self.rfcomm(number))]) == .giveUp(.notOverRFCOMM))
   }
 
-  @Test("tells that there is no such service")
+  @Test("reports that there is no such service")
   func none() {
     #expect(outcome([]) == .giveUp(.noSuchService))
   }
 
-  @Test("puts together what comes in pieces, wherever it is cut", arguments: 1...20)
+  @Test("joins an answer in pieces, wherever it is cut", arguments: 1...20)
   func pieces(size: Int) throws {
     let lists = DataElement.sequence([Self.record([0x1101], Self.rfcomm(5))]).encoded
     var lookUp = ChannelLookUp(Self.serial)
@@ -94,7 +94,7 @@ struct ChannelLookUpTests {
     #expect(lookUp.handle(Self.answer(transaction, Array(rest))) == .found(5))
   }
 
-  @Test("ends where the pieces don't", arguments: [0, 600])
+  @Test("ends though the pieces never end", arguments: [0, 600])
   func endless(size: Int) {
     var lookUp = ChannelLookUp(Self.serial)
     var rounds = 0
@@ -110,21 +110,21 @@ struct ChannelLookUpTests {
     #expect(rounds <= 1025)
   }
 
-  @Test("leaves answers to other questions alone")
+  @Test("ignores answers to other requests")
   func strangers() {
     var lookUp = ChannelLookUp(Self.serial)
     #expect(lookUp.handle(Self.answer(7, [])) == .wait)
     #expect(lookUp.handle(Self.answer(1, [0x35, 0])) == .giveUp(.noSuchService))
   }
 
-  @Test("tells of a refusal by its code")
+  @Test("reports a refusal with its code")
   func refused() {
     var lookUp = ChannelLookUp(Self.serial)
     #expect(lookUp.handle([1, 0, 1, 0, 2, 0, 6]) == .giveUp(.refused(code: 6)))
   }
 
   @Test(
-    "gives up on what is no answer",
+    "gives up on an invalid answer",
     arguments: [
       [], [7], [7, 0, 1, 0], [7, 0, 1, 0, 0], [7, 0, 1, 0, 9, 0, 0, 0], [7, 0, 1, 0, 2, 0, 0],
       [7, 0, 1, 0, 3, 0, 1, 0],

@@ -1,4 +1,4 @@
-// SDP's data elements, by examples of the specification and by bytes that nobody should send.
+// SDP data elements: examples of the specification, and malformed bytes.
 
 import Testing
 
@@ -43,7 +43,7 @@ struct DataElementTests {
   }
 
   @Test(
-    "is not read from bytes that are none",
+    "is not read from invalid bytes",
     arguments: [
       [], [0x01], [0x08], [0x09, 1], [0x1B, 1, 2, 3, 4, 5, 6, 7, 8], [0x18, 1], [0x1D, 2, 0x11, 0x01], [0x20, 1],
       [0x25], [0x25, 2, 1], [0x26, 1], [0x27, 0xFF, 0xFF, 0xFF, 0xFF], [0x29, 0, 1], [0x35, 1, 0x09], [0x48, 1], [0xFF],
@@ -53,7 +53,7 @@ struct DataElementTests {
     #expect(throws: DataElementFault.self) { try DataElement.read(all: bytes) }
   }
 
-  @Test("may hold others, but not without end")
+  @Test("may be nested, up to a limit")
   func depth() throws {
     func nested(_ depth: Int) -> [UInt8] {
       (0..<depth).reduce([0] as [UInt8]) { bytes, _ in [0x36] + DataElement.bigEndian(UInt64(bytes.count), 2) + bytes }
@@ -67,14 +67,14 @@ struct DataElementTests {
 @Suite("A Bluetooth UUID")
 struct BluetoothUUIDTests {
   @Test(
-    "of 16 and 32 bits is short for one of 128",
+    "of 16 or 32 bits is short for one of 128 bits",
     arguments: ["1101", "00001101", "00001101-0000-1000-8000-00805F9B34FB", "00001101-0000-1000-8000-00805f9b34fb"])
   func base(text: String) {
     #expect(BluetoothUUID(text) == BluetoothUUID(0x1101))
     #expect(BluetoothUUID(text)?.description == "1101")
   }
 
-  @Test("of its own stays as it is")
+  @Test("of 128 bits of its own is kept unchanged")
   func own() {
     let text = "E1F9F7A0-1111-4222-8333-444455556666"
     #expect(BluetoothUUID(text)?.description == text)
@@ -86,7 +86,7 @@ struct BluetoothUUIDTests {
     #expect(BluetoothUUID(text) == nil)
   }
 
-  @Test("stands beside addresses, which are read and written in one order")
+  @Test("and an address are read and written in the same byte order")
   func address() {
     #expect(BluetoothAddress("00:0a:3A:22:68:73")?.bytes == [0, 0x0A, 0x3A, 0x22, 0x68, 0x73])
     #expect(BluetoothAddress("00:0a:3A:22:68:73")?.description == "00:0A:3A:22:68:73")

@@ -1,4 +1,5 @@
-// Listening to everything: the discovery is kept going, names are asked for, and what was begun is ended.
+// Scanning for all devices: discovery is restarted when it ends, names are requested, and at the end discovery is
+// stopped.
 
 import Testing
 
@@ -16,7 +17,7 @@ struct DiscoveryFlowTests {
     return flow
   }
 
-  /// A Classic device; flag 0: the kernel wants to be told whether somebody knows its name.
+  /// A Classic device; flag 0: the kernel asks whether its name is known.
   private static func classic(wantsName: Bool, _ advertised: [UInt8] = []) -> ManagementEvent? {
     Kernel.event(
       0x12, 0,
@@ -25,7 +26,7 @@ struct DiscoveryFlowTests {
   }
 
   @Test(
-    "listens to the kinds that are wanted",
+    "scans for the requested kinds",
     arguments: [([.classic, .lowEnergy], 7), (.classic, 1), (.lowEnergy, 6)] as [(DiscoveryKinds, UInt8)])
   func kinds(kinds: DiscoveryKinds, bits: UInt8) {
     var flow = DiscoveryFlow(kinds, on: 0)
@@ -39,25 +40,25 @@ struct DiscoveryFlowTests {
     #expect(command.encoded == [0x24, 0, 0, 0, 1, 0, bits])
   }
 
-  @Test("tells of each, and has the names asked for that are not known")
-  func heard() throws {
+  @Test("reports each device, and requests unknown names")
+  func received() throws {
     var flow = begun()
-    guard case .heard(let device, let question) = handle(&flow, Self.classic(wantsName: true)) else {
+    guard case .received(let device, let question) = handle(&flow, Self.classic(wantsName: true)) else {
       Issue.record("not heard")
       return
     }
     #expect(device.kind == .classic && device.address.description == "00:AA:01:00:00:01" && device.strength == -60)
     #expect(question?.encoded == [0x25, 0, 0, 0, 8, 0, 1, 0, 0, 1, 0xAA, 0, 0, 0])
-    guard case .heard(_, nil) = handle(&flow, Self.classic(wantsName: false)),
-      case .heard(_, nil) = handle(&flow, Kernel.found(0, 5, []))
+    guard case .received(_, nil) = handle(&flow, Self.classic(wantsName: false)),
+      case .received(_, nil) = handle(&flow, Kernel.found(0, 5, []))
     else {
       Issue.record("not heard, or asked for")
       return
     }
-    #expect(handle(&flow, Kernel.found(1, 5, [])) == .wait)  // another adapter's
+    #expect(handle(&flow, Kernel.found(1, 5, [])) == .wait)  // of another adapter
   }
 
-  @Test("begins again when it ends by itself, and says when it is ended")
+  @Test("restarts when it ends by itself, and reports when it is stopped")
   func again() {
     var flow = begun()
     #expect(handle(&flow, Kernel.event(0x13, 0, [7, 1])) == .wait)
@@ -73,7 +74,7 @@ struct DiscoveryFlowTests {
     #expect(flow.stop() == .wait)
   }
 
-  @Test("is ended once it has begun, if it is to end before")
+  @Test("is stopped after its start if it was stopped before")
   func early() {
     var flow = DiscoveryFlow(.classic, on: 0)
     #expect(flow.stop() == .wait)
@@ -84,11 +85,11 @@ struct DiscoveryFlowTests {
     #expect(handle(&refused, Kernel.answer(.startDiscovery, 0, status: 0x14)) == .stopped)
   }
 
-  @Test("does not end another's, and need not wait for it")
+  @Test("does not stop another program's discovery, and need not wait for it")
   func another() {
     var flow = DiscoveryFlow(.classic, on: 0)
     #expect(handle(&flow, Kernel.answer(.startDiscovery, 0, status: 0x0A)) == .retryLater)
-    guard case .heard = handle(&flow, Self.classic(wantsName: false)) else {
+    guard case .received = handle(&flow, Self.classic(wantsName: false)) else {
       Issue.record("not heard")
       return
     }
@@ -98,7 +99,7 @@ struct DiscoveryFlowTests {
     #expect(flow.handleRetry() == .wait)
   }
 
-  @Test("is over when the adapter goes")
+  @Test("ends when the adapter is removed")
   func gone() {
     var flow = begun()
     #expect(handle(&flow, Kernel.event(5, 1, [])) == .wait)
@@ -112,7 +113,7 @@ struct DiscoveryFlowTests {
     #expect(handle(&stopping, Kernel.event(5, 0, [])) == .stopped)
   }
 
-  @Test("is over when the adapter, or what is sought on it, is switched off", arguments: [0x0F, 0x0B] as [UInt8])
+  @Test("ends when the adapter, or the kind it scans for, is switched off", arguments: [0x0F, 0x0B] as [UInt8])
   func off(status: UInt8) {
     var flow = begun()
     #expect(handle(&flow, Kernel.event(0x13, 0, [7, 0])) == .send(flow.firstCommand))

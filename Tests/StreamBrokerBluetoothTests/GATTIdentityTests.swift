@@ -1,4 +1,4 @@
-// Who a device is: questions one after the other, and whatever comes in between.
+// A device's identity: one request after the other, and any messages that arrive in between.
 
 import ByteStreams
 import StreamTestKit
@@ -15,7 +15,7 @@ struct GATTIdentityTests {
   private func takes(_ identity: inout GATTIdentity, _ message: ATTMessage) -> Bool { identity.handle(message) }
   private func refusal() throws -> ATTMessage { try message([0x01, 0x08, 1, 0, 0x0A]) }
 
-  @Test("is asked for one question at a time, and complete when all are answered")
+  @Test("is requested one question at a time, and complete when all are answered")
   func all() throws {
     var identity = GATTIdentity(mtu: 517)
     let answers = ["HMSoft", "ACME\0\0", "X 1", "42", "1.2 "]
@@ -39,7 +39,7 @@ struct GATTIdentityTests {
     #expect(identity.facts == wanted)
   }
 
-  @Test("is not known of a device that refuses, or says nothing, and it is not asked for ever")
+  @Test("stays unknown if a device refuses or is silent, and the requests end")
   func none() throws {
     var identity = GATTIdentity(mtu: 517)
     var questions = 0
@@ -51,7 +51,7 @@ struct GATTIdentityTests {
     #expect(questions == 5 && identity.facts.isEmpty && identity.isOver)
   }
 
-  @Test("leaves other messages alone, before, between and after")
+  @Test("ignores other messages, before, between and after")
   func others() throws {
     var identity = GATTIdentity(mtu: 517)
     let (early, refused) = (try value("early"), try refusal())
@@ -65,8 +65,8 @@ struct GATTIdentityTests {
     #expect(identity.isAsking && identity.facts.isEmpty)
   }
 
-  /// A device whose every text is `text`: what it is asked is answered as its MTU allows.
-  private func told(
+  /// A device that gives `text` in every answer, as far as its MTU allows.
+  private func reported(
     _ text: String, mtu: Int, known: String? = nil, refusing: Set<UInt8> = [], because code: UInt8 = 0x0B
   ) throws -> (facts: DeviceFacts, questions: [UInt8]) {
     var identity = GATTIdentity(mtu: mtu, knownName: known)
@@ -88,47 +88,48 @@ struct GATTIdentityTests {
   }
 
   @Test(
-    "reads on where a text may go on, to its end", arguments: [18, 19, 20, 21, 22, 23, 43, 44, 45, 66, 128])
+    "continues reading a text that may be longer, to its end", arguments: [18, 19, 20, 21, 22, 23, 43, 44, 45, 66, 128])
   func long(count: Int) throws {
     let text = "The.serial.number.0123456789".cycled(to: count)
-    let (facts, questions) = try told(text, mtu: 23)
+    let (facts, questions) = try reported(text, mtu: 23)
     #expect(facts.serialNumber == text && facts.name == text && facts.firmware == text)
     #expect(questions.count == 5 * (count < 19 ? 1 : 2 + count / 22))
   }
 
-  @Test("takes a value whose device has no more for whole, and one that is not read for none but a name")
+  @Test("treats a value as complete if the device has no more, and as missing if it can't be read, except a name")
   func cut() throws {
     let text = "Büro: a thermometer no 4"
-    let refused = try told(String(text.prefix(21)), mtu: 23, refusing: [0x0C]).facts
+    let refused = try reported(String(text.prefix(21)), mtu: 23, refusing: [0x0C]).facts
     #expect(refused.serialNumber == String(text.prefix(21)))
     for (known, wanted) in [(text, nil), (nil, "Büro: a thermomete"), ("another", "Büro: a thermomete")]
       as [(String?, String?)]
     {
       var facts = DeviceFacts()
       facts.name = wanted
-      #expect(try told(text, mtu: 23, known: known, refusing: [0x0A]).facts == facts)
+      #expect(try reported(text, mtu: 23, known: known, refusing: [0x0A]).facts == facts)
     }
   }
 
   @Test(
-    "tells no half of a number where a device does not let the rest be read", arguments: [0x02, 0x06, 0x08] as [UInt8])
+    "reports no partial serial number if the device refuses to send the rest", arguments: [0x02, 0x06, 0x08] as [UInt8])
   func half(code: UInt8) throws {
     let text = "0123456789".cycled(to: 40)
     var name = DeviceFacts()
     name.name = String(text.prefix(22))
-    #expect(try told(text, mtu: 23, refusing: [0x0C], because: code).facts == name)
-    #expect(try told(String(text.prefix(22)), mtu: 23, refusing: [0x0C], because: 0x07).facts.serialNumber?.count == 22)
+    #expect(try reported(text, mtu: 23, refusing: [0x0C], because: code).facts == name)
+    #expect(
+      try reported(String(text.prefix(22)), mtu: 23, refusing: [0x0C], because: 0x07).facts.serialNumber?.count == 22)
   }
 
-  @Test("is not read on for what would not be kept")
+  @Test("stops reading at the length that would be kept")
   func endless() throws {
-    #expect(try told(String(repeating: "x", count: 2000), mtu: 23).questions.count == 5 * 7)
-    #expect(try told("42" + String(repeating: "\0", count: 500), mtu: 23).questions.count == 5 * 2)
+    #expect(try reported(String(repeating: "x", count: 2000), mtu: 23).questions.count == 5 * 7)
+    #expect(try reported("42" + String(repeating: "\0", count: 500), mtu: 23).questions.count == 5 * 2)
     let long = String(repeating: "ü", count: 200)
-    #expect(try told(long, mtu: 23).facts.serialNumber == String(long.prefix(128)))
+    #expect(try reported(long, mtu: 23).facts.serialNumber == String(long.prefix(128)))
     let blank = String(repeating: " ", count: 30) + long
-    #expect(try told(blank, mtu: 23).facts.serialNumber == String(long.prefix(128)))
-    // What is no text has an end as well.
+    #expect(try reported(blank, mtu: 23).facts.serialNumber == String(long.prefix(128)))
+    // Requests end also where the answer is not text.
     var identity = GATTIdentity(mtu: 23)
     var questions = 0
     while let question = identity.ask() {
@@ -155,7 +156,7 @@ struct GATTStreamIdentityTests {
     try bytes.withUnsafeBytes { try stream.write($0) }
   }
 
-  /// Reads what is there, and lets the poller tell of it.
+  /// Reads the available bytes, and lets the poller report more.
   private func read(_ stream: GATTStream) throws -> [UInt8] {
     var bytes = [UInt8](repeating: 0, count: 4096)
     let transfer = try bytes.withUnsafeMutableBytes { try stream.read(into: $0) }
@@ -163,10 +164,10 @@ struct GATTStreamIdentityTests {
     return []
   }
 
-  /// The next message of the stream's; the device waits for it.
-  private func hear(_ device: Device, on lane: isolated Lane) async throws -> [UInt8] {
+  /// The next message from the stream; the device waits for it.
+  private func handle(_ device: Device, on lane: isolated Lane) async throws -> [UInt8] {
     for _ in 0..<20_000 {
-      if let message = device.hear() { return message }
+      if let message = device.handle() { return message }
       let gate = Gate()
       lane.poller.timers.after(.milliseconds(1)) { gate.open() }
       await gate.wait(on: lane)
@@ -175,39 +176,39 @@ struct GATTStreamIdentityTests {
     return []
   }
 
-  @Test("hears it between the bytes, and tells it as a whole")
+  @Test("receives it between the bytes, and reports it as a whole")
   func beside() async throws {
     try await onLane { lane in
       let (stream, device) = try GATTStreamTests.pair(on: lane.poller)
       defer { stream.close() }
-      var heard: [UInt8] = []
+      var received: [UInt8] = []
       stream.delegate = EventRecorder { event in
-        if event == .hasBytesAvailable { heard += (try? read(stream)) ?? [] }
+        if event == .hasBytesAvailable { received += (try? read(stream)) ?? [] }
       }
       stream.readerWaits = .readable
-      var told = 0
-      stream.metadata?.changed = { told += 1 }
+      var reported = 0
+      stream.metadata?.changed = { reported += 1 }
       stream.askIdentity()
       for (type, text) in zip([0x00, 0x29, 0x24, 0x25, 0x26] as [UInt8], ["HM", "ACME", "X", "", "1.2"]) {
-        #expect(try await hear(device, on: lane) == [0x08, 1, 0, 0xFF, 0xFF, type, 0x2A])
-        #expect(try write(stream, [type]) == .moved(1))  // commands need not wait
-        #expect(try await hear(device, on: lane) == [0x52, 14, 0, type])
-        #expect(told == 0)
+        #expect(try await handle(device, on: lane) == [0x08, 1, 0, 0xFF, 0xFF, type, 0x2A])
+        #expect(try write(stream, [type]) == .moved(1))  // write commands need not wait
+        #expect(try await handle(device, on: lane) == [0x52, 14, 0, type])
+        #expect(reported == 0)
         try device.say([0x1B, 12, 0, type])
         try device.say(
           text.isEmpty ? [0x01, 0x08, 1, 0, 0x0A] : [0x09, UInt8(text.utf8.count + 2), 3, 0] + Array(text.utf8))
       }
       let gate = Gate()
       stream.metadata?.changed = { gate.open() }
-      if told == 0, stream.metadata?.facts.name == nil { await gate.wait(on: lane) }
-      #expect(heard == [0x00, 0x29, 0x24, 0x25, 0x26])
+      if reported == 0, stream.metadata?.facts.name == nil { await gate.wait(on: lane) }
+      #expect(received == [0x00, 0x29, 0x24, 0x25, 0x26])
       let facts = stream.metadata?.facts
       #expect(facts?.name == "HM" && facts?.manufacturer == "ACME" && facts?.model == "X" && facts?.firmware == "1.2")
       #expect(facts?.serialNumber == nil)
     }
   }
 
-  @Test("takes turns with writes that are to be confirmed, and never has two requests under way")
+  @Test("alternates with confirmed writes, and never has two pending requests")
   func turns() async throws {
     try await onLane { lane in
       var plan = GATTStreamTests.plan
@@ -224,8 +225,8 @@ struct GATTStreamIdentityTests {
       stream.askIdentity()
       var asked = 0
       for _ in 0..<20 {
-        let message = try await hear(device, on: lane)
-        #expect(device.hear() == nil, "two at once")
+        let message = try await handle(device, on: lane)
+        #expect(device.handle() == nil, "two at once")
         if message.first == 0x08 { asked += 1 }
         try device.say(message.first == 0x08 ? [0x01, 0x08, 1, 0, 0x0A] : [0x13])
       }

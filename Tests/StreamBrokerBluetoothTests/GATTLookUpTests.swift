@@ -1,10 +1,10 @@
-// From a service to the handles that carry the bytes: what is asked, and what is made of every answer.
+// From a service to the handles that carry the bytes: the requests, and the result of each answer.
 
 import Testing
 
 @testable import StreamBrokerBluetooth
 
-/// A device with one service, as its answers: what an ATT server says, at the MTU that was agreed.
+/// A device with one service, as the answers of its ATT server at the agreed MTU.
 struct PaperDevice {
   struct Value {
     let handle: UInt16
@@ -16,7 +16,7 @@ struct PaperDevice {
   var range: ClosedRange<UInt16> = 10...30
   var values = [Value(handle: 12, uuid: "FFE1", properties: 0x1C, switchAt: 13)]
   var mtu: Int? = 185
-  /// Requests of this opcode are refused with the code, so many times.
+  /// Requests of this opcode are refused with the code, `times` times.
   var refusals: [UInt8: (code: UInt8, times: Int)] = [:]
 
   static func uuid(_ text: String) -> [UInt8] { BluetoothUUID(text)?.attribute ?? [] }
@@ -55,7 +55,7 @@ struct GATTLookUpTests {
     GATTWish(service: BluetoothUUID(service) ?? BluetoothUUID(0), profile: profile)
   }
 
-  /// Plays both sides to the end; answers the last step, and all requests.
+  /// Plays both sides to the end. Returns the last step and all requests.
   private func play(_ wish: GATTWish, _ device: PaperDevice) -> (GATTLookUp.Step, [[UInt8]]) {
     var device = device
     var lookUp = GATTLookUp(wish)
@@ -85,7 +85,7 @@ struct GATTLookUpTests {
     PaperDevice.Value(handle: 18, uuid: "FFF3", properties: 0x1C, switchAt: 19),
   ]
 
-  @Test("asks for MTU, service, characteristics, their switch, and turns it on")
+  @Test("requests MTU, service, characteristics and their CCCD, and writes it")
   func requests() {
     let (step, requests) = play(Self.wish(), PaperDevice())
     #expect(step == Self.plan())
@@ -100,7 +100,7 @@ struct GATTLookUpTests {
       ])
   }
 
-  @Test("takes the first that tells and the first that can be written, and switches on what there is to switch")
+  @Test("takes the first notifying and the first writable characteristic, and enables notifications")
   func auto() {
     var device = PaperDevice()
     device.values = Self.two
@@ -110,7 +110,7 @@ struct GATTLookUpTests {
     #expect(requests.contains([0x04, 15, 0, 16, 0]))  // not beyond the next declaration
   }
 
-  @Test("takes characteristics by name, also of 128 bits")
+  @Test("takes characteristics by UUID, also of 128 bits")
   func named() {
     var device = PaperDevice(service: "6E400001-B5A3-F393-E0A9-E50E24DCCA9E")
     device.values = [
@@ -125,7 +125,7 @@ struct GATTLookUpTests {
   }
 
   @Test(
-    "agrees on an MTU that both have",
+    "agrees on an MTU that both support",
     arguments: [(nil, 23), (5, 23), (23, 23), (247, 247), (517, 517), (65535, 517)])
   func mtu(theirs: Int?, agreed: Int) {
     var device = PaperDevice()
@@ -133,13 +133,13 @@ struct GATTLookUpTests {
     #expect(play(Self.wish(), device).0 == Self.plan(mtu: agreed))
   }
 
-  @Test("says what is missing")
+  @Test("reports what is missing")
   func missing() {
     var device = PaperDevice()
     #expect(play(Self.wish("FFF0"), device).0 == .giveUp(.noSuchService(BluetoothUUID(0xFFF0))))
     #expect(play(Self.wish("FFE0", GATTProfile("fff0") ?? .auto), device).0 == .giveUp(.missing(BluetoothUUID(0xFFF1))))
     device.values = [.init(handle: 12, uuid: "FFE1", properties: 0x0C)]
-    #expect(play(Self.wish(), device).0 == .giveUp(.nothingTells))
+    #expect(play(Self.wish(), device).0 == .giveUp(.noNotifier))
     #expect(play(Self.wish("FFE0", GATTProfile("hm10") ?? .auto), device).0 == .giveUp(.silent(BluetoothUUID(0xFFE1))))
     device.values = [.init(handle: 12, uuid: "FFE1", properties: 0x10)]
     #expect(play(Self.wish(), device).0 == .giveUp(.nothingToWrite))
@@ -147,7 +147,7 @@ struct GATTLookUpTests {
     #expect(play(Self.wish(), device).0 == .giveUp(.noSwitch))
   }
 
-  @Test("writes as it is told to, where the device can")
+  @Test("writes in the requested way if the device supports it")
   func writing() {
     var wish = Self.wish()
     wish.writing = .request
@@ -160,7 +160,7 @@ struct GATTLookUpTests {
     #expect(play(wish, device).0 == .giveUp(.noCommands))
   }
 
-  @Test("has the link encrypted when the device wants it, once", arguments: [0x05, 0x0F] as [UInt8])
+  @Test("encrypts the link if the device requires it, once", arguments: [0x05, 0x0F] as [UInt8])
   func encryption(code: UInt8) {
     var device = PaperDevice()
     device.refusals = [0x12: (code, 1)]
@@ -173,13 +173,13 @@ struct GATTLookUpTests {
     #expect(play(Self.wish(), device).0 == .giveUp(.refused(ATTError(code: 0x03))))
   }
 
-  @Test("answers what the device asks meanwhile, keeps what it tells, and ignores what is late")
+  @Test("answers the device's requests meanwhile, keeps its notifications, and ignores late messages")
   func meanwhile() {
     var lookUp = GATTLookUp(Self.wish())
     var device = PaperDevice()
     #expect(lookUp.handle([0x02, 0x80, 0x00]) == .send([0x03, 0x05, 0x02]))
     #expect(lookUp.handle([0x0A, 1, 0]) == .send([0x01, 0x0A, 0, 0, 0x06]))
-    #expect(lookUp.handle([0x1B, 12, 0, 7]) == .wait)  // of nobody yet
+    #expect(lookUp.handle([0x1B, 12, 0, 7]) == .wait)  // no characteristic has this handle yet
     var request = lookUp.firstRequest
     while request[0] != 0x12 {
       guard case .send(let next) = lookUp.handle(device.answer(request)) else { break }
@@ -189,7 +189,7 @@ struct GATTLookUpTests {
     }
   }
 
-  @Test("keeps what comes before the device has confirmed")
+  @Test("keeps values that arrive before the device has confirmed")
   func early() {
     var lookUp = GATTLookUp(Self.wish())
     var device = PaperDevice()
@@ -203,7 +203,7 @@ struct GATTLookUpTests {
   }
 
   @Test(
-    "gives up on what makes no sense, and does not go round in circles",
+    "gives up on invalid answers, and does not loop",
     arguments: [
       [], [0x01, 0x02], [0x03, 1], [0x1B, 1], [0x05, 3, 1, 0], [0x05, 1, 1, 0, 2], [0x07], [0x07, 2, 0, 1, 0],
       [0x07, 0, 0, 1, 0], [0x09, 1, 1], [0x09, 7, 1, 0, 2], [0x09, 0],
@@ -217,7 +217,7 @@ struct GATTLookUpTests {
     #expect(lookUp.handle([0x03, 23, 0]) == .wait)
   }
 
-  @Test("gives up on a declaration that leads back, and on answers without end")
+  @Test("gives up on a declaration that points back, and on endless answers")
   func circles() {
     var lookUp = GATTLookUp(Self.wish())
     _ = lookUp.handle([0x03, 23, 0])

@@ -1,4 +1,4 @@
-// What ends a stream over GATT at odd moments.
+// Endings of a GATT stream at unusual moments.
 
 import CLinux
 import Glibc
@@ -8,14 +8,14 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("A stream over GATT that ends at an odd moment", .timeLimit(.minutes(2)))
+@Suite("A stream over GATT that ends at an unusual moment", .timeLimit(.minutes(2)))
 struct GATTStreamEdgesTests {
   private func read(_ stream: GATTStream) throws -> Transfer {
     var bytes = [UInt8](repeating: 0, count: 4096)
     return try bytes.withUnsafeMutableBytes { try stream.read(into: $0) }
   }
 
-  @Test("waits for nothing behind a message without bytes, and tells of the end who reads then")
+  @Test("waits for nothing after an empty message, and reports the end to the next read")
   func empty() async throws {
     try await onLane { lane in
       var plan = GATTStreamTests.plan
@@ -36,7 +36,7 @@ struct GATTStreamEdgesTests {
     }
   }
 
-  @Test("can be closed by who is told what the device is, whatever lies behind that")
+  @Test("can be closed from the identity callback, whatever is still unread")
   func closed() async throws {
     try await onLane { lane in
       let (stream, device) = try GATTStreamTests.pair(on: lane.poller)
@@ -44,7 +44,7 @@ struct GATTStreamEdgesTests {
       stream.askIdentity()
       for number in 0..<5 {
         stream.askOn()
-        #expect(device.hear()?.first == 0x08)
+        #expect(device.handle()?.first == 0x08)
         try device.say(number == 0 ? [0x09, 4, 3, 0, 0x48, 0x4D] : [0x01, 0x08, 1, 0, 0x0A])
         if number == 4 {
           try device.say([0x1D, 12, 0, 65])
@@ -53,11 +53,11 @@ struct GATTStreamEdgesTests {
         #expect(try read(stream) == (number == 4 ? .ended : .blocked(until: .readable)))
       }
       #expect(!stream.socket.isOpen && stream.metadata?.facts.name == "HM")
-      #expect(device.hear() == nil)
+      #expect(device.handle() == nil)
     }
   }
 
-  /// A socket that drops what nobody takes, and counts that, as L2CAP's: UDP's, to itself.
+  /// A UDP socket connected to itself: like L2CAP's it drops what is not read, and counts the drops.
   private static func dropping(atMost room: Int32 = 4096) throws -> Descriptor {
     let type = Int32(SOCK_DGRAM.rawValue) | Int32(SOCK_NONBLOCK.rawValue) | Int32(SOCK_CLOEXEC.rawValue)
     let raw = socket(AF_INET, type, 0)
@@ -78,7 +78,7 @@ struct GATTStreamEdgesTests {
     return socket
   }
 
-  @Test("tells what was lost within a second, also while nobody reads, and has no timer once somebody does")
+  @Test("reports losses within a second, also while nothing reads, and has no timer while a reader waits")
   func losses() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -88,8 +88,8 @@ struct GATTStreamEdgesTests {
     }
     let socket = try Self.dropping()
     let raw = socket.raw
-    var told: [Int] = []
-    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { told.append($0) }
+    var reported: [Int] = []
+    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { reported.append($0) }
     func flood() {
       let message: [UInt8] = [0x1B, 12, 0] + [UInt8](repeating: 7, count: 500)
       for _ in 0..<100 { _ = send(raw, message, message.count, 0) }
@@ -97,33 +97,33 @@ struct GATTStreamEdgesTests {
     stream.readerWaits = .readable
     flood()
     stream.readerWaits = []
-    #expect(told.isEmpty)
+    #expect(reported.isEmpty)
     pass(.seconds(1))
-    #expect(told.count == 1 && told[0] > 0 && told[0] < 100)
+    #expect(reported.count == 1 && reported[0] > 0 && reported[0] < 100)
     pass(.seconds(1))
-    #expect(told.count == 1)
+    #expect(reported.count == 1)
     flood()
     pass(.seconds(1))
-    #expect(told.count == 2 && told[1] == 100)
+    #expect(reported.count == 2 && reported[1] == 100)
     flood()
     stream.readerWaits = .readable
     pass(.seconds(1))
-    #expect(told.count == 3 && told[2] == 100)
+    #expect(reported.count == 3 && reported[2] == 100)
     flood()
     pass(.seconds(5))
-    #expect(told.count == 3)
+    #expect(reported.count == 3)
     stream.close()
-    #expect(told.count == 4)
+    #expect(reported.count == 4)
   }
 
-  @Test("tells within a second what one lost who reads, but too slowly, and has no timer while nothing can be lost")
+  @Test("reports a slow reader's losses within a second, and has no timer while nothing can be lost")
   func tooSlow() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
-    let socket = try Self.dropping(atMost: 32 << 10)  // some fifty of them
+    let socket = try Self.dropping(atMost: 32 << 10)  // holds about fifty messages
     let raw = socket.raw
-    var told: [Int] = []
-    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { told.append($0) }
+    var reported: [Int] = []
+    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { reported.append($0) }
     defer { stream.close() }
     stream.readerWaits = .readable
     func pass() {
@@ -142,25 +142,25 @@ struct GATTStreamEdgesTests {
     }
     for turn in 1...3 {
       let taken = try flood(200)
-      #expect(told.count == turn - 1)
+      #expect(reported.count == turn - 1)
       pass()
-      #expect(told.count == turn && told.last == 200 - taken, "took \(taken)")
+      #expect(reported.count == turn && reported.last == 200 - taken, "took \(taken)")
     }
-    #expect(stream.metadata?.facts.lostMessages == told.reduce(0, +))
+    #expect(stream.metadata?.facts.lostMessages == reported.reduce(0, +))
     #expect(try flood(3) == 3)
     say(200)
     for _ in 0..<5 { pass() }
-    #expect(told.count == 3)
+    #expect(reported.count == 3)
   }
 
-  @Test("tells what is lost less and less often while nobody reads, and within a second of who reads again")
+  @Test("reports losses less and less often while nothing reads, and within a second of the next read")
   func unread() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let socket = try Self.dropping()
     let raw = socket.raw
-    var (told, second) = ([Int](), 0)
-    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { _ in told.append(second) }
+    var (reported, second) = ([Int](), 0)
+    let stream = GATTStream(socket, GATTStreamTests.plan, on: poller) { _ in reported.append(second) }
     let message: [UInt8] = [0x1B, 12, 0] + [UInt8](repeating: 7, count: 500)
     func pass(_ seconds: Int) {
       for _ in 0..<seconds {
@@ -173,21 +173,22 @@ struct GATTStreamEdgesTests {
     stream.readerWaits = .readable
     stream.readerWaits = []
     pass(200)
-    #expect(told == [1, 3, 7, 15, 31, 63, 123, 183])
+    #expect(reported == [1, 3, 7, 15, 31, 63, 123, 183])
     stream.readerWaits = .readable
     pass(5)
-    #expect(told.dropFirst(8) == [201])
+    #expect(reported.dropFirst(8) == [201])
     stream.readerWaits = []
     pass(3)
-    #expect(told.dropFirst(9) == [206, 208])
+    #expect(reported.dropFirst(9) == [206, 208])
     stream.close()
     stream.readerWaits = .readable
     stream.readerWaits = []
     pass(100)
-    #expect(told.count == 11)
+    #expect(reported.count == 11)
   }
 
-  /// One whose device is asked who it is and wants to confirm writes, and what passes time.
+  /// A stream whose identity requests have begun and whose writes are confirmed, its device, and a function that
+  /// advances the clock.
   private func asking() throws -> (GATTStream, GATTStreamTests.Device, (Duration) -> Void) {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -204,7 +205,7 @@ struct GATTStreamEdgesTests {
     )
   }
 
-  @Test("holds confirmed writes no longer than 15 seconds for a device that takes its time to say who it is")
+  @Test("delays confirmed writes by at most 15 seconds for a device with a slow identity")
   func slow() throws {
     let (stream, device, pass) = try asking()
     defer { stream.close() }
@@ -212,7 +213,7 @@ struct GATTStreamEdgesTests {
     var questions = 0
     while stream.identity != nil, questions < 100 {
       stream.askOn()
-      guard let question = device.hear() else { break }
+      guard let question = device.handle() else { break }
       questions += 1
       #expect(stream.holdsWrites)
       pass(.seconds(4))
@@ -223,30 +224,30 @@ struct GATTStreamEdgesTests {
     #expect(questions == 4 && stream.identity == nil && !stream.holdsWrites)
   }
 
-  @Test("tells of a write that is not confirmed, and breaks off")
+  @Test("reports an unconfirmed write, and ends")
   func unconfirmed() throws {
     let (stream, device, pass) = try asking()
     defer { stream.close() }
     stream.endIdentity()
-    var told: [GATTStream.WriteFault] = []
-    stream.writeFailed = { told.append($0) }
+    var reported: [GATTStream.WriteFault] = []
+    stream.writeFailed = { reported.append($0) }
     #expect(try [1].withUnsafeBytes { try stream.write(UnsafeRawBufferPointer(rebasing: $0.prefix(1))) } == .moved(1))
-    #expect(device.hear()?.first == 0x12)
+    #expect(device.handle()?.first == 0x12)
     pass(.seconds(29))
-    #expect(told.isEmpty)
+    #expect(reported.isEmpty)
     pass(.seconds(1))
-    #expect(told == [.unconfirmed])
+    #expect(reported == [.unconfirmed])
     #expect(throws: SystemError("write", ETIMEDOUT)) { try read(stream) }
   }
 
-  @Test("holds confirmed writes no longer than 5 seconds for one that does not say it, whether anybody reads or not")
+  @Test("delays confirmed writes by at most 5 seconds for a device without an identity, with a reader or without")
   func mute() throws {
     for readerWaits in [[], .readable] as [Readiness] {
       let (stream, device, pass) = try asking()
       defer { stream.close() }
       stream.readerWaits = readerWaits
       stream.askOn()
-      #expect(device.hear()?.first == 0x08 && stream.holdsWrites)
+      #expect(device.handle()?.first == 0x08 && stream.holdsWrites)
       pass(.seconds(5))
       #expect(!stream.holdsWrites && stream.identity == nil)
     }

@@ -1,4 +1,5 @@
-// The stream over a device's characteristics, on a socket that keeps messages apart as L2CAP's does; the device is a test.
+// The stream over a device's characteristics, on a socket that keeps message boundaries as L2CAP does. The test plays
+// the device.
 
 import ByteStreams
 import CLinux
@@ -12,7 +13,7 @@ import Testing
 struct GATTStreamTests {
   static let plan = GATTPlan(mtu: 23, ourMTU: 517, rx: 12, tx: 14, asksForAnswers: false, early: [])
 
-  /// The device's end. Never blocks: what it waits for it asks again and again.
+  /// The device's end. Its calls never block; tests repeat them until they succeed.
   final class Device: Sendable {
     private let descriptor: DescriptorParcel
     let raw: Int32
@@ -23,8 +24,8 @@ struct GATTStreamTests {
     func say(_ message: [UInt8]) throws {
       guard send(raw, message, message.count, Int32(MSG_NOSIGNAL)) == message.count else { throw SystemError("send") }
     }
-    /// Nil when there is none now.
-    func hear() -> [UInt8]? {
+    /// The next message; nil if there is none now.
+    func handle() -> [UInt8]? {
       var buffer = [UInt8](repeating: 0, count: 600)
       let count = recv(raw, &buffer, buffer.count, Int32(MSG_DONTWAIT))
       return count > 0 ? Array(buffer[..<count]) : nil
@@ -57,7 +58,7 @@ struct GATTStreamTests {
     try bytes.withUnsafeBytes { try stream.write($0) }
   }
 
-  @Test("reads what is told of its characteristic, and nothing else")
+  @Test("reads notifications of its characteristic, and nothing else")
   func reads() async throws {
     try await onLane { lane in
       let (stream, device) = try Self.pair(on: lane.poller)
@@ -73,7 +74,7 @@ struct GATTStreamTests {
     }
   }
 
-  @Test("gives out what came early first, and what has no room next time")
+  @Test("returns early values first, and those without space at the next read")
   func holds() async throws {
     try await onLane { lane in
       var plan = Self.plan
@@ -82,15 +83,15 @@ struct GATTStreamTests {
       defer { stream.close() }
       try device.say([0x1B, 12, 0, 4, 5])
       #expect(try read(stream, 2).1 == [1, 2])
-      #expect(stream.holdsBytes)
+      #expect(stream.hasBufferedInput)
       #expect(try read(stream, 1).1 == [3])
-      #expect(!stream.holdsBytes)
+      #expect(!stream.hasBufferedInput)
       #expect(try read(stream, 1).1 == [4])
       #expect(try read(stream).1 == [5])
     }
   }
 
-  @Test("takes many messages in one call, as many as there is room for, in order")
+  @Test("reads many messages in one call, in order, as space allows")
   func many() async throws {
     try await onLane { lane in
       let (stream, device) = try Self.pair(on: lane.poller)
@@ -98,14 +99,14 @@ struct GATTStreamTests {
       let bytes = (0..<50).map { UInt8($0) }
       for byte in bytes { try device.say([0x1B, 12, 0, byte]) }
       try device.say([0x1D, 12, 0, 50])
-      #expect(try read(stream, 30).1 == Array(bytes[..<11]))  // then there is no room for a whole one
-      #expect(device.hear() == nil)
+      #expect(try read(stream, 30).1 == Array(bytes[..<11]))  // then there is no space for a whole value
+      #expect(device.handle() == nil)
       #expect(try read(stream).1 == bytes[11...] + [50])
-      #expect(device.hear() == [0x1E])
+      #expect(device.handle() == [0x1E])
     }
   }
 
-  @Test("keeps what is longer than was agreed upon, and takes a message without bytes for the end")
+  @Test("reads values longer than the MTU, and treats an empty message as the end")
   func odd() async throws {
     try await onLane { lane in
       let (stream, device) = try Self.pair(on: lane.poller)
@@ -116,26 +117,26 @@ struct GATTStreamTests {
       try device.say([])
       try device.say([0x1B, 12, 0, 1])
       #expect(try read(stream, 50).1 == Array(long[..<50]))
-      #expect(stream.holdsBytes)
+      #expect(stream.hasBufferedInput)
       #expect(try read(stream, 70).1 == Array(long[50...]) + long)
       #expect(try read(stream).0 == .ended)
     }
   }
 
-  @Test("confirms indications once there was room for them, and answers the device's questions")
+  @Test("confirms indications once there is space for them, and answers the device's requests")
   func confirms() async throws {
     try await onLane { lane in
       let (stream, device) = try Self.pair(on: lane.poller)
       defer { stream.close() }
       try device.say([0x1D, 12, 0, 7])
-      #expect(device.hear() == nil)
+      #expect(device.handle() == nil)
       #expect(try read(stream).1 == [7])
-      #expect(device.hear() == [0x1E])
+      #expect(device.handle() == [0x1E])
       try device.say([0x02, 23, 0])
       try device.say([0x0A, 1, 0])
       #expect(try read(stream).0 == .blocked(until: .readable))
-      #expect(device.hear() == [0x03, 5, 2])
-      #expect(device.hear() == [0x01, 0x0A, 0, 0, 0x06])
+      #expect(device.handle() == [0x03, 5, 2])
+      #expect(device.handle() == [0x01, 0x0A, 0, 0, 0x06])
     }
   }
 
@@ -146,12 +147,12 @@ struct GATTStreamTests {
       defer { stream.close() }
       let bytes = (0..<50).map { UInt8($0) }
       #expect(try write(stream, bytes) == .moved(50))
-      for part in [0..<20, 20..<40, 40..<50] { #expect(device.hear() == [0x52, 14, 0] + bytes[part]) }
-      #expect(device.hear() == nil)
+      for part in [0..<20, 20..<40, 40..<50] { #expect(device.handle() == [0x52, 14, 0] + bytes[part]) }
+      #expect(device.handle() == nil)
     }
   }
 
-  @Test("is full when the kernel's queue is, and says when it has room again")
+  @Test("is full when the kernel's queue is, and reports new space")
   func full() async throws {
     try await onLane { lane in
       let (stream, device) = try Self.pair(on: lane.poller)
@@ -162,7 +163,7 @@ struct GATTStreamTests {
       var sent = 0
       while case .moved(let count) = try write(stream, bytes) { sent += count }
       stream.writerWaits = .writable
-      while let message = device.hear() { sent -= message.count - 3 }
+      while let message = device.handle() { sent -= message.count - 3 }
       #expect(sent == 0)
       await hasSpace.wait(on: lane)
       stream.writerWaits = []
@@ -170,7 +171,7 @@ struct GATTStreamTests {
     }
   }
 
-  @Test("finds a confirmation though nobody reads, up to the first value, which it keeps")
+  @Test("finds a confirmation while nothing reads, up to the first value, which it keeps")
   func confirmationUnread() async throws {
     try await onLane { lane in
       var plan = Self.plan
@@ -191,7 +192,7 @@ struct GATTStreamTests {
       stream.writerWaits = []
       #expect(hasBytes == 0)
       #expect(try write(stream, [2]) == .moved(1))
-      // Behind a value it waits until somebody takes that.
+      // After a value the confirmation waits until the value is read.
       hasSpace = Gate()
       stream.writerWaits = .writable
       try device.say([0x13])
@@ -203,7 +204,7 @@ struct GATTStreamTests {
     }
   }
 
-  @Test("tells who waits of what it holds, and of the end")
+  @Test("wakes a waiting reader for held values, and for the end")
   func tells() async throws {
     try await onLane { lane in
       var plan = Self.plan
@@ -222,7 +223,7 @@ struct GATTStreamTests {
     }
   }
 
-  @Test("sends one request at a time, and goes on when it is confirmed")
+  @Test("sends one request at a time, and continues when it is confirmed")
   func requests() async throws {
     try await onLane { lane in
       var plan = Self.plan
@@ -232,17 +233,17 @@ struct GATTStreamTests {
       let bytes = (0..<30).map { UInt8($0) }
       #expect(try write(stream, bytes) == .moved(20))
       #expect(try write(stream, Array(bytes[20...])) == .blocked(until: .writable))
-      #expect(device.hear() == [0x12, 14, 0] + bytes[..<20])
-      #expect(device.hear() == nil)
+      #expect(device.handle() == [0x12, 14, 0] + bytes[..<20])
+      #expect(device.handle() == nil)
       try device.say([0x13])
-      #expect(try read(stream).0 == .blocked(until: .readable))  // on its way through the reader
+      #expect(try read(stream).0 == .blocked(until: .readable))  // the reader gets to the confirmation
       #expect(try write(stream, Array(bytes[20...])) == .moved(10))
-      #expect(device.hear() == [0x12, 14, 0] + bytes[20...])
+      #expect(device.handle() == [0x12, 14, 0] + bytes[20...])
     }
   }
 
   @Test(
-    "breaks when the device refuses what is written, and tells why",
+    "fails with the reason when the device refuses a write",
     arguments: [
       (0x0F, EACCES, "(ATT error 0x0F: insufficient encryption)"),
       (0x80, EIO, "(ATT error 0x80: an error of its application)"),
@@ -253,19 +254,19 @@ struct GATTStreamTests {
       plan.asksForAnswers = true
       let (stream, device) = try Self.pair(plan, on: lane.poller)
       defer { stream.close() }
-      var told: [String] = []
-      stream.writeFailed = { told.append("\($0)") }
+      var reported: [String] = []
+      stream.writeFailed = { reported.append("\($0)") }
       _ = try write(stream, [1])
       try device.say([0x1B, 12, 0, 65])
       try device.say([0x01, 0x12, 14, 0, code])
       #expect(try read(stream).1 == [65])
-      #expect(told == ["the device refused what was written \(text)"])
+      #expect(reported == ["the device refused a write \(text)"])
       #expect(throws: SystemError("write", number)) { try read(stream) }
       #expect(throws: SystemError("write", number)) { try write(stream, [2]) }
     }
   }
 
-  @Test("says what was told before the end, then the end")
+  @Test("delivers values from before the end, then the end")
   func end() async throws {
     try await onLane { lane in
       let (stream, device) = try Self.pair(on: lane.poller)

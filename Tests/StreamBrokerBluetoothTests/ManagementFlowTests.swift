@@ -1,4 +1,5 @@
-// Which adapter, what has to be switched on, and who is meant of those that are heard: the flows of the management channel.
+// Flows of the management channel: which adapter to use, what to switch on, and which of the devices found is the
+// wanted one.
 
 import ByteStreams
 import StreamBroker
@@ -6,7 +7,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-/// What the kernel says, as it is written.
+/// The kernel's events as bytes.
 enum Kernel {
   static func event(_ code: UInt16, _ adapter: UInt16, _ parameters: [UInt8]) -> ManagementEvent? {
     ManagementEvent([code, adapter, UInt16(parameters.count)].flatMap(LittleEndian.bytes) + parameters)
@@ -38,7 +39,7 @@ enum Kernel {
 
 @Suite("An adapter that speaks Low Energy")
 struct AdapterFlowTests {
-  /// The steps that follow the events, without those that say nothing.
+  /// The steps that follow the events, without `.wait`.
   private func play(_ wanted: String? = nil, _ events: ManagementEvent?...) -> [AdapterFlow.Step] {
     var flow = AdapterFlow(wanted)
     return events.map { $0.map { flow.handle($0) } ?? .giveUp(.isGone("an event that is none")) }.filter { $0 != .wait }
@@ -48,7 +49,7 @@ struct AdapterFlowTests {
     if case .ready(let adapter) = step { adapter.index } else { nil }
   }
 
-  @Test("is asked for by name")
+  @Test("is chosen by name")
   func asks() {
     #expect(AdapterFlow(nil).firstCommand.encoded == [3, 0, 0xFF, 0xFF, 0, 0])
     let steps = play(nil, Kernel.list(1, 0), Kernel.information(0, isOn: true, speaksLE: true))
@@ -56,7 +57,7 @@ struct AdapterFlowTests {
     #expect(ManagementCommand.turnOn(.setPowered, of: 2).encoded == [5, 0, 2, 0, 1, 0, 1])
   }
 
-  @Test("is taken as it is when it is ready; the first that is on")
+  @Test("is used unchanged when it is ready; the first that is on")
   func ready() {
     let off = Kernel.information(0, isOn: false, speaksLE: true)
     let on = Kernel.information(1, isOn: true, speaksLE: true)
@@ -79,7 +80,7 @@ struct AdapterFlowTests {
     #expect(index(ready.last) == 0)
   }
 
-  @Test("is looked at again when somebody else is about to switch it")
+  @Test("is checked again when another program is switching it")
   func busy() throws {
     var flow = AdapterFlow(nil)
     let off = Kernel.information(0, isOn: false, speaksLE: true)
@@ -95,7 +96,7 @@ struct AdapterFlowTests {
     #expect(flow.handleRetry() == .wait)
   }
 
-  @Test("is missing, and it is said how")
+  @Test("is missing, with the reason")
   func missing() {
     let off = Kernel.information(0, isOn: false, speaksLE: true)
     let dumb = Kernel.information(0, isOn: true, speaksLE: false)
@@ -127,15 +128,15 @@ struct AdapterFlowTests {
     #expect(play(nil, Kernel.list(0), off, Kernel.event(5, 1, [])).last == .send(.turnOn(.setPowered, of: 0)))
   }
 
-  @Test("is not said to be waited for: whoever opens once does not")
+  @Test("gets no message about waiting, because a single opening does not wait")
   func promisesNothing() {
     #expect(AdapterFlow.Fault.none.advice == "this machine has no Bluetooth adapter")
-    #expect(AdapterFlow.Fault.isGone("hci0").advice == "the adapter hci0 has just gone")
-    #expect(ScanFlow.Fault.isGone.advice == "the adapter has just gone")
-    #expect(ConnectFlow.Fault.adapterIsGone.failure("x").advice == "the adapter has just gone")
+    #expect(AdapterFlow.Fault.isGone("hci0").advice == "the adapter hci0 was just removed")
+    #expect(ScanFlow.Fault.isGone.advice == "the adapter was just removed")
+    #expect(ConnectFlow.Fault.adapterIsGone.failure("x").advice == "the adapter was just removed")
   }
 
-  @Test("is switched on for Bluetooth Classic just the same")
+  @Test("is switched on for Bluetooth Classic in the same way")
   func classic() {
     func play(_ events: ManagementEvent?...) -> [AdapterFlow.Step] {
       var flow = AdapterFlow(nil, need: .classic)
@@ -150,7 +151,7 @@ struct AdapterFlowTests {
     #expect(play(Kernel.list(1), other).last == .giveUp(.noClassic("hci1")))
   }
 
-  @Test("gives up when the kernel is silent, once")
+  @Test("gives up once when the kernel does not answer")
   func silent() throws {
     var flow = AdapterFlow(nil)
     #expect(flow.handleTimeout() == .giveUp(.silent))
@@ -158,7 +159,7 @@ struct AdapterFlowTests {
     #expect(flow.handle(try #require(Kernel.list(0))) == .wait)
   }
 
-  @Test("asks whether to pair, and is answered")
+  @Test("asks whether to pair, and gets an answer")
   func pairing() {
     let place: [UInt8] = [5, 0, 0, 0, 0, 0xC0, 2]
     let device = PairedAddress(BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), .leRandom)
@@ -174,7 +175,7 @@ struct AdapterFlowTests {
     #expect(ManagementCommand.confirm(device, 1).encoded == [0x1C, 0, 1, 0, 7, 0] + place)
   }
 
-  @Test("is not confused by what is cut off, late, or another's")
+  @Test("ignores events that are cut off, late, or of another adapter")
   func hostile() {
     #expect(ManagementEvent([]) == nil)
     #expect(ManagementEvent([1, 0, 0, 0, 1, 0, 3]) == nil)
@@ -228,12 +229,33 @@ struct ScanFlowTests {
     #expect(handle(&classic, Kernel.found(0, 5, kind: 0, [Self.service])) == .wait)
   }
 
-  @Test("tells where it was found, with the kind of address, and ends what it began")
+  @Test("finds by the beginning of a name, which ends in '*'; elsewhere '*' is an ordinary character")
+  func beginnings() {
+    func finds(_ wanted: String, _ advertised: String) -> Bool {
+      self.finds(flow(name: wanted), [[9] + Array(advertised.utf8)])
+    }
+    #expect(finds("GoPro*", "GoPro 1234") && finds("GoPro*", "GoPro"))
+    #expect(!finds("GoPro*", "My GoPro 1234") && !finds("GoPro*", "GoPr") && !finds("GoPro*", "gopro 1"))
+    #expect(!finds("GoPro", "GoPro 1234"))
+    #expect(finds("a*b", "a*b") && !finds("a*b", "axb") && finds("*b*", "*b1") && !finds("*b*", "ab1"))
+    #expect(finds("Bü*", "Büro") && !finds("Bu*", "Büro"))
+    // A name that itself ends in '*' is found, as others that begin so.
+    #expect(finds("a*", "a*") && finds("a*", "ab"))
+    #expect(!self.finds(flow(name: "GoPro*"), [Self.service]))  // no name
+  }
+
+  @Test("names what it looks for")
+  func wishes() {
+    #expect("\(flow(name: "GoPro*").wish)" == "a device whose name begins with 'GoPro'")
+    #expect("\(flow(name: "Go*Pro").wish)" == "a device named 'Go*Pro'")
+  }
+
+  @Test("reports the address and its kind, and ends the scan it began")
   func found() {
     var flow = flow()
     #expect(flow.firstCommand.encoded == [0x23, 0, 0, 0, 1, 0, 6])
     #expect(handle(&flow, Kernel.answer(.startDiscovery, 0, [6])) == .wait)
-    #expect(handle(&flow, Kernel.found(1, 5, [Self.service])) == .wait)  // another adapter's
+    #expect(handle(&flow, Kernel.found(1, 5, [Self.service])) == .wait)  // of another adapter
     guard case .found(let device, let ending) = handle(&flow, Kernel.found(0, 5, kind: 1, [Self.service, Self.name]))
     else {
       Issue.record("not found")
@@ -245,7 +267,7 @@ struct ScanFlowTests {
     #expect(handle(&flow, Kernel.found(0, 5, [Self.service])) == .wait)
   }
 
-  @Test("listens to another's scan, which it does not end, and begins its own when that is over")
+  @Test("uses another program's scan without ending it, and begins its own afterwards")
   func busy() {
     var flow = flow()
     #expect(handle(&flow, Kernel.answer(.startDiscovery, 0, status: 0x0A)) == .retryLater)
@@ -263,9 +285,9 @@ struct ScanFlowTests {
     }
   }
 
-  @Test("is refused, and says by whom")
+  @Test("is refused, and reports the reason")
   func refused() {
-    #expect(ScanFlow.Fault.mayNot.cause?.name == "EPERM")  // an exit code is made of it
+    #expect(ScanFlow.Fault.mayNot.cause?.name == "EPERM")  // exit codes depend on it
     for (status, fault) in [(0x14, .mayNot), (0x0F, .isOff), (0x0D, .refused(status: 0x0D))]
       as [(UInt8, ScanFlow.Fault)]
     {

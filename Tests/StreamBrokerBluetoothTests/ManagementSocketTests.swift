@@ -1,4 +1,4 @@
-// The management channel's socket: what scans tell wakes only who asked for it. The kernel's end is a test.
+// The management channel's socket: scan events wake only a socket that asked for them. The test plays the kernel's end.
 
 import Glibc
 import Testing
@@ -14,22 +14,22 @@ struct ManagementSocketTests {
   private static let discovering: [UInt8] = [0x13, 0, 0, 0, 2, 0, 6, 1]
   private static let added: [UInt8] = [4, 0, 3, 0, 0, 0]
 
-  @Test("hears scans, anybody's, only while it is to")
+  @Test("receives scan events of any program only while requested")
   func scans() throws {
     let poller = try Poller { _ in }
     let (parcel, kernel) = try Device.pair()
     defer { kernel.hangUp() }
-    var heard: [ManagementEvent] = []
-    let socket = ManagementSocket(parcel, on: poller) { if case .success(let event) = $0 { heard.append(event) } }
+    var received: [ManagementEvent] = []
+    let socket = ManagementSocket(parcel, on: poller) { if case .success(let event) = $0 { received.append(event) } }
     defer { socket.close() }
     for (isWanted, count) in [(false, 1), (true, 3), (false, 1), (true, 3)] {
       socket.hearScans(isWanted)
-      // Each is with the socket, or has been dropped, when `say` returns.
+      // When `say` returns, each event has reached the socket or has been dropped.
       for event in [Self.found, Self.discovering, Self.added] { try kernel.say(event) }
-      heard = []
+      received = []
       socket.readAll()
-      #expect(heard.count == count)
-      #expect(heard.last == ManagementEvent(Self.added))
+      #expect(received.count == count)
+      #expect(received.last == ManagementEvent(Self.added))
     }
   }
 }

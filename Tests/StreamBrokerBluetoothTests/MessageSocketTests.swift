@@ -1,4 +1,4 @@
-// What look-ups have in common: a message per call, an end to the waiting, a socket that can be taken back.
+// What look-ups have in common: one message per call, a deadline, and a socket that can be taken back.
 
 import ByteStreams
 import Glibc
@@ -11,12 +11,12 @@ import Testing
 struct MessageSocketTests {
   private typealias Device = GATTStreamTests.Device
 
-  /// What was heard, up to the first failure.
+  /// The messages received, up to the first failure.
   private final class Ear {
     var messages: [[UInt8]] = []
     var failure: MessageSocket.Failure?
     let failed = Gate()
-    func hear(_ news: Result<[UInt8], MessageSocket.Failure>) {
+    func handle(_ news: Result<[UInt8], MessageSocket.Failure>) {
       switch news {
       case .success(let message): messages.append(message)
       case .failure(let why):
@@ -26,15 +26,15 @@ struct MessageSocketTests {
     }
   }
 
-  @Test("hears what was said before a hang-up, each message once and apart, then of the hang-up")
+  @Test("receives messages sent before a hang-up, each once, then the hang-up")
   func hears() async throws {
     try await onLane { lane in
       let (parcel, device) = try Device.pair()
       let ear = Ear()
       let socket = MessageSocket(parcel, longest: 4, on: lane.poller)
-      socket.start { ear.hear($0) }
-      socket.send([7, 8], patience: .seconds(30))
-      #expect(device.hear() == [7, 8])
+      socket.start { ear.handle($0) }
+      socket.send([7, 8], timeout: .seconds(30))
+      #expect(device.handle() == [7, 8])
       for message in [[1], [2, 3], [4, 5, 6, 7, 8]] as [[UInt8]] { try device.say(message) }
       device.hangUp()
       await ear.failed.wait(on: lane)
@@ -44,22 +44,22 @@ struct MessageSocketTests {
     }
   }
 
-  @Test("waits for an answer only so long")
+  @Test("waits for an answer for a limited time")
   func silence() async throws {
     try await onLane { lane in
       let (parcel, device) = try Device.pair()
       defer { device.hangUp() }
       let ear = Ear()
       let socket = MessageSocket(parcel, longest: 4, on: lane.poller)
-      socket.start { ear.hear($0) }
-      socket.send([7], patience: .milliseconds(10))
+      socket.start { ear.handle($0) }
+      socket.send([7], timeout: .milliseconds(10))
       await ear.failed.wait(on: lane)
       #expect(ear.failure == .silent)
       #expect(socket.raw == nil)
     }
   }
 
-  @Test("hears nothing while it is deaf, not even what came together with what made it so")
+  @Test("delivers nothing while paused, not even messages that arrived together with the pausing one")
   func deaf() async throws {
     try await onLane { lane in
       let (parcel, device) = try Device.pair()
@@ -67,8 +67,8 @@ struct MessageSocketTests {
       let socket = MessageSocket(parcel, longest: 4, on: lane.poller)
       let first = Gate()
       socket.start { news in
-        ear.hear(news)
-        socket.isDeaf = true
+        ear.handle(news)
+        socket.isPaused = true
         first.open()
       }
       try device.say([1])
@@ -76,10 +76,10 @@ struct MessageSocketTests {
       await first.wait(on: lane)
       #expect(ear.messages == [[1]])
       let second = Gate()
-      socket.take().map { parcel in  // what it did not hear is there for the next
+      socket.take().map { parcel in  // unread messages stay for the next owner
         let next = MessageSocket(parcel, longest: 4, on: lane.poller)
         next.start { news in
-          ear.hear(news)
+          ear.handle(news)
           next.take()
           second.open()
         }
@@ -90,16 +90,16 @@ struct MessageSocketTests {
     }
   }
 
-  @Test("that can't be waited for says so at once")
+  @Test("that can't be polled reports that at once")
   func closed() async throws {
     try await onLane { lane in
       let (parcel, _) = try Device.pair()
       _ = parcel.take()
       let ear = Ear()
       let socket = MessageSocket(parcel, longest: 4, on: lane.poller)
-      socket.start { ear.hear($0) }
+      socket.start { ear.handle($0) }
       #expect(ear.failure == .broke(SystemError("send", EBADF)))
-      socket.send([1], patience: .milliseconds(1))
+      socket.send([1], timeout: .milliseconds(1))
       #expect(ear.messages.isEmpty)
     }
   }

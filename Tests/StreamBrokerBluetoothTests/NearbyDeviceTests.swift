@@ -1,4 +1,4 @@
-// What devices say of themselves, and the URLs that are made of it.
+// Advertisements of devices, and the URLs made of them.
 
 import StreamBroker
 import Testing
@@ -14,16 +14,18 @@ struct AdvertisementTests {
   @Test("has services of all lengths, a name and a class")
   func all() throws {
     let long = try #require(BluetoothUUID("6E400001-B5A3-F393-E0A9-E50E24DCCA9E"))
-    let told = read(
+    let reported = read(
       [1, 6], [2, 0x0A, 0x18, 0xE0, 0xFF], [3, 0x01, 0x11], [4, 1, 2, 3, 4], [5, 5, 6, 7, 8], [6] + long.attribute,
       [9] + Array("BMW-Däta".utf8), [0x0D, 0x04, 0x02, 0x5A])
     #expect(
-      told.services.map(\.description).sorted() == ["04030201", "08070605", "1101", "180A", long.description, "FFE0"])
-    #expect(told.name == "BMW-Däta" && told.isNameComplete)
-    #expect(told.deviceClass == 0x5A_0204)
+      reported.services.map(\.description).sorted() == [
+        "04030201", "08070605", "1101", "180A", long.description, "FFE0",
+      ])
+    #expect(reported.name == "BMW-Däta" && reported.isNameComplete)
+    #expect(reported.deviceClass == 0x5A_0204)
   }
 
-  @Test("has the complete name, whatever comes first; zeros do not belong to it")
+  @Test("has the complete name, whatever the order, without padding zeros")
   func names() {
     let (short, whole): ([UInt8], [UInt8]) = ([8] + Array("HC".utf8), [9] + Array("HC-05".utf8) + [0, 0, 0x41])
     #expect(read(short).name == "HC" && !read(short).isNameComplete)
@@ -34,7 +36,7 @@ struct AdvertisementTests {
     #expect(read([9, 0xFF, 0xFE]).name == "\u{FFFD}\u{FFFD}")
   }
 
-  @Test("ends where it is cut off, and what has another length is passed over")
+  @Test("ends where it is cut off, and parts of a wrong length are skipped")
   func cutOff() {
     #expect(Advertisement([3, 2, 0xE0]) == Advertisement([]))
     #expect(Advertisement([0, 3, 2, 0xE0, 0xFF]) == Advertisement([]))
@@ -47,7 +49,7 @@ struct AdvertisementTests {
   }
 }
 
-/// Devices as the kernel tells of them.
+/// Devices as the kernel reports them.
 enum Heard {
   static func device(
     _ kind: UInt8, at address: [UInt8] = [0xC0, 0, 0, 0, 0, 2], strength: Int8 = -60, _ parts: [UInt8]...
@@ -68,7 +70,7 @@ struct NearbyDeviceTests {
 
   private func urls(_ found: FoundDevice?, to service: String? = nil) throws -> [String] {
     let device = NearbyDevice(try #require(found))
-    let ways = device.ways(to: service.flatMap { BluetoothUUID($0) })
+    let ways = device.candidates(to: service.flatMap { BluetoothUUID($0) })
     for way in ways { #expect(throws: Never.self) { try EndpointURL(way.url) } }
     return ways.map { ($0.isSure ? "" : "maybe ") + $0.url }
   }
@@ -85,31 +87,38 @@ struct NearbyDeviceTests {
     #expect(try urls(Heard.device(1, Heard.services(0x180F)), to: "180F") == ["ble://180F/\(place)"])
   }
 
-  @Test("is opened through the adapter that is named", arguments: ["hci1", "00:AA:01:00:00:00"])
+  @Test("is opened through the named adapter", arguments: ["hci1", "00:AA:01:00:00:00"])
   func adapter(name: String) throws {
     for found in [
       Heard.device(0, Heard.services(0x1101), Heard.service(Self.own)), Heard.device(1, Heard.services(0xFFE0)),
       Heard.device(2, at: [0x7B, 1, 2, 3, 4, 5], Heard.services(0xFFE0), Heard.name("a b")),
     ] {
-      let ways = NearbyDevice(try #require(found)).ways(by: name)
+      let ways = NearbyDevice(try #require(found)).candidates(by: name)
       #expect(!ways.isEmpty)
       for way in ways { #expect(try EndpointURL(way.url).string("adapter") == name) }
     }
   }
 
-  @Test("with an address that changes is named, where it tells its whole name")
+  @Test("with a changing address is opened by name, if it sends its complete name")
   func changing() throws {
     let passing: [UInt8] = [0x7B, 1, 2, 3, 4, 5]
     #expect(
       try urls(Heard.device(2, at: passing, Heard.services(0xFFE0), Heard.name("Büro & 'Lab' 1")))
         == ["ble://FFE0?name=B%C3%BCro%20%26%20%27Lab%27%201"])
+    // The name ends in '*': the URL also fits names that begin so, but it fits this one.
+    let starred = Heard.device(2, at: passing, Heard.services(0xFFE0), Heard.name("Lab*"))
+    #expect(try urls(starred) == ["ble://FFE0?name=Lab%2A"])
+    #expect(
+      ScanFlow.Wish(service: BluetoothUUID(0xFFE0), name: try EndpointURL("ble://FFE0?name=Lab%2A").string("name"))
+        .fits(try #require(starred)))
     let unnamed = ["ble://FFE0/7B:01:02:03:04:05?address-type=random"]
+    #expect(try urls(Heard.device(2, at: passing, Heard.services(0xFFE0), Heard.name("*"))) == unnamed)
     #expect(try urls(Heard.device(2, at: passing, Heard.services(0xFFE0))) == unnamed)
     #expect(try urls(Heard.device(2, at: passing, Heard.services(0xFFE0), [8, 0x41])) == unnamed)
     #expect(try urls(Heard.device(2, at: passing, Heard.services(0xFFE0), Heard.name("a\u{1b}[2J\u{FFFD}"))).count == 1)
   }
 
-  @Test("of Classic has its Serial Port, or is one by its class")
+  @Test("of Classic has a Serial Port service, or one by its class")
   func classic() throws {
     let place = "rfcomm://00:AA:01:00:00:01"
     let address: [UInt8] = [0, 0xAA, 1, 0, 0, 1]
@@ -126,7 +135,7 @@ struct NearbyDeviceTests {
     #expect(try urls(Heard.device(0, at: address, Heard.services(0x1103)), to: "1103") == ["\(place)?uuid=1103"])
   }
 
-  @Test("is what it said of itself, all told; how strong it is, is no news")
+  @Test("combines all its advertisements; a new signal strength is not a change")
   func together() throws {
     var device = NearbyDevice(try #require(Heard.device(1, [8] + Array("HM".utf8))))
     #expect(device.name == "HM" && device.strength == -60)
@@ -150,7 +159,7 @@ struct NearbyDeviceTests {
     #expect(device.services.count == NearbyDevice.mostServices)
   }
 
-  @Test("that is cut off, or of no known kind of address, is none")
+  @Test("that is cut off, or has an unknown kind of address, is ignored")
   func hostile() {
     #expect(FoundDevice([]) == nil)
     #expect(FoundDevice([UInt8](repeating: 0, count: 13)[...]) == nil)
@@ -159,7 +168,7 @@ struct NearbyDeviceTests {
     #expect(FoundDevice([1] + [UInt8](repeating: 0, count: 13)[...])?.kind == .classic)
   }
 
-  @Test("that gives an address which no device can have is none", arguments: [0, 0xFF] as [UInt8])
+  @Test("with an impossible address is ignored", arguments: [0, 0xFF] as [UInt8])
   func nobodysAddress(byte: UInt8) {
     #expect(Heard.device(1, at: [UInt8](repeating: byte, count: 6)) == nil)
     #expect(Heard.device(1, at: [UInt8](repeating: byte, count: 5) + [1]) != nil)

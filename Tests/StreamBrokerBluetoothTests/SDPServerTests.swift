@@ -1,4 +1,5 @@
-// Where services are listed: our own list or bluetoothd's, played by sockets of this machine that keep messages apart as L2CAP's do.
+// Where services are listed: in our own list or in bluetoothd's, played by local sockets that keep message boundaries
+// as L2CAP does.
 
 import ByteStreams
 import CLinux
@@ -10,7 +11,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-/// A socket that listens as one of L2CAP does, and who connects to it.
+/// A listening socket like one of L2CAP, and the clients that connect to it.
 struct MessagePort {
   let folder: TemporaryFolder
   private var path: String { folder / "psm" }
@@ -47,20 +48,20 @@ struct SDPServerTests {
     RFCOMMOffer(try EndpointURL("sim://echo"), name: "gps")
   }
 
-  private static func own(_ port: MessagePort) -> Result<SDPServer.Place, OpenFailure> {
+  private static func own(_ port: MessagePort) -> Result<SDPServer.Owner, OpenFailure> {
     do { return .success(.own(try port.listen(), nil)) } catch { return .failure(OpenFailure("listen", nil)) }
   }
 
-  /// Programs that tests beside this one start hold copies of every socket for a moment.
+  /// Whether the connection is closed. Programs that parallel tests start hold copies of every socket for a moment.
   private func isLetGo(_ device: Device) async -> Bool {
     await eventually { (try? device.say([0])) == nil }
   }
 
-  /// What was told, in order.
+  /// What was reported, in order.
   private final class Told {
     private(set) var all: [OpenFailure?] = []
     private var gates: [(count: Int, gate: Gate)] = []
-    func hear(_ failure: OpenFailure?) {
+    func handle(_ failure: OpenFailure?) {
       all.append(failure)
       for (count, gate) in gates where all.count >= count { gate.open() }
     }
@@ -72,16 +73,16 @@ struct SDPServerTests {
     }
   }
 
-  /// Waits for what a device is sent. Blocks the test, not the lane.
-  private func hear(_ device: Device) async throws -> [UInt8] {
+  /// Waits for a message to the device. Blocks the test, not the lane.
+  private func handle(_ device: Device) async throws -> [UInt8] {
     try await onOwnThread {
       var one = pollfd(fd: device.raw, events: Int16(POLLIN), revents: 0)
-      guard poll(&one, 1, 20_000) == 1, let message = device.hear() else { throw SystemError("poll", ETIMEDOUT) }
+      guard poll(&one, 1, 20_000) == 1, let message = device.handle() else { throw SystemError("poll", ETIMEDOUT) }
       return message
     }
   }
 
-  @Test("answers several who ask, and lets the one go who was silent longest")
+  @Test("answers several clients, and closes the one that was silent longest")
   func responds() async throws {
     let port = try MessagePort()
     try await onLane { lane in
@@ -91,44 +92,44 @@ struct SDPServerTests {
       let request = ServiceListTests.searchAttributes(BluetoothUUID(0x1101))
       let first = try port.connect()
       try first.say(request)
-      // L2CAP's least MTU, as this socket does not tell its own.
-      let answer = try await hear(first)
+      // L2CAP's smallest MTU, because this socket does not report its own.
+      let answer = try await handle(first)
       #expect(answer[0] == 7 && answer.count == 48)
       var others: [Device] = []
       for _ in 0..<7 {
         others.append(try port.connect())
         try others.last?.say(request)
-        _ = try await hear(others[others.count - 1])
+        _ = try await handle(others[others.count - 1])
       }
       try first.say(request)
-      _ = try await hear(first)
-      // One more than there are places: the oldest but the first goes, who has just asked.
+      _ = try await handle(first)
+      // One client too many: the one that was silent longest is closed. That is not `first`, which has just asked.
       let last = try port.connect()
       try last.say(request)
-      _ = try await hear(last)
+      _ = try await handle(last)
       #expect(await isLetGo(others[0]))
       for device in [first, last] + others.dropFirst() {
         try device.say(request)
-        _ = try await hear(device)
+        _ = try await handle(device)
       }
       responder.close()
       #expect(await isLetGo(first))
     }
   }
 
-  /// What `find` of a server answers next; the last again and again.
+  /// What a server's `find` returns, one after another; the last one repeats.
   private final class Finds: Sendable {
-    private let answers: Mutex<[@Sendable () -> Result<SDPServer.Place, OpenFailure>]>
+    private let answers: Mutex<[@Sendable () -> Result<SDPServer.Owner, OpenFailure>]>
     private let asked = Mutex<[Bool]>([])
-    init(_ answers: (@Sendable () -> Result<SDPServer.Place, OpenFailure>)...) { self.answers = Mutex(answers) }
+    init(_ answers: (@Sendable () -> Result<SDPServer.Owner, OpenFailure>)...) { self.answers = Mutex(answers) }
     var wishes: [Bool] { asked.withLock { $0 } }
-    func find(_ mayOpenOwn: Bool) -> Result<SDPServer.Place, OpenFailure> {
+    func find(_ mayOpenOwn: Bool) -> Result<SDPServer.Owner, OpenFailure> {
       asked.withLock { $0.append(mayOpenOwn) }
       return answers.withLock { $0.count > 1 ? $0.removeFirst() : $0[0] }()
     }
   }
 
-  @Test("is our own where nobody has the place, and is given up with the last service")
+  @Test("is our own if the place is free, and is given up with the last service")
   func own() async throws {
     let port = try MessagePort()
     try await onLane { lane in
@@ -145,16 +146,16 @@ struct SDPServerTests {
       #expect(finds.wishes == [true])
       let device = try port.connect()
       try device.say(ServiceListTests.request(2, [0x35, 3, 0x19, 0x11, 0x01, 0, 9]))
-      #expect(try await hear(device)[5...6] == [0, 2])
+      #expect(try await handle(device)[5...6] == [0, 2])
       server.remove(1)
       try device.say(ServiceListTests.request(2, [0x35, 3, 0x19, 0x11, 0x01, 0, 9]))
-      #expect(try await hear(device)[5...6] == [0, 1])
+      #expect(try await handle(device)[5...6] == [0, 1])
       server.remove(2)
       #expect(await eventually { (try? port.connect()) == nil })
     }
   }
 
-  @Test("is bluetoothd's where that takes records, for as long as it runs; and it is not robbed of the place")
+  @Test("is bluetoothd's if that accepts records, while it runs, and its place is not taken")
   func daemon() async throws {
     let folder = try TemporaryFolder()
     let bluetoothd = try UnixServer(folder / "sdp")
@@ -163,46 +164,48 @@ struct SDPServerTests {
       let finds = Finds(
         {
           do throws(OpenFailure) {
-            guard let socket = try ServicePlace.connect(bluetoothd.path) else { return .failure(OpenFailure("x", nil)) }
+            guard let socket = try ServiceListOwner.connect(bluetoothd.path) else {
+              return .failure(OpenFailure("x", nil))
+            }
             return .success(.daemon(socket))
           } catch {
             return .failure(error)
           }
         }, { Self.own(port) })
-      let deference = Duration.seconds(3)
+      let daemonGrace = Duration.seconds(3)
       let times = Mutex<[UInt64]>([])
-      let server = SDPServer(on: lane.poller, deference: deference) { mayOpenOwn in
+      let server = SDPServer(on: lane.poller, daemonGrace: daemonGrace) { mayOpenOwn in
         times.withLock { $0.append(monotonicNanoseconds()) }
         let place = finds.find(mayOpenOwn)
         if !mayOpenOwn, case .success(.own) = place { return .failure(OpenFailure("register", nil)) }
         return place
       }
-      let told = Told()
-      server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
+      let reported = Told()
+      server.add(1, try Self.offer(), channel: 7) { reported.handle($0) }
       let connection = try await onOwnThread { try bluetoothd.accept() }
       let record = ServiceRecord(BluetoothUUID(0x1101), channel: 7, name: "gps")
       let request = ServiceRegistration.request(record, transaction: 1)
       #expect(try await onOwnThread { try connection.receive(exactly: request.count) } == request)
       try await onOwnThread { try connection.send([0x76, 0, 1, 0, 4, 0, 1, 0, 9]) }
-      await told.wait(1, on: lane)
+      await reported.wait(1, on: lane)
       let end = monotonicNanoseconds()
       connection.close()
-      // It does not come back: the place is taken then.
-      await told.wait(3, on: lane)
-      #expect(told.all.count == 3 && told.all[0] == nil && told.all[2] == nil)
-      #expect(told.all[1]?.description.contains("bluetoothd has ended") == true)
-      // While it is waited for nothing of ours is opened.
+      // bluetoothd does not come back, so the server makes its own list.
+      await reported.wait(3, on: lane)
+      #expect(reported.all.count == 3 && reported.all[0] == nil && reported.all[2] == nil)
+      #expect(reported.all[1]?.description.contains("bluetoothd has ended") == true)
+      // During the wait for bluetoothd the server does not open its own list.
       let wishes = Array(zip(finds.wishes, times.withLock { $0 }))
       #expect(wishes.first?.0 == true && wishes.last?.0 == true && wishes.contains { !$0.0 })
       for (mayOpenOwn, time) in wishes.dropFirst() where mayOpenOwn {
-        #expect(time >= end + deference.nanoseconds)
+        #expect(time >= end + daemonGrace.nanoseconds)
       }
       server.remove(1)
     }
     bluetoothd.close()
   }
 
-  @Test("is asked for each in turn where bluetoothd refuses, and all are told")
+  @Test("is requested for each offer in turn if bluetoothd refuses, and all are notified")
   func refuses() async throws {
     let folder = try TemporaryFolder()
     let bluetoothd = try UnixServer(folder / "sdp")
@@ -210,7 +213,7 @@ struct SDPServerTests {
       let path = bluetoothd.path
       let server = SDPServer(on: lane.poller) { _ in
         do throws(OpenFailure) {
-          guard let socket = try ServicePlace.connect(path) else { return .failure(OpenFailure("x", nil)) }
+          guard let socket = try ServiceListOwner.connect(path) else { return .failure(OpenFailure("x", nil)) }
           return .success(.daemon(socket))
         } catch {
           return .failure(error)
@@ -218,7 +221,7 @@ struct SDPServerTests {
       }
       let stories = [Told(), Told()]
       for number in 0..<2 {
-        server.add(UInt64(number), try Self.offer(), channel: UInt8(7 + number)) { stories[number].hear($0) }
+        server.add(UInt64(number), try Self.offer(), channel: UInt8(7 + number)) { stories[number].handle($0) }
       }
       var connections: [FarEnd] = []
       for channel in [7, 8, 7] as [UInt8] {
@@ -242,61 +245,62 @@ struct SDPServerTests {
     bluetoothd.close()
   }
 
-  @Test("says why it can't be, once, and tries again")
+  @Test("reports once why it fails, and tries again")
   func retries() async throws {
     let port = try MessagePort()
     try await onLane { lane in
-      let taken: @Sendable () -> Result<SDPServer.Place, OpenFailure> = {
-        let advice = ServicePlace.advice(EADDRINUSE)
+      let taken: @Sendable () -> Result<SDPServer.Owner, OpenFailure> = {
+        let advice = ServiceListOwner.advice(EADDRINUSE)
         return .failure(OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: advice))
       }
       let finds = Finds(
         taken, taken, { Self.own(port) })
-      let server = SDPServer(on: lane.poller, deference: .zero, find: { finds.find($0) })
-      let told = Told()
-      server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
-      await told.wait(2, on: lane)
-      // The first time that it was free it was left to who had it.
+      let server = SDPServer(on: lane.poller, daemonGrace: .zero, find: { finds.find($0) })
+      let reported = Told()
+      server.add(1, try Self.offer(), channel: 7) { reported.handle($0) }
+      await reported.wait(2, on: lane)
+      // The first time the PSM was free, the server left it to the program that had it before.
       #expect(finds.wishes.count == 4)
-      #expect(told.all.count == 2 && told.all[0]?.description.contains("--compat") == true && told.all[1] == nil)
+      #expect(
+        reported.all.count == 2 && reported.all[0]?.description.contains("--compat") == true && reported.all[1] == nil)
       server.remove(1)
     }
   }
 
-  @Test("is taken over as soon as another gateway has let go of it, and that passes without a word")
+  @Test("is taken over silently as soon as another gateway releases it")
   func restart() async throws {
     let port = try MessagePort()
     try await onLane { lane in
       let finds = Finds({ .success(.gateway) }, { .success(.gateway) }, { Self.own(port) })
-      let server = SDPServer(on: lane.poller, deference: .seconds(600), find: { finds.find($0) })
-      let told = Told()
-      server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
-      await told.wait(1, on: lane)
-      #expect(told.all == [nil] && finds.wishes == [true, true, true])
+      let server = SDPServer(on: lane.poller, daemonGrace: .seconds(600), find: { finds.find($0) })
+      let reported = Told()
+      server.add(1, try Self.offer(), channel: 7) { reported.handle($0) }
+      await reported.wait(1, on: lane)
+      #expect(reported.all == [nil] && finds.wishes == [true, true, true])
       server.remove(1)
     }
   }
 
-  @Test("that another gateway keeps is said, and waited for")
+  @Test("of another gateway is reported, and waited for")
   func another() async throws {
     let port = try MessagePort()
     let isLeaving = Mutex(false)
     try await onLane { lane in
-      let server = SDPServer(on: lane.poller, deference: .seconds(600)) { _ in
+      let server = SDPServer(on: lane.poller, daemonGrace: .seconds(600)) { _ in
         isLeaving.withLock { $0 } ? Self.own(port) : .success(.gateway)
       }
-      let told = Told()
-      server.add(1, try Self.offer(), channel: 7) { told.hear($0) }
-      await told.wait(1, on: lane)
-      #expect(told.all.first??.description.contains("another gateway") == true)
+      let reported = Told()
+      server.add(1, try Self.offer(), channel: 7) { reported.handle($0) }
+      await reported.wait(1, on: lane)
+      #expect(reported.all.first??.description.contains("another gateway") == true)
       isLeaving.withLock { $0 = true }
-      await told.wait(2, on: lane)
-      #expect(told.all.count == 2 && told.all.last == .some(nil))
+      await reported.wait(2, on: lane)
+      #expect(reported.all.count == 2 && reported.all.last == .some(nil))
       server.remove(1)
     }
   }
 
-  @Test("is left alone by one who goes before it was found")
+  @Test("is not touched by an offer that is removed before the list was found")
   func left() async throws {
     let port = try MessagePort()
     try await onLane { lane in

@@ -1,4 +1,4 @@
-// What we say of our services: records, answers to look-ups, what is registered with bluetoothd.
+// What is published about our services: records, answers to look-ups, and what is registered with bluetoothd.
 
 import Testing
 
@@ -33,7 +33,7 @@ struct ServiceListTests {
     return list
   }
 
-  @Test("says of a serial port what the Serial Port Profile asks for")
+  @Test("describes a serial port as the Serial Port Profile requires")
   func record() {
     let record = ServiceRecord(Self.serial, channel: 3, name: "gps", handle: 0x10000)
     #expect(
@@ -51,7 +51,7 @@ struct ServiceListTests {
     #expect(other.attributes.map(\.id) == [1, 4, 5, 6, 0x100])
   }
 
-  @Test("is found by whatever UUID stands in a record, all of a pattern")
+  @Test("is found by any UUIDs in a record, if all of a pattern match")
   func patterns() {
     let list = Self.filled()
     let handles = { (pattern: [UInt8]) in Self.content(list.answer(Self.request(2, pattern + [0, 9]), mtu: 672)) }
@@ -60,14 +60,14 @@ struct ServiceListTests {
     #expect(handles(Self.pattern(BluetoothUUID(0x0003))) == [0, 2, 0, 2] + first + second + [0])
     #expect(handles(Self.pattern(BluetoothUUID(0x1002), Self.serial)) == [0, 1, 0, 1] + first + [0])
     #expect(handles(Self.pattern(BluetoothUUID(0x1112))) == [0, 0, 0, 0, 0])
-    // As 128 bits it is the same.
+    // The same UUID in 128 bits gives the same result.
     let long = [0x35, 17, 0x1C] + Self.serial.bytes
     #expect(handles(long) == [0, 1, 0, 1] + first + [0])
     let one = list.answer(Self.request(2, Self.pattern(BluetoothUUID(3)) + [0, 1]), mtu: 672)
     #expect(Self.content(one) == [0, 1, 0, 1] + first + [0])
   }
 
-  @Test("tells attributes of a record, those that are asked for")
+  @Test("returns the requested attributes of a record")
   func attributes() {
     let list = Self.filled()
     let ask = { (handle: UInt8, ids: [UInt8]) in
@@ -100,7 +100,7 @@ struct ServiceListTests {
     }
   }
 
-  @Test("comes in as many pieces as are asked for, and they fit together")
+  @Test("is returned in pieces of the requested size, which join correctly")
   func pieces() throws {
     let list = Self.filled()
     let whole = try #require(list.answer(Self.searchAttributes(BluetoothUUID(3)), mtu: 672))
@@ -118,7 +118,7 @@ struct ServiceListTests {
     #expect(joined == Array(whole[7..<whole.count - 1]))
   }
 
-  @Test("does not go on with an answer to what has changed meanwhile")
+  @Test("does not continue an answer whose content has changed")
   func editions() throws {
     var list = Self.filled()
     let first = try #require(list.answer(Self.searchAttributes(BluetoothUUID(3), most: [0, 7]), mtu: 672))
@@ -131,7 +131,7 @@ struct ServiceListTests {
   }
 
   @Test(
-    "refuses what makes no sense",
+    "refuses invalid requests",
     arguments: [
       (request(3, []), 3), (request(0x75, []), 3),
       (request(2, [0x35, 0, 0, 9]), 3), (request(2, [0x19, 0x11, 0x01, 0, 9]), 3),
@@ -150,14 +150,14 @@ struct ServiceListTests {
     #expect(Self.filled().answer(message, mtu: 672) == Self.refusal(code))
   }
 
-  @Test("survives every piece of a request")
+  @Test("handles every prefix of a request")
   func cutOff() {
     let list = Self.filled()
     for whole in [Self.searchAttributes(Self.serial), Self.request(2, Self.pattern(Self.serial) + [0, 9])] {
       for count in whole.indices {
         let answer = list.answer(Array(whole[..<count]), mtu: 48)
         #expect(count < 5 ? answer == nil : answer == Self.refusal(4))
-        // And with a length that is right.
+        // The same piece with a correct length.
         if count > 5 {
           var cut = Array(whole[..<count])
           cut[4] = UInt8(count - 5)
@@ -167,7 +167,7 @@ struct ServiceListTests {
     }
   }
 
-  @Test("is registered with bluetoothd in BlueZ's words")
+  @Test("is registered with bluetoothd in BlueZ's format")
   func registration() {
     let record = ServiceRecord(Self.serial, channel: 3, name: "x")
     let request = ServiceRegistration.request(record, transaction: 7)

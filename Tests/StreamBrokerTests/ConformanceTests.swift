@@ -1,5 +1,5 @@
-// Every scheme through the same suite. To add one, copy a rig: it says how to make a far end, and nil for what its scheme
-// has nothing of.
+// Every scheme runs through the same suite. To add one, copy a rig: it makes the far end of each part, and returns nil
+// for parts that its scheme does not support.
 
 import ByteStreams
 import CLinux
@@ -9,7 +9,8 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("Every scheme", .timeLimit(.minutes(5)))
 struct ConformanceTests {
@@ -25,6 +26,15 @@ struct ConformanceTests {
   @Test("wss: keeps what a stream promises")
   func wss() async throws { try await StreamConformance(WebSocketRig(tls: TLSRig())).run() }
 
+  @Test("rfc2217: keeps what a stream promises")
+  func rfc2217() async throws { try await StreamConformance(RemotePortRig(scheme: "rfc2217")).run() }
+
+  @Test("rfc2217s: keeps what a stream promises")
+  func rfc2217s() async throws { try await StreamConformance(RemotePortRig(scheme: "rfc2217s", tls: TLSRig())).run() }
+
+  @Test("telnet: keeps what a stream promises")
+  func telnet() async throws { try await StreamConformance(RemotePortRig(scheme: "telnet")).run() }
+
   @Test("tty: keeps what a stream promises")
   func tty() async throws { try await StreamConformance(PtyRig()).run() }
 
@@ -36,7 +46,7 @@ struct ConformanceTests {
 
   @Test("exec: keeps what a stream promises")
   func exec() async throws {
-    try ProgramGuard.shared.start()  // which keeps a descriptor for good
+    try ProgramGuard.shared.start()  // keeps one descriptor open for good
     try await StreamConformance(ExecRig(folder: TemporaryFolder())).run()
   }
 
@@ -49,7 +59,7 @@ struct TCPRig: StreamRig {
   let host: String
 
   func farEnd(_ part: FarPart) throws -> String? {
-    // A port that was free a moment ago may be another test's now; this one is nobody's.
+    // A port that was free a moment ago may belong to another test now; port 1 belongs to no one.
     if case .refuse = part { return SocketAddress(numeric: host, port: 1).map { "tcp://\($0)" } }
     let listener = try LoopbackListener(host)
     DispatchQueue(label: "far end").async {
@@ -60,14 +70,14 @@ struct TCPRig: StreamRig {
   }
 }
 
-/// The other side of a pty. A serial line knows no end of writing; who hangs up has been pulled out.
+/// The other side of a pty. A serial line has no half-close; a hang-up means that the device was unplugged.
 struct PtyRig: StreamRig {
   func farEnd(_ part: FarPart) throws -> String? {
     let pty = try makePty()
     switch part {
     case .refuse: return "tty:///dev/pts/nobody"
-    case .answerAfterTheEnd, .sayAndHangUp: return nil  // Linux may drop what was said when a pty's master closes
-    case .echo, .sleepThenCount:
+    case .answerAfterTheEnd, .sayAndHangUp: return nil  // Linux may drop sent bytes when a pty's master closes
+    case .echo, .changingEcho, .sleepThenCount:
       DispatchQueue(label: "far end").async {
         do { try pty.play(part) } catch { Issue.record(error) }
       }
@@ -76,7 +86,7 @@ struct PtyRig: StreamRig {
   }
 }
 
-/// A server on a socket in a folder of the test's own.
+/// A server on a socket in the test's own folder.
 struct UnixRig: StreamRig {
   let folder: TemporaryFolder
 
@@ -84,14 +94,12 @@ struct UnixRig: StreamRig {
     let path = folder / "\(UInt32.random(in: 0 ... .max)).sock"
     if case .refuse = part { return "unix://\(path)" }
     let listener = try UnixServer(path)
-    DispatchQueue(label: "far end").async {
-      do { try listener.accept().play(part) } catch { Issue.record(error) }
-    }
+    part.begin { try listener.accept() }
     return "unix://\(path)"
   }
 }
 
-/// A program that opens the pty as soon as its link is there. When it hangs up, that is no end.
+/// A program that opens the pty as soon as its link exists. The stream does not end when it hangs up.
 struct ProgramRig: StreamRig {
   let folder: TemporaryFolder
 
@@ -100,10 +108,8 @@ struct ProgramRig: StreamRig {
     switch part {
     case .refuse: return "pty://\(folder / "nowhere")/modem"
     case .answerAfterTheEnd, .sayAndHangUp: return nil
-    case .echo, .sleepThenCount:
-      DispatchQueue(label: "far end").async {
-        do { try openTerminal(path).play(part) } catch { Issue.record(error) }
-      }
+    case .echo, .changingEcho, .sleepThenCount:
+      part.begin { try openTerminal(path) }
       return "pty://\(path)"
     }
   }
@@ -117,6 +123,7 @@ struct ExecRig: StreamRig {
     let file = folder / "\(UInt32.random(in: 0 ... .max))"
     switch part {
     case .echo: return "exec:/bin/cat"
+    case .changingEcho: return nil
     case .sayAndHangUp(let bytes): return shell("printf %s '\(String(decoding: bytes, as: UTF8.self))'")
     case .answerAfterTheEnd: return shell("cat >\(file); cat \(file)")
     case .sleepThenCount(let mayWake):
@@ -137,7 +144,7 @@ func shell(_ script: String, _ query: String = "") -> String {
   "exec:/bin/sh?arg=-c&arg=\(escaped(script))\(query)"
 }
 
-/// As the value of a parameter.
+/// Escapes `text` as the value of a parameter.
 func escaped(_ text: String) -> String {
   text.unicodeScalars.map { scalar in
     " #%&?\n\t".unicodeScalars.contains(scalar)
@@ -146,7 +153,7 @@ func escaped(_ text: String) -> String {
   }.joined()
 }
 
-/// Opens a terminal as a program does, once its path is there. Blocks, for ten seconds at most.
+/// Opens a terminal, as a program does, as soon as its path exists. Blocks for up to ten seconds.
 func openTerminal(_ path: String) throws -> FarEnd {
   for _ in 0..<10_000 {
     let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
@@ -156,12 +163,12 @@ func openTerminal(_ path: String) throws -> FarEnd {
   throw SystemError("open")
 }
 
-/// Its far ends are built in.
+/// Uses the built-in far ends.
 struct SimRig: StreamRig {
   func farEnd(_ part: FarPart) -> String? {
     switch part {
     case .echo, .answerAfterTheEnd: "sim://echo"
-    case .sayAndHangUp, .sleepThenCount, .refuse: nil
+    case .changingEcho, .sayAndHangUp, .sleepThenCount, .refuse: nil
     }
   }
 }

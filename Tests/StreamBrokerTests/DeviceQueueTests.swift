@@ -5,18 +5,19 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A device's queue", .timeLimit(.minutes(1)))
 struct DeviceQueueTests {
-  /// What the attempts of a test have come to.
+  /// Counts how a test's attempts ended.
   private final class Account: Sendable {
     let opened = Atomic<Int>(0)
     let undone = Atomic<Int>(0)
     let settled = Atomic<Bool>(false)
   }
 
-  @Test("undoes what was opened and given up, although its lane stops before it hears of it")
+  @Test("undoes an opening that was given up, although its lane stops before it gets the result")
   func stoppedLane() async throws {
     let account = Account()
     try await onLane { lane in
@@ -28,7 +29,7 @@ struct DeviceQueueTests {
       } _: { (_: Result<Int, OpenFailure>) in
         Issue.record("was given up")
       }
-      // Keeps the lane meanwhile, so that the result stays with nobody.
+      // Blocks the lane meanwhile, so that nothing receives the result.
       #expect(eventuallyHere { account.opened.load(ordering: .relaxed) == 1 })
       opening.cancel()
       opening.cancel()
@@ -36,7 +37,7 @@ struct DeviceQueueTests {
     #expect(await eventually { account.undone.load(ordering: .relaxed) == 1 })
   }
 
-  @Test("undoes what is opened after it was given up, and whoever ends the process waits for that")
+  @Test("undoes an opening that finishes after it was given up, and the process's end waits for that")
   func underWay() async throws {
     let account = Account()
     let hang = DispatchSemaphore(value: 0)
@@ -54,7 +55,7 @@ struct DeviceQueueTests {
       }
       #expect(await eventually { account.opened.load(ordering: .relaxed) == 1 })
       opening.cancel()
-      Closings.settle([lane.closings], within: .seconds(30), on: lane.poller) {
+      PendingCleanups.settle([lane.closings], within: .seconds(30), on: lane.poller) {
         account.settled.store(true, ordering: .relaxed)
       }
       hang.signal()
@@ -64,7 +65,7 @@ struct DeviceQueueTests {
     lane.stop()
   }
 
-  @Test("is the same also when somebody who had it later has left something unfinished, too")
+  @Test("is the same also when a later user has left unfinished work, too")
   func severalWhoLeft() async throws {
     let name = "severalWhoLeft"
     let (first, second) = (DispatchSemaphore(value: 0), DispatchSemaphore(value: 0))
@@ -89,7 +90,7 @@ struct DeviceQueueTests {
     #expect(await eventually { !DeviceQueue.isKnown(name) })
   }
 
-  @Test("is the same for whoever comes next as long as anything on it is unfinished, though nobody has it any more")
+  @Test("is the same for the next user while its work is unfinished, though it is no longer referenced")
   func outlivesItsUsers() async throws {
     let name = "outlivesItsUsers"
     let (hang, account) = (DispatchSemaphore(value: 0), Account())
@@ -100,7 +101,7 @@ struct DeviceQueueTests {
         account.undone.store(1, ordering: .sequentiallyConsistent)
       }
     }
-    for _ in 0..<2 {  // the second finds what the first has left
+    for _ in 0..<2 {  // the second uses the queue that the first one left
       DeviceQueue.of(name).queue.async {
         account.opened.add(account.undone.load(ordering: .sequentiallyConsistent), ordering: .sequentiallyConsistent)
       }
@@ -108,11 +109,11 @@ struct DeviceQueueTests {
     #expect(DeviceQueue.isKnown(name) && account.opened.load(ordering: .sequentiallyConsistent) == 0)
     hang.signal()
     #expect(await eventually { account.opened.load(ordering: .sequentiallyConsistent) == 2 })
-    // And no list grows.
+    // The queues' list does not grow.
     #expect(await eventually { !DeviceQueue.isKnown(name) })
   }
 
-  @Test("is that of before while something on it is unfinished, and that of whoever has it at the same time")
+  @Test("is the previous one while its work is unfinished, and shared by users at the same time")
   func sameQueue() async throws {
     let name = "sameQueue"
     let hang = DispatchSemaphore(value: 0)
@@ -126,12 +127,12 @@ struct DeviceQueueTests {
     let last = DeviceQueue.of(name)
     #expect(last.queue === queue && DeviceQueue.of(name) === last)
     hang.signal()
-    // Behind all that those who let go of it have left.
+    // Waits for everything that the released references had queued.
     await withCheckedContinuation { done in queue.async { done.resume() } }
     #expect(DeviceQueue.isKnown(name) && DeviceQueue.of(name) === last)
   }
 
-  @Test("counts openings that hang also for whoever comes next")
+  @Test("counts hanging openings also for the next user")
   func attemptsThatHang() async throws {
     let name = "attemptsThatHang"
     let hang = DispatchSemaphore(value: 0)
@@ -145,7 +146,7 @@ struct DeviceQueueTests {
         } undo: { _ in
         } _: { (_: Result<Int, OpenFailure>) in
         }
-        // One that is given up before it has begun does not hang.
+        // An attempt that is given up before it starts does not hang.
         if number == 0 { #expect(await eventually { account.opened.load(ordering: .relaxed) == 1 }) }
         opening.cancel()
       }
@@ -170,14 +171,14 @@ struct DeviceQueueTests {
     let hang = DispatchSemaphore(value: 0)
     try await onLane { lane in
       let stream = try await Broker(Schemes.standard).open("tty://\(pair.path)", on: lane)
-      #expect(DeviceQueue.isKnown(url.place))
-      DeviceQueue.of(url.place).queue.async { hang.wait() }
+      #expect(DeviceQueue.isKnown(url.target))
+      DeviceQueue.of(url.target).queue.async { hang.wait() }
       stream.close()
       // A new route opens the port while the close hangs.
       let next = Gate()
       var failure: OpenFailure?
       let connector = try TTYConnector(url)
-      let opening = connector.open(on: lane.poller, discardingInput: false) { result in
+      let opening = connector.open(OpenRequest(discardsInput: false), on: lane.poller) { result in
         switch result {
         case .success(let stream): stream.close()
         case .failure(let error): failure = error
@@ -190,7 +191,7 @@ struct DeviceQueueTests {
       #expect(failure == nil, "both ran side by side")
       withExtendedLifetime(opening) {}
     }
-    #expect(await eventually { !DeviceQueue.isKnown(url.place) })
+    #expect(await eventually { !DeviceQueue.isKnown(url.target) })
   }
 
   /// Blocks the lane it is called on.

@@ -3,7 +3,7 @@ import Testing
 
 @Suite("Bytes written as text")
 struct EscapesTests {
-  @Test("stand for each byte there is, in upper and lower case, and are read back as they are printed")
+  @Test("encode every byte, in upper and lower case, and read back as printed")
   func everyByte() {
     for byte in UInt8.min ... .max {
       let digits = (byte < 16 ? "0" : "") + String(byte, radix: 16)
@@ -14,7 +14,7 @@ struct EscapesTests {
   }
 
   @Test(
-    "are nothing where a letter or a digit is wrong or missing",
+    "are rejected where a letter or a digit is wrong or missing",
     arguments: ["\\", "\\q", "\\x", "\\x1", "\\xg0", "\\x-1", "\\x+1"])
   func wrong(text: String) {
     #expect(Escapes.bytes(of: text) == nil)

@@ -1,4 +1,4 @@
-// exec: programs from their start to their end.
+// exec: programs from start to end.
 
 import ByteStreams
 import CLinux
@@ -8,13 +8,14 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A program", .timeLimit(.minutes(1)))
 struct ExecTests {
   private let broker = Broker(Schemes.standard)
 
-  /// Everything it says, until its end.
+  /// The program's whole output.
   private func output(_ url: String) async throws -> String {
     try await onLane { lane in
       let stream = try await broker.open(url, on: lane)
@@ -23,43 +24,43 @@ struct ExecTests {
     }
   }
 
-  // MARK: - What it gets
+  // MARK: - Environment
 
-  @Test("gets its arguments as they stand")
+  @Test("gets its arguments unchanged")
   func arguments() async throws {
     #expect(try await output("exec:/usr/bin/printf?arg=%25s|&arg=a%20b&arg=$HOME&arg=%22;%26") == "a b|$HOME|\";&|")
   }
 
-  @Test("gets three descriptors and no other, also of those that we would leave open")
+  @Test("gets three descriptors and no others, even of those without close-on-exec")
   func descriptors() async throws {
     let raw = open("/dev/null", O_RDONLY)
     defer { Glibc.close(raw) }
     let names = try await output("exec:/bin/ls?arg=/proc/self/fd").split(separator: "\n")
-    #expect(names == ["0", "1", "2", "3"])  // the last is the folder it reads
+    #expect(names == ["0", "1", "2", "3"])  // the last is the folder that it reads
   }
 
   @Test("has no signal blocked or ignored, and leads a process group of its own")
   func signals() async throws {
     let status = try await output("exec:/bin/grep?arg=-E&arg=^Sig(Blk|Ign)&arg=/proc/self/status")
-    // 32 and 33 are glibc's own, which it sees to itself.
+    // Signals 32 and 33 are glibc's own; it resets them itself.
     #expect(status == "SigBlk:\t0000000000000000\nSigIgn:\t0000000180000000\n")
     let numbers = try await output("exec:/bin/cat?arg=/proc/self/stat").split(separator: " ")
     #expect(numbers[0] == numbers[4] && numbers[4] != "\(getpgrp())")
   }
 
-  @Test("gets of our environment what is listed, and a PATH")
+  @Test("gets only the listed part of our environment, and a PATH")
   func environment() async throws {
     let ours = FileSystem.beginning(of: "/proc/self/environ")?.split(separator: 0).map { $0.prefix { $0 != 61 } } ?? []
     #expect(ours.contains { !ExecEnvironment.names.contains(String(decoding: $0, as: UTF8.self)) })
     let names = try await output("exec:/usr/bin/env").split(separator: "\n").map { $0.prefix { $0 != "=" } }
     #expect(names.contains("PATH") && names.allSatisfy { ExecEnvironment.names.contains(String($0)) }, "\(names)")
-    // Whoever adds one asks first whether it may hold a secret.
+    // Before you add a name, make sure that it cannot hold a secret.
     #expect(
       ExecEnvironment.names.filter { !$0.hasPrefix("LC_") }
         == ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE"])
   }
 
-  @Test("has a terminal where it is asked for: all three descriptors, 80 by 24, and the keys that interrupt")
+  @Test("has a terminal if requested: all three descriptors, 80 by 24, and interrupt keys")
   func terminal() async throws {
     let script = "test -t 0 && test -t 1 && test -t 2 && stty size && echo $TERM"
     #expect(try await output(shell(script, "&pty=yes")) == "24 80\r\nvt100\r\n")
@@ -73,10 +74,10 @@ struct ExecTests {
     }
   }
 
-  // MARK: - How it ends
+  // MARK: - Endings
 
   @Test(
-    "says its last words, and then how it ended",
+    "delivers its last output, and then how it ended",
     arguments: [
       ("echo bye; exit 3", "/bin/sh exited with status 3"),
       ("echo bye; kill -SEGV $$", "/bin/sh was killed by SIGSEGV"),
@@ -94,13 +95,13 @@ struct ExecTests {
     }
   }
 
-  @Test("may end before it has said a word")
+  @Test("may end without any output")
   func wordless() async throws {
     let end = await #expect(throws: ProgramEnd.self) { _ = try await output("exec:/bin/false") }
     #expect(end?.description == "/bin/false exited with status 1")
   }
 
-  @Test("is never said to have ended well by guess where SIGCHLD is ignored: its status is told, or unknown")
+  @Test("reports its true status or an unknown one where SIGCHLD is ignored, never a guessed success")
   func ignoredSignal() async {
     await #expect(processExitsWith: .success) {
       signal(SIGCHLD, SIG_IGN)
@@ -108,7 +109,7 @@ struct ExecTests {
     }
   }
 
-  @Test("is never said to have ended well by guess where others wait for all children: its status is told, or unknown")
+  @Test("reports its true status or an unknown one where other code waits for all children, never a guessed success")
   func reapedByOthers() async {
     await #expect(processExitsWith: .success) {
       DispatchQueue(label: "others").async {
@@ -118,9 +119,9 @@ struct ExecTests {
     }
   }
 
-  // MARK: - Its guard
+  // MARK: - The guard
 
-  @Test("is known to the guard by its group until nobody of that is left, and by nobody's number afterwards")
+  @Test("is known to the guard by its group until the group is empty, and not by its number afterwards")
   func guarded() async throws {
     try await onLane { lane in
       let stream = try await broker.open(shell("echo $$; read line"), on: lane)
@@ -131,7 +132,7 @@ struct ExecTests {
       #expect(await eventually { !ProgramGuard.shared.knows(pid) })
       stream.close()
     }
-    // With a child that outlives it for a while, and one that nobody takes.
+    // Its child outlives it for a while; no process waits for that child.
     try await onLane { lane in
       let stream = try await broker.open(shell("echo $$; trap '' TERM; sleep 1.5 & exit"), on: lane)
       let pid = try #require(try await stream.readNumber(on: lane))
@@ -142,7 +143,7 @@ struct ExecTests {
     }
   }
 
-  @Test("has no guard that a program which waits for all its children would wait for, and no second one")
+  @Test("has one guard, which a program that waits for all its children does not wait for")
   func oneGuard() async {
     await #expect(processExitsWith: .success) {
       let broker = Broker(Schemes.standard)
@@ -153,7 +154,7 @@ struct ExecTests {
           stream.close()
         }
       }
-      usleep(100_000)  // what closes may be reaped still
+      usleep(100_000)  // guards that are closing may still be reaped
       if waitpid(-1, nil, WNOHANG) != -1 || errno != ECHILD { _exit(1) }
       if waitpid(-1, nil, WNOHANG | Int32(bitPattern: 0x4000_0000)) != -1 { _exit(2) }  // __WALL
       if guards(of: getpid()).count != 1 { _exit(3) }
@@ -161,7 +162,7 @@ struct ExecTests {
     }
   }
 
-  @Test("that ends in order takes no more, which is told after its last words and wakes nobody before")
+  @Test("that ends in order takes no more input, which is reported after its last output and wakes nothing before")
   func endsInOrder() async throws {
     try await onLane { lane in
       let stream = try await broker.open(shell("echo $$; read line"), on: lane)
@@ -185,7 +186,7 @@ struct ExecTests {
     }
   }
 
-  @Test("that has not read what was written to it ends as well as any other")
+  @Test("that has not read its input ends like any other")
   func unreadInput() async throws {
     try await onLane { lane in
       let stream = try await broker.open(shell("read line; echo $line"), on: lane)
@@ -195,11 +196,11 @@ struct ExecTests {
     }
   }
 
-  @Test("is over when it ends, also when others hold on to its streams")
+  @Test("is over when it ends, also when other processes keep its streams open")
   func daemon() async throws {
     let folder = try TemporaryFolder()
     let pid = folder / "pid"
-    // One in a session of its own, whom nobody's group reaches.
+    // A program in a session of its own, which a kill of the group does not reach.
     let said = try await output(shell("setsid sh -c 'echo $$ >\(pid); exec sleep 1000' & echo bye; sleep 0.3"))
     #expect(said == "bye\n")
     let left = try #require(pid_t(FileSystem.line(of: pid) ?? ""))
@@ -207,7 +208,7 @@ struct ExecTests {
     kill(left, SIGKILL)
   }
 
-  @Test("is heard to its last word also when others hold on to its streams and nobody reads at its end")
+  @Test("is read to its last byte also when other processes keep its streams open and nothing reads at its end")
   func lateReader() async throws {
     try await onLane { lane in
       let stream = try await broker.open(shell("echo $$; setsid sleep 20 & exec echo bye"), on: lane)
@@ -218,7 +219,7 @@ struct ExecTests {
     }
   }
 
-  @Test("that closes its output and lives on has ended the stream, and is ended with it")
+  @Test("that closes its output and keeps running ends the stream, and is ended with it")
   func closesOutput() async throws {
     let folder = try TemporaryFolder()
     let pid = folder / "pid"
@@ -226,7 +227,7 @@ struct ExecTests {
     try await disappears(pid)
   }
 
-  @Test("that closes its output is told of as deaf once it has ended, too")
+  @Test("that closes its output is also reported as not reading once it has ended")
   func closesOutputThenEnds() async throws {
     let folder = try TemporaryFolder()
     let fifo = folder / "fifo"
@@ -257,7 +258,7 @@ struct ExecTests {
     }
   }
 
-  @Test("that ends by itself leaves nobody of its group behind, deaf or not")
+  @Test("that ends by itself leaves no process of its group, even those that ignore SIGTERM")
   func deafChild() async throws {
     try await onLane { lane in
       let script = "trap '' TERM; (while :; do sleep 0.1; done) & echo $!"
@@ -281,7 +282,7 @@ struct ExecTests {
     #expect(await eventually { kill(numbers[0], 0) != 0 && !isAlive(numbers[1]) })
   }
 
-  @Test("is asked to end also when it is stopped, or has left its group", arguments: [true, false])
+  @Test("gets SIGTERM also when it is stopped, or has left its group", arguments: [true, false])
   func outOfReach(isStopped: Bool) async throws {
     let folder = try TemporaryFolder()
     let asked = folder / "asked"
@@ -303,7 +304,7 @@ struct ExecTests {
     #expect(access(asked, F_OK) == 0)
   }
 
-  @Test("is asked to end at the close of its stream, and killed five seconds later when it has not")
+  @Test("gets SIGTERM at the close of its stream, and SIGKILL five seconds later")
   func stubborn() async throws {
     let folder = try TemporaryFolder()
     let file = folder / "pid"
@@ -320,19 +321,20 @@ struct ExecTests {
     }
   }
 
-  @Test("is not left behind by an opening that was given up, wherever that was")
+  @Test("does not survive an opening that was given up, at any step")
   func cancelled() async throws {
     let mark = "1000.\(UInt32.random(in: 0 ... .max))"
     let connector = try broker.connector("exec:/bin/sleep?arg=\(mark)")
     try await onLane { lane in
       for delay in 0..<20 {
-        let opening = connector.open(on: lane.poller, discardingInput: false) {
+        let opening = connector.open(OpenRequest(discardsInput: false), on: lane.poller) {
           if case .success(let stream) = $0 { stream.close() }
         }
         for _ in 0..<delay { await pause(.microseconds(200), on: lane) }
         opening.cancel()
       }
-      // Before it runs a new process has our own name, and is not found: so it must be none for a while.
+      // Before its exec a new process has our own name, so `processes(naming:)` misses it. So require a hundred looks
+      // without it.
       let looksWithout = Atomic(0)
       #expect(
         await eventually {
@@ -345,17 +347,17 @@ struct ExecTests {
     }
   }
 
-  @Test("is killed by who ends the process also before its lane has heard of it, and none is started behind that")
+  @Test("is killed at the process's end also before its lane knows of it, and none is started afterwards")
   func givenUpAtItsStart() async throws {
     let mark = "1000.\(UInt32.random(in: 0 ... .max))"
     let connector = try broker.connector("exec:/bin/sleep?arg=\(mark)")
     try await onLane { lane in
       let came = Gate()
-      let opening = connector.open(on: lane.poller, discardingInput: false) {
+      let opening = connector.open(OpenRequest(discardsInput: false), on: lane.poller) {
         if case .success(let stream) = $0 { stream.close() }
         came.open()
       }
-      // This lane hears of nothing meanwhile.
+      // The lane is blocked here, so it does not see the start.
       #expect(comesToHold { !processes(naming: mark).isEmpty })
       lane.programs.giveUp()
       #expect(comesToHold { processes(naming: mark).isEmpty })
@@ -366,15 +368,15 @@ struct ExecTests {
     }
   }
 
-  @Test("is killed by who ends the process also in the middle of its start")
+  @Test("is killed at the process's end also in the middle of its start")
   func givenUpInItsStart() async throws {
-    let programs = Closings()
+    let programs = PendingCleanups()
     let isStarting = DispatchSemaphore(value: 0)
     let started = Mutex<pid_t>(0)
     async let parcel = onOwnThread {
       try ChildParcel(among: programs) { () throws(SystemError) in
         isStarting.signal()
-        usleep(50_000)  // as a slow disk; who is asked later than that still has one to kill
+        usleep(50_000)  // like a slow disk: `giveUp` must also kill a program whose start is not finished
         let pid = try sleeper()
         started.withLock { $0 = pid }
         return pid
@@ -403,9 +405,9 @@ struct ExecTests {
     return pid
   }
 
-  // MARK: - What it says to people
+  // MARK: - Standard error
 
-  @Test("is heard on standard error, line by line, to the last")
+  @Test("has its standard error reported line by line, to the last")
   func standardError() async throws {
     let lines = Mutex<[String]>([])
     let script = "echo one >&2; echo out; printf 'two\\r\\n\\nthree' >&2; exit 1"
@@ -418,7 +420,7 @@ struct ExecTests {
     #expect(lines.withLock { $0 } == ["one", "two", "three"])
   }
 
-  @Test("that floods standard error is heard on standard output all the same, and told of 20 lines a second")
+  @Test("that floods standard error still has its output read, and 20 lines a second reported")
   func floodOfErrors() async throws {
     let lines = Mutex<[String]>([])
     let began = monotonicNanoseconds()
@@ -431,19 +433,19 @@ struct ExecTests {
         try await stream.writeAll(bytes, on: lane)
         #expect(try await stream.read(exactly: bytes.count, on: lane) == bytes)
       }
-      // All that may be over before the other program has begun.
+      // All of the above may end before the other program has started.
       for _ in 0..<1000 where lines.withLock({ $0.isEmpty }) { try await Task.sleep(for: .milliseconds(10)) }
       stream.finishWriting()
       #expect(try await stream.readToEnd(on: lane).isEmpty)
       stream.close()
     }
     let seconds = Int((monotonicNanoseconds() - began) / 1_000_000_000) + 2
-    let told = lines.withLock { $0 }
-    #expect(told.contains("y") && told.count <= seconds * 21 + 1, "\(told.count) in \(seconds) s")
-    #expect(told.last?.hasSuffix("lines more") == true)
+    let reported = lines.withLock { $0 }
+    #expect(reported.contains("y") && reported.count <= seconds * 21 + 1, "\(reported.count) in \(seconds) s")
+    #expect(reported.last?.hasSuffix("more lines") == true)
   }
 
-  @Test("is counted on standard error to the last line of a full pipe")
+  @Test("has every line on standard error counted, to the last of a full pipe")
   func lastErrors() async throws {
     let lines = Mutex<[String]>([])
     try await onLane { lane in
@@ -458,21 +460,21 @@ struct ExecTests {
       #expect(Glibc.write(writing.raw, all, all.count) == all.count)
       errors.close()
     }
-    // Twenty in a second are told, and it may be the next second in between.
-    let told = lines.withLock { $0 }
-    let counts = told.compactMap { $0.hasPrefix("… and ") ? Int($0.split(separator: " ")[2]) : nil }
-    #expect(told.count - counts.count + counts.reduce(0, +) == 8000, "\(told)")
-    #expect(told.last?.hasSuffix("lines more") == true)
+    // Twenty lines a second are reported, and a new second may begin in between.
+    let reported = lines.withLock { $0 }
+    let counts = reported.compactMap { $0.hasPrefix("… and ") ? Int($0.split(separator: " ")[2]) : nil }
+    #expect(reported.count - counts.count + counts.reduce(0, +) == 8000, "\(reported)")
+    #expect(reported.last?.hasSuffix("more lines") == true)
   }
 
   // MARK: - Failures
 
   @Test(
-    "that can't be started says why",
+    "that can't be started reports why",
     arguments: [
-      ("nowhere", "no such program"), ("file", "may execute"), ("sub", "may execute"),
+      ("nowhere", "no such program"), ("file", "may not execute"), ("sub", "may not execute"),
       ("text", "a script needs a first line"),
-      ("script", "none that its first line (#!) names"),
+      ("script", "no such interpreter as its first line (#!) names"),
     ])
   func refusal(name: String, reason: String) async throws {
     let folder = try TemporaryFolder()
@@ -489,12 +491,14 @@ struct ExecTests {
   // MARK: - Helpers
 
   private func remarking(
-    _ url: String, on lane: isolated Lane, _ hear: @escaping @Sendable (String) -> Void
+    _ url: String, on lane: isolated Lane, _ handle: @escaping @Sendable (String) -> Void
   ) async throws -> any ByteStream {
-    let connector = try #require(try broker.connector(url) as? any RemarkingConnector)
+    let connector = try broker.connector(url)
+    var request = OpenRequest()
+    request.remark = { handle($0.line) }
     let opened = Gate()
     var stream: (any ByteStream)?
-    let opening = connector.telling({ hear($0.line) }).open(on: lane.poller, discardingInput: false) {
+    let opening = connector.open(request, on: lane.poller) {
       stream = try? $0.get()
       opened.open()
     }
@@ -509,7 +513,7 @@ struct ExecTests {
     await gate.wait(on: lane)
   }
 
-  /// Waits until a child of ours has ended and is reaped, which happens on its lane; for 30 s at most.
+  /// Waits up to 30 s until a child process has ended and is reaped, which happens on its lane.
   private func gone(_ pid: pid_t, on lane: isolated Lane) async -> Bool {
     let began = monotonicNanoseconds()
     while kill(pid, 0) == 0, monotonicNanoseconds() - began < 30_000_000_000, !Task.isCancelled {
@@ -525,7 +529,7 @@ struct ExecTests {
 }
 
 extension ByteStream {
-  /// What comes up to a line feed, without it.
+  /// The bytes up to the next line feed, without it.
   fileprivate func readLine(on lane: isolated Lane) async throws -> String {
     var line: [UInt8] = []
     while true {
@@ -546,7 +550,7 @@ private func isAlive(_ pid: pid_t) -> Bool {
   return !stat[parenthesis...].hasPrefix(") Z") && !stat[parenthesis...].hasPrefix(") X")
 }
 
-/// Asks again and again, for 30 s at most. Blocks.
+/// Checks the condition again and again, up to 30 s. Blocks.
 private func comesToHold(_ condition: () -> Bool) -> Bool {
   let began = monotonicNanoseconds()
   while !condition() {
@@ -593,12 +597,12 @@ struct LineCutterTests {
     #expect(take(&cutter, flood, second: 1).count == 20)
     #expect(take(&cutter, flood, second: 1).isEmpty)
     let next = take(&cutter, flood, second: 2)
-    #expect(next.count == 21 && next[0] == "… and 1980 lines more")
-    #expect(cutter.finish(now: 0) == ["… and 980 lines more"])
+    #expect(next.count == 21 && next[0] == "… and 1980 more lines")
+    #expect(cutter.finish(now: 0) == ["… and 980 more lines"])
   }
 }
 
-/// The guards of a process: by name, and by the pipe that the two share, of which the process has the writing end.
+/// The guards of a process, found by name and by the shared pipe, of which the process has the writing end.
 private func guards(of process: pid_t) -> [pid_t] {
   func pipes(_ pid: pid_t) -> Set<String> {
     let folder = "/proc/\(pid)/fd"
@@ -613,7 +617,7 @@ private func guards(of process: pid_t) -> [pid_t] {
   }
 }
 
-/// Runs programs whose status is known, and says how the first was told wrongly; 0 when none was.
+/// Runs programs with a known exit status. Returns the number of the first wrong report; 0 if there was none.
 private func firstGuess() async throws -> Int32 {
   let broker = Broker(Schemes.standard)
   for round in 0..<60 {

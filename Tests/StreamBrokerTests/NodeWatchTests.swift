@@ -1,4 +1,4 @@
-// Nodes, links and directories that come and go in a directory of the test's own, and ptys.
+// Nodes, links and directories that appear and disappear in the test's own directory, and ptys.
 
 import ByteStreams
 import CLinux
@@ -6,7 +6,8 @@ import Glibc
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A node watch", .timeLimit(.minutes(1)), .serialized)
 final class NodeWatchTests: Sendable {
@@ -22,7 +23,7 @@ final class NodeWatchTests: Sendable {
 
   deinit { lane.stop() }
 
-  /// Watches `path` and yields, at each change, what `look` sees then.
+  /// Watches `path` and yields, at each change, the result of `look`.
   private func watch<Seen: Sendable>(
     _ path: String, _ look: @escaping @Sendable () -> Seen
   ) async -> (OnLane<NodeWatch>, AsyncStream<Seen>.AsyncIterator) {
@@ -50,12 +51,12 @@ final class NodeWatchTests: Sendable {
 
   private func make(_ path: String) { Glibc.close(creat(path, 0o600)) }
 
-  @Test("tells of a node that appears, every time it does")
+  @Test("reports a node each time it appears")
   func appears() async throws {
     let node = "\(directory)/node"
     var (watch, changes) = await watch(node) { [directory] in linkTarget("\(directory)/node") }
     for round in 1...10 {
-      #expect(symlink("/dev/null?\(round)", node) == 0 && remove(node) == 0)  // a link that leads nowhere is no news
+      #expect(symlink("/dev/null?\(round)", node) == 0 && remove(node) == 0)  // a dangling link is not a change
       let target = String(repeating: "/", count: round) + "dev/null"
       #expect(symlink(target, node) == 0)
       #expect(await changes.reaches(target))
@@ -64,7 +65,7 @@ final class NodeWatchTests: Sendable {
     await end(watch)
   }
 
-  @Test("tells of a node in a directory that is not there yet, however it comes", arguments: [false, true])
+  @Test("reports a node in a directory that does not exist yet, however it is made", arguments: [false, true])
   func missingDirectories(isMoved: Bool) async throws {
     let node = "\(directory)/far/deep/node"
     var (watch, changes) = await watch(node) { access(node, F_OK) == 0 }
@@ -93,7 +94,7 @@ final class NodeWatchTests: Sendable {
     await end(watch)
   }
 
-  @Test("tells when the permissions of a node change, and is silent about its neighbours")
+  @Test("reports changed permissions of a node, and nothing about its neighbours")
   func permissions() async throws {
     let node = "\(directory)/node"
     make(node)
@@ -108,16 +109,16 @@ final class NodeWatchTests: Sendable {
     }
     #expect(chmod(node, 0o660) == 0)
     #expect(await changes.reaches(0o660))
-    // Once because the node is young, as it may have come after the opening that failed, and once for its new mode.
+    // Once because the node is new (it may have appeared after the failed open), and once for its new mode.
     #expect(calls.withLock { $0 } <= 2)
     await end(watch)
   }
 
-  @Test("tells of a pty that comes back under its name")
+  @Test("reports a pty that comes back under its name")
   func pty() async throws {
     let path = try TTYPair().path  // and closes it: the name is free again
     var (watch, changes) = await watch(path) { access(path, F_OK) == 0 }
-    // Other tests make ptys as well: go on until one has that name.
+    // Other tests make ptys as well: continue until one gets that name.
     var others: [DescriptorParcel] = []
     while others.count < 256, access(path, F_OK) != 0 {
       let pair = try TTYPair()
@@ -127,36 +128,36 @@ final class NodeWatchTests: Sendable {
     await end(watch)
   }
 
-  @Test("finds nothing new in a node that was there long before")
+  @Test("does not report a node that has existed for long")
   func old() throws {
     let inotify = Descriptor(owning: inotify_init1(Int32(IN_CLOEXEC)))
-    let survey = NodeSurvey(of: "/dev/./pts/../null", watchingWith: inotify.raw, replacing: [])
+    let survey = NodePathWalk(of: "/dev/./pts/../null", watchingWith: inotify.raw, replacing: [])
     #expect(survey.exists && survey.error == nil)
     #expect(!survey.changedAfter(survey.startedAt))
     #expect(survey.names.values.contains(["null", "pts"]))
     removeAll()
   }
 
-  @Test("gives up links in a circle, and says why a directory can't be watched")
+  @Test("gives up on a circle of links, and reports why a directory can't be watched")
   func hopeless() throws {
     #expect(symlink("link", "\(directory)/link") == 0)
     let inotify = Descriptor(owning: inotify_init1(Int32(IN_CLOEXEC)))
-    #expect(!NodeSurvey(of: "\(directory)/link", watchingWith: inotify.raw, replacing: []).exists)
-    let blind = NodeSurvey(of: "/dev/null", watchingWith: -1, replacing: [])
+    #expect(!NodePathWalk(of: "\(directory)/link", watchingWith: inotify.raw, replacing: []).exists)
+    let blind = NodePathWalk(of: "/dev/null", watchingWith: -1, replacing: [])
     #expect(blind.error == SystemError("inotify_add_watch", EBADF))
     #expect(blind.exists)
     removeAll()
   }
 
-  @Test("leaves no descriptor behind, wherever it is cancelled")
+  @Test("leaves no descriptor open, wherever it is cancelled")
   func cancelled() async throws {
     let path = "\(directory)/node"
     for delay in 0..<20 {
-      if delay == 19 { until { watchCount() == 0 } }  // the one that is seen below is this one
+      if delay == 19 { until { watchCount() == 0 } }  // the watch counted below is the one made here
       let watch = await lane.ask { lane, answer in
         answer(OnLane(value: NodeWatch(path: path, on: lane.poller, changed: {})))
       }
-      // A few visits of the lane later each time, so that it is caught in every state.
+      // Cancels a few lane visits later each time, to reach every state.
       for _ in 0..<delay { await lane.ask { _, answer in answer(()) } }
       if delay == 19 { until { watchCount() > 0 } }
       await lane.ask { _, answer in
@@ -164,7 +165,7 @@ final class NodeWatchTests: Sendable {
         answer(())
       }
     }
-    until { watchCount() == 0 }  // they close on queues of their own
+    until { watchCount() == 0 }  // they close on their own queues
     lane.stop()
     removeAll()
   }
@@ -194,7 +195,7 @@ final class NodeWatchTests: Sendable {
 }
 
 extension AsyncIteratorProtocol where Element: Equatable, Failure == Never {
-  /// Whether `wanted` comes before the end, which is the test's time limit.
+  /// Whether `wanted` comes before the sequence ends; the test's time limit ends it.
   fileprivate mutating func reaches(_ wanted: Element) async -> Bool {
     while let element = await next(isolation: #isolation) {
       if element == wanted { return true }

@@ -1,4 +1,5 @@
-// A port that another program has: when it lets go, and how it is named. Ptys, flock(2) and lock files of the test's own.
+// A port that another program holds: when that program releases it, and how it is named. Uses ptys, flock(2) and the
+// test's own lock files.
 
 import ByteStreams
 import CLinux
@@ -7,7 +8,8 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A watch of a port in use", .timeLimit(.minutes(1)))
 struct PortWatchTests {
@@ -31,31 +33,31 @@ struct PortWatchTests {
     var count: Int { freed.load(ordering: .relaxed) }
   }
 
-  /// One failed try, as a link makes it.
+  /// One failed open, as a link makes it.
   private func fail(_ connector: TTYConnector, _ watch: (any DeviceWatch)?, on lane: isolated Lane) async
     -> SystemError?
   {
-    watch?.tryBegins()
+    watch?.attemptBegins()
     let over = Gate()
     var cause: SystemError?
-    let opening = connector.open(on: lane.poller, discardingInput: false) { result in
+    let opening = connector.open(OpenRequest(discardsInput: false), on: lane.poller) { result in
       if case .failure(let failure) = result { cause = failure.cause } else { Issue.record("it was opened") }
       over.open()
     }
     await over.wait(on: lane)
     withExtendedLifetime(opening) {}
-    watch?.tryFailed(cause)
+    watch?.attemptFailed(cause)
     return cause
   }
 
-  /// Lets the watch set itself up, off the lane.
-  private func settle(on lane: isolated Lane, _ milliseconds: Int = 60) async {
+  /// Gives the watch time to set itself up, off the lane.
+  private func evaluate(on lane: isolated Lane, _ milliseconds: Int = 60) async {
     let pause = Gate()
     lane.poller.timers.after(.milliseconds(milliseconds)) { pause.open() }
     await pause.wait(on: lane)
   }
 
-  @Test("tells when the program closes it, and nothing of our own tries")
+  @Test("reports when the program closes it, and ignores our own tries")
   func closes() async throws {
     let pair = try TTYPair()
     let locks = try TemporaryFolder()
@@ -67,16 +69,16 @@ struct PortWatchTests {
       let cause = await fail(connector, nil, on: lane)
       #expect(cause == SystemError("flock", EWOULDBLOCK))
       let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
-      await settle(on: lane)
+      await evaluate(on: lane)
       for _ in 0..<20 { _ = await fail(connector, watch, on: lane) }
-      await settle(on: lane)
+      await evaluate(on: lane)
       #expect(news.count == 0)
       _ = holder.take()
       #expect(await eventually { news.count == 1 })
-      // Others that open and close it meanwhile are as good.
+      // Other programs that open and close the port meanwhile wake it too.
       let other = try hold(pair.path)
       _ = await fail(connector, watch, on: lane)
-      await settle(on: lane)
+      await evaluate(on: lane)
       _ = other.take()
       #expect(await eventually { news.count == 2 })
       watch.cancel()
@@ -85,7 +87,7 @@ struct PortWatchTests {
   }
 
   @Test(
-    "tells when a lock file is removed that is not our own, under any name of the port", arguments: ["ttyX", "pts"])
+    "reports the removal of a lock file that is not our own, under any name of the port", arguments: ["ttyX", "pts"])
   func unlocks(name: String) async throws {
     let pair = try TTYPair()
     let locks = try TemporaryFolder()
@@ -98,11 +100,11 @@ struct PortWatchTests {
       let cause = await fail(connector, nil, on: lane)
       #expect(cause == SystemError(UUCPLocks.call, EBUSY))
       let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
-      await settle(on: lane)
+      await evaluate(on: lane)
       for _ in 0..<5 { _ = await fail(connector, watch, on: lane) }
       try locks.write("LCK..another", "\(getppid())\n")
       unlink(locks / "LCK..another")
-      await settle(on: lane)
+      await evaluate(on: lane)
       #expect(news.count == 0)
       unlink(locks / lock)
       #expect(await eventually { news.count == 1 })
@@ -110,7 +112,7 @@ struct PortWatchTests {
     }
   }
 
-  @Test("tells of what happened during a try that was not the try's doing")
+  @Test("reports changes during a try that the try did not cause")
   func during() async throws {
     let pair = try TTYPair()
     let locks = try TemporaryFolder()
@@ -122,21 +124,21 @@ struct PortWatchTests {
     try await onLane { lane in
       let cause = await fail(connector, nil, on: lane)
       let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
-      await settle(on: lane)
-      watch.tryBegins()
+      await evaluate(on: lane)
+      watch.attemptBegins()
       unlink(path)
-      await settle(on: lane)
+      await evaluate(on: lane)
       #expect(news.count == 0)
-      watch.tryFailed(cause)
+      watch.attemptFailed(cause)
       #expect(news.count == 1)
       watch.cancel()
     }
   }
 }
 
-@Suite("Who holds a port")
+@Suite("The program that holds a port")
 struct PortHoldersTests {
-  @Test("is named by what /proc shows of its descriptors, or of its lock; else fuser is advised")
+  @Test("is named from its descriptors in /proc, or its lock; otherwise fuser is suggested")
   func names() throws {
     let folder = try TemporaryFolder()
     let (port, proc) = (folder / "ttyUSB0", folder / "proc")
@@ -172,7 +174,7 @@ struct PortHoldersTests {
     let raw = open(pair.path, O_RDWR | O_NOCTTY | O_CLOEXEC)
     #expect(raw >= 0 && flock(raw, LOCK_EX) == 0)
     defer { close(raw) }
-    // Of our own descriptors nothing is told, for a failed try has one; the lock says whose it is.
-    #expect(PortHolders.advice(for: pair.path) == "in use by this program, on another route")
+    // The gateway's own descriptors are not listed, because a failed open has one; the lock file shows the owner.
+    #expect(PortHolders.advice(for: pair.path) == "in use by this program itself")
   }
 }

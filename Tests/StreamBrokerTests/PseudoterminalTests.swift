@@ -1,4 +1,4 @@
-// The pty that we make for programs, its symbolic link, and whom it belongs to.
+// The pty that the gateway makes for programs, its symbolic link, and its owner.
 
 import ByteStreams
 import CLinux
@@ -6,11 +6,12 @@ import Glibc
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A pseudo-terminal of ours")
 struct PseudoterminalTests {
-  @Test("is raw, without echo, at the line's rate and of the mode asked for, before anybody can find it")
+  @Test("is raw, without echo, at the line's rate and with the requested mode, before it gets its link")
   func fresh() throws {
     let line = LineSettings(bitsPerSecond: 250_000)
     let pty = try Pseudoterminal.make(line, NodeOwnership(mode: 0o640))
@@ -23,12 +24,12 @@ struct PseudoterminalTests {
     #expect(stat(pty.path, &status) == 0 && status.st_mode & 0o7777 == 0o640)
   }
 
-  @Test("knows users and groups by name and by number, and says which is none")
+  @Test("accepts users and groups by name and by number, and reports an unknown one")
   func names() throws {
     #expect(try NodeOwnership.user("root") == 0 && NodeOwnership.group("root") == 0)
     #expect(try NodeOwnership.user("4711") == 4711 && NodeOwnership.group("4711") == 4711)
     let failure = #expect(throws: OpenFailure.self) { try NodeOwnership(owner: "nobody.here").apply(to: 0, at: "x") }
-    #expect(failure?.description == "look up user nobody.here: there is none of this name here")
+    #expect(failure?.description == "look up user nobody.here: this system has no such name")
   }
 
   @Test(
@@ -41,23 +42,23 @@ struct PseudoterminalTests {
     #expect(try status.st_gid == NodeOwnership.group("nogroup"))
   }
 
-  @Test("has a link in place of one that leads to a pty that is gone")
+  @Test("replaces a link to a pty that is gone")
   func staleLink() throws {
     let folder = try TemporaryFolder()
     #expect(symlink("/dev/pts/999999", folder / "modem") == 0)
-    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    let name = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999997")
     #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999997")
     name.remove()
     #expect(FileSystem.target(of: folder / "modem") == nil)
   }
 
-  @Test("is at its place all the time, and nothing else is left, when its link is replaced")
+  @Test("is reachable all the time while its link is replaced, and leaves nothing else")
   func noGap() throws {
     let folder = try TemporaryFolder()
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    _ = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999997")
     let watch = try Inotify.open().get()
     try watch.watch(folder / "", IN_DELETE | IN_MOVED_TO)
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
+    _ = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999998")
     var seen: [String] = []
     _ = watch.read { _, mask, name in
       seen.append((mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ") + String(cString: name!).prefix(8))
@@ -75,23 +76,23 @@ struct PseudoterminalTests {
     let folder = try TemporaryFolder()
     let path = folder / "modem"
     #expect(symlink("/dev/pts/999999", path) == 0 && lchown(path, 4711, 4711) == 0)
-    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/999997") }
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.link(path, leadingTo: "/dev/pts/999997") }
     #expect(failure?.cause?.errno == EEXIST && FileSystem.target(of: path) == "/dev/pts/999999")
     #expect(unlink(path) == 0)
-    let name = try PtyName.place(path, leadingTo: "/dev/pts/999997")
+    let name = try PtyName.link(path, leadingTo: "/dev/pts/999997")
     #expect(lchown(path, 4711, 4711) == 0)
     name.remove()
     #expect(FileSystem.target(of: path) == "/dev/pts/999997")
   }
 
-  // The look at a name and the call that acts on it are two.
-  @Test("leaves alone what comes there between our look and our call", arguments: ["link", "file", "nothing"])
+  // Checking a name and the call that acts on it are two steps.
+  @Test("leaves alone what appears there between our check and our call", arguments: ["link", "file", "nothing"])
   func exchanged(kind: String) throws {
     let folder = try TemporaryFolder()
     let path = folder / "modem"
     #expect(symlink("/dev/pts/999999", path) == 0)
     var looks = 0
-    let isReplaced = try OpenFolder.replace(path, byLinkTo: "/dev/pts/999997") { found in
+    let isReplaced = try SharedFolder.replace(path, byLinkTo: "/dev/pts/999997") { found in
       looks += 1
       if looks > 1 { return found.target == "/dev/pts/999999" }
       #expect(unlink(path) == 0)
@@ -109,7 +110,7 @@ struct PseudoterminalTests {
     #expect(rmdir(folder.path) == 0, "something is left in it")
   }
 
-  @Test("takes the place of nothing else", arguments: ["file", "folder", "link to a file", "link to nothing"])
+  @Test("replaces nothing else", arguments: ["file", "folder", "link to a file", "link to nothing"])
   func others(kind: String) throws {
     let folder = try TemporaryFolder()
     let path = folder / "modem"
@@ -119,52 +120,52 @@ struct PseudoterminalTests {
     case "link to a file": #expect(symlink("/etc/passwd", path) == 0)
     default: #expect(symlink("/nowhere", path) == 0)
     }
-    let failure = #expect(throws: OpenFailure.self) { try PtyName.place(path, leadingTo: "/dev/pts/999997") }
+    let failure = #expect(throws: OpenFailure.self) { try PtyName.link(path, leadingTo: "/dev/pts/999997") }
     #expect(failure?.cause?.errno == EEXIST)
     var status = stat()
     #expect(lstat(path, &status) == 0)
   }
 
   @Test(
-    "has a link in place of one that is far older than its pty, or far younger, by a clock that was set back since",
+    "replaces a link that is far older than its pty, or far younger because the clock was set back",
     arguments: [-60, 3600])
   func otherTimes(seconds: Int) throws {
     let folder = try TemporaryFolder()
     let other = try makePty()
     #expect(symlink(other.node, folder / "modem") == 0)
     setTime(of: folder / "modem", time(nil) + seconds)
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
+    _ = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999997")
     #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999997")
   }
 
-  @Test("leaves the link to somebody's pty alone while that lives, and takes its own one's place")
+  @Test("leaves the link to another program's pty alone while that exists, and replaces its own")
   func liveLink() throws {
     let folder = try TemporaryFolder()
     let pty = try Pseudoterminal.make(LineSettings(), NodeOwnership(mode: 0o640))
-    let name = try PtyName.place(folder / "modem", leadingTo: pty.path)
+    let name = try PtyName.link(folder / "modem", leadingTo: pty.path)
     let failure = #expect(throws: OpenFailure.self) {
-      try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
+      try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999998")
     }
     #expect(failure?.cause?.errno == EADDRINUSE && name.isThere)
-    let other = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998", replacing: name)
+    let other = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999998", replacing: name)
     #expect(other.isThere && !name.isThere)
     _ = pty.master.take()
   }
 
-  @Test("leaves a link that somebody else has put in the place of its own")
+  @Test("leaves a link that another program has put in place of its own")
   func foreignLink() throws {
     let folder = try TemporaryFolder()
-    let name = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999997")
-    _ = try PtyName.place(folder / "modem", leadingTo: "/dev/pts/999998")
+    let name = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999997")
+    _ = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999998")
     name.remove()
     #expect(FileSystem.target(of: folder / "modem") == "/dev/pts/999998")
   }
 
-  @Test("says what is missing when the link can't be made")
+  @Test("reports what is missing when the link can't be made")
   func noFolder() throws {
     let failure = #expect(throws: OpenFailure.self) {
-      try PtyName.place("/nowhere/modem", leadingTo: "/dev/pts/999997")
+      try PtyName.link("/nowhere/modem", leadingTo: "/dev/pts/999997")
     }
-    #expect(failure?.description.contains("its folder has to be there") == true)
+    #expect(failure?.description.contains("create its folder first") == true)
   }
 }

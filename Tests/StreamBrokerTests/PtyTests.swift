@@ -1,11 +1,12 @@
-// pty://: a serial port for programs, which come and go.
+// pty://: a serial port for programs that open and close it.
 
 import ByteStreams
 import Glibc
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A pty endpoint", .timeLimit(.minutes(1)))
 struct PtyTests {
@@ -47,28 +48,33 @@ struct PtyTests {
     try await onLane { lane in
       let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
       let program = try await onOwnThread { try openTerminal(folder / "modem") }
+      // So only its user, and root, can open it again.
+      #expect(try program.exclude())
       try await stream.writeAll(said, on: lane)
-      try await waitUntil("the kernel has passed it on", on: lane) { stream.unread == said.count }
+      try await waitUntil("the kernel has passed it on", on: lane) { stream.undelivered == .lostAtClose(said.count) }
       #expect(try await onOwnThread { try program.receive(exactly: said.count) } == said)
-      #expect(stream.unread == 0)
+      stream.prepareToClose()
+      #expect(stream.undelivered == .lostAtClose(0))
       program.close()
-      try await waitUntil("nobody is there", on: lane) { stream.unread == nil }
+      try await waitUntil("nobody is there", on: lane) { stream.undelivered == .none }
       stream.close()
     }
   }
 
-  @Test("does not wait for programs that are not there")
+  @Test("does not wait for absent programs")
   func nobody() async throws {
     let folder = try TemporaryFolder()
     try await onLane { lane in
       let stream = try await broker.open("pty://\(folder / "modem")", on: lane)
       try await stream.writeAll(Array("for nobody".utf8), on: lane)
-      #expect(stream.unread == nil)
+      #expect(stream.undelivered != .none, "a program may still come")
+      stream.prepareToClose()
+      #expect(stream.undelivered == .none)
       stream.close()
     }
   }
 
-  @Test("has a link while it is open, the same again at once after its close, and none afterwards")
+  @Test("has a link while it is open, gets it again right after a close, and none afterwards")
   func link() async throws {
     let folder = try TemporaryFolder()
     try await onLane { lane in
@@ -79,13 +85,13 @@ struct PtyTests {
         stream.close()
       }
       let opening = try broker.connector("pty://\(folder / "modem")")
-        .open(on: lane.poller, discardingInput: false) { _ in Issue.record("was given up") }
+        .open(OpenRequest(discardsInput: false), on: lane.poller) { _ in Issue.record("was given up") }
       opening.cancel()
     }
     #expect(await eventually { FileSystem.target(of: folder / "modem") == nil })
   }
 
-  @Test("can be opened by everybody again when a program has gone that had it for itself alone")
+  @Test("can be opened by any program again after one with exclusive access has gone")
   func exclusion() async throws {
     let folder = try TemporaryFolder()
     try await onLane { lane in
@@ -94,7 +100,7 @@ struct PtyTests {
         let program = try openTerminal(folder / "modem").take()
         #expect(ioctl(program.raw, UInt(TIOCEXCL), 0) == 0)
         _ = consume program
-        let next = try openTerminal(folder / "modem").take()  // root may
+        let next = try openTerminal(folder / "modem").take()  // root may open it
         var isExclusive: Int32 = 1
         for _ in 0..<10_000 where isExclusive != 0 {
           #expect(ioctl(next.raw, 0x8004_5440, &isExclusive) == 0)  // TIOCGEXCL
@@ -121,7 +127,7 @@ struct PtyTests {
   }
 }
 
-/// Asks again and again, ten seconds at most: for what the kernel tells nobody of.
+/// Checks again and again, up to ten seconds: the kernel does not report this change.
 private func waitUntil(_ what: String, on lane: isolated Lane, _ condition: () throws -> Bool) async throws {
   for _ in 0..<2000 {
     if try condition() { return }

@@ -1,11 +1,12 @@
-// The list of ports, in a sysfs and procfs of the test's own.
+// The list of ports, in a test sysfs and procfs.
 
 import ByteStreams
 import Glibc
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("The list of serial ports")
 struct SerialPortTests {
@@ -13,7 +14,7 @@ struct SerialPortTests {
     SerialPort.all(in: tree.ports, procfs: tree.folder / "proc")
   }
 
-  @Test("names each port by what finds it again, which is a path only where nothing else tells it from others")
+  @Test("names each port by its most lasting identity; a path only if nothing else is unique")
   func urls() throws {
     let tree = try USBTree()
     let dev = tree.folder / "dev"
@@ -40,7 +41,7 @@ struct SerialPortTests {
     }
   }
 
-  @Test("says what the adapter says, udev's names, who has it, and what keeps us from it")
+  @Test("shows the adapter's texts, udev's names, the program that holds the port, and what prevents opening it")
   func facts() throws {
     let tree = try USBTree()
     try tree.plug("ttyUSB0", "0403", "6001", serial: "A5", at: "1-1")
@@ -65,14 +66,14 @@ struct SerialPortTests {
     #expect(port.holders == [SerialPort.Holder(process: 70, program: "minicom")])
     #expect(port.obstacle == nil)
     #expect(ports(of: tree).first?.obstacle?.errno == ENOENT)
-    // Nothing that is looked up besides takes its place: this one has no name and no manufacturer.
+    // The open error stays the obstacle, whatever else is missing: this port has no name and no manufacturer.
     try tree.plug("ttyUSB1", "1a86", "7523", at: "1-2")
     symlink(tree.folder / "dev/loop", tree.folder / "dev/loop")
     symlink("loop", tree.folder / "dev/ttyUSB1")
     #expect(ports(of: tree).last?.obstacle?.errno == ELOOP)
   }
 
-  @Test("leaves out the places of a driver that have no UART, and what has no device")
+  @Test("leaves out driver entries without a UART, and those without a device")
   func places() throws {
     let tree = try USBTree()
     try tree.folder.write("sys/devices/platform/serial8250/tty/ttyS0/type", "0\n")

@@ -4,7 +4,8 @@ import ByteStreams
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A simulated device", .timeLimit(.minutes(1)))
 struct SimTests {
@@ -34,7 +35,7 @@ struct SimTests {
     }
   }
 
-  @Test("tells who waits as long as he waits, in rounds that others share, and nobody else")
+  @Test("calls only waiting streams, in shared rounds")
   func levelTriggered() async throws {
     try await onLane { lane in
       let flood = try await Self.broker.open("sim://flood", on: lane)
@@ -60,7 +61,7 @@ struct SimTests {
     }
   }
 
-  @Test("flood says a pattern whose every place can be found and checked", arguments: [127, 1000, 65_536])
+  @Test("flood sends a pattern in which every position can be found and checked", arguments: [127, 1000, 65_536])
   func flood(size: Int) async throws {
     try await onLane { lane in
       let stream = try await Self.broker.open("sim://flood", on: lane)
@@ -79,7 +80,7 @@ struct SimTests {
     }
   }
 
-  @Test("flood pattern is found far out, and nothing else is", arguments: [0, 1 << 32, (1 << 40) + 17] as [UInt64])
+  @Test("finds far positions in the flood pattern, nothing else", arguments: [0, 1 << 32, (1 << 40) + 17] as [UInt64])
   func floodPlaces(position: UInt64) {
     var window = [UInt8](repeating: 0, count: 200)
     window.withUnsafeMutableBytes { FloodPattern.fill($0, from: position) }
@@ -89,7 +90,7 @@ struct SimTests {
     #expect(FloodPattern.position(of: []) == nil)
   }
 
-  @Test("sink takes everything, says nothing, and counts")
+  @Test("sink reads everything, sends nothing, and counts")
   func sink() async throws {
     try await onLane { lane in
       let stream = try await Self.broker.open("sim://sink", on: lane)
@@ -147,7 +148,7 @@ struct SimNMEATests {
     return String(decoding: bytes[..<count], as: UTF8.self).split(separator: "\r\n").map(String.init)
   }
 
-  @Test("says sentences with right checksums, a moving time and a moving place")
+  @Test("sends sentences with right checksums, a moving time and a moving position")
   func sentences() throws {
     var device = SimNMEA(rate: 1, start: 1_700_000_000)  // 2023-11-14 22:13:20
     device.tick()
@@ -163,14 +164,14 @@ struct SimNMEATests {
         let parts = sentence.dropFirst().split(separator: "*")
         let sum = parts[0].utf8.reduce(UInt8(0), ^)
         #expect(UInt8(parts[1], radix: 16) == sum && parts[1].count == 2)
-        #expect(sentence.utf8.count <= 80)  // NMEA 0183: 82 with the line's end
+        #expect(sentence.utf8.count <= 80)  // NMEA 0183: 82 with the line end
       }
       last = next
     }
     #expect(last[0].contains("230320.00"))
   }
 
-  @Test("loses whole sentences when nobody reads, and keeps no more than 4 KiB")
+  @Test("drops whole sentences while nothing reads, and keeps no more than 4 KiB")
   func unread() {
     var device = SimNMEA(rate: 10, start: 0)
     for _ in 0..<1000 { device.tick() }
@@ -187,12 +188,12 @@ struct SimNMEATests {
       defer { stream.close() }
       var lines = 0
       while lines < 8 { lines += try await stream.read(exactly: 1, on: lane) == [0x0A] ? 1 : 0 }
-      // The fourth pair: three periods after the first, which comes at once.
+      // The fourth pair arrives three periods after the first, which is sent at once.
       #expect(Double(monotonicNanoseconds() - start) >= 3 * period * 0.999)
     }
   }
 
-  @Test("refuses a rate that is none", arguments: ["0", "-1", "fast", "1e9", "nan"])
+  @Test("refuses an invalid rate", arguments: ["0", "-1", "fast", "1e9", "nan"])
   func badRate(rate: String) {
     #expect(throws: URLProblem.self) { try Broker(Schemes.standard).connector("sim://nmea?rate=\(rate)") }
   }

@@ -7,7 +7,8 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("Attempts on many addresses", .timeLimit(.minutes(1)))
 struct HappyEyeballsTests {
@@ -15,7 +16,7 @@ struct HappyEyeballsTests {
     hosts.compactMap { SocketAddress(numeric: $0, port: 80) }
   }
 
-  @Test("go through both families by turns, beginning with the resolver's first")
+  @Test("alternate between both families, starting with the resolver's first")
   func interleaving() {
     let order = HappyEyeballs(addresses("::1", "::2", "::3", "10.0.0.1", "10.0.0.2", "::1"))
     #expect(order.addresses.map(\.host) == ["::1", "10.0.0.1", "::2", "10.0.0.2", "::3"])
@@ -65,7 +66,7 @@ struct TCPConnectorTests {
     }
   }
 
-  @Test("looks up a name, tries all it finds, and says what it tried when nobody is there")
+  @Test("looks up a name, tries all addresses, and lists them when none accepts")
   func name() async throws {
     let listener = try LoopbackListener()
     try await onLane { lane in
@@ -85,7 +86,7 @@ struct TCPConnectorTests {
     }
   }
 
-  @Test("says in one line where nobody listens")
+  @Test("reports in one line that no server listens")
   func refused() async throws {
     let listener = try LoopbackListener(listens: false)
     defer { listener.close() }
@@ -98,7 +99,7 @@ struct TCPConnectorTests {
     }
   }
 
-  @Test("goes on to the next address when one fails, and leaves no descriptor of any attempt")
+  @Test("tries the next address when one fails, and leaves no descriptor open")
   func nextAddress() async throws {
     try await expectNoDescriptorLeak {
       let listener = try LoopbackListener("::1")
@@ -119,10 +120,10 @@ struct TCPConnectorTests {
     }
   }
 
-  @Test("closes every attempt when it is cancelled, and says nothing")
+  @Test("closes every attempt when it is cancelled, and reports nothing")
   func cancelling() async throws {
     try await expectNoDescriptorLeak {
-      // Nobody accepts, and its queue is full: an attempt stays under way.
+      // No accept, and the backlog is full: an attempt stays in progress.
       let listener = try LoopbackListener(backlog: 0)
       defer { listener.close() }
       try await onLane { lane in
@@ -130,7 +131,9 @@ struct TCPConnectorTests {
         var results = 0
         for _ in 0..<8 {
           fillers.append(
-            TCPConnector(host: "127.0.0.1", port: listener.address.port).open(on: lane.poller, discardingInput: false) {
+            TCPConnector(host: "127.0.0.1", port: listener.address.port).open(
+              OpenRequest(discardsInput: false), on: lane.poller
+            ) {
               results += 1
               (try? $0.get())?.close()
             })
@@ -149,7 +152,7 @@ struct TCPConnectorTests {
     }
   }
 
-  @Test("ends an attempt that nobody answers when its time is over")
+  @Test("ends an unanswered attempt at its timeout")
   func timeout() async throws {
     let listener = try LoopbackListener(backlog: 0)
     defer { listener.close() }
@@ -171,7 +174,7 @@ struct TCPConnectorTests {
 
 @Suite("Looking up a name", .timeLimit(.minutes(1)))
 struct NameLookupTests {
-  @Test("is done once for all who ask at a time, and a dead name server stops no other name")
+  @Test("is done once for all callers at a time, and a dead name server stops no other name")
   func joining() async throws {
     let mayEnd = DispatchSemaphore(value: 0)
     let calls = Atomic<Int>(0)
@@ -203,7 +206,7 @@ struct NameLookupTests {
     }
   }
 
-  @Test("is refused at once to those who ask for a name for which too many wait")
+  @Test("is refused at once if too many callers wait for a name")
   func bounded() async throws {
     let mayEnd = DispatchSemaphore(value: 0)
     try await onLane { lane in
@@ -233,7 +236,7 @@ struct NameLookupTests {
     }
   }
 
-  @Test("says what the resolver says, and what to do")
+  @Test("reports the resolver's error, and what to do")
   func failing() async throws {
     await #expect {
       try await onLane { lane in

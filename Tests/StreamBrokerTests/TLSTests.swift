@@ -1,4 +1,4 @@
-// tls:// against an OpenSSL that is none of ours.
+// tls:// against plain OpenSSL, without our TLS code.
 
 import ByteStreams
 import Dispatch
@@ -8,6 +8,7 @@ import StreamTestKit
 import Testing
 
 @testable import StreamBroker
+@testable import StreamBrokerCore
 
 /// A TLS server on the loopback.
 struct TLSRig: StreamRig {
@@ -31,7 +32,7 @@ struct TLSRig: StreamRig {
     return "tls://\(try serve { try $0.play(part) })\(query)"
   }
 
-  /// Plays with the next client. Where it listens.
+  /// Accepts the next client and runs `play`. Returns the listening address.
   func serve(_ play: @escaping @Sendable (TLSFarEnd) throws -> Void) throws -> SocketAddress {
     let listener = try LoopbackListener()
     DispatchQueue(label: "far end").async { [manner] in
@@ -45,7 +46,7 @@ struct TLSRig: StreamRig {
     return listener.address
   }
 
-  /// Expects that a client refuses the server. What is said about it.
+  /// Expects that the client refuses the server. Returns the error text.
   func refused(_ url: (SocketAddress) -> String) async throws -> String {
     let listener = try LoopbackListener()
     async let played: Void = onOwnThread { [manner] in
@@ -54,7 +55,7 @@ struct TLSRig: StreamRig {
       _ = try? end.receive()
     }
     let text = url(listener.address)
-    let told = try await onLane { lane in
+    let reported = try await onLane { lane in
       do {
         let stream = try await Broker(Schemes.standard).open(text, on: lane)
         defer { stream.close() }
@@ -63,7 +64,7 @@ struct TLSRig: StreamRig {
       } catch { return "\(error)" }
     }
     try await played
-    return told
+    return reported
   }
 }
 
@@ -82,12 +83,12 @@ extension TLSContexts {
 
 @Suite("tls", .timeLimit(.minutes(1)))
 struct TLSTests {
-  @Test("believes a server that its authority has signed for the host, by name or by address")
+  @Test("accepts a certificate that its authority has issued for the host, by name or by address")
   func believed() async throws {
     let rig = try TLSRig()
     for host in ["127.0.0.1", "localhost"] {
       let port = try rig.serve { end in
-        // An address is no name (RFC 6066 section 3).
+        // An address is not a server name (RFC 6066 section 3).
         #expect(end.askedName == (host == "localhost" ? host : nil))
         try end.play(.echo)
       }.port
@@ -100,22 +101,22 @@ struct TLSTests {
     }
   }
 
-  @Test("believes nobody else, and says what to do")
+  @Test("accepts no other certificate, and explains what to do")
   func disbelieved() async throws {
     let rig = try TLSRig()
-    var told = try await rig.refused { "tls://\($0)" }  // the system's authorities
-    #expect(told.contains("the server's certificate (CN=gw.test) is signed by nobody that is trusted"))
-    #expect(told.contains("ca=…"))
-    told = try await rig.refused { "tls://\($0)\(rig.query)&server-name=else.test" }
-    #expect(told.contains("is for another name") && told.contains("'else.test'"))
+    var reported = try await rig.refused { "tls://\($0)" }  // the system's authorities
+    #expect(reported.contains("the server's certificate (CN=gw.test) is not signed by a trusted authority"))
+    #expect(reported.contains("ca=…"))
+    reported = try await rig.refused { "tls://\($0)\(rig.query)&server-name=else.test" }
+    #expect(reported.contains("is for another name") && reported.contains("'else.test'"))
     var wish = TestAuthority.Wish("gw.test", names: "IP:127.0.0.1")
     wish.validity = -7200 ... -3600
     let old = try TLSRig(wish)
-    told = try await old.refused { "tls://\($0)\(old.query)" }
-    #expect(told.contains("the server's certificate (CN=gw.test) has expired"))
+    reported = try await old.refused { "tls://\($0)\(old.query)" }
+    #expect(reported.contains("the server's certificate (CN=gw.test) has expired"))
   }
 
-  @Test("says which of its files is wrong")
+  @Test("reports which of its files is wrong")
   func files() async throws {
     try await onLane { lane in
       do {
@@ -127,7 +128,7 @@ struct TLSTests {
     }
   }
 
-  @Test("asks less of a server when it is told to, and names the one it means")
+  @Test("checks a server less strictly if told to, and sends the requested server name")
   func less() async throws {
     let rig = try TLSRig(.init("gw.test", names: "DNS:gw.test"))
     let ca = rig.query
@@ -141,7 +142,7 @@ struct TLSTests {
     }
   }
 
-  @Test("shows its certificate to a server that asks for one")
+  @Test("presents its certificate to a server that asks for one")
   func clientCertificate() async throws {
     var rig = try TLSRig()
     rig.manner.authority = rig.authority.pem
@@ -156,17 +157,17 @@ struct TLSTests {
       defer { stream.close() }
       #expect(try await stream.readToEnd(on: lane) == [7])
     }
-    // TLS 1.3 refuses when for the client the handshake is over, TLS 1.2 within it.
-    var told = try await rig.refused { [rig] in "tls://\($0)\(rig.query)" }
-    #expect(told.contains("certificate required (TLS alert 116)") && told.contains("cert=…"))
+    // With TLS 1.3 the refusal comes after the client's handshake is over, with TLS 1.2 within it.
+    var reported = try await rig.refused { [rig] in "tls://\($0)\(rig.query)" }
+    #expect(reported.contains("certificate required (TLS alert 116)") && reported.contains("cert=…"))
     rig.manner.version = 0x0303...0x0303
-    told = try await rig.refused { [rig] in "tls://\($0)\(rig.query)" }
-    #expect(told.contains("TLS alert 40") && told.contains("cert=…"))
+    reported = try await rig.refused { [rig] in "tls://\($0)\(rig.query)" }
+    #expect(reported.contains("TLS alert 40") && reported.contains("cert=…"))
   }
 
-  @Test("says so when it is no TLS that listens there")
+  @Test("reports a server that does not speak TLS")
   func noTLS() async throws {
-    for (text, what) in [("SSH-2.0-OpenSSH_9.2\r\n", "SSH came"), ("", "left in the middle")] {
+    for (text, what) in [("SSH-2.0-OpenSSH_9.2\r\n", "received SSH"), ("", "closed during the TLS handshake")] {
       let listener = try LoopbackListener()
       async let played: Void = onOwnThread {
         let end = try listener.accept()
@@ -179,7 +180,7 @@ struct TLSTests {
           try await Broker(Schemes.standard).open("tls://\(listener.address)", on: lane).close()
           Issue.record("opened")
         } catch let failure as OpenFailure {
-          #expect("\(failure)".contains(what) && "\(failure)".contains("is it TLS that listens there?"))
+          #expect("\(failure)".contains(what) && "\(failure)".contains("does the server use TLS on this port?"))
         }
       }
       try await played
@@ -187,7 +188,7 @@ struct TLSTests {
   }
 
   @Test(
-    "takes a new certificate from its files for the next connection, and keeps the old ones while they are half written"
+    "loads a new certificate for the next connection, and keeps the old one while the files are half written"
   )
   func renewed() async throws {
     let rig = try TLSRig()
@@ -209,7 +210,7 @@ struct TLSTests {
     }
   }
 
-  @Test("has its relative paths begin where it is told")
+  @Test("resolves relative paths from the given folder")
   func relativePaths() throws {
     let url = try EndpointURL("tls://gw.test:1?ca=ca.pem&cert=/etc/me.pem&key=keys/me.key").resolvingPaths(
       from: "/etc/baudway")
@@ -217,7 +218,7 @@ struct TLSTests {
     #expect(url.string("key") == "/etc/baudway/keys/me.key")
   }
 
-  @Test("gives up without a trace in the middle of a handshake")
+  @Test("leaves nothing open when it is cancelled in the middle of a handshake")
   func cancelled() async throws {
     let rig = try TLSRig()
     try await expectNoDescriptorLeak {
@@ -225,10 +226,10 @@ struct TLSTests {
       let connector = try TLSConnector(EndpointURL("tls://\(listener.address)\(rig.query)"))
       try await onLane { lane in
         var wasCalled = false
-        let opening = connector.open(on: lane.poller, discardingInput: false) { _ in wasCalled = true }
+        let opening = connector.open(OpenRequest(discardsInput: false), on: lane.poller) { _ in wasCalled = true }
         let end = try await onOwnThread {
           let end = try listener.accept()
-          _ = try end.receive()  // its hello
+          _ = try end.receive()  // the ClientHello
           return end
         }
         opening.cancel()

@@ -1,12 +1,14 @@
-// Opening a port made of recorded calls: which ones, in which order, and what happens when one fails.
+// Opening a port of recorded calls: which calls, in which order, and what happens when one fails.
 
 import ByteStreams
 import CLinux
 import Glibc
 import Synchronization
+import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("Opening a serial port")
 struct TTYPortTests {
@@ -21,7 +23,7 @@ struct TTYPortTests {
     return failure.description
   }
 
-  @Test("takes it for itself, sets the line, reads back what is in force, and keeps DTR and RTS as they are")
+  @Test("opens it exclusively, sets the line, reads back the settings in force, and leaves DTR and RTS alone")
   func order() throws {
     let tty = try RecordedTTY()
     let opened = try open(tty, discardingInput: true).get()
@@ -34,7 +36,7 @@ struct TTYPortTests {
     #expect(opened.line == LineSettings())
   }
 
-  @Test("touches nothing when the settings are in force already")
+  @Test("changes nothing if the settings are in force already")
   func unchanged() throws {
     let tty = try RecordedTTY()
     let now = tty.modes
@@ -52,7 +54,7 @@ struct TTYPortTests {
     (false, false, ["ioctl TIOCMBIC DTR RTS"]),
   ]
 
-  @Test("sets DTR and RTS only where it was told to, together where it can", arguments: outputs)
+  @Test("sets DTR and RTS only if configured, both at once if possible", arguments: outputs)
   func setsOutputs(dtr: Bool?, rts: Bool?, calls: [String]) throws {
     let tty = try RecordedTTY()
     var settings = TTYSettings()
@@ -62,7 +64,7 @@ struct TTYPortTests {
     #expect(tty.log.filter { $0.hasPrefix("ioctl TIOCM") } == calls)
   }
 
-  @Test("lets others in, and bytes wait, where the URL says so")
+  @Test("shares the port, and delays bytes, if the URL says so")
   func shared() throws {
     let tty = try RecordedTTY()
     var settings = TTYSettings()
@@ -73,7 +75,7 @@ struct TTYPortTests {
     #expect(tty.log.contains("ioctl TIOCSSERIAL off"))
   }
 
-  @Test("does not exclude others from a pty, which would shut out itself the next time")
+  @Test("does not open a pty exclusively, because that would block its own next opening")
   func ptyIsNotExcluded() throws {
     let tty = try RecordedTTY(isPty: true)
     _ = try open(tty).get()
@@ -93,13 +95,13 @@ struct TTYPortTests {
           return taken
         }
       }
-      let expected = "ioctl TCSETS2 /dev/ttyX: the port does not do parity mark"
+      let expected = "ioctl TCSETS2 /dev/ttyX: the port does not support parity mark"
       #expect(refusal(tty, settings) == (isPty ? nil : expected))
     }
   }
 
   @Test(
-    "puts up with a rate that is 2 % off, and not with one that is 5 % off",
+    "accepts a rate that is 2 % off, but not one that is 5 % off",
     arguments: [98, 102, 95, 105] as [UInt32])
   func rounding(percent: UInt32) throws {
     let tty = try RecordedTTY()
@@ -117,10 +119,10 @@ struct TTYPortTests {
     #expect((refusal(tty, settings) == nil) == isGood)
   }
 
-  @Test("does not open what is no character device")
+  @Test("opens only character devices")
   func noDevice() throws {
     let tty = try RecordedTTY(isCharacterDevice: false)
-    #expect(refusal(tty) == "open /dev/ttyX: this is no serial port")
+    #expect(refusal(tty) == "open /dev/ttyX: this is not a serial port")
     #expect(tty.log == ["stat"])
   }
 
@@ -129,13 +131,13 @@ struct TTYPortTests {
     (1, EACCES, "open /dev/ttyX: Permission denied (EACCES); the user needs the device's group, mostly dialout"),
     (1, EBUSY, "open /dev/ttyX: Device or resource busy (EBUSY); in use by another program"),
     (2, EIO, "ioctl TCGETS2 /dev/ttyX: Input/output error (EIO); no hardware answers"),
-    (2, ENOTTY, "open /dev/ttyX: this is no serial port"),
+    (2, ENOTTY, "open /dev/ttyX: this is not a serial port"),
     (3, EWOULDBLOCK, "flock /dev/ttyX: Resource temporarily unavailable (EAGAIN); in use by another program"),
     (6, ENOTTY, "ioctl TIOCMBIS /dev/ttyX: Inappropriate ioctl for device (ENOTTY); a port without these lines needs"),
-    (8, EINVAL, "ioctl TCSETS2 /dev/ttyX: Invalid argument (EINVAL); the port does not take this rate or format"),
+    (8, EINVAL, "ioctl TCSETS2 /dev/ttyX: Invalid argument (EINVAL); the port does not support this rate or format"),
   ]
 
-  @Test("says which call failed on which path, and what to do about it", arguments: advice)
+  @Test("reports the failed call, its path, and what to do", arguments: advice)
   func adviceOnFailure(call: Int, number: Int32, text: String) throws {
     let tty = try RecordedTTY()
     tty.state.withLock { $0.failing = (call, number) }
@@ -143,6 +145,25 @@ struct TTYPortTests {
     settings.dtr = true
     let sentence = try #require(refusal(tty, settings))
     #expect(sentence.hasPrefix(text), "\(sentence)")
+  }
+
+  @Test("names the group whose members may open the node, or the rule that is missing")
+  func whoMayOpen() throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "node"
+    #expect(NodeOwnership.advice(forOpening: path) == nil)
+    let file = Glibc.open(path, O_CREAT | O_WRONLY, 0o660)
+    try #require(file >= 0)
+    defer { Glibc.close(file) }
+    fchmod(file, 0o660)
+    var status = stat()
+    fstat(file, &status)
+    let group = try #require(getgrgid(status.st_gid))
+    #expect(
+      NodeOwnership.advice(forOpening: path)
+        == "members of its group may: usermod -aG \(String(cString: group.pointee.gr_name)) USER, and log in again")
+    fchmod(file, 0o640)
+    #expect(NodeOwnership.advice(forOpening: path)?.contains("a udev rule has to give it one") == true)
   }
 
   @Test("leaves nothing open, whichever call fails")
@@ -177,7 +198,7 @@ struct TTYPortTests {
     return settings
   }
 
-  @Test("puts RS-485 in force before any line is touched, and not again when it is", arguments: [true, false])
+  @Test("enables RS-485 before it changes any line, and not again if it is enabled", arguments: [true, false])
   func rs485(isUpOnSend: Bool) throws {
     let tty = try RecordedTTY()
     tty.state.withLock { $0.rs485 = linux_rs485() }
@@ -201,7 +222,7 @@ struct TTYPortTests {
     #expect(!again.log.contains { $0.hasPrefix("ioctl TIOCSRS485") })
   }
 
-  @Test("ends an RS-485 mode that is in force, and touches nothing where there is none")
+  @Test("disables RS-485 if it is enabled, and changes nothing if the driver has no such mode")
   func rs485Off() throws {
     let tty = try RecordedTTY()
     tty.state.withLock { $0.rs485 = linux_rs485() }
@@ -214,7 +235,7 @@ struct TTYPortTests {
     #expect(left.state.withLock { $0.rs485?.on } == 0)
   }
 
-  @Test("says so where the driver has no RS-485 mode, or not this one")
+  @Test("reports a driver without RS-485, or without this mode")
   func rs485Refused() throws {
     #expect(
       refusal(try RecordedTTY(), settings(RS485(rtsIsUpOnSend: true)))
@@ -223,7 +244,7 @@ struct TTYPortTests {
     let tty = try RecordedTTY()
     tty.state.withLock { state in
       state.rs485 = linux_rs485()
-      state.takesRS485 = {  // as the kernel's serial core cuts delays
+      state.takesRS485 = {  // clamps delays as the kernel's serial core does
         var taken = $0
         taken.milliseconds_before = min(taken.milliseconds_before, 100)
         return taken
@@ -231,7 +252,7 @@ struct TTYPortTests {
     }
     #expect(
       refusal(tty, settings(RS485(rtsIsUpOnSend: true, delayBefore: .milliseconds(200))))
-        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do a delay of 200 ms (it takes 100 ms)")
+        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not support a delay of 200 ms (it uses 100 ms)")
     let stubborn = try RecordedTTY()
     stubborn.state.withLock { state in
       state.rs485 = linux_rs485()
@@ -243,11 +264,11 @@ struct TTYPortTests {
     }
     #expect(
       refusal(stubborn, settings(RS485(rtsIsUpOnSend: false)))
-        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do RTS after send, only the other way round")
+        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not support RTS after send, only the opposite")
     let unwilling = try RecordedTTY()
     unwilling.state.withLock { state in
       state.rs485 = linux_rs485()
-      state.takesRS485 = {  // keeps what belongs to the mode, and stays out of it
+      state.takesRS485 = {  // accepts the mode's settings but does not switch it on
         var taken = $0
         taken.on = 0
         return taken
@@ -255,10 +276,10 @@ struct TTYPortTests {
     }
     #expect(
       refusal(unwilling, settings(RS485(rtsIsUpOnSend: true)))
-        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not do RS-485")
+        == "ioctl TIOCSRS485 /dev/ttyX: the driver does not support RS-485")
   }
 
-  @Test("waits for a driver that comes a moment after its node", arguments: [ENXIO, ENODEV])
+  @Test("waits for a driver that is ready a moment after its node", arguments: [ENXIO, ENODEV])
   func driverComesLater(error: Int32) throws {
     let tty = try RecordedTTY()
     tty.state.withLock { $0.openErrors = [error, error, error] }
@@ -266,7 +287,7 @@ struct TTYPortTests {
     #expect(tty.state.withLock { $0.pauses } == 3)
   }
 
-  @Test("does not wait for long, nor for what time does not mend")
+  @Test("does not wait for long, nor for errors that do not go away")
   func driverNeverComes() throws {
     let absent = try RecordedTTY()
     absent.state.withLock { $0.openErrors = Array(repeating: ENXIO, count: 1000) }
@@ -277,5 +298,32 @@ struct TTYPortTests {
     forbidden.state.withLock { $0.openErrors = [EACCES] }
     #expect(refusal(forbidden)?.contains("EACCES") == true)
     #expect(forbidden.state.withLock { $0.pauses } == 0)
+  }
+
+  @Test("waits for the rule that lets us open a new node")
+  func ruleComesLater() throws {
+    let tty = try RecordedTTY(isNew: true)
+    tty.state.withLock { $0.openErrors = [EACCES, EACCES, ENXIO] }
+    _ = try open(tty).get()
+    #expect(tty.state.withLock { $0.pauses } == 3)
+    let forbidden = try RecordedTTY(isNew: true)
+    forbidden.state.withLock { $0.openErrors = Array(repeating: EACCES, count: 1000) }
+    #expect(refusal(forbidden)?.contains("EACCES") == true)
+    #expect(forbidden.state.withLock { $0.pauses } == 100)
+  }
+
+  @Test("is new for a second after its mode was changed")
+  func isNew() throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "node"
+    let file = Glibc.open(path, O_CREAT | O_WRONLY, 0o600)
+    try #require(file >= 0)
+    defer { Glibc.close(file) }
+    #expect(try SystemTTYCalls().identify(path).isNew)
+    let end = monotonicNanoseconds() + 10_000_000_000
+    while try SystemTTYCalls().identify(path).isNew, monotonicNanoseconds() < end { usleep(10_000) }
+    #expect(try !SystemTTYCalls().identify(path).isNew)
+    fchmod(file, 0o640)
+    #expect(try SystemTTYCalls().identify(path).isNew)
   }
 }

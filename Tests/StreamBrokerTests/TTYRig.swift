@@ -1,5 +1,5 @@
-// What the tests of serial ports need: a pty whose slave plays the port, a port made of recorded calls, and a way to ask
-// things that live on a lane.
+// Helpers for serial port tests: a pty whose slave plays the port, a port of recorded calls, and queries to objects
+// that belong to a lane.
 
 import ByteStreams
 import CLinux
@@ -9,15 +9,16 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
-/// Carries what lives on a lane from one visit of the lane to the next.
-struct OnLane<Value>: @unchecked Sendable {  // nobody touches `value` but on its lane
+/// Carries a lane's object from one visit of the lane to the next.
+struct OnLane<Value>: @unchecked Sendable {  // `value` is used on its lane only
   let value: Value
 }
 
 extension Lane {
-  /// Runs `body` on the lane and waits until it calls what it was given.
+  /// Runs `body` on the lane and waits until it calls its second argument.
   nonisolated func ask<Answer: Sendable>(
     _ body: @escaping @Sendable (isolated Lane, @escaping @Sendable (Answer) -> Void) -> Void
   ) async -> Answer {
@@ -28,19 +29,21 @@ extension Lane {
 }
 
 extension TTYConnector {
-  /// Opens the recorded port, on a queue of its own.
+  /// Opens the recorded port, on its own queue.
   init(_ tty: RecordedTTY) {
     self.init("/dev/ttyX", TTYSettings(), calls: tty)
   }
 
   func opened(on lane: Lane, discardingInput: Bool = false) async -> Result<OnLane<any ByteStream>, OpenFailure> {
     await lane.ask { lane, answer in
-      _ = open(on: lane.poller, discardingInput: discardingInput) { result in answer(result.map { OnLane(value: $0) }) }
+      _ = open(OpenRequest(discardsInput: discardingInput), on: lane.poller) { result in
+        answer(result.map { OnLane(value: $0) })
+      }
     }
   }
 }
 
-/// A pty: its slave is a serial port for whoever opens `path`; the test holds the other side.
+/// A pty: its slave is a serial port for the program that opens `path`; the test holds the master.
 struct TTYPair: ~Copyable {
   let master: Descriptor
   let path: String
@@ -53,10 +56,10 @@ struct TTYPair: ~Copyable {
     path = nodeOfNewPty(name)
   }
 
-  /// Sends `bytes` to whoever has the port.
+  /// Sends `bytes` to the program that has the port open.
   func send(_ bytes: [UInt8]) { #expect(write(master.raw, bytes, bytes.count) == bytes.count) }
 
-  /// What came from the port, once `count` bytes did, or what there was within ten seconds.
+  /// Bytes from the port: `count` of them, or those that arrived within ten seconds.
   func receive(_ count: Int) -> [UInt8] {
     var bytes: [UInt8] = []
     var buffer = [UInt8](repeating: 0, count: 4096)
@@ -70,28 +73,31 @@ struct TTYPair: ~Copyable {
   }
 }
 
-/// A port that takes everything, or what the test lets it take, and writes down each call.
+/// A port that accepts everything, or what the test allows, and records each call.
 final class RecordedTTY: TTYCalls {
   struct State {
     var log: [String] = []
     var modes = linux_termios()
     /// Which call fails, counted from 0, with which errno.
     var failing: (call: Int, errno: Int32)?
-    /// What it says is not sent yet.
+    /// The unsent bytes that it reports.
     var unsent = 0
-    /// What opening it says first, one after another.
+    /// The errors that the first opens return, in order.
     var openErrors: [Int32] = []
-    /// How many pauses it takes until the driver has let go.
+    /// After how many pauses the driver reports the hang-up.
     var pausesToHangUp = Int.max
     var pauses = 0
-    /// Nil: the driver has no such mode.
+    /// The clock of `sleep`, and how long the driver takes to set modem lines.
+    var now: UInt64 = 1_000_000_000
+    var setTakes: UInt64 = 0
+    /// nil: the driver has no such mode.
     var rs485: linux_rs485?
-    /// Nil: the driver tells nothing of the modem's lines, or of errors.
+    /// nil: the driver reports no modem lines, or no error counts.
     var inputs: ModemInputs?
     var counts: linux_line_counts?
-    /// Who waits for modem lines is rung by this.
+    /// Wakes the thread that waits for modem lines.
     var bell: Int32?
-    /// What the driver makes of settings.
+    /// The settings that the driver makes of those it is given.
     var takes: @Sendable (linux_termios) -> linux_termios = { $0 }
     var takesRS485: @Sendable (linux_rs485) -> linux_rs485 = { $0 }
   }
@@ -105,30 +111,30 @@ final class RecordedTTY: TTYCalls {
 
   /// Where opening hangs, as in a driver.
   final class Gate: Sendable {
-    private let arrivals = DispatchSemaphore(value: 0)
+    private let acceptedConnections = DispatchSemaphore(value: 0)
     private let way = DispatchSemaphore(value: 0)
 
     func pass() {
-      arrivals.signal()
+      acceptedConnections.signal()
       way.wait()
       way.signal()
     }
 
-    /// Waits until somebody hangs.
+    /// Waits until an open hangs.
     func waitForFirst() {
-      arrivals.wait()
-      arrivals.signal()
+      acceptedConnections.wait()
+      acceptedConnections.signal()
     }
 
     func open() { way.signal() }
   }
 
-  init(isPty: Bool = false, isCharacterDevice: Bool = true, gate: Gate? = nil) throws {
+  init(isPty: Bool = false, isCharacterDevice: Bool = true, isNew: Bool = false, gate: Gate? = nil) throws {
     var ends: [Int32] = [-1, -1]
     try #require(linux_socketpair(AF_UNIX, Int32(SOCK_STREAM.rawValue), &ends) == 0)
     near = DescriptorParcel(Descriptor(owning: ends[0]))
     far = Descriptor(owning: ends[1])
-    node = TTYNode(isCharacterDevice: isCharacterDevice, isPty: isPty)
+    node = TTYNode(isCharacterDevice: isCharacterDevice, isPty: isPty, isNew: isNew)
     self.gate = gate
     var fresh = linux_termios()  // as Linux makes a tty: echo, line editing, 9600 8N1, HUPCL
     fresh.iflag = UInt32(ICRNL | IXON)
@@ -149,8 +155,8 @@ final class RecordedTTY: TTYCalls {
     return read(far.raw, &byte, 1) == 0
   }
 
-  /// Waits until the port is closed, for ten seconds. A program that a test beside this one starts has a copy of every
-  /// descriptor until it runs.
+  /// Waits up to ten seconds until the port is closed. A program that a parallel test starts holds a copy of every
+  /// descriptor until its exec.
   func closes() -> Bool {
     var watched = pollfd(fd: far.raw, events: Int16(POLLIN), revents: 0)
     return poll(&watched, 1, 10_000) == 1 && isClosed
@@ -181,7 +187,7 @@ final class RecordedTTY: TTYCalls {
 
   func lock(_ tty: Int32) throws(SystemError) { try note("flock") }
   func exclude(_ tty: Int32) throws(SystemError) { try note("ioctl TIOCEXCL") }
-  func letOthersIn(_ tty: Int32) { state.withLock { $0.log.append("letOthersIn") } }
+  func releaseExclusion(_ tty: Int32) { state.withLock { $0.log.append("letOthersIn") } }
 
   func modes(_ tty: Int32) throws(SystemError) -> linux_termios {
     try note("ioctl TCGETS2")
@@ -196,6 +202,22 @@ final class RecordedTTY: TTYCalls {
   func setModemBits(_ tty: Int32, _ bits: Int32, _ isOn: Bool) throws(SystemError) {
     let names = (bits & TIOCM_DTR != 0 ? " DTR" : "") + (bits & TIOCM_RTS != 0 ? " RTS" : "")
     try note(isOn ? "ioctl TIOCMBIS" : "ioctl TIOCMBIC", names)
+    state.withLock { $0.now += $0.setTakes }
+  }
+
+  func setModemBits(_ tty: Int32, on: Int32, off: Int32) throws(SystemError) {
+    let names = { (bits: Int32) in (bits & TIOCM_DTR != 0 ? " DTR" : "") + (bits & TIOCM_RTS != 0 ? " RTS" : "") }
+    try note("ioctl TIOCMSET", " on\(names(on)) off\(names(off))")
+    state.withLock { $0.now += $0.setTakes }
+  }
+
+  var now: UInt64 { state.withLock { $0.now } }
+
+  func sleep(until time: UInt64) {
+    state.withLock { state in
+      state.log.append("sleep \((Int64(time) - Int64(state.now)) / 1000) us")
+      state.now = max(state.now, time)
+    }
   }
 
   func setBreak(_ tty: Int32, _ isOn: Bool) throws(SystemError) {
@@ -235,6 +257,10 @@ final class RecordedTTY: TTYCalls {
     return inputs
   }
 
+  func modemOutputs(_ tty: Int32) throws(SystemError) -> ModemOutputStates {
+    throw SystemError("ioctl TIOCMGET", ENOTTY)
+  }
+
   func counts(_ tty: Int32) throws(SystemError) -> linux_line_counts {
     guard let counts = state.withLock({ $0.counts }) else { throw SystemError("ioctl TIOCGICOUNT", ENOTTY) }
     return counts
@@ -246,7 +272,7 @@ final class RecordedTTY: TTYCalls {
     return RecordedWait(tty: self)
   }
 
-  /// What a driver does when a line has changed.
+  /// Does what a driver does when a line has changed.
   func ring() {
     state.withLock { state in if let bell = state.bell { _ = eventfd_write(bell, 1) } }
   }

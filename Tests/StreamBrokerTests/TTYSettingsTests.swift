@@ -1,11 +1,12 @@
-// How the URL of a serial port becomes settings, and settings become termios flags. No descriptor, no lane.
+// How a serial port's URL becomes settings, and settings become termios flags. No descriptor, no lane.
 
 import ByteStreams
 import CLinux
 import Glibc
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("The URL of a serial port")
 struct TTYSettingsTests {
@@ -13,7 +14,7 @@ struct TTYSettingsTests {
     TTYSettings(try EndpointURL("tty:///dev/ttyUSB0\(query)"))
   }
 
-  @Test("leaves DTR, RTS and HUPCL alone, keeps others out and hurries, when it says nothing")
+  @Test("by default leaves DTR, RTS and HUPCL alone, opens exclusively, and uses low latency")
   func defaults() throws {
     let plain = try settings("")
     #expect(plain.line.dataBits == 8)
@@ -32,14 +33,14 @@ struct TTYSettingsTests {
     #expect(odd == expected)
   }
 
-  @Test("has a word for each habit of the port")
+  @Test("has a word for each behaviour of the port")
   func port() throws {
     let port = try settings("?dtr=on&rts=off&hupcl=yes&exclusive=no&low-latency=no")
     #expect(port.dtr == true && port.rts == false && port.hangsUpOnClose)
     #expect(!port.isExclusive && !port.isLowLatency)
   }
 
-  @Test("may have a host that means nothing and the bit rate in the port's place")
+  @Test("may have a meaningless host, and the bit rate in place of the port number")
   func seedForm() throws {
     let url = try EndpointURL("tty://any:19200/dev/cu.x")
     #expect(TTYSettings(url).line.bitsPerSecond == 19200)
@@ -107,7 +108,7 @@ struct TTYModesTests {
   }
 
   @Test(
-    "that no UART knows are no settings",
+    "that no UART supports are refused",
     arguments: [
       LineSettings(dataBits: 9), LineSettings(dataBits: 4), LineSettings(stopBits: .oneAndHalf),
       LineSettings(bitsPerSecond: 0),

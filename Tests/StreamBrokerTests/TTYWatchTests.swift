@@ -1,4 +1,4 @@
-// How a port's line is watched: by who waits in the driver and by looking, with recorded calls.
+// How a port's line is watched: by a wait in the driver and by polling, with recorded calls.
 
 import CLinux
 import Glibc
@@ -7,13 +7,14 @@ import Synchronization
 import Testing
 
 @testable import ByteStreams
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A watched line", .timeLimit(.minutes(1)))
 final class TTYWatchTests: Sendable {
   private let lane: Lane
   private let tty: RecordedTTY
-  private let told = Told()
+  private let reported = Told()
 
   init() throws {
     lane = try Lane("test")
@@ -29,12 +30,13 @@ final class TTYWatchTests: Sendable {
   private final class Told: Sendable {
     let all = Mutex<[Result<LineCondition, SystemError>]>([])
     func add(_ one: Result<LineCondition, SystemError>) { all.withLock { $0.append(one) } }
-    /// Waits until so many were told, ten seconds at most.
+    /// Waits until `count` conditions were reported, up to ten seconds.
     func wait(for count: Int) async -> [Result<LineCondition, SystemError>] {
       for _ in 0..<1000 where all.withLock({ $0.count }) < count { try? await Task.sleep(for: .milliseconds(10)) }
       return all.withLock { $0 }
     }
-    /// Waits until it was told, ten seconds at most: a look in the middle of a change may tell half of it before.
+    /// Waits until `one` was reported, up to ten seconds. A look in the middle of a change may report half of it
+    /// before.
     func wait(until one: Result<LineCondition, SystemError>) async -> Bool {
       for _ in 0..<1000 where !all.withLock({ $0.contains(one) }) { try? await Task.sleep(for: .milliseconds(10)) }
       return all.withLock { $0.contains(one) }
@@ -43,8 +45,8 @@ final class TTYWatchTests: Sendable {
 
   private func watched() async throws -> OnLane<any ByteStream> {
     let stream = try await TTYConnector(tty).opened(on: lane).get()
-    let told = told
-    await on(stream) { $0.serialLine?.watch { told.add($0) } }
+    let reported = reported
+    await on(stream) { $0.serialLine?.watch { reported.add($0) } }
     return stream
   }
 
@@ -60,12 +62,12 @@ final class TTYWatchTests: Sendable {
     return tty.log.contains(call)
   }
 
-  @Test("tells how it is, then what changes: breaks that are only counted, and lines that the driver wakes for")
+  @Test("reports its state, then changes: breaks, which are only counted, and lines, for which the driver wakes")
   func changes() async throws {
     let stream = try await watched()
-    #expect(await told.wait(for: 1).first == .success(LineCondition(inputs: [.cts], counts: LineCounts())))
+    #expect(await reported.wait(for: 1).first == .success(LineCondition(inputs: [.cts], counts: LineCounts())))
     tty.state.withLock { $0.counts?.breaks = 2 }
-    #expect(await told.wait(for: 2).last == .success(LineCondition(inputs: [.cts], counts: LineCounts(breaks: 2))))
+    #expect(await reported.wait(for: 2).last == .success(LineCondition(inputs: [.cts], counts: LineCounts(breaks: 2))))
     #expect(await waitForLog("TIOCMIWAIT"))
     tty.state.withLock {
       $0.inputs = [.cts, .dcd]
@@ -73,19 +75,19 @@ final class TTYWatchTests: Sendable {
     }
     tty.ring()
     let now = LineCondition(inputs: [.cts, .dcd], counts: LineCounts(breaks: 2), changes: 1)
-    #expect(await told.wait(until: .success(now)))
+    #expect(await reported.wait(until: .success(now)))
     await on(stream) { $0.close() }
     #expect(tty.closes())
   }
 
-  @Test("has nobody waiting in the driver when it is closed, or watched no more")
+  @Test("has no thread waiting in the driver when it is closed, or no longer watched")
   func ends() async throws {
     let stream = try await watched()
     #expect(await waitForLog("TIOCMIWAIT"))
     await on(stream) { $0.serialLine?.endWatch() }
     #expect(await waitForLog("end of TIOCMIWAIT"))
-    let told = told
-    await on(stream) { $0.serialLine?.watch { told.add($0) } }
+    let reported = reported
+    await on(stream) { $0.serialLine?.watch { reported.add($0) } }
     for _ in 0..<1000 where tty.log.filter({ $0 == "TIOCMIWAIT" }).count < 2 {
       try await Task.sleep(for: .milliseconds(10))
     }
@@ -95,24 +97,24 @@ final class TTYWatchTests: Sendable {
     #expect(tty.log.filter { $0.hasSuffix("TIOCMIWAIT") }.count == 4 && last < tty.log.lastIndex(of: "letOthersIn")!)
   }
 
-  @Test("that tells nothing says so once, and is looked at no more")
+  @Test("that has no information reports that once, and is no longer polled")
   func tellsNothing() async throws {
     tty.state.withLock {
       $0.inputs = nil
       $0.counts = nil
     }
     let stream = try await watched()
-    #expect(await told.wait(for: 1) == [.failure(SystemError("ioctl TIOCGICOUNT", ENOTTY))])
+    #expect(await reported.wait(for: 1) == [.failure(SystemError("ioctl TIOCGICOUNT", ENOTTY))])
     await on(stream) { $0.close() }
     #expect(tty.closes())
   }
 
-  @Test("tells as much as its driver does", arguments: [true, false])
+  @Test("reports as much as its driver does", arguments: [true, false])
   func halfADriver(hasLines: Bool) async throws {
     tty.state.withLock { if hasLines { $0.counts = nil } else { $0.inputs = nil } }
     let stream = try await watched()
     let condition = hasLines ? LineCondition(inputs: [.cts]) : LineCondition(counts: LineCounts())
-    #expect(await told.wait(for: 1).first == .success(condition))
+    #expect(await reported.wait(for: 1).first == .success(condition))
     await on(stream) { $0.close() }
     #expect(tty.closes())
   }
@@ -120,7 +122,7 @@ final class TTYWatchTests: Sendable {
 
 @Suite("A line's condition, by the lane's clock")
 struct TTYWatchPaceTests {
-  @Test("is looked at ten times a second, sooner when the driver rings, and never twenty times")
+  @Test("is polled ten times a second, sooner when the driver wakes, and never twenty times")
   func pace() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -128,7 +130,7 @@ struct TTYWatchPaceTests {
     let watch = TTYWatch(on: poller) { done in
       looks += 1
       done(.success(LineCondition(changes: UInt32(looks))))
-    } told: { _ in
+    } reported: { _ in
     }
     watch.look()
     func pass(_ milliseconds: Int, ringing: Bool = false) {

@@ -1,11 +1,12 @@
-// Finding a port by the identity of its USB adapter, in a sysfs of the test's own that is laid out as the kernel's.
+// Finding a port by its USB adapter's identity, in a test sysfs with the kernel's layout.
 
 import ByteStreams
 import Glibc
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 /// A machine with USB adapters.
 struct USBTree {
@@ -18,7 +19,7 @@ struct USBTree {
     try plainPort("ttyS0")
   }
 
-  /// ttyUSB: `device` is a port of the driver, below the interface. ttyACM: it is the interface itself.
+  /// ttyUSB: `device` is a port of the driver, below the interface. ttyACM: `device` is the interface itself.
   func plug(
     _ name: String, _ vendor: String, _ product: String, serial: String? = nil, interface: Int = 0, at socket: String
   ) throws {
@@ -73,7 +74,7 @@ struct USBPortsTests {
     #expect(try tree.ports.find(identity(text)) == tree.folder / "dev/\(name)")
   }
 
-  @Test("is awaited while it is not there", arguments: ["0403:6001", "1d6b:0002", "0403:6001/B", "0403:6015/A"])
+  @Test("is waited for while it is absent", arguments: ["0403:6001", "1d6b:0002", "0403:6001/B", "0403:6015/A"])
   func absent(text: String) throws {
     let tree = try USBTree()
     try tree.plug("ttyUSB0", "0403", "6015", serial: "B", at: "1-1")
@@ -91,7 +92,7 @@ struct USBPortsTests {
     #expect(try tree.ports.find(identity("0403:6001/A")) == tree.folder / "dev/ttyUSB1")
   }
 
-  @Test("is asked for by what can be pasted, where several are meant")
+  @Test("is named in a list to copy from when several match")
   func several() throws {
     let tree = try USBTree()
     try tree.plug("ttyUSB0", "0403", "6001", serial: "A 1", at: "1-1")
@@ -104,14 +105,14 @@ struct USBPortsTests {
     let failure = #expect(throws: OpenFailure.self) { try tree.ports.find(identity("0403:6001")) }
     let dev = tree.folder / "dev"
     #expect(
-      failure?.advice == "5 ports are meant by it; say tty://usb/0403:6001/A%201, tty://usb/0403:6001/FT2/0, "
+      failure?.advice == "5 ports match it; use tty://usb/0403:6001/A%201, tty://usb/0403:6001/FT2/0, "
         + "tty://usb/0403:6001/FT2/1, tty://\(dev)/ttyUSB10 or tty://\(dev)/serial/by-path/usb-1.4-port0")
     for name in ["0403:6001/A%201", "0403:6001/FT2/0", "0403:6001/FT2/1"] {
       #expect(throws: Never.self) { try tree.ports.find(identity(name)) }
     }
   }
 
-  @Test("is one device with its path, and waits for any tty to appear")
+  @Test("is the same device as its path, and waits for any tty to appear")
   func connector() throws {
     let tree = try USBTree()
     try tree.plug("ttyUSB0", "0403", "6001", serial: "A", at: "1-1")
@@ -127,7 +128,7 @@ struct USBPortsTests {
 
 @Suite("A port found by USB identity, on a lane", .timeLimit(.minutes(1)))
 struct USBOpenTests {
-  @Test("is opened wherever it is now, each time anew, and heard of when it comes under any number")
+  @Test("is found again at each opening, and reported when it appears under any number")
   func reopened() async throws {
     let tree = try USBTree()
     let connector = TTYConnector(try EndpointURL("tty://usb/0403:6001/A"), usb: tree.ports, locks: nil)
@@ -142,7 +143,7 @@ struct USBOpenTests {
         watch.cancel()
         let opened = Gate()
         var result: Result<any ByteStream, OpenFailure>?
-        _ = connector.open(on: lane.poller, discardingInput: false) {
+        _ = connector.open(OpenRequest(discardsInput: false), on: lane.poller) {
           result = $0
           opened.open()
         }
@@ -157,7 +158,7 @@ struct USBOpenTests {
     }
   }
 
-  @Test("tells what its adapter says of itself; other ports tell nothing")
+  @Test("has its adapter's texts; other ports have none")
   func facts() throws {
     let tree = try USBTree()
     try tree.plug("ttyUSB0", "0403", "6001", serial: "A5 ", at: "1-1")

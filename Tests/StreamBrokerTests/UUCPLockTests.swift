@@ -1,4 +1,4 @@
-// Lock files, in a folder of the test's own.
+// Lock files, in the test's own folder.
 
 import ByteStreams
 import Dispatch
@@ -6,7 +6,8 @@ import Glibc
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A lock file", .serialized, .timeLimit(.minutes(1)))
 struct UUCPLockTests {
@@ -20,7 +21,7 @@ struct UUCPLockTests {
 
   private var content: String? { FileSystem.beginning(of: file).map { String(decoding: $0, as: UTF8.self) } }
 
-  /// The number of a process that has ended.
+  /// The pid of a process that has ended.
   private func deadProcess() throws -> pid_t {
     var pid: pid_t = 0
     try #require(posix_spawn(&pid, "/bin/true", nil, nil, [strdup("true"), nil], nil) == 0)
@@ -28,7 +29,7 @@ struct UUCPLockTests {
     return pid
   }
 
-  @Test("says who has the port, in ten digits and a line feed, until it is let go of")
+  @Test("contains the owner's pid, in ten digits and a line feed, until it is released")
   func format() throws {
     do {
       let lock = try take()
@@ -43,7 +44,7 @@ struct UUCPLockTests {
   }
 
   @Test(
-    "of somebody alive is honoured, under any name of the port, and names him",
+    "of a live process is honoured, under any name of the port, and names the process",
     arguments: [
       "LCK..ttyUSB0", "LCK..serial_by-id_x", "LCK..x",
     ])
@@ -57,13 +58,13 @@ struct UUCPLockTests {
       }
       #expect(
         failure?.description
-          == "open /dev/serial/by-id/x: Device or resource busy (EBUSY); in use by \(program) (pid \(parent)), says "
+          == "open /dev/serial/by-id/x: Device or resource busy (EBUSY); in use by \(program) (pid \(parent)), according to "
           + (folder / name))
     }
     #expect(FileSystem.names(in: folder.path) == [name])
   }
 
-  @Test("of somebody dead, of a process before us with our number, or of nobody is replaced")
+  @Test("of a dead process, of an earlier process with our pid, or without a pid is replaced")
   func stale() throws {
     let dead = try deadProcess()
     for text in ["\(dead)\n", "\(getpid())\n"] {
@@ -73,11 +74,26 @@ struct UUCPLockTests {
       withExtendedLifetime(lock) {}
     }
     try folder.write("LCK..ttyUSB0", "")
-    #expect(throws: OpenFailure.self) { try take() }  // just made, and soon to be written
+    #expect(throws: OpenFailure.self) { try take() }  // new, so its owner may still write the pid
     var long = [timespec(tv_sec: 1_000_000, tv_nsec: 0), timespec(tv_sec: 1_000_000, tv_nsec: 0)]
     #expect(utimensat(AT_FDCWD, file, &long, 0) == 0)
     #expect(try take() != nil)
     #expect(FileSystem.names(in: folder.path) == [])
+  }
+
+  @Test("may have any time: its owner can set it, and a tmpfs keeps it", arguments: [Int.min, -1, 1 << 40, .max])
+  func anyTime(seconds: Int) throws {
+    // ext4 would limit the time; /run/lock is a tmpfs.
+    let folder = "/dev/shm/baudway-test-\(getpid())"
+    try #require(mkdir(folder, 0o700) == 0)
+    defer { rmdir(folder) }
+    let file = "\(folder)/LCK..ttyUSB0"
+    close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0o644))
+    defer { unlink(file) }
+    setTime(of: file, seconds)
+    let lock = try? UUCPLocks(folder: folder).take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0")
+    #expect((lock != nil) == (seconds < 0))
+    withExtendedLifetime(lock) {}
   }
 
   @Test("in four bytes, as Kermit writes it, is understood")
@@ -85,26 +101,26 @@ struct UUCPLockTests {
     var number = getppid()
     let bytes = withUnsafeBytes(of: &number) { Array($0) }
     try folder.write("LCK..ttyUSB0", String(decoding: bytes, as: UTF8.self))
-    guard FileSystem.beginning(of: file) == bytes else { return }  // no UTF-8 this time
+    guard FileSystem.beginning(of: file) == bytes else { return }  // not UTF-8 in this case
     #expect(throws: OpenFailure.self) { try take() }
   }
 
   @Test(
-    "counts only with a number that a process can have: to kill(2), zero and negative ones are always alive",
+    "counts only with a possible pid: for kill(2), zero and negative ones always exist",
     arguments: [
       [0, 0, 0, 0], [0xFF, 0xFF, 0xFF, 0xFF], [0xFE, 0xFF, 0xFF, 0xFF], Array("0\n".utf8), Array("-1\n".utf8),
     ] as [[UInt8]])
   func noNumber(bytes: [UInt8]) throws {
     let raw = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0o644)
     #expect(write(raw, bytes, bytes.count) == bytes.count && close(raw) == 0)
-    // One that was just made may be written in a moment: who has it is not known.
+    // The owner of a new file may write its pid in a moment, so the owner is unknown.
     let failure = #expect(throws: OpenFailure.self) { try take() }
     #expect(failure?.advice?.contains("pid") == false, "\(String(describing: failure))")
     setTime(of: file, 1_000_000)
     #expect(try take() != nil)
   }
 
-  @Test("is not looked for behind a symbolic link, which could lead to a device that acts when it is opened")
+  @Test("is not followed if it is a symbolic link, which could lead to a device that acts when opened")
   func link() throws {
     try folder.write("number", "\(getppid())\n")
     #expect(symlink(folder / "number", file) == 0)
@@ -116,26 +132,26 @@ struct UUCPLockTests {
   func ourselves() throws {
     let lock = try take()
     let failure = #expect(throws: OpenFailure.self) { try take() }
-    #expect(failure?.advice?.hasPrefix("in use by this program, on another route") == true)
-    try folder.write("LCK..ttyUSB0", "\(try deadProcess())\n")  // somebody's mistake
+    #expect(failure?.advice?.hasPrefix("in use by this program itself") == true)
+    try folder.write("LCK..ttyUSB0", "\(try deadProcess())\n")  // written by mistake
     #expect(throws: OpenFailure.self) { try take() }
     withExtendedLifetime(lock) {}
   }
 
-  @Test("is nobody's error where there is no folder, or none that can be written to")
+  @Test("is not an error where there is no folder, or none that can be written to")
   func noFolder() throws {
     #expect(try UUCPLocks(folder: folder / "nowhere").take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") == nil)
     #expect(try UUCPLocks(folder: "/proc/self").take("/dev/ttyUSB0", leadingTo: "/dev/ttyUSB0") == nil)
   }
 
-  @Test("is had by one of many who are as quick, also when a stale one is in their way", arguments: [true, false])
+  @Test("is taken by one of many at the same time, also when a stale one exists", arguments: [true, false])
   func race(hasStale: Bool) async throws {
     let dead = try deadProcess()
     let path = folder.path
     for _ in 0..<50 {
       if hasStale { try folder.write("LCK..ttyUSB0", "\(dead)\n") }
       await takeAtOnce()
-      // A task lets go of its result some time after it was handed over.
+      // A task releases its result some time after it was handed over.
       try #require(await eventually { FileSystem.names(in: path) == [] })
     }
   }
@@ -154,7 +170,7 @@ struct UUCPLockTests {
     #expect(taken.count == 1)
   }
 
-  @Test("lies there as long as the port is open, and only where others are to be kept out", arguments: [true, false])
+  @Test("exists while the port is open, and only if it is opened exclusively", arguments: [true, false])
   func withPort(isExclusive: Bool) async throws {
     let pair = try TTYPair()
     let name = "LCK..pts_\(FileSystem.lastName(of: pair.path))"
@@ -169,7 +185,7 @@ struct UUCPLockTests {
     #expect(await eventually { FileSystem.names(in: path) == [] })
   }
 
-  @Test("is gone when the port's close counts as over, whoever has the value still")
+  @Test("is gone when the port's close counts as over, even if the value is still referenced")
   func goneWithTheClose() async throws {
     let pair = try TTYPair()
     try await onLane { lane in
@@ -179,14 +195,14 @@ struct UUCPLockTests {
       #expect(FileSystem.names(in: folder.path).count == 1)
       stream.close()
       let settled = Gate()
-      Closings.settle([lane.closings], within: .seconds(30), on: lane.poller) { settled.open() }
+      PendingCleanups.settle([lane.closings], within: .seconds(30), on: lane.poller) { settled.open() }
       await settled.wait(on: lane)
       #expect(FileSystem.names(in: folder.path) == [])
       withExtendedLifetime(opened) {}
     }
   }
 
-  @Test("is gone when an opening is undone, whoever has the value still")
+  @Test("is gone when an opening is undone, even if the value is still referenced")
   func goneWithTheOpening() throws {
     let pair = try TTYPair()
     let opened = try TTYPort(pair.path, TTYSettings(), locks: locks).open(discardingInput: false).get()
@@ -196,7 +212,7 @@ struct UUCPLockTests {
     withExtendedLifetime(opened) {}
   }
 
-  @Test("is not left behind by who ends the process while a port's driver hangs in the close")
+  @Test("is removed when the process ends while a port's driver hangs in the close")
   func hangingClose() async throws {
     let pair = try TTYPair()
     let url = try EndpointURL("tty://\(pair.path)")
@@ -205,10 +221,10 @@ struct UUCPLockTests {
     defer { driver.signal() }
     try await onLane { lane in
       let stream = try await connector.opened(on: lane).get()
-      DeviceQueue.of(url.place).queue.async { driver.wait() }
+      DeviceQueue.of(url.target).queue.async { driver.wait() }
       stream.value.close()
       let settled = Gate()
-      Closings.settle([lane.closings], within: .milliseconds(20), on: lane.poller) { settled.open() }
+      PendingCleanups.settle([lane.closings], within: .milliseconds(20), on: lane.poller) { settled.open() }
       await settled.wait(on: lane)
     }
     #expect(FileSystem.names(in: folder.path).count == 1)
@@ -216,7 +232,7 @@ struct UUCPLockTests {
     #expect(FileSystem.names(in: folder.path) == [])
   }
 
-  @Test("that was let go of early leaves the next one's in peace")
+  @Test("that was released early does not remove the next one's")
   func letGoEarly() throws {
     let first = try take()
     PortLocks.letGoOfAll()

@@ -1,23 +1,24 @@
-// unix://: what only sockets of this machine do.
+// unix://: cases that only local sockets have.
 
 import ByteStreams
 import Glibc
 import StreamTestKit
 import Testing
 
-@testable import StreamBroker
+import StreamBroker
+@testable import StreamBrokerCore
 
 @Suite("A unix socket", .timeLimit(.minutes(1)))
 struct UnixTests {
   private let broker = Broker(Schemes.standard)
 
-  @Test("is waited for while its server has no room, and opened when there is some")
+  @Test("is waited for while its server's backlog is full, and opened when there is space")
   func backlog() async throws {
     let folder = try TemporaryFolder()
     let server = try UnixServer(folder / "full.sock", backlog: 0)
     try await onLane { lane in
       let url = "unix://\(folder / "full.sock")"
-      let first = try await broker.open(url, on: lane)  // takes the only place
+      let first = try await broker.open(url, on: lane)  // takes the only place in the backlog
       let opened = Gate()
       var second: (any ByteStream)?
       broker.open(try broker.connector(url), named: url, on: lane.poller, timeout: .seconds(20)) {
@@ -56,8 +57,10 @@ struct UnixTests {
   }
 
   @Test(
-    "says why it can't be reached",
-    arguments: [("nothing", "nobody listens there yet"), ("stale", "left the socket behind"), ("file", "ECONNREFUSED")])
+    "reports why it can't be reached",
+    arguments: [
+      ("nothing", "no program listens there yet"), ("stale", "the socket file is a leftover"), ("file", "ECONNREFUSED"),
+    ])
   func refusal(name: String, reason: String) async throws {
     let folder = try TemporaryFolder()
     try UnixServer(folder / "stale").close()

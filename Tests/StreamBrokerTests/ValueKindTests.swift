@@ -1,4 +1,4 @@
-// How settings are read: units, words, numbers, and the traps of each.
+// How settings are read: units, words, numbers, and the pitfalls of each.
 
 import StreamBroker
 import Testing
@@ -19,7 +19,7 @@ struct ValueKindTests {
   }
 
   @Test(
-    "that is wrong says what is expected",
+    "that is wrong gives an error with what is expected",
     arguments: [
       (
         ValueKind.duration(.zero ... .seconds(60)), "30",
@@ -52,7 +52,7 @@ struct ValueKindTests {
   }
 
   @Test(
-    "of many kinds is understood",
+    "of each kind is understood",
     arguments: [
       (ValueKind.flag, "on", "yes"), (.flag, "False", "no"), (.network, "::1/128", "::1/128"), (.uuid, "1101", "1101"),
       (.durations(.zero ... .seconds(60)), "250ms..30s", "250ms..30s"), (.escapes, "a\\r\\n\\x1B", "a\\r\\n\\x1B"),
@@ -62,7 +62,7 @@ struct ValueKindTests {
     #expect(try kind.read(text).description == shown)
   }
 
-  @Test("is known by what other programs call it, where there is such a thing here")
+  @Test("is suggested for the names that other programs use, if there is an equivalent")
   func synonyms() {
     #expect(Suggestion.nearest(to: "certificate", in: ["ca", "cert", "key"]) == "cert")
     #expect(Suggestion.nearest(to: "cert", in: ["certificate", "key"]) == "certificate")
@@ -71,7 +71,7 @@ struct ValueKindTests {
   }
 
   @Test(
-    "is quoted short and in one line, and the nearest word is found",
+    "is quoted shortly in one line, with the nearest valid word",
     arguments: [("buad", "baud"), ("cleints", nil), ("x", nil), ("BAUD", "baud"), ("dataa", "data"), ("Speed", "baud")])
   func near(word: String, meant: String?) {
     #expect(Suggestion.nearest(to: word, in: ["baud", "data", "parity"]) == meant)

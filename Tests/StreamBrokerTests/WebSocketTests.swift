@@ -1,4 +1,5 @@
-// ws and wss endpoints against servers of the test: the conformance suite, and what is said when it is no WebSocket.
+// ws and wss endpoints against test servers: the conformance suite, and the error when the server is not a WebSocket
+// server.
 
 import ByteStreams
 import Dispatch
@@ -8,13 +9,13 @@ import StreamWebSocket
 import Synchronization
 import Testing
 
-/// The server's end of a WebSocket over another far end, blocking: binary messages, unmasked and short.
+/// The server's end of a WebSocket over another far end. Blocking; sends short unmasked binary messages.
 final class WebSocketFarEnd: FarParty {
   private let below: any FarParty
   private let came = Mutex<[UInt8]>([])
   private let isOver = Mutex(false)
 
-  /// Reads the request, which must be one, and accepts it.
+  /// Reads one request and accepts it.
   init(over below: any FarParty) throws {
     self.below = below
     var parser = HTTPRequestParser()
@@ -50,15 +51,6 @@ final class WebSocketFarEnd: FarParty {
     return []
   }
 
-  func receiveToEnd() throws -> [UInt8] {
-    var all: [UInt8] = []
-    while true {
-      let some = try receive()
-      if some.isEmpty { return all }
-      all += some
-    }
-  }
-
   func finishWriting() { try? below.send([0x88, 2, 3, 232]) }
 
   func close() {
@@ -80,14 +72,14 @@ final class WebSocketFarEnd: FarParty {
 }
 
 struct WebSocketRig: StreamRig {
-  /// Over TLS where there is one.
+  /// Uses TLS if set.
   var tls: TLSRig?
 
   func farEnd(_ part: FarPart) throws -> String? {
     switch part {
     case .refuse:
       return tls == nil ? "ws://127.0.0.1:1/gps" : try tls?.farEnd(.refuse)?.replacing("tls://", with: "wss://")
-    case .answerAfterTheEnd: return nil  // nothing comes back after the end of a WebSocket
+    case .answerAfterTheEnd: return nil  // nothing arrives after the end of a WebSocket
     default: break
     }
     if let tls {
@@ -105,10 +97,10 @@ struct WebSocketRig: StreamRig {
 
 @Suite("A ws endpoint", .timeLimit(.minutes(1)))
 struct WebSocketTests {
-  /// What opening `target` fails with when it is answered so. The request is told, too.
+  /// The error of opening `target` when the server sends `answer`, and the request it received.
   private func failure(_ answer: String) async throws -> (text: String, request: String) {
     let listener = try LoopbackListener()
-    async let heard = onOwnThread {
+    async let received = onOwnThread {
       let end = try listener.accept()
       var request: [UInt8] = []
       while !request.suffix(4).elementsEqual("\r\n\r\n".utf8) { request += try end.receive(exactly: 1) }
@@ -123,15 +115,16 @@ struct WebSocketTests {
         return "it opened"
       } catch { return "\(error)" }
     }
-    return (text, try await heard)
+    return (text, try await received)
   }
 
   @Test(
-    "says at once what came in place of HTTP, though it is no line and no end",
+    "reports at once what arrived instead of HTTP, without waiting for a line or the end",
     arguments: [
-      ([0x53, 0x53, 0x48, 0x2D], "SSH came"),
-      ([0x16, 3, 1, 0], "TLS came where an answer of HTTP was expected; try wss://"), ([0xFF, 0xFD], "telnet came"),
-      ([0x3E, 0x20], "plain text came"), ([0, 1], "something else came"), (Array("GET /".utf8), "as from an echo"),
+      ([0x53, 0x53, 0x48, 0x2D], "received SSH"),
+      ([0x16, 3, 1, 0], "expected an HTTP response, received TLS; try wss://"), ([0xFF, 0xFD], "received telnet"),
+      ([0x3E, 0x20], "received plain text"), ([0, 1], "received something else"),
+      (Array("GET /".utf8), "as from an echo"),
       (Array("RFB 003".utf8), "VNC"), (Array("HTTP/1.1\u{1}".utf8), "not HTTP"),
     ] as [([UInt8], String)])
   func noHTTP(bytes: [UInt8], words: String) async throws {
@@ -139,7 +132,7 @@ struct WebSocketTests {
     async let left = onOwnThread {
       let end = try listener.accept()
       try end.send(bytes)
-      return try end.receiveToEnd().count  // it goes, though nothing ended
+      return try end.receiveToEnd().count  // the client closes, though the server has not ended the stream
     }
     let text = try await onLane { (lane: isolated Lane) async throws -> String in
       do {
@@ -151,13 +144,13 @@ struct WebSocketTests {
     _ = try? await left
   }
 
-  @Test("asks for its path and sub-protocol, and says what was answered instead of an upgrade")
+  @Test("requests its path and sub-protocol, and reports an answer that is not an upgrade")
   func refusals() async throws {
     let cases = [
-      ("HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found; does the path name a route there?"),
+      ("HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found; is the path that of a route there?"),
       ("HTTP/1.1 401 Unauthorized\r\n\r\n", "401 Unauthorized"),
-      ("HTTP/1.1 200 OK\r\n\r\n", "is it a WebSocket that listens there?"),
-      ("", "hung up"), ("HTTP/1.1 101 x\r\n\r\n", "no upgrade"),
+      ("HTTP/1.1 200 OK\r\n\r\n", "is it a WebSocket server?"),
+      ("", "hung up"), ("HTTP/1.1 101 x\r\n\r\n", "not an upgrade"),
     ]
     for (answer, words) in cases {
       let (text, request) = try await failure(answer)

@@ -1,4 +1,4 @@
-// Who shows which certificate, and what becomes of him.
+// Client certificates: which ones a server accepts, and what happens to the others.
 
 import ByteStreams
 import COpenSSL
@@ -12,7 +12,7 @@ import Testing
 struct ClientCertificateTests {
   static let ada = TestAuthority.Wish("ada", names: "email:ada@lab.test,DNS:ada.lab.test,URI:urn:lab:ada")
 
-  /// A server that asks for certificates of the rig's authority, and a client who shows one.
+  /// A server that requires certificates of the rig's authority, and a client that has one.
   static func rig(_ wish: TestAuthority.Wish?, of other: TestAuthority? = nil) throws -> TLSRig {
     var rig = try TLSRig()
     rig.server.clientAuth = .required
@@ -26,7 +26,7 @@ struct ClientCertificateTests {
 
   private func said(_ failure: TLSFailure?) -> String { failure.map { "\($0)" } ?? "nothing" }
 
-  @Test("that are right let their owner in, and say who he is", arguments: TLSStreamTests.versions)
+  @Test("that are valid authenticate their owner", arguments: TLSStreamTests.versions)
   func right(version: ClosedRange<Int32>) async throws {
     var rig = try Self.rig(Self.ada)
     rig.far.version = version
@@ -40,37 +40,38 @@ struct ClientCertificateTests {
     }
   }
 
-  @Test("that are missing, expired, not yet valid, or somebody else's are refused, each with its reason")
+  @Test("that are missing, expired, not yet valid, or of another authority are refused, each with its reason")
   func refused() async throws {
-    var told = try await Self.rig(nil).refuse()
-    #expect(told.failure == .noCertificate)
-    #expect(told.far?.description == "tlsv13 alert certificate required")
+    var reported = try await Self.rig(nil).refuse()
+    #expect(reported.failure == .noCertificate)
+    #expect(reported.far?.description == "tlsv13 alert certificate required")
 
     var expired = Self.ada
     expired.validity = -7200 ... -3600
-    told = try await Self.rig(expired).refuse()
-    #expect(said(told.failure) == "the client's certificate (CN=ada) has expired")
-    #expect(told.far?.description == "sslv3 alert certificate expired")
+    reported = try await Self.rig(expired).refuse()
+    #expect(said(reported.failure) == "the client's certificate (CN=ada) has expired")
+    #expect(reported.far?.description == "sslv3 alert certificate expired")
 
     var early = Self.ada
     early.validity = 3600...7200
-    told = try await Self.rig(early).refuse()
-    #expect(said(told.failure) == "the client's certificate (CN=ada) is not valid yet; are the clocks right?")
+    reported = try await Self.rig(early).refuse()
+    #expect(said(reported.failure) == "the client's certificate (CN=ada) is not valid yet; are the clocks right?")
 
-    told = try await Self.rig(Self.ada, of: TestAuthority("Somebody Else")).refuse()
-    #expect(said(told.failure) == "the client's certificate (CN=ada) is signed by nobody that is trusted")
-    #expect(told.far?.description == "tlsv1 alert unknown ca")
+    reported = try await Self.rig(Self.ada, of: TestAuthority("Somebody Else")).refuse()
+    #expect(said(reported.failure) == "the client's certificate (CN=ada) is not signed by a trusted authority")
+    #expect(reported.far?.description == "tlsv1 alert unknown ca")
   }
 
-  @Test("are judged by the server that is asked for, where several share a port")
+  @Test("are checked by the requested server, if several share a port")
   func chosen() async throws {
     let open = try TLSRig()
     let strict = try Self.rig(Self.ada, of: TestAuthority("Somebody Else"))
-    let told = try await strict.refuse(TLSServerContext(open.server), choosing: TLSServerContext(strict.server))
-    #expect(said(told.failure) == "the client's certificate (CN=ada) is signed by nobody that is trusted")
+    let chosen = try TLSServerContext(strict.server)
+    let reported = try await strict.refuse(TLSServerContext(open.server), choosing: { _ in chosen })
+    #expect(said(reported.failure) == "the client's certificate (CN=ada) is not signed by a trusted authority")
   }
 
-  @Test("that are revoked are refused, and others of the same authority are not")
+  @Test("that are revoked are refused, others of the same authority are not")
   func revoked() async throws {
     var rig = try Self.rig(nil)
     let good = try rig.authority.issue(Self.ada)
@@ -78,20 +79,20 @@ struct ClientCertificateTests {
     try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [bad.serial]))
     rig.server.crl = rig.folder / "crl.pem"
     (rig.far.certificate, rig.far.key) = (bad.certificate, bad.key)
-    let told = try await rig.refuse()
-    #expect(said(told.failure) == "the client's certificate (CN=mallory) is revoked")
-    #expect(told.far?.description == "sslv3 alert certificate revoked")
+    let reported = try await rig.refuse()
+    #expect(said(reported.failure) == "the client's certificate (CN=mallory) is revoked")
+    #expect(reported.far?.description == "sslv3 alert certificate revoked")
     (rig.far.certificate, rig.far.key) = (good.certificate, good.key)
     try await onLane { [rig] lane in try await rig.accept(on: lane).0.close() }
 
-    // A list of another authority, or one that is too old, proves nothing.
+    // A list of another authority, or an expired one, proves nothing.
     try rig.folder.write("crl.pem", try TestAuthority("Else").revocationList(of: []))
-    #expect(said(try await rig.refuse().failure).hasSuffix("no revocation list of its issuer is there"))
+    #expect(said(try await rig.refuse().failure).hasSuffix("there is no revocation list of its issuer"))
     try rig.folder.write("crl.pem", try rig.authority.revocationList(of: [], validity: -7200 ... -3600))
     #expect(said(try await rig.refuse().failure).hasSuffix("the revocation list of its issuer has expired"))
   }
 
-  /// What a client showed in a handshake that a server let pass.
+  /// The client certificate from a handshake that the server accepted.
   private func shown(
     _ rig: TLSRig, _ context: TLSServerContext, resuming ticket: TLSTicket? = nil
   ) async throws -> (shown: (chain: TLSClientChain, trust: TLSTrust)?, isResumed: Bool, ticket: TLSTicket?) {
@@ -107,7 +108,7 @@ struct ClientCertificateTests {
   }
 
   @Test(
-    "are kept, to be held against other authorities and lists later", arguments: TLSStreamTests.versions, [false, true])
+    "are kept, to be checked with other authorities and lists later", arguments: TLSStreamTests.versions, [false, true])
   func heldLater(version: ClosedRange<Int32>, isResumed: Bool) async throws {
     var rig = try Self.rig(nil)
     rig.far.version = version
@@ -141,7 +142,7 @@ struct ClientCertificateTests {
   }
 
   @Test(
-    "that come with those who signed them are shown again each time, for a ticket would not keep all of them",
+    "with intermediate certificates are presented again each time, as a ticket can't keep them all",
     arguments: TLSStreamTests.versions)
   func intermediate(version: ClosedRange<Int32>) async throws {
     var rig = try Self.rig(nil)
@@ -155,14 +156,14 @@ struct ClientCertificateTests {
     let second = try await shown(rig, context, resuming: first.ticket)
     #expect(!second.isResumed)
     #expect(context.verdict(on: try #require(second.shown?.chain)) == .good)
-    // Where the server knows the one in the middle, there is no need for that.
+    // If the server itself has the intermediate certificate, resumption works.
     try rig.folder.write("ca.pem", rig.authority.pem + middle.pem)
     let knowing = try TLSServerContext(rig.server)
     let third = try await shown(rig, knowing)
     #expect(try await shown(rig, knowing, resuming: third.ticket).isResumed)
   }
 
-  @Test("may be left out where they are optional, but not be wrong")
+  @Test("may be missing where they are optional, but not invalid")
   func optional() async throws {
     var rig = try Self.rig(nil)
     rig.server.clientAuth = .optional

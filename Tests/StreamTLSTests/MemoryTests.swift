@@ -1,5 +1,5 @@
-// When OpenSSL gets no memory: a connection fails, and nothing else. Each test runs in a process of its own, since OpenSSL's
-// allocator can be exchanged only before its first use.
+// When OpenSSL gets no memory, one connection fails and nothing else does. Each test runs in its own process, because
+// OpenSSL's allocator can be replaced only before its first use.
 
 import ByteStreams
 import Glibc
@@ -21,7 +21,7 @@ struct MemoryTests {
         if let failure, !word.contains(failure) { word.append(failure) }
         try #require(count < Handshakes.most, "an allocation always fails")
       }
-      #expect(word.first == .noMemory)  // that of SSL_new itself
+      #expect(word.first == .noMemory)  // the failure of SSL_new
       #expect(try pair.run(short: .max, isServer: true).isOver)
     }
   }
@@ -41,7 +41,7 @@ struct MemoryTests {
   }
 
   @Test(
-    "a client's certificate that is held against a list gets no verdict, or the right one", arguments: [true, false])
+    "a client's certificate checked against a list gets no verdict, or the right one", arguments: [true, false])
   func verdict(isRevoked: Bool) async {
     await #expect(processExitsWith: .success) { [isRevoked] in
       let pair = try Handshakes()
@@ -55,7 +55,7 @@ struct MemoryTests {
           !isRevoked && verdict == .good
         }
       }
-      try #require(isRight(context.verdict(on: chain)))  // OpenSSL makes some things at their first use
+      try #require(isRight(context.verdict(on: chain)))  // OpenSSL allocates some things at first use
       var unknown = 0
       for count in 0... {
         var verdict = TLSClientChain.Verdict.unknown
@@ -81,17 +81,17 @@ struct MemoryTests {
         var isMade = false
         let isShort = OpenSSLMemory.run(short: count) { isMade = (try? TLSServerContext(pair.settings)) != nil }
         if isMade && !isShort { break }
-        count += 13  // each costs some milliseconds
+        count += 13  // steps, because each try takes some milliseconds
         try #require(count < 200_000, "an allocation always fails")
       }
     }
   }
 }
 
-/// Both ends of one connection in this thread; one of them runs short.
+/// Both ends of one connection in this thread; one of them runs out of memory.
 private struct Handshakes {
   let settings: TLSServerSettings
-  /// Each of the first, where the connection is made, and some of the thousands behind them.
+  /// Each of the first 200 allocations, which make the connection, and some of the thousands after them.
   static let counts = Array(0..<200) + Array(stride(from: 200, through: most, by: 23))
   static let most = 200 + 23 * 2000
 
@@ -118,12 +118,13 @@ private struct Handshakes {
     try rig.folder.write("ada.key", ada.key)
     wishes.identity = TLSIdentity(certificate: rig.folder / "ada.pem", key: rig.folder / "ada.key")
     client = try TLSClientContext(wishes)
-    // OpenSSL makes some things once and for all, at their first use; one that fails then is not tried again.
+    // OpenSSL makes some objects once, at first use, and does not retry after a failure; so both sides run once with
+    // enough memory.
     try #require(try run(short: .max, isServer: true).isOver)
     try #require(try run(short: .max, isServer: false).isOver)
   }
 
-  /// What a server keeps of its client.
+  /// The client certificate that a server keeps.
   func chain() throws -> TLSClientChain {
     let (near, far) = try FarEnd.pair()
     let one = try near.take()
@@ -137,10 +138,11 @@ private struct Handshakes {
     return try #require(serving.takeSession().facts.shown?.chain)
   }
 
-  /// Puts the client on the list.
+  /// Adds the client's certificate to the revocation list.
   func revoke() throws { try rig.folder.write("list.pem", rig.authority.revocationList(of: [7, serial])) }
 
-  /// Shakes hands with memory for so many allocations of one side. Whether that side came through without missing any; else why not.
+  /// Runs a handshake in which one side has memory for `count` allocations. Returns whether that side finished with no
+  /// failed allocation, and its failure if it has one.
   func run(short count: Int, isServer: Bool) throws -> (isOver: Bool, failure: TLSFailure?) {
     let (near, far) = try FarEnd.pair()
     let one = try near.take()
@@ -149,7 +151,7 @@ private struct Handshakes {
     var failure: TLSFailure?
     var isDone = false
     var left = count
-    // The side under test, in steps; between them the other side has all the memory it wants.
+    // The side under test advances in steps; between them the other side has enough memory.
     var handshakes: (short: TLSHandshake?, other: TLSHandshake)
     handshakes.other =
       isServer ? try TLSHandshake(client, to: "gw.test", over: otherRaw) : try TLSHandshake(server, over: otherRaw)
@@ -175,7 +177,7 @@ private struct Handshakes {
       if left != .max { left -= min(left, OpenSSLMemory.count - before) }
       _ = try? handshakes.other.advance()
     }
-    _ = (one.raw, other.raw)  // open up to here
+    _ = (one.raw, other.raw)  // keeps both descriptors open up to here
     return (isDone && !isShort, failure)
   }
 }

@@ -1,4 +1,4 @@
-// What is wrong with the files and settings of a context, in words that help.
+// Messages for wrong files and settings of a context.
 
 import COpenSSL
 import StreamTestKit
@@ -17,7 +17,7 @@ struct SettingsTests {
     }
   }
 
-  @Test("says which file is wrong, and what to do about it")
+  @Test("reports which file is wrong, and what to do")
   func files() throws {
     let rig = try TLSRig()
     let folder = rig.folder
@@ -37,7 +37,7 @@ struct SettingsTests {
         "\(folder / "none.pem"): No such file or directory (ENOENT); check the path"))
     #expect(
       with(certificate, other.key)
-        == "\(other.key): the key does not belong to the first certificate in \(certificate); are both of the same renewal?"
+        == "\(other.key): the key does not belong to the first certificate in \(certificate); are both from the same renewal?"
     )
     #expect(with(folder / "empty.pem", key).hasPrefix("\(folder / "empty.pem"): there is no certificate in it"))
     #expect(with(folder / "der.pem", key).contains("it looks like DER"))
@@ -48,7 +48,7 @@ struct SettingsTests {
     #expect(fault(TLSServerSettings(identities: []))?.contains("needs a certificate") == true)
   }
 
-  @Test("wants to know who may sign clients' certificates, and takes no cipher it does not know")
+  @Test("requires an authority for clients' certificates, and refuses unknown ciphers")
   func settings() throws {
     let rig = try TLSRig()
     var settings = rig.server
@@ -59,13 +59,13 @@ struct SettingsTests {
     for name in ["AES", "ECDHE-RSA-AES128-GCM-SHA257", "TLS_AES", "ALL:!NULL", "@SECLEVEL=0", ""] {
       settings = rig.server
       settings.ciphers = [name]
-      #expect(fault(settings)?.contains("'\(name)' is no cipher") == true)
+      #expect(fault(settings)?.contains("'\(name)' is not a TLS 1.2 or 1.3 cipher") == true)
     }
     settings.ciphers = TLSProfile.ciphers + TLSProfile.suites
     #expect(fault(settings) == nil)
   }
 
-  @Test("tells of a certificate that has expired, and works all the same")
+  @Test("reports an expired certificate, and works all the same")
   func expired() throws {
     var wish = TestAuthority.Wish("gw.test")
     wish.validity = -7200 ... -3600
@@ -74,7 +74,7 @@ struct SettingsTests {
     #expect(context.warnings.count == 1 && context.warnings[0].contains("server.pem: the certificate has expired"))
   }
 
-  @Test("knows when a file is not the one it read, and is made anew from what is there")
+  @Test("detects a changed file, and is made again from the current files")
   func changed() throws {
     let rig = try TLSRig()
     let context = try TLSServerContext(rig.server)
@@ -87,7 +87,7 @@ struct SettingsTests {
     #expect(throws: TLSSettingsFault.self) { try context.renewed() }
   }
 
-  @Test("lets go of the certificates before one that is damaged")
+  @Test("frees the certificates before a damaged one")
   func damaged() throws {
     let rig = try TLSRig()
     let text = try rig.authority.issue(.init("gw.test")).certificate

@@ -1,4 +1,4 @@
-// Connections that break: what came before is still read, and the reason after it.
+// Connections that break: earlier bytes are still read, and the reason after them.
 
 import ByteStreams
 import COpenSSL
@@ -12,7 +12,7 @@ import Testing
 struct TLSBreakTests {
   private let said = (0..<20_000).map { UInt8(truncatingIfNeeded: $0) }
 
-  /// Writes until that fails. The reset is told to whoever asks first, and here nobody reads.
+  /// Writes until a write fails. The kernel reports a reset to the first call; here no read takes it.
   private func writeUntilBroken(_ stream: TLSStream) async throws -> SystemError? {
     for _ in 0..<30_000 {
       do { _ = try stream.write([1]) } catch { return error as? SystemError }
@@ -21,7 +21,7 @@ struct TLSBreakTests {
     return nil
   }
 
-  @Test("by a write that fails is still read to its end, and then says why", arguments: TLSStreamTests.versions)
+  @Test("by a failed write is still read to its end, and then reports the reason", arguments: TLSStreamTests.versions)
   func readAfterFailedWrite(version: ClosedRange<Int32>) async throws {
     var rig = try TLSRig()
     rig.far.version = version
@@ -39,7 +39,7 @@ struct TLSBreakTests {
     }
   }
 
-  @Test("after its close_notify was on its way has ended in order")
+  @Test("after close_notify was sent has ended in order")
   func endAfterFailedWrite() async throws {
     let rig = try TLSRig()
     try await onLane { [said] lane in
@@ -55,19 +55,19 @@ struct TLSBreakTests {
     }
   }
 
-  @Test("while it holds a unit lets its reader read first, and tells him at the end")
+  @Test("while it holds a unit lets its reader read first, and reports the fault at the end")
   func heldUnit() async throws {
     let rig = try TLSRig()
     try await onLane { [said] lane in
       let (stream, far) = try await rig.accept(on: lane)
       defer { stream.close() }
       let chunk = [UInt8](repeating: 0x55, count: 65_536)
-      while !stream.holdsUnit { _ = try stream.write(chunk) }
-      var heard: [UInt8] = []
+      while !stream.hasPendingOutput { _ = try stream.write(chunk) }
+      var received: [UInt8] = []
       var failure: (any Error)?
       let gate = Gate()
       let recorder = EventRecorder { _ in
-        do { while let some = try stream.readSome() { heard += some } } catch {
+        do { while let some = try stream.readSome() { received += some } } catch {
           failure = error
           gate.open()
         }
@@ -80,13 +80,13 @@ struct TLSBreakTests {
         far.reset()
       }
       await gate.wait(on: lane)
-      #expect(heard == said && failure is SystemError)
+      #expect(received == said && failure is SystemError)
       #expect(recorder.events.allSatisfy { $0 == .hasBytesAvailable || $0 == .hasSpaceAvailable })
-      #expect(!stream.holdsUnit)
+      #expect(!stream.hasPendingOutput)
     }
   }
 
-  @Test("as soon as it was greeted is still heard")
+  @Test("right after the handshake is still read")
   func brokenInGreeting() async throws {
     let rig = try TLSRig()
     try await onLane { [rig] lane in
@@ -101,7 +101,7 @@ struct TLSBreakTests {
       let handshake = try TLSHandshake(try TLSServerContext(rig.server), over: descriptor.raw)
       try await waitFor(descriptor.raw, .readable)
       let progress = try handshake.advance()
-      #expect(progress == .blocked(until: .readable))  // the whole of our flight is out
+      #expect(progress == .blocked(until: .readable))  // our whole flight is sent
       try await said
       let session = try await shake(handshake, descriptor.raw)
       let stream = TLSStream(session, over: descriptor, kind: .tcp(wasDialled: false), on: lane.poller)

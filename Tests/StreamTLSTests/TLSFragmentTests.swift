@@ -1,4 +1,4 @@
-// Small records, of clients who ask for them.
+// Small records, for clients that ask for them.
 
 import ByteStreams
 import COpenSSL
@@ -10,7 +10,8 @@ import Testing
 
 @Suite("A TLS stream of small records", .timeLimit(.minutes(1)))
 struct TLSFragmentTests {
-  /// A client who asks for fragments of 512 bytes; of TLS 1.2 with a cipher where each costs most.
+  /// A client that asks for fragments of 512 bytes; with a `cipher` it uses TLS 1.2, with the cipher of the largest
+  /// overhead.
   private static func rig(cipher: String?) throws -> TLSRig {
     var rig = try TLSRig()
     rig.far.isFragmented = true
@@ -48,14 +49,14 @@ struct TLSFragmentTests {
       defer { stream.close() }
       let chunk = [UInt8](repeating: 0x55, count: TLSStream.mostPerWrite)
       var sent = 0
-      while !stream.holdsUnit { if case .moved(let count) = try stream.write(chunk) { sent += count } }
-      #expect(stream.unacknowledged > 0)
-      // He says something while nothing of ours leaves: if that were not read, both would wait for good.
+      while !stream.hasPendingOutput { if case .moved(let count) = try stream.write(chunk) { sent += count } }
+      #expect(stream.undelivered.onItsWay > 0)
+      // The peer sends while our output is blocked. If we did not read, both sides would wait forever.
       let said = (0..<100_000).map { UInt8(truncatingIfNeeded: $0) }
       async let spoken: Void = onOwnThread { try far.send(said) }
       #expect(try await stream.read(exactly: said.count, on: lane) == said)
       try await spoken
-      #expect(stream.holdsUnit)
+      #expect(stream.hasPendingOutput)
       let total = sent
       #expect(try await onOwnThread { try far.receive(exactly: total) }.allSatisfy { $0 == 0x55 })
     }

@@ -1,4 +1,5 @@
-// Messages behind the handshake that come in pieces: a server's tickets. A write in the middle of one reads the rest of it first.
+// Messages after the handshake that arrive in pieces: a server's tickets. A write in the middle of one reads the rest
+// of it first.
 
 import ByteStreams
 import StreamTestKit
@@ -8,7 +9,7 @@ import Testing
 
 @Suite("A TLS stream in the middle of a ticket", .timeLimit(.minutes(1)))
 struct TLSPiecesTests {
-  /// A client's stream that has read the first record of a ticket, and no more. What goes on is carried by the test, from
+  /// A client's stream that has read the first record of a ticket, and no more. The test carries further bytes from
   /// `server`'s `far` to `near`.
   private struct Rig {
     let near: FarEnd
@@ -17,7 +18,7 @@ struct TLSPiecesTests {
     let stream: TLSStream
   }
 
-  /// A server keeps its client's certificate in the ticket: with many `names` that is long.
+  /// The ticket contains the client's certificate, so many `names` make it long.
   private static func rig(names: Int, on lane: isolated Lane) async throws -> Rig {
     let rig = try TLSRig()
     let (near, nearWire) = try FarEnd.pair()
@@ -45,7 +46,8 @@ struct TLSPiecesTests {
     return Rig(near: nearWire, far: farWire, server: server, stream: stream)
   }
 
-  /// Carries a handshake of TLS 1.3 between the two, up to the first record of the server's that follows it. Blocks.
+  /// Carries a TLS 1.3 handshake between the two, up to and including the first record that the server sends after it.
+  /// Blocks.
   private static func carryHandshake(_ client: FarEnd, _ server: FarEnd) throws {
     try server.send(client.receive(upTo: 65_536))
     try carry(from: server, to: client, untilThereIsMoreOf: client)
@@ -60,7 +62,7 @@ struct TLSPiecesTests {
     repeat { try other.send(one.receive(upTo: 65_536)) } while try one.isFirst(before: end)
   }
 
-  @Test("waits with its writes for the rest")
+  @Test("delays writes until the rest has arrived")
   func writesWait() async throws {
     try await onLane { lane in
       let rig = try await Self.rig(names: 40, on: lane)
@@ -85,7 +87,7 @@ struct TLSPiecesTests {
     }
   }
 
-  @Test("tells its reader of payload that a write has read along with the rest")
+  @Test("reports payload that a write has read along with the rest")
   func writeReadsPayload() async throws {
     try await onLane { lane in
       let rig = try await Self.rig(names: 40, on: lane)
@@ -99,17 +101,17 @@ struct TLSPiecesTests {
       let recorder = EventRecorder { _ in gate.open() }
       stream.delegate = recorder
       stream.readerWaits = .readable
-      try near.send(rest)  // and the write comes before the lane asks the kernel
+      try near.send(rest)  // the write comes before the lane polls
       let write = try stream.write([1, 2, 3])
       #expect(write == .moved(3))
-      try #require(stream.holdsBytes)
+      try #require(stream.hasBufferedInput)
       await gate.wait(on: lane)
       #expect(recorder.events == [.hasBytesAvailable])
       #expect(try await stream.read(exactly: 1, on: lane) == [9])
     }
   }
 
-  @Test("fails to write, and does not wait for good, when it has had enough of such messages")
+  @Test("fails writes, instead of waiting forever, after too many such messages")
   func flood() async throws {
     try await onLane { lane in
       let rig = try await Self.rig(names: 3, on: lane)
@@ -120,12 +122,12 @@ struct TLSPiecesTests {
         try server.send([9])
         for _ in 0..<18 { try server.sendTicket() }
         sent += try far.receive(upTo: 65_536)
-        #expect(sent.count < 16_384)  // one read of ours, so that nothing is refused before the last of it
+        #expect(sent.count < 16_384)  // fits into one read of ours, so nothing is refused before the last record
         try near.send(sent.prefix(Self.lastRecord(of: sent)))
       }
-      // The failure is kept for the next read, which a reader whose ring is full may be long in asking for.
+      // The failure is kept for the next read; a reader whose ring is full may read much later.
       let read = try stream.read()
-      #expect(read == .moved(1) && stream.holdsBytes)
+      #expect(read == .moved(1) && stream.hasBufferedInput)
       for _ in 0..<2 { #expect(throws: TLSFailure.tooManyKeyUpdates(.server)) { _ = try stream.write([1]) } }
       #expect(throws: TLSFailure.tooManyKeyUpdates(.server)) { _ = try stream.read() }
     }

@@ -9,7 +9,7 @@ import Testing
 
 @Suite("TLS streams between relays", .timeLimit(.minutes(1)))
 struct TLSRelayTests {
-  /// Both ends of a connection of ours, on the lane.
+  /// Both ends of a connection between two of our streams, on the lane.
   private func pair(_ rig: TLSRig, on lane: isolated Lane) async throws -> (client: TLSStream, server: TLSStream) {
     var settings = TLSClientSettings()
     settings.ca = rig.folder / "ca.pem"
@@ -40,11 +40,11 @@ struct TLSRelayTests {
     let (left, nearLeft) = try FarEnd.pair()
     let (nearRight, right) = try FarEnd.pair()
     async let atRight = onOwnThread {
-      let heard = try right.receiveToEnd()
+      let received = try right.receiveToEnd()
       try right.send(downBytes)
       right.finishWriting()
       right.close()
-      return heard
+      return received
     }
     async let atLeft = onOwnThread {
       try left.send(upBytes)

@@ -1,4 +1,4 @@
-// A TLS connection of ours to a far end that is none of ours, over the loopback or a socket pair.
+// A TLS connection between our code and a plain OpenSSL far end, over the loopback or a socket pair.
 
 import ByteStreams
 import Glibc
@@ -6,7 +6,7 @@ import StreamTestKit
 
 @testable import StreamTLS
 
-/// A folder with an authority, a server's certificate and what else a test asks for.
+/// A folder with an authority, a server's certificate and other files that a test needs.
 struct TLSRig: Sendable {
   let folder: TemporaryFolder
   let authority: TestAuthority
@@ -21,7 +21,7 @@ struct TLSRig: Sendable {
     server = TLSServerSettings(identities: [TLSIdentity(certificate: files.certificate, key: files.key)])
   }
 
-  /// Shakes hands as a server. Both ends, with the session on the lane's side.
+  /// Runs a handshake as the server. Returns both ends; our session is on the lane.
   func accept(
     _ context: TLSServerContext? = nil, resuming ticket: TLSTicket? = nil, on lane: isolated Lane
   ) async throws -> (TLSStream, TLSFarEnd) {
@@ -36,9 +36,9 @@ struct TLSRig: Sendable {
     return (stream, end)
   }
 
-  /// Expects that nothing comes of it, and why on both sides.
+  /// Expects that the handshake fails. Returns the failure on each side.
   func refuse(
-    _ context: TLSServerContext? = nil, choosing chosen: TLSServerContext? = nil,
+    _ context: TLSServerContext? = nil, choosing choose: (@Sendable (String?) -> TLSServerContext?)? = nil,
     _ play: @escaping @Sendable (TLSFarEnd) throws -> Void = {
       try $0.handshake(); _ = try $0.receive()
     }
@@ -47,7 +47,7 @@ struct TLSRig: Sendable {
   {
     let (near, far) = try FarEnd.tcpPair()
     let end = try TLSFarEnd(try far.take(), self.far)
-    async let told: TLSFarEnd.Failure? = onOwnThread {
+    async let reported: TLSFarEnd.Failure? = onOwnThread {
       do {
         try play(end)
         return nil
@@ -59,8 +59,8 @@ struct TLSRig: Sendable {
     let descriptor = try near.take()
     var failure: TLSFailure?
     let handshake =
-      if let chosen {
-        try TLSHandshake(context, choosing: { _ in chosen }, over: descriptor.raw)
+      if let choose {
+        try TLSHandshake(context, choosing: choose, over: descriptor.raw)
       } else {
         try TLSHandshake(context, over: descriptor.raw)
       }
@@ -69,13 +69,13 @@ struct TLSRig: Sendable {
     {
       failure = error
     }
-    // As the gateway does: the answer would be lost with a reset.
+    // Half-closes as the gateway does: a reset would lose the alert.
     shutdown(descriptor.raw, Int32(SHUT_WR))
-    return (failure, try await told)
+    return (failure, try await reported)
   }
 }
 
-/// Advances to the end, waiting on a thread of its own.
+/// Advances the handshake to its end, waiting on its own thread.
 func shake(_ handshake: sending TLSHandshake, _ descriptor: Int32) async throws -> TLSSession {
   while true {
     switch try handshake.advance() {

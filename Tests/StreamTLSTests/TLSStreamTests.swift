@@ -1,4 +1,4 @@
-// The stream, against an OpenSSL that is none of ours.
+// The stream, against plain OpenSSL.
 
 import ByteStreams
 import COpenSSL
@@ -11,6 +11,15 @@ import Testing
 @Suite("A TLS stream", .timeLimit(.minutes(1)))
 struct TLSStreamTests {
   static let versions = [TLS1_2_VERSION...TLS1_2_VERSION, TLS1_3_VERSION...TLS1_3_VERSION]
+
+  @Test("carries bytes as records, however they are written")
+  func layer() async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      try await LayerCarriage(stream, to: far).run(on: lane)
+    }
+  }
 
   @Test("carries bytes both ways, whatever the chunks", arguments: versions)
   func echo(version: ClosedRange<Int32>) async throws {
@@ -55,22 +64,22 @@ struct TLSStreamTests {
         case .ended: Issue.record("ended")
         }
       }
-      #expect(wish == .writable && stream.holdsUnit && stream.unacknowledged > 0)
+      #expect(wish == .writable && stream.hasPendingOutput && stream.undelivered.onItsWay > 0)
       let total = sent
-      async let heard = onOwnThread { try far.receive(exactly: total).count }
+      async let received = onOwnThread { try far.receive(exactly: total).count }
       let gate = Gate()
       let recorder = EventRecorder { _ in gate.open() }
       stream.delegate = recorder
       stream.writerWaits = .writable
       await gate.wait(on: lane)
       stream.writerWaits = []
-      #expect(recorder.events.first == .hasSpaceAvailable && !stream.holdsUnit)
-      #expect(try await heard == total)
+      #expect(recorder.events.first == .hasSpaceAvailable && !stream.hasPendingOutput)
+      #expect(try await received == total)
       far.close()
     }
   }
 
-  @Test("sends what it holds when the socket has room, though nobody waits for it")
+  @Test("sends what it holds when the socket has space, though nothing waits for it")
   func ownInterest() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -78,13 +87,13 @@ struct TLSStreamTests {
       defer { stream.close() }
       let chunk = [UInt8](repeating: 0x55, count: 65_536)
       var sent = 0
-      while !stream.holdsUnit { if case .moved(let count) = try stream.write(chunk) { sent += count } }
+      while !stream.hasPendingOutput { if case .moved(let count) = try stream.write(chunk) { sent += count } }
       let total = sent
       #expect(try await onOwnThread { try far.receive(exactly: total).count } == total)
     }
   }
 
-  @Test("tells of bytes that are inside, where the socket says nothing of them")
+  @Test("reports buffered bytes, which the socket does not report")
   func hiddenBytes() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -92,18 +101,18 @@ struct TLSStreamTests {
       defer { stream.close() }
       let bytes = (0..<10_000).map { UInt8(truncatingIfNeeded: $0) }
       try await onOwnThread { try far.send(bytes) }
-      // The first read takes all of the record in.
-      var heard = try await stream.read(exactly: 1, on: lane)
+      // The first read consumes the whole record.
+      var received = try await stream.read(exactly: 1, on: lane)
       var run = [UInt8](repeating: 0, count: 100)
-      while stream.holdsBytes {
+      while stream.hasBufferedInput {
         guard case .moved(let count) = try run.withUnsafeMutableBytes({ try stream.read(into: $0) }) else { break }
-        heard += run[..<count]
+        received += run[..<count]
       }
-      #expect(heard == bytes)
+      #expect(received == bytes)
     }
   }
 
-  @Test("joins what is written together to one record, and does not take more at a time than of one run")
+  @Test("joins what is written together into one record, and takes no more at a time than of one run")
   func together() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -111,7 +120,7 @@ struct TLSStreamTests {
       defer { stream.close() }
       let transfer = try together([1, 2], [3, 4, 5]) { try stream.write(together: $0) }
       #expect(transfer == .moved(5))
-      // A read of OpenSSL's is a record at most.
+      // One SSL_read returns one record at most.
       #expect(try await onOwnThread { try far.receive() } == [1, 2, 3, 4, 5])
       let long = [UInt8](repeating: 6, count: 50_000)
       let more = try together(long, long) { try stream.write(together: $0) }
@@ -135,7 +144,7 @@ struct TLSStreamTests {
     }
   }
 
-  // MARK: - Ends
+  // MARK: - Endings
 
   @Test("ends by close_notify, both ways, and can be answered after its own", arguments: versions)
   func farewell(version: ClosedRange<Int32>) async throws {
@@ -156,7 +165,7 @@ struct TLSStreamTests {
       #expect(try await stream.readToEnd(on: lane) == Array("and you".utf8))
       #expect(stream.sawEnd)
     }
-    // Closed without a word from us before, it still says so.
+    // If we close first, we still send close_notify.
     try await onLane { [rig] lane in
       let (stream, far) = try await rig.accept(on: lane)
       try await stream.writeAll([7], on: lane)
@@ -165,7 +174,7 @@ struct TLSStreamTests {
     }
   }
 
-  @Test("tells a connection that was cut from one that ended")
+  @Test("distinguishes a cut connection from an ended one")
   func truncated() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -177,14 +186,14 @@ struct TLSStreamTests {
       }
       #expect(try await stream.read(exactly: 3, on: lane) == [1, 2, 3])
       await #expect(throws: TLSFailure.truncated(.client)) { _ = try await stream.read(exactly: 1, on: lane) }
-      // As often as it is asked for; and what we say still arrives.
+      // Every read fails, and our output still arrives.
       #expect(throws: TLSFailure.truncated(.client)) { _ = try stream.read() }
       try await stream.writeAll([9], on: lane)
       #expect(try await onOwnThread { try far.receive() } == [9])
     }
   }
 
-  @Test("hands out what came before a fault, and then the fault")
+  @Test("delivers bytes from before a fault, and then the fault")
   func fault() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -192,7 +201,7 @@ struct TLSStreamTests {
       defer { stream.close() }
       try await onOwnThread {
         try far.send([1, 2, 3])
-        // A record of payload that is none.
+        // An application data record with invalid content.
         far.sendRaw([0x17, 3, 3, 0, 20] + [UInt8](repeating: 0xAA, count: 20))
       }
       #expect(try await stream.read(exactly: 3, on: lane) == [1, 2, 3])
@@ -201,7 +210,7 @@ struct TLSStreamTests {
     }
   }
 
-  @Test("learns that the other side is gone after its end, and drops what comes behind that")
+  @Test("notices that the other side is gone after its end, and drops what comes after that")
   func behindTheEnd() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -224,30 +233,30 @@ struct TLSStreamTests {
 
   // MARK: - Messages after the handshake
 
-  @Test("changes its keys when it is asked to, in the middle of what it sends")
+  @Test("changes its keys on request, in the middle of its output")
   func keyUpdates() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
       let (stream, far) = try await rig.accept(on: lane)
       defer { stream.close() }
-      // More than the socket takes, so that an answer meets a unit that is held.
+      // More than the socket accepts, so that the answers come while a unit is held.
       let chunk = [UInt8](repeating: 0x42, count: 65_536)
       var sent = 0
-      while !stream.holdsUnit { if case .moved(let count) = try stream.write(chunk) { sent += count } }
+      while !stream.hasPendingOutput { if case .moved(let count) = try stream.write(chunk) { sent += count } }
       try await onOwnThread {
         for _ in 0..<5 { try far.updateKeys(askingForAnswer: true) }
         try far.send([1])
       }
       #expect(try await stream.read(exactly: 1, on: lane) == [1])
       let before = sent
-      async let heard = onOwnThread { try far.receive(exactly: before + chunk.count) }
+      async let received = onOwnThread { try far.receive(exactly: before + chunk.count) }
       try await stream.writeAll(chunk, on: lane)
-      let all = try await heard
+      let all = try await received
       #expect(all.count == before + chunk.count && all.allSatisfy { $0 == 0x42 })
     }
   }
 
-  @Test("has enough of key updates that come without end")
+  @Test("refuses endless key updates")
   func keyUpdateFlood() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -258,7 +267,7 @@ struct TLSStreamTests {
     }
   }
 
-  @Test("lets the lane go on when key updates and single bytes come in turns, and loses nothing of them")
+  @Test("lets the lane continue when key updates and single bytes alternate, and loses nothing")
   func keyUpdatesBetweenBytes() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -271,22 +280,22 @@ struct TLSStreamTests {
           try far.send([UInt8(place)])
         }
       }
-      var heard: [UInt8] = []
+      var received: [UInt8] = []
       var run = [UInt8](repeating: 0, count: 65_536)
-      for _ in 0..<10_000 where heard.count < count {
+      for _ in 0..<10_000 where received.count < count {
         let transfer = try run.withUnsafeMutableBytes { try stream.read(into: $0) }
         if case .moved(let some) = transfer {
           #expect(some < 10)
-          heard += run[..<some]
+          received += run[..<some]
         } else {
           try await Task.sleep(for: .milliseconds(1))
         }
       }
-      #expect(heard == (0..<count).map { UInt8($0) })
+      #expect(received == (0..<count).map { UInt8($0) })
     }
   }
 
-  @Test("sees the end of one who has sent too many key updates before his farewell")
+  @Test("sees the end of a peer that sent too many key updates before close_notify")
   func keyUpdatesAndTheEnd() async throws {
     let rig = try TLSRig()
     try await onLane { lane in
@@ -306,7 +315,7 @@ struct TLSStreamTests {
     }
   }
 
-  @Test("does not shake hands again, and goes on")
+  @Test("refuses renegotiation, and continues")
   func renegotiation() async throws {
     var rig = try TLSRig()
     rig.far.version = TLS1_2_VERSION...TLS1_2_VERSION
@@ -319,7 +328,7 @@ struct TLSStreamTests {
           return nil
         } catch let failure as TLSFarEnd.Failure { return failure }
       }
-      // It reads the wish, and says no.
+      // The client reads the request and refuses it.
       await #expect(throws: (any Error).self) { _ = try await stream.read(exactly: 1, on: lane) }
       let said = try await refused
       #expect(said?.description == "no renegotiation")

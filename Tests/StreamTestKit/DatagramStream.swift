@@ -1,17 +1,17 @@
-// A stream of whole datagrams, as L2CAP is: a read with too little room loses the rest without a word. Tests of the rule
-// that a read is made with room for `largestUnit` use it.
+// A stream of whole datagrams, like L2CAP: a read with too little space silently loses the rest. Used by tests of the
+// rule that a read needs space for `largestUnit`.
 
 import ByteStreams
 
-public final class DatagramStream: ByteStream {
+public final class DatagramStream: TransportStream {
   public var delegate: (any ByteStreamDelegate)?
   public var readerWaits: Readiness = []
   public var writerWaits: Readiness = []
   public let largestUnit: Int
 
-  /// What will come, in order; after it the stream is blocked.
+  /// Datagrams to read, in order; after the last the stream is blocked.
   public var datagrams: [[UInt8]]
-  /// Bytes that were cut off because a read had too little room.
+  /// Count of bytes lost because a read had too little space.
   public private(set) var lost = 0
 
   public init(_ datagrams: [[UInt8]], largestUnit: Int) {

@@ -1,35 +1,36 @@
-// A stream of length-prefixed units over another stream. It behaves as TLS and WebSocket do, so it proves the rules for
+// A stream of length-prefixed units over another stream. It behaves as TLS and WebSocket do, so it tests the rules for
 // units and hidden bytes (ARCHITECTURE.md, the byte path) without either. For tests only.
 
 import ByteStreams
 import Glibc
 
-/// On the wire: two bytes of length, big end first, then so many bytes, at most 16 KiB. A length of 0 is an
-/// acknowledgement: with `acknowledges` every unit is answered by one before its payload is handed out, so a read may
-/// have to write, as in TLS.
-public final class FramingStream: ByteStream, ByteStreamDelegate {
+/// On the wire: two length bytes, big-endian, then that many bytes, at most 16 KiB. A length of 0 is an
+/// acknowledgement: with `acknowledges` each unit is acknowledged before its payload is returned, so a read may have to
+/// write, as in TLS.
+public final class FramingStream: LayeredStream {
   public static let largestPayload = 16 * 1024
 
-  public var delegate: (any ByteStreamDelegate)?
+  public var delegate: (any ByteStreamDelegate)? { didSet { if isClosed && delegate != nil { delegate = nil } } }
+  private var isClosed = false
   public var readerWaits: Readiness = [] { didSet { waitsChanged() } }
   public var writerWaits: Readiness = [] { didSet { waitsChanged() } }
-  /// Units written whole to what is below.
+  /// Units completely written to `below`.
   public private(set) var unitsSent = 0
   public private(set) var acknowledgementsSeen = 0
-  /// How often a read answered `.moved(0)` and how often it wanted to write.
+  /// How many reads returned `.moved(0)`, and how many had to write first.
   public private(set) var emptyReads = 0
   public private(set) var crossedReads = 0
 
-  private let below: any ByteStream
+  public let below: any ByteStream
   private let acknowledges: Bool
-  // Taken from the writer and not yet by what is below: one unit at most, and acknowledgements behind it.
+  // Taken from the writer but not yet by `below`: at most one unit, and acknowledgements after it.
   private var held: [UInt8] = []
-  // Read from below and not yet handed out.
+  // Read from below and not yet returned to the reader.
   private var hidden: [UInt8] = []
   private let readAhead: Int
-  private var unitLeft = 0  // payload of the current unit still to come
+  private var unitLeft = 0  // bytes of the current unit's payload still to come
 
-  /// `readAhead` bytes are taken from below at a time, so that some hide here. Becomes the delegate of `below`.
+  /// Reads `readAhead` bytes at a time from `below`, so that some are hidden here. Becomes the delegate of `below`.
   public init(over below: any ByteStream, readAhead: Int = 4096, acknowledges: Bool = false) {
     self.below = below
     self.readAhead = readAhead
@@ -37,20 +38,23 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
     below.delegate = self
   }
 
-  public var holdsBytes: Bool { !hidden.isEmpty || below.holdsBytes }
-  public var holdsUnit: Bool { !held.isEmpty || below.holdsUnit }
-  // Who has to acknowledge has never written his last.
-  public var canHalfClose: Bool { below.canHalfClose && !acknowledges }
+  public var hasBufferedInput: Bool { !hidden.isEmpty || below.hasBufferedInput }
+  public var hasPendingOutput: Bool { !held.isEmpty || below.hasPendingOutput }
+  // With acknowledgements it must be able to write until the end, so it cannot half-close.
+  public var closeBehavior: CloseBehavior {
+    CloseBehavior(canHalfClose: below.closeBehavior.canHalfClose && !acknowledges)
+  }
 
   // MARK: - Bytes
 
   public func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
+    if isClosed { return .ended }
     if unitLeft == 0 {
       guard hidden.count >= 2 else { return try readAheadFromBelow() }
       let length = Int(hidden[0]) << 8 | Int(hidden[1])
       guard length <= Self.largestPayload else { throw SystemError("read", EPROTO) }
       if length > 0 && acknowledges {
-        // The answer goes first, as a TLS key update would.
+        // The acknowledgement goes first, as a TLS key update does.
         if case .blocked(let wish) = try flush() {
           crossedReads += 1
           return .blocked(until: wish)
@@ -72,7 +76,7 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
     return .moved(count)
   }
 
-  /// Takes more bytes in and hands none out.
+  /// Reads more bytes from `below` and returns none of them.
   private func readAheadFromBelow() throws -> Transfer {
     var bytes = [UInt8](repeating: 0, count: readAhead)
     switch try bytes.withUnsafeMutableBytes({ try below.read(into: $0) }) {
@@ -89,15 +93,16 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
   }
 
   public func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    if isClosed { return .ended }
     if case .blocked(let wish) = try flush() { return .blocked(until: wish) }
     let count = min(run.count, Self.largestPayload)
     held = [UInt8(count >> 8), UInt8(count & 255)] + run[..<count]
     unitsSent += 1
-    _ = try flush()  // taken either way: what is below may be full, and then the unit waits here
+    _ = try flush()  // the bytes are taken in any case: if `below` is full, the unit is held here
     return .moved(count)
   }
 
-  /// `.moved` when nothing is held any more.
+  /// `.moved` if nothing is held any more.
   private func flush() throws -> Transfer {
     defer { waitsChanged() }
     while !held.isEmpty {
@@ -110,11 +115,9 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
     return .moved(0)
   }
 
-  public func finishWriting() { below.finishWriting() }
-
   // MARK: - Waiting
 
-  /// A descriptor's interest is the pump's and the stream's own together.
+  /// The interest below is the reader's and writer's plus the stream's own.
   private func waitsChanged() {
     let own: Readiness = held.isEmpty ? [] : .writable
     let all = interest.union(own)
@@ -126,11 +129,11 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
 
   public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .hasBytesAvailable: tell(.readable)
+    case .hasBytesAvailable: report(.readable)
     case .hasSpaceAvailable:
       do {
         guard case .moved = try flush() else { return }
-        tell(.writable)
+        report(.writable)
       } catch {
         let cause = error as? SystemError ?? SystemError("write", EIO)
         delegate?.stream(self, handle: .errorOccurred(cause))
@@ -139,21 +142,27 @@ public final class FramingStream: ByteStream, ByteStreamDelegate {
     }
   }
 
-  private func tell(_ readiness: Readiness) {
+  private func report(_ readiness: Readiness) {
     let (reader, writer) = (readerWaits, writerWaits)
     if !writer.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasSpaceAvailable) }
     if !reader.isDisjoint(with: readiness) { delegate?.stream(self, handle: .hasBytesAvailable) }
   }
 
-  // MARK: - The end
+  // MARK: - Ending
 
   public func close() {
-    dismissDelegate()
+    letGo()
     below.close()
   }
 
   public func abort() {
-    dismissDelegate()
+    letGo()
     below.abort()
+  }
+
+  private func letGo() {
+    guard !isClosed else { return }
+    isClosed = true
+    dismissDelegate()
   }
 }

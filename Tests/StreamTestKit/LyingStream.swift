@@ -1,12 +1,12 @@
-// A stream with a mistake of ours in it: it reports other counts than there can be.
+// A faulty stream, as if our code had a mistake: it reports impossible counts.
 
 import ByteStreams
 
-public final class LyingStream: ByteStream {
+public final class LyingStream: TransportStream {
   public enum Lie: CaseIterable, Sendable {
     case oneMore, most, negative, least
 
-    /// What it says of a call that was offered so many bytes.
+    /// The count it reports for a call with `offered` bytes.
     func count(of offered: Int) -> Int {
       switch self {
       case .oneMore: offered + 1
@@ -22,19 +22,20 @@ public final class LyingStream: ByteStream {
   public var delegate: (any ByteStreamDelegate)?
   public var readerWaits: Readiness = []
   public var writerWaits: Readiness = []
-  public let canHalfClose: Bool
+  public let closeBehavior: CloseBehavior
   public private(set) var isClosed = false
   private let lie: Lie
   private let direction: Direction
   private var honestReads: [[UInt8]]
   private var honestWrites: [Transfer]
 
-  /// Calls are answered from the lists first. In a direction in which it does not lie, nothing comes then, and everything is taken.
+  /// `reads` and `writes` are used up first. After them, in a direction without lies, nothing arrives and everything is
+  /// taken.
   public init(
     _ lie: Lie = .oneMore, in direction: Direction = .both, reads: [[UInt8]] = [], writes: [Transfer] = [],
     closesByHalf: Bool = false
   ) {
-    canHalfClose = closesByHalf
+    closeBehavior = CloseBehavior(canHalfClose: closesByHalf)
     self.lie = lie
     self.direction = direction
     honestReads = reads

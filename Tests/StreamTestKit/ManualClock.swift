@@ -1,9 +1,9 @@
-// A clock that tests turn by hand, for `Timers(clock:)`.
+// A clock that tests advance by hand, for `Timers(clock:)`.
 
 import ByteStreams
 
 public final class ManualClock {
-  /// Nanoseconds; starts off zero, as a machine's clock has.
+  /// Nanoseconds; does not start at zero, like a real clock.
   public private(set) var now: UInt64 = 1_000_000_000
 
   public init() {}

@@ -1,5 +1,5 @@
-// OpenSSL's memory, which a test can let run out. OpenSSL takes the functions before its first allocation only: for exit tests, whose
-// process has used nothing of it yet.
+// OpenSSL's allocator, which a test can make fail. OpenSSL can be given an allocator only before its first allocation,
+// so use this in exit tests, whose process has not used OpenSSL yet.
 
 import COpenSSL
 import Glibc
@@ -10,10 +10,10 @@ public enum OpenSSLMemory {
   private static let failures = Atomic<Int>(0)
   private static let asked = Atomic<Int>(0)
 
-  /// Allocations that were asked for in `run(short:)`.
+  /// Allocations requested in `run(short:)`.
   public static var count: Int { asked.load(ordering: .relaxed) }
 
-  /// From now on `run(short:)` works. False when OpenSSL is in use already.
+  /// Enables `run(short:)`. False if OpenSSL is in use already.
   public static func takeOver() -> Bool {
     CRYPTO_set_mem_functions(
       { size, _, _ in OpenSSLMemory.grants() ? malloc(size) : nil },
@@ -28,7 +28,8 @@ public enum OpenSSLMemory {
     return false
   }
 
-  /// Runs `body` with memory for so many allocations of all threads, and none for those behind them. Whether some failed.
+  /// Runs `body` with memory for `count` allocations of all threads together; later ones fail. Returns whether one
+  /// failed.
   public static func run(short count: Int, _ body: () throws -> Void) rethrows -> Bool {
     failures.store(0, ordering: .relaxed)
     left.store(count, ordering: .relaxed)

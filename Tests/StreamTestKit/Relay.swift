@@ -1,12 +1,12 @@
-// The smallest thing that drives pumps as a session does: two streams, a pump each way, endings passed on. Tests of the
-// engine and of streams use it; the gateway's session is its grown-up sister.
+// The smallest code that drives pumps as a session does: two streams, a pump each way, endings passed on. For tests of
+// the engine and of streams; the gateway itself uses Session.
 
 import ByteStreams
 
 public final class Relay: ByteStreamDelegate {
   public let up: Pump  // left → right
   public let down: Pump  // right → left
-  /// What broke it; nil when both sides ended in order.
+  /// The error that ended it; nil if both sides ended in order.
   public private(set) var fault: (any Error)?
   public let isOver = Gate()
   private var upFinished = false
@@ -17,7 +17,7 @@ public final class Relay: ByteStreamDelegate {
     down = Pump(from: right, to: left, capacity: capacity, on: poller)
   }
 
-  /// Takes its first turn at once. Owns both streams from now on and closes them when both directions are over.
+  /// Runs the first turn at once. Owns both streams from now on and closes them when both directions are over.
   public func start() {
     up.source.delegate = self
     down.source.delegate = self
@@ -27,7 +27,7 @@ public final class Relay: ByteStreamDelegate {
 
   public func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .openCompleted, .lastByteIsIn: break
+    case .openCompleted, .inputEnded: break
     case .hasBytesAvailable:
       let pump = stream === up.source ? up : down
       step(pump) { try pump.turn() }
@@ -38,7 +38,7 @@ public final class Relay: ByteStreamDelegate {
       step(pump) { try pump.drain() }
     case .errorOccurred(let error): end(error)
     case .endEncountered:
-      // It takes no more; what it said before may still be kept for the other.
+      // The stream accepts no more bytes; bytes it sent before may still be held for the other.
       if stream === up.sink { upFinished = true } else { downFinished = true }
       endIfDone()
     }
@@ -47,12 +47,12 @@ public final class Relay: ByteStreamDelegate {
   private func step(_ pump: Pump, _ body: () throws -> Pump.Outcome) {
     do {
       guard try body() == .finished, let sink = pump.sink else { return }
-      // An empty ring is not an empty stream: the unit on its way leaves before the end is said.
-      guard !sink.holdsUnit else { return sink.writerWaits = .writable }
+      // The ring is empty, but the sink may hold a unit: it must be written before the end.
+      guard !sink.hasPendingOutput else { return sink.writerWaits = .writable }
       guard pump === up ? !upFinished : !downFinished else { return }
       if pump === up { upFinished = true } else { downFinished = true }
-      // Who can't be told that no more comes, and still answer, is told by the end.
-      guard sink.canHalfClose else { return end(nil) }
+      // If the sink cannot half-close, the only way to pass the end on is to close.
+      guard sink.closeBehavior.canHalfClose else { return end(nil) }
       sink.finishWriting()
       endIfDone()
     } catch {
@@ -60,10 +60,10 @@ public final class Relay: ByteStreamDelegate {
     }
   }
 
-  /// The last words of either side may be held still.
+  /// Waits while either side still holds output.
   private func endIfDone() {
     guard upFinished && downFinished else { return }
-    for stream in [up.source, down.source] where stream.holdsUnit { return stream.writerWaits = .writable }
+    for stream in [up.source, down.source] where stream.hasPendingOutput { return stream.writerWaits = .writable }
     end(nil)
   }
 

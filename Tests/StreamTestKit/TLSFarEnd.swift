@@ -1,5 +1,5 @@
-// The test's own end of a TLS connection: OpenSSL as everybody uses it, over a blocking socket. Nothing of ours is in it, so it
-// tells whether others understand us. Its calls block, each for at most thirty seconds: for `onOwnThread`.
+// The test's own end of a TLS connection: plain OpenSSL over a blocking socket. It contains none of our code, so it
+// shows whether others understand us. Each call blocks for at most thirty seconds: use `onOwnThread`.
 
 import ByteStreams
 import COpenSSL
@@ -7,44 +7,44 @@ import Glibc
 import Synchronization
 
 public final class TLSFarEnd: FarParty {
-  /// How it speaks.
+  /// Settings of the connection.
   public struct Manner: Sendable {
     public var isServer = false
-    /// PEM texts, of a server or of a client that shows who it is; behind the certificate those who signed it.
+    /// PEM texts, of a server or of a client with a certificate; the certificate is followed by its issuers'.
     public var certificate: String?
     public var key: String?
-    /// PEM text of an authority: the other side has to show a certificate of it.
+    /// PEM text of an authority: the other side must present a certificate issued by it.
     public var authority: String?
-    /// The name a client asks for.
+    /// The server name that a client requests.
     public var serverName: String?
     public var version: ClosedRange<Int32> = TLS1_2_VERSION...TLS1_3_VERSION
     public var ciphers: String?
     /// A server sends fragments of 512 bytes at most; a client asks for them (RFC 6066 section 4).
     public var isFragmented = false
-    /// As SSL_CTX_set_alpn_protos(3) takes them, of a client.
+    /// A client's protocols, for SSL_CTX_set_alpn_protos(3).
     public var alpn: [String] = []
 
     public init() {}
   }
 
-  /// Something OpenSSL says, by its name: "tlsv1 alert unknown ca".
+  /// An OpenSSL error, by its name: "tlsv1 alert unknown ca".
   public struct Failure: Error, Hashable, CustomStringConvertible {
     public let description: String
   }
 
-  // Unsafe to the compiler, as it is a pointer; a test uses one end from one thread at a time.
+  // A pointer, so the compiler calls it unsafe; a test uses one end from one thread at a time.
   private nonisolated(unsafe) let ssl: OpaquePointer
   private let descriptor: Mutex<Descriptor?>
   private let raw: Int32
 
-  /// Takes over a connected socket. `handshake()` is the next call.
+  /// Takes over a connected socket. Call `handshake()` next.
   public init(_ socket: consuming Descriptor, _ manner: Manner, resuming session: TLSTicket? = nil) throws {
     raw = socket.raw
     descriptor = Mutex(socket)
     _ = fcntl(raw, F_SETFL, fcntl(raw, F_GETFL) & ~O_NONBLOCK)
     for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
-      var patience = timeval(tv_sec: 30, tv_usec: 0)
-      setsockopt(raw, SOL_SOCKET, option, &patience, socklen_t(MemoryLayout<timeval>.size))
+      var timeout = timeval(tv_sec: 30, tv_usec: 0)
+      setsockopt(raw, SOL_SOCKET, option, &timeout, socklen_t(MemoryLayout<timeval>.size))
     }
     signal(SIGPIPE, SIG_IGN)  // OpenSSL writes without MSG_NOSIGNAL
     let context = SSL_CTX_new(TLS_method())
@@ -83,7 +83,7 @@ public final class TLSFarEnd: FarParty {
     try check(SSL_write(ssl, bytes, Int32(bytes.count)))
   }
 
-  /// What comes next; empty after close_notify.
+  /// The next bytes; empty after close_notify.
   public func receive() throws -> [UInt8] { try receive(upTo: 16_384) }
 
   public func receive(upTo count: Int) throws -> [UInt8] {
@@ -105,29 +105,20 @@ public final class TLSFarEnd: FarParty {
     return bytes
   }
 
-  public func receiveToEnd() throws -> [UInt8] {
-    var bytes: [UInt8] = []
-    while true {
-      let more = try receive()
-      if more.isEmpty { return bytes }
-      bytes += more
-    }
-  }
-
-  /// Says close_notify, and can still receive.
+  /// Sends close_notify, and can still receive.
   public func finishWriting() { SSL_shutdown(ssl) }
 
-  /// Says close_notify and closes.
+  /// Sends close_notify and closes.
   public func close() {
     guard descriptor.withLock({ $0 != nil }) else { return }
     SSL_shutdown(ssl)
     drop()
   }
 
-  /// Closes without a word of TLS.
+  /// Closes without close_notify.
   public func drop() { descriptor.withLock { $0 = nil } }
 
-  /// Resets the connection, once the other side's kernel has all that was sent: a reset destroys what is on its way.
+  /// Resets the connection once the peer's kernel has everything that was sent: a reset destroys bytes in transit.
   public func reset() {
     var unsent: Int32 = 0
     for _ in 0..<30_000 {
@@ -139,25 +130,25 @@ public final class TLSFarEnd: FarParty {
     drop()
   }
 
-  /// Sends no more, without close_notify.
+  /// Sends FIN without close_notify.
   public func cutOff() { shutdown(raw, Int32(SHUT_WR)) }
 
-  /// Sends bytes beside TLS.
+  /// Sends bytes outside of TLS.
   public func sendRaw(_ bytes: [UInt8]) { _ = Glibc.send(raw, bytes, bytes.count, Int32(MSG_NOSIGNAL)) }
 
-  /// Changes the keys, and asks the other side to do the same if it shall answer.
+  /// Changes the keys, and can ask the peer to do the same.
   public func updateKeys(askingForAnswer: Bool) throws {
     try check(SSL_key_update(ssl, askingForAnswer ? SSL_KEY_UPDATE_REQUESTED : SSL_KEY_UPDATE_NOT_REQUESTED))
     try check(SSL_do_handshake(ssl))
   }
 
-  /// A server's, of TLS 1.3.
+  /// Sends a server's ticket, in TLS 1.3.
   public func sendTicket() throws {
     try check(SSL_new_session_ticket(ssl))
     try check(SSL_do_handshake(ssl))
   }
 
-  /// Asks for another handshake, which TLS 1.2 knows.
+  /// Asks for a renegotiation, which TLS 1.2 has.
   public func renegotiate() throws {
     try check(SSL_renegotiate(ssl))
     try check(SSL_do_handshake(ssl))
@@ -176,10 +167,10 @@ public final class TLSFarEnd: FarParty {
     return name.map { String(decoding: UnsafeBufferPointer(start: $0, count: Int(count)), as: UTF8.self) }
   }
 
-  /// The name that a client has asked for.
+  /// The server name that a client requested.
   public var askedName: String? { SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name).map { String(cString: $0) } }
 
-  /// The common name of the other side's certificate.
+  /// The common name of the peer's certificate.
   public var peerName: String? {
     guard let certificate = SSL_get0_peer_certificate(ssl) else { return nil }
     var name = [CChar](repeating: 0, count: 256)
@@ -187,7 +178,7 @@ public final class TLSFarEnd: FarParty {
     return String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
   }
 
-  /// What to go on with next time.
+  /// The ticket to resume with next time.
   public var ticket: TLSTicket? { SSL_get1_session(ssl).map { TLSTicket(owning: $0) } }
 
   // MARK: - OpenSSL
@@ -212,7 +203,7 @@ public final class TLSFarEnd: FarParty {
     guard SSL_CTX_use_certificate(context, leaf) == 1, SSL_CTX_use_PrivateKey(context, itsKey) == 1 else {
       throw failure()
     }
-    // Behind it stand those who signed it.
+    // The issuers' certificates follow in the same text.
     while let issuer = PEM_read_bio_X509(first.bio, nil, nil, nil) {
       defer { X509_free(issuer) }
       guard openssl_CTX_add1_chain_cert(context, issuer) == 1 else { throw failure() }
@@ -237,9 +228,9 @@ private final class X509Reader {
   deinit { BIO_free(bio) }
 }
 
-/// A session to go on with.
+/// A session that can be resumed.
 public final class TLSTicket: Sendable {
-  fileprivate nonisolated(unsafe) let raw: OpaquePointer  // OpenSSL counts and locks it itself
+  fileprivate nonisolated(unsafe) let raw: OpaquePointer  // OpenSSL counts references and locks it itself
   fileprivate init(owning raw: OpaquePointer) { self.raw = raw }
   deinit { SSL_SESSION_free(raw) }
 }

@@ -1,17 +1,17 @@
-// Certificates made on the fly: an authority that signs what a test needs, as PEM texts and files. Keys are P-256, or RSA where
-// a test wants another kind.
+// Certificates made at run time: an authority that issues what a test needs, as PEM texts and files. Keys are P-256, or
+// RSA where a test needs another kind.
 
 import ByteStreams
 import COpenSSL
 import Glibc
 
 public final class TestAuthority: Sendable {
-  /// What a certificate is to say.
+  /// The content of a certificate.
   public struct Wish: Sendable {
     public var commonName: String
-    /// As x509v3_config(5) writes them: "DNS:gw.test,IP:127.0.0.1,email:ada@lab.test".
+    /// As in x509v3_config(5): "DNS:gw.test,IP:127.0.0.1,email:ada@lab.test".
     public var names: String?
-    /// From when to when, in seconds from now.
+    /// Start and end, in seconds from now.
     public var validity: ClosedRange<Int> = -3600...86_400
     public var isAuthority = false
     public var usesRSA = false
@@ -29,7 +29,7 @@ public final class TestAuthority: Sendable {
     public let serial: Int
   }
 
-  // Unsafe to the compiler, as they are pointers; nothing changes what they point at.
+  // Pointers, so the compiler calls them unsafe; the objects never change.
   private nonisolated(unsafe) let certificate: OpaquePointer
   private nonisolated(unsafe) let key: OpaquePointer
   /// The authority's own certificate.
@@ -54,7 +54,7 @@ public final class TestAuthority: Sendable {
     EVP_PKEY_free(key)
   }
 
-  /// An authority that this one has signed.
+  /// An intermediate authority, signed by this one.
   public func subordinate(_ name: String) throws -> TestAuthority {
     var wish = Wish(name)
     wish.isAuthority = true

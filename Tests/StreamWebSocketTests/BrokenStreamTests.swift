@@ -1,4 +1,4 @@
-// A WebSocket stream whose connection breaks under a frame that it holds.
+// A WebSocket stream whose connection breaks in the middle of a frame that it holds.
 
 import ByteStreams
 import Glibc
@@ -15,15 +15,15 @@ struct BrokenStreamTests {
       let rig = StreamRig(
         ScriptedStream(writes: [.moved(1), .failed(SystemError("write", EPIPE))]), on: lane)
       let answer = try [UInt8]([1, 2, 3]).withUnsafeBytes { try rig.stream.write($0) }
-      #expect(answer == .moved(3) && rig.stream.holdsUnit && rig.below.writerWaits == .writable)
+      #expect(answer == .moved(3) && rig.stream.hasPendingOutput && rig.below.writerWaits == .writable)
       rig.tellSpace()
-      #expect(!rig.stream.holdsUnit && rig.below.writerWaits == [])
+      #expect(!rig.stream.hasPendingOutput && rig.below.writerWaits == [])
       rig.stream.close()
     }
   }
 
   @Test(
-    "hands out what came before the connection broke under a held frame, and then the error", arguments: [true, false])
+    "delivers bytes from before the connection broke under a held frame, and then the error", arguments: [true, false])
   func brokenBehindInput(tellsEnd: Bool) async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let broken = SystemError("write", ECONNRESET)
@@ -36,12 +36,12 @@ struct BrokenStreamTests {
       #expect(rig.recorder.events == [.hasBytesAvailable])
       #expect(try rig.stream.readSome() == [4, 5])
       #expect(throws: broken) { try rig.stream.read() }
-      #expect(!rig.stream.hasClosingHandshake)
+      #expect(!rig.stream.closeBehavior.hasClosingHandshake)
       rig.stream.close()
     }
   }
 
-  @Test("tells one who waits to write that the connection broke under a held frame")
+  @Test("wakes a waiting writer when the connection breaks under a held frame")
   func brokenBeforeWriter() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let broken = SystemError("write", EPIPE)
@@ -56,7 +56,7 @@ struct BrokenStreamTests {
   }
 
   @Test(
-    "throws what can't be that the stream below says of bytes it has moved", arguments: LyingStream.Lie.allCases,
+    "throws when the stream below reports an impossible count", arguments: LyingStream.Lie.allCases,
     [WebSocketRole.server, .client])
   func liar(lie: LyingStream.Lie, role: WebSocketRole) async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
@@ -73,7 +73,7 @@ struct BrokenStreamTests {
         #expect(throws: InternalFault.self) { try writer.write([1, 2, 3]) }
         writer.close()
       }
-      // The rest of a frame. A client's whole frame is kept first, and goes out in as many calls as it takes.
+      // The rest of a frame. A client copies its whole frame first and sends it in as many calls as needed.
       let writes: [Transfer] = role == .client ? [.moved(1), .blocked(until: .writable)] : [.moved(1)]
       let writer = stream(LyingStream(lie, in: .writing, writes: writes))
       _ = try writer.write([1, 2, 3])

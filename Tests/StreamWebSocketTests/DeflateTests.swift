@@ -1,4 +1,4 @@
-// permessage-deflate: what is compressed comes out again, within bounds, and what is broken is told.
+// permessage-deflate: compressed messages decompress to the same bytes, within bounds, and broken ones are reported.
 
 import ByteStreams
 import StreamTestKit
@@ -8,7 +8,7 @@ import Testing
 
 /// `bytes` as one compressed message of a client.
 private func packed(_ bytes: [UInt8], fragments: Int = 1) throws -> [UInt8] {
-  let whole = try bytes.withUnsafeBytes { try Deflater(windowBits: 15).compress($0, endsMessage: true, space: 0) }
+  let whole = try bytes.withUnsafeBytes { try Deflater(windowBits: 15).compress($0, endsMessage: true) }
   guard fragments > 1 else { return wire(2, whole, reserved: 4) }
   let size = whole.count / fragments
   return wire(2, Array(whole[..<size]), final: false, reserved: 4) + wire(0, Array(whole[size...]))
@@ -21,7 +21,7 @@ private func settings(_ deflate: DeflateTerms = DeflateTerms(), longest: Int = 1
 @Suite("Compressed messages", .timeLimit(.minutes(1)))
 struct DeflateTests {
   @Test(
-    "come out as they went in, whatever was agreed upon",
+    "decompress to the original, whatever terms are negotiated",
     arguments: [(15, true), (9, true), (12, false), (15, false)], [WebSocketRole.server, .client])
   func roundTrip(agreed: (bits: Int, takeover: Bool), role: WebSocketRole) async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
@@ -35,12 +35,12 @@ struct DeflateTests {
       let seed = random.seed
       var all: [UInt8] = []
       for size in [1, 10, 1000, 16_380, 16_381, 100_000] {
-        // Half of it compresses well, half not at all.
+        // Half of the bytes compress well, half not at all.
         let bytes = random.bytes(size / 2 + 1) + [UInt8](repeating: 7, count: size / 2)
         try await sender.stream.writeAll(bytes, on: lane)
         all += bytes
       }
-      #expect(try receiver.hear(sender.below.written) == all, "seed \(seed)")
+      #expect(try receiver.handle(sender.below.written) == all, "seed \(seed)")
       #expect(sender.below.written[0] == 0xC2)
       sender.stream.close()
       receiver.stream.close()
@@ -53,33 +53,34 @@ struct DeflateTests {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(as: .server, settings(longest: 1 << 20), on: lane)
       rig.below.willRead(.bytes(bomb))
-      var heard = 0
+      var received = 0
       var fault: WebSocketFault?
-      while fault == nil, heard < 8 << 20 {
+      while fault == nil, received < 8 << 20 {
         do {
           let some = try rig.stream.readSome()
-          heard += some?.count ?? 0
+          received += some?.count ?? 0
         } catch { fault = error as? WebSocketFault }
       }
-      #expect(fault?.code == .messageTooBig && heard <= 1 << 20 && heard > 1 << 19)
-      // Or who goes on reading would be called again and again.
-      #expect(!rig.stream.holdsBytes && !rig.stream.input.decoder.holdsOutput)
+      #expect(fault?.code == .messageTooBig && received <= 1 << 20 && received > 1 << 19)
+      // Otherwise a reader would be called again without end.
+      #expect(!rig.stream.hasBufferedInput && !rig.stream.input.decoder.holdsOutput)
       rig.stream.close()
     }
   }
 
-  @Test("are refused when they are broken, or a continuation says it is compressed")
+  @Test("are refused if they are broken, or if a continuation frame is marked compressed")
   func broken() {
     let deflate = FrameDecoder.Settings(deflate: DeflateTerms())
-    #expect(FrameDecoder.hear([wire(2, [0xFF, 0xFF, 0xFF], reserved: 4)], deflate, room: 64).fault == .invalidPayload)
     #expect(
-      FrameDecoder.hear([wire(2, [1], final: false) + wire(0, [1], reserved: 4)], deflate, room: 64).fault
+      FrameDecoder.handle([wire(2, [0xFF, 0xFF, 0xFF], reserved: 4)], deflate, room: 64).fault == .invalidPayload)
+    #expect(
+      FrameDecoder.handle([wire(2, [1], final: false) + wire(0, [1], reserved: 4)], deflate, room: 64).fault
         == .protocolError)
-    #expect(FrameDecoder.hear([wire(9, [], reserved: 4)], deflate, room: 64).fault == .protocolError)
-    #expect(FrameDecoder.hear([wire(2, [0], reserved: 4) + wire(2, [5])], deflate, room: 64) == Heard(bytes: [5]))
+    #expect(FrameDecoder.handle([wire(9, [], reserved: 4)], deflate, room: 64).fault == .protocolError)
+    #expect(FrameDecoder.handle([wire(2, [0], reserved: 4) + wire(2, [5])], deflate, room: 64) == Heard(bytes: [5]))
   }
 
-  @Test("are heard in any pieces and with any room")
+  @Test("are read in any pieces and with any space")
   func pieces() throws {
     var random = SeededRandom()
     let seed = random.seed
@@ -89,7 +90,7 @@ struct DeflateTests {
     for room in [1, 2, 7, 100, 20_000] {
       let cut = StreamWebSocketTests.pieces(of: wire, most: 60, &random)
       #expect(
-        FrameDecoder.hear(cut, .init(deflate: DeflateTerms()), room: room) == expected, "seed \(seed), room \(room)")
+        FrameDecoder.handle(cut, .init(deflate: DeflateTerms()), room: room) == expected, "seed \(seed), room \(room)")
     }
   }
 }
@@ -108,17 +109,17 @@ struct WebSocketRelayTests {
     let (innerLeft, innerRight) = try FarEnd.pair()
     let (nearRight, right) = try FarEnd.pair()
     async let atRight = onOwnThread {
-      let heard = try right.receive(exactly: length)
+      let received = try right.receive(exactly: length)
       try right.send(downBytes)
       _ = try right.receiveToEnd()
       right.close()
-      return heard
+      return received
     }
     async let atLeft = onOwnThread {
       try left.send(upBytes)
-      let heard = try left.receive(exactly: length)
+      let received = try left.receive(exactly: length)
       left.close()
-      return heard
+      return received
     }
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let poller = lane.poller
@@ -138,7 +139,7 @@ struct WebSocketRelayTests {
     #expect(try await atLeft == downBytes, "seed \(seed)")
   }
 
-  @Test("ask who is silent whether he is there, and end who does not answer; who is not read owes no answer")
+  @Test("ping a silent peer and end one that does not answer; a peer that is not read owes no answer")
   func pings() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let settings = WebSocketStream.Settings(pingInterval: .milliseconds(20))
@@ -149,10 +150,10 @@ struct WebSocketRelayTests {
       silent.stream.readerWaits = .readable
       await gate.wait(on: lane)
       #expect(silent.recorder.events == [.errorOccurred(SystemError("ping", 110))])
-      #expect(silent.below.written == [0x89, 0] && !silent.stream.hasClosingHandshake)
+      #expect(silent.below.written == [0x89, 0] && !silent.stream.closeBehavior.hasClosingHandshake)
       #expect(unread.recorder.events.isEmpty && unread.below.written.isEmpty)
       silent.stream.close()
-      #expect(silent.below.written == [0x89, 0])  // a close frame would say that all is well
+      #expect(silent.below.written == [0x89, 0])  // a close frame would claim a clean end
       unread.stream.close()
     }
   }

@@ -1,4 +1,4 @@
-// The codec by itself: tables of right and wrong frames, and that pieces and room make no difference.
+// The codec alone: tables of valid and invalid frames. Input pieces and output space do not change the result.
 
 import StreamTestKit
 import Testing
@@ -14,13 +14,13 @@ struct FrameDecoderTests {
     let payload = ScriptedStream.pattern(0..<length)
     for mask: [UInt8] in [[0x12, 0x34, 0x56, 0x78], [0, 0, 0, 0]] {
       let bytes = wire(2, payload, mask: mask) + wire(2, [9], mask: mask) + wire(2, payload, mask: mask)
-      #expect(FrameDecoder.hear([bytes]) == Heard(bytes: payload + [9] + payload))
+      #expect(FrameDecoder.handle([bytes]) == Heard(bytes: payload + [9] + payload))
     }
     let bare = wire(2, payload, mask: nil) + wire(2, [9], mask: nil)
-    #expect(FrameDecoder.hear([bare], .init(role: .client)) == Heard(bytes: payload + [9]))
+    #expect(FrameDecoder.handle([bare], .init(role: .client)) == Heard(bytes: payload + [9]))
   }
 
-  @Test("hears the same whatever the pieces, the room and what stands between fragments")
+  @Test("gives the same result for any pieces, any space, and any frames between fragments")
   func anyPieces() {
     var random = SeededRandom()
     let seed = random.seed
@@ -40,10 +40,10 @@ struct FrameDecoderTests {
         expected.bytes += payload
       }
       let cut = pieces(of: bytes, most: Int.random(in: 1...300, using: &random), &random)
-      #expect(FrameDecoder.hear(cut) == expected, "seed \(seed)")
+      #expect(FrameDecoder.handle(cut) == expected, "seed \(seed)")
       let room = Int.random(in: 1...50, using: &random)
-      #expect(FrameDecoder.hear(cut, room: room) == expected, "seed \(seed), room \(room)")
-      #expect(FrameDecoder.hear(bytes.map { [$0] }) == expected, "seed \(seed)")
+      #expect(FrameDecoder.handle(cut, room: room) == expected, "seed \(seed), room \(room)")
+      #expect(FrameDecoder.handle(bytes.map { [$0] }) == expected, "seed \(seed)")
     }
   }
 
@@ -72,18 +72,18 @@ struct FrameDecoderTests {
     let settings = FrameDecoder.Settings(longestMessage: 1000)
     let good = wire(2, [1, 2, 3])
     for cut in [[good + bytes], (good + bytes).map { [$0] }] {
-      let heard = FrameDecoder.hear(cut, settings)
-      #expect(heard.fault == code && heard.bytes.starts(with: [1, 2, 3]))
+      let received = FrameDecoder.handle(cut, settings)
+      #expect(received.fault == code && received.bytes.starts(with: [1, 2, 3]))
     }
   }
 
-  @Test("tells of a wrong header with its first wrong byte, and of wrong text in the middle of it")
+  @Test("reports a wrong header at its first wrong byte, and wrong text in the middle of it")
   func failsFast() {
-    #expect(FrameDecoder.hear([[0x83]]).fault == .protocolError)
-    #expect(FrameDecoder.hear([[0x82, 0x05]]).fault == .protocolError)
-    #expect(FrameDecoder.hear([[0x89, 0xFE]]).fault == .protocolError)
-    #expect(FrameDecoder.hear([[0x81, 0x90, 0, 0, 0, 0, 0x61, 0xF4, 0x90]]).fault == .invalidPayload)
-    #expect(FrameDecoder.hear([[0x81, 0x90, 0, 0, 0, 0, 0x61, 0xF4, 0x8F]]).fault == nil)
+    #expect(FrameDecoder.handle([[0x83]]).fault == .protocolError)
+    #expect(FrameDecoder.handle([[0x82, 0x05]]).fault == .protocolError)
+    #expect(FrameDecoder.handle([[0x89, 0xFE]]).fault == .protocolError)
+    #expect(FrameDecoder.handle([[0x81, 0x90, 0, 0, 0, 0, 0x61, 0xF4, 0x90]]).fault == .invalidPayload)
+    #expect(FrameDecoder.handle([[0x81, 0x90, 0, 0, 0, 0, 0x61, 0xF4, 0x8F]]).fault == nil)
   }
 
   @Test("keeps control texts apart from the bytes, whole, and bounded")
@@ -92,24 +92,24 @@ struct FrameDecoderTests {
     let bytes =
       wire(2, [1]) + wire(1, Array("{".utf8), final: false) + wire(9, []) + wire(0, Array("}ä".utf8)) + wire(2, [2])
     let expected = Heard(bytes: [1, 2], events: ["ping 0", "text {}ä"])
-    #expect(FrameDecoder.hear([bytes], settings) == expected)
-    #expect(FrameDecoder.hear(bytes.map { [$0] }, settings, room: 1) == expected)
-    #expect(FrameDecoder.hear([wire(1, [UInt8](repeating: 65, count: 11))], settings).fault == .messageTooBig)
-    #expect(FrameDecoder.hear([wire(2, [UInt8](repeating: 65, count: 11))], settings).fault == nil)
+    #expect(FrameDecoder.handle([bytes], settings) == expected)
+    #expect(FrameDecoder.handle(bytes.map { [$0] }, settings, room: 1) == expected)
+    #expect(FrameDecoder.handle([wire(1, [UInt8](repeating: 65, count: 11))], settings).fault == .messageTooBig)
+    #expect(FrameDecoder.handle([wire(2, [UInt8](repeating: 65, count: 11))], settings).fault == nil)
   }
 
-  @Test("marks the ends of messages for those who want them")
+  @Test("marks the ends of messages on request")
   func marks() {
     let bytes = wire(1, [65], final: false) + wire(0, [66]) + wire(2, []) + wire(2, [1])
     let expected = Heard(bytes: [65, 66, 1], events: ["text", "binary", "binary"])
-    #expect(FrameDecoder.hear([bytes], .init(marksMessages: true)) == expected)
-    #expect(FrameDecoder.hear(bytes.map { [$0] }, .init(marksMessages: true), room: 1) == expected)
+    #expect(FrameDecoder.handle([bytes], .init(marksMessages: true)) == expected)
+    #expect(FrameDecoder.handle(bytes.map { [$0] }, .init(marksMessages: true), room: 1) == expected)
   }
 }
 
 @Suite("A check of UTF-8")
 struct UTF8CheckTests {
-  @Test("says what the standard library says, in any pieces")
+  @Test("agrees with the standard library, in any pieces")
   func agrees() {
     var random = SeededRandom()
     let seed = random.seed

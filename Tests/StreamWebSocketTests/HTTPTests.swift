@@ -1,4 +1,4 @@
-// Heads of requests and answers: what is taken, what is refused, and that pieces make no difference.
+// Heads of requests and responses: which are accepted and which refused. Pieces do not change the result.
 
 import StreamTestKit
 import StreamWebSocket
@@ -22,7 +22,7 @@ struct HTTPTests {
     #expect(try parse("GET HTTPS://h HTTP/1.1\r\n\r\n")?.path == "/")
   }
 
-  @Test("comes in any pieces, and leaves alone what follows it")
+  @Test("may arrive in any pieces, and does not include what follows it")
   func pieces() throws {
     var random = SeededRandom()
     let seed = random.seed
@@ -58,7 +58,7 @@ struct HTTPTests {
     #expect { try parse(text) } throws: { if case HTTPFault.malformed = $0 { true } else { false } }
   }
 
-  @Test("says by itself what kind of no it is")
+  @Test("carries the status of its refusal")
   func otherFaults() {
     #expect(throws: HTTPFault.version) { try parse("PRI * HTTP/2.0\r\n\r\n") }
     #expect(throws: HTTPFault.tooLarge) { try parse("GET /" + String(repeating: "a", count: 16 * 1024)) }
@@ -67,7 +67,7 @@ struct HTTPTests {
     #expect(HTTPRefusal(.tooLarge).status == .headTooLarge && HTTPRefusal(.version).status == .versionNotSupported)
   }
 
-  @Test("holds no more than its limit, however it dribbles")
+  @Test("holds no more than its limit, however slowly it arrives")
   func endless() throws {
     var parser = HTTPRequestParser(limit: 100)
     var taken = 0
@@ -81,7 +81,7 @@ struct HTTPTests {
     #expect(taken == 84)
   }
 
-  @Test("reads an answer as well")
+  @Test("is also read of an answer")
   func answer() throws {
     var parser = HTTPResponseParser()
     let bytes = Array("HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nbody".utf8)

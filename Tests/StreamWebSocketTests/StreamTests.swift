@@ -1,4 +1,4 @@
-// A WebSocket stream over a scripted one: what it answers, what it sends, what it waits for.
+// A WebSocket stream over a scripted one: what it returns, what it sends, what it waits for.
 
 import ByteStreams
 import Glibc
@@ -22,16 +22,16 @@ struct StreamRig {
     stream.delegate = recorder
   }
 
-  /// Lets bytes come and reads until nothing is left.
-  func hear(_ bytes: [UInt8]) throws -> [UInt8] {
+  /// Supplies `bytes` and reads until nothing is left.
+  func handle(_ bytes: [UInt8]) throws -> [UInt8] {
     below.willRead(.bytes(bytes))
     return try readAll()
   }
 
   func readAll() throws -> [UInt8] {
-    var heard: [UInt8] = []
-    while let some = try stream.readSome() { heard += some }
-    return heard
+    var received: [UInt8] = []
+    while let some = try stream.readSome() { received += some }
+    return received
   }
 
   func tellSpace() { below.delegate?.stream(below, handle: .hasSpaceAvailable) }
@@ -39,12 +39,12 @@ struct StreamRig {
 
 @Suite("A WebSocket stream", .timeLimit(.minutes(1)))
 struct StreamTests {
-  @Test("hands out early bytes first, and holds them until then")
+  @Test("returns early bytes first, and holds them until then")
   func early() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(early: wire(2, [1, 2]), on: lane)
-      #expect(rig.stream.holdsBytes)
-      #expect(try rig.hear(wire(2, [3])) == [1, 2, 3] && !rig.stream.holdsBytes)
+      #expect(rig.stream.hasBufferedInput)
+      #expect(try rig.handle(wire(2, [3])) == [1, 2, 3] && !rig.stream.hasBufferedInput)
       rig.stream.close()
     }
   }
@@ -60,16 +60,16 @@ struct StreamTests {
       let whole = StreamRig(on: lane)
       #expect(try whole.stream.write(bytes) == .moved(40_000))
       #expect(whole.below.written == frames)
-      // Every way of cutting a header and a few others.
+      // Every cut through a header, and some others.
       for cut in [1, 2, 3, 4, 5, 100, 16_383, 16_384, 16_385, 16_388, 32_768, 32_769, 40_000, 40_011] {
         let rig = StreamRig(ScriptedStream(writes: [.moved(cut)]), on: lane)
         let taken = try rig.stream.write(bytes)
         let begun = (cut + 16_383) / 16_384
         #expect(taken == .moved(min(begun * largest, 40_000)), "cut \(cut)")
-        #expect(rig.stream.holdsUnit == (cut % 16_384 != 0) && rig.stream.unacknowledged <= 16_384)
+        #expect(rig.stream.hasPendingOutput == (cut % 16_384 != 0) && rig.stream.undelivered.onItsWay <= 16_384)
         rig.below.willWrite(.moved(100_000))
         rig.tellSpace()
-        #expect(!rig.stream.holdsUnit)
+        #expect(!rig.stream.hasPendingOutput)
         #expect(rig.below.written == Array(frames[..<min(begun * 16_384, frames.count)]), "cut \(cut)")
         rig.stream.close()
       }
@@ -77,20 +77,20 @@ struct StreamTests {
     }
   }
 
-  @Test("takes nothing more while a unit is held, and asks for space by itself")
+  @Test("takes nothing more while a unit is held, and waits for space itself")
   func held() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(ScriptedStream(writes: [.moved(3)]), on: lane)
       #expect(try rig.stream.write([1, 2, 3]) == .moved(3))
-      #expect(rig.stream.holdsUnit && rig.below.writerWaits == .writable && rig.stream.writerWaits == [])
+      #expect(rig.stream.hasPendingOutput && rig.below.writerWaits == .writable && rig.stream.writerWaits == [])
       #expect(try rig.stream.write([4]) == .blocked(until: .writable))
       rig.stream.writerWaits = .writable
       rig.below.willWrite(.moved(1))
       rig.tellSpace()
-      #expect(rig.recorder.events.isEmpty && rig.stream.holdsUnit)
+      #expect(rig.recorder.events.isEmpty && rig.stream.hasPendingOutput)
       rig.below.willWrite(.moved(1))
       rig.tellSpace()
-      #expect(rig.recorder.events == [.hasSpaceAvailable] && !rig.stream.holdsUnit)
+      #expect(rig.recorder.events == [.hasSpaceAvailable] && !rig.stream.hasPendingOutput)
       #expect(rig.below.written == wire(2, [1, 2, 3], mask: nil))
       rig.stream.writerWaits = []
       #expect(rig.below.writerWaits == [])
@@ -98,21 +98,21 @@ struct StreamTests {
     }
   }
 
-  @Test("answers a ping, and of many that it can't answer the newest only")
+  @Test("answers a ping, and only the newest of many that it can't answer at once")
   func pongs() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(on: lane)
-      #expect(try rig.hear(wire(9, [7]) + wire(2, [1]) + wire(9, [8]) + wire(10, [9])) == [1])
+      #expect(try rig.handle(wire(9, [7]) + wire(2, [1]) + wire(9, [8]) + wire(10, [9])) == [1])
       #expect(rig.below.written == wire(10, [7], mask: nil) + wire(10, [8], mask: nil))
       let blocked = StreamRig(ScriptedStream(), on: lane)
-      for count in 0..<1000 { _ = try blocked.hear(wire(9, [UInt8](repeating: UInt8(count % 251), count: 125))) }
-      #expect(blocked.stream.unacknowledged < 400)
+      for count in 0..<1000 { _ = try blocked.handle(wire(9, [UInt8](repeating: UInt8(count % 251), count: 125))) }
+      #expect(blocked.stream.undelivered.onItsWay < 400)
       blocked.below.willWrite(.moved(1000), .moved(1000))
       blocked.tellSpace()
       #expect(
         blocked.below.written.suffix(125).allSatisfy { $0 == UInt8(999 % 251) } && blocked.below.written.count < 300)
 
-      // Also one who is reset meanwhile is asked, and met as lost.
+      // A client that is reset meanwhile is read once more, and reported as lost.
       let reset = StreamRig(ScriptedStream(), as: .server, .init(terms: .init(subprotocol: .baudwayV1)), on: lane)
       while reset.stream.send(event: [UInt8](repeating: 65, count: 1000)) {}
       reset.below.willRead(.bytes(wire(1, [68])))
@@ -128,12 +128,12 @@ struct StreamTests {
     }
   }
 
-  @Test("answers a flood of pings that came in one piece with a few pongs, the last among them")
+  @Test("answers a flood of pings in one piece with a few pongs, including the last")
   func floodOfPings() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(on: lane)
       let flood = (0..<10_000).flatMap { wire(9, [UInt8($0 % 251)]) }
-      #expect(try rig.hear(flood + wire(2, [1])) == [1])
+      #expect(try rig.handle(flood + wire(2, [1])) == [1])
       #expect(
         rig.below.writeCalls < 500 && rig.below.written.suffix(3) == wire(10, [UInt8(9999 % 251)], mask: nil)[...])
       rig.stream.close()
@@ -143,12 +143,12 @@ struct StreamTests {
   @Test(
     "answers a close frame with its code, after what came before, and ends both ways",
     arguments: [([], []), ([3, 232], [3, 232]), ([0x0F, 0xA0, 65], [0x0F, 0xA0])] as [([UInt8], [UInt8])])
-  func heardClose(payload: [UInt8], answer: [UInt8]) async throws {
+  func receivedClose(payload: [UInt8], answer: [UInt8]) async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(on: lane)
-      #expect(try rig.hear(wire(2, [1]) + wire(8, payload) + wire(2, [2])) == [1])
+      #expect(try rig.handle(wire(2, [1]) + wire(8, payload) + wire(2, [2])) == [1])
       #expect(rig.below.written == wire(8, answer, mask: nil))
-      #expect(rig.stream.sawEnd && rig.stream.heardClose != nil)
+      #expect(rig.stream.sawEnd && rig.stream.receivedClose != nil)
       #expect(try rig.stream.write([1]) == .ended)
       rig.stream.finishWriting()
       rig.stream.close()
@@ -156,21 +156,21 @@ struct StreamTests {
     }
   }
 
-  @Test("tells of the end in the same turn as the bytes before it", arguments: [wire(8, []), wire(3, [])])
+  @Test("reports the end in the same turn as the bytes before it", arguments: [wire(8, []), wire(3, [])])
   func endBehindBytes(last: [UInt8]) async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(on: lane)
       rig.below.willRead(.bytes(wire(2, [1]) + last))
       #expect(try rig.stream.readSome() == [1])
-      #expect(rig.stream.holdsBytes)  // or a pump would wait for what does not come
+      #expect(rig.stream.hasBufferedInput)  // otherwise a pump would wait for bytes that never come
       _ = try? rig.stream.read()
-      #expect(!rig.stream.holdsBytes)
+      #expect(!rig.stream.hasBufferedInput)
       rig.stream.close()
     }
   }
 
   @Test(
-    "says why when the other side breaks the rules, and throws it behind the bytes before",
+    "closes with a reason after a protocol error, and throws it after the bytes before it",
     arguments: [
       (wire(3, []), 1002), (wire(1, [0xFF]), 1007), (wire(2, [UInt8](repeating: 1, count: 200)), 1009),
       (wire(8, [3]), 1002),
@@ -182,10 +182,10 @@ struct StreamTests {
       rig.below.willRead(.bytes(wire(2, [1]) + bytes))
       #expect(try rig.stream.readSome() == [1])
       #expect(throws: WebSocketFault.self) { try rig.stream.read() }
-      rig.below.willRead(.bytes(wire(2, [2])), .ended)  // dropped, so that nothing unread makes a reset of the answer
-      #expect(rig.stream.hasClosingHandshake)
+      rig.below.willRead(.bytes(wire(2, [2])), .ended)  // dropped: unread bytes would make a reset
+      #expect(rig.stream.closeBehavior.hasClosingHandshake)
       let afterwards = (try rig.stream.read(), try rig.stream.read())
-      #expect(afterwards == (.moved(0), .ended) && !rig.stream.hasClosingHandshake)
+      #expect(afterwards == (.moved(0), .ended) && !rig.stream.closeBehavior.hasClosingHandshake)
       let sent = rig.below.written
       #expect(sent[0] == 0x88 && Int(sent[2]) << 8 | Int(sent[3]) == code && sent.count > 10)
       #expect(try rig.stream.write([1]) == .ended)
@@ -194,29 +194,29 @@ struct StreamTests {
   }
 
   @Test(
-    "tells an end between messages from one within",
+    "distinguishes an end between messages from one within",
     arguments: [[], [0x82], Array(wire(2, [1, 2]).dropLast()), wire(2, [], final: false)])
   func endsWithoutClose(bytes: [UInt8]) async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(on: lane)
-      if !bytes.isEmpty { _ = try rig.hear(bytes) }
+      if !bytes.isEmpty { _ = try rig.handle(bytes) }
       rig.below.willRead(.ended)
       if bytes.isEmpty {
         let gate = Gate()
         let recorder = EventRecorder { if $0 == .endEncountered { gate.open() } }
         rig.stream.delegate = recorder
         #expect(try rig.stream.read() == .ended)
-        await gate.wait(on: lane)  // there is no half of a WebSocket that could still be of use
+        await gate.wait(on: lane)  // WebSocket has no half-close, so the end is reported at once
         #expect(recorder.events == [.endEncountered])
       } else {
         #expect { try rig.stream.read() } throws: { ($0 as? WebSocketFault)?.code == .truncated }
       }
       rig.stream.close()
-      #expect(rig.below.written.isEmpty == !bytes.isEmpty)  // who is lost is told nothing
+      #expect(rig.below.written.isEmpty == !bytes.isEmpty)  // a lost peer gets no close frame
     }
   }
 
-  @Test("says its own close once, behind a held unit, and then hears the other side out")
+  @Test("sends its close frame once, after a held unit, and then reads until the other side ends")
   func finishes() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(ScriptedStream(writes: [.moved(1)]), on: lane)
@@ -224,12 +224,14 @@ struct StreamTests {
       rig.stream.closing = WebSocketClose(1011, "device lost")
       rig.stream.finishWriting()
       rig.stream.finishWriting()
-      #expect(rig.stream.holdsUnit && rig.stream.hasClosingHandshake && !rig.stream.canHalfClose)
+      #expect(
+        rig.stream.hasPendingOutput && rig.stream.closeBehavior.hasClosingHandshake
+          && !rig.stream.closeBehavior.canHalfClose)
       rig.below.willWrite(.moved(100), .moved(100))
       rig.tellSpace()
       #expect(rig.below.written == wire(2, [1], mask: nil) + wire(8, [3, 243] + Array("device lost".utf8), mask: nil))
-      #expect(try rig.hear(wire(2, [5])) == [5])
-      #expect(try rig.hear(wire(8, [3, 243])) == [] && rig.stream.sawEnd)
+      #expect(try rig.handle(wire(2, [5])) == [5])
+      #expect(try rig.handle(wire(8, [3, 243])) == [] && rig.stream.sawEnd)
       rig.stream.close()
       #expect(rig.below.written.count == 3 + 15)
     }
@@ -243,30 +245,28 @@ struct StreamTests {
       let masks = Set(stride(from: 0, to: 80, by: 10).map { Array(client.below.written[($0 + 2)..<($0 + 6)]) })
       #expect(masks.count == 8 && client.below.written[1] == 0x84)
       let server = StreamRig(on: lane)
-      #expect(try server.hear(client.below.written) == [UInt8](repeating: 0, count: 32))
-      #expect(try client.hear(wire(2, [1], mask: nil)) == [1])
+      #expect(try server.handle(client.below.written) == [UInt8](repeating: 0, count: 32))
+      #expect(try client.handle(wire(2, [1], mask: nil)) == [1])
       client.stream.close()
       server.stream.close()
     }
   }
 
-  @Test("carries control texts both ways at their places, and no more than it may keep")
+  @Test("carries control texts both ways at their positions, and no more than it may keep")
   func controlTexts() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(as: .server, .init(terms: .init(subprotocol: .baudwayV1)), on: lane)
-      var calls = 0
-      rig.stream.controlTextsCame = { calls += 1 }
-      #expect(try rig.hear(wire(2, [1, 2]) + wire(1, [65]) + wire(2, [3]) + wire(1, [66])) == [1, 2, 3])
+      #expect(try rig.handle(wire(2, [1, 2]) + wire(1, [65]) + wire(2, [3]) + wire(1, [66])) == [1, 2, 3])
       #expect(rig.stream.takeControlText() == .init(bytes: [65], position: 2))
       #expect(rig.stream.takeControlText() == .init(bytes: [66], position: 3))
-      #expect(rig.stream.takeControlText() == nil && calls == 2)
+      #expect(rig.stream.takeControlText() == nil)
       #expect(rig.stream.send(event: Array("{}".utf8)) && rig.below.written == wire(1, Array("{}".utf8), mask: nil))
 
       let many = (0..<100).flatMap { wire(1, [UInt8($0)]) } + wire(2, [9])
       rig.below.willRead(.bytes(many))
       #expect(try rig.stream.read() == .moved(0))
       #expect(try rig.stream.read() == .blocked(until: []))
-      #expect(rig.stream.holdsBytes)
+      #expect(rig.stream.hasBufferedInput)
       for count in 0..<100 {
         #expect(rig.stream.takeControlText()?.bytes == [UInt8(count)])
         if count == 63 { #expect(try rig.readAll() == [9]) }
@@ -274,9 +274,10 @@ struct StreamTests {
       let blocked = StreamRig(ScriptedStream(), as: .server, .init(terms: .init(subprotocol: .baudwayV1)), on: lane)
       var accepted = 0
       while accepted < 10_000, blocked.stream.send(event: [UInt8](repeating: 65, count: 1000)) { accepted += 1 }
-      #expect(accepted >= 60 && blocked.stream.unacknowledged <= 70_000)
+      #expect(accepted >= 60 && blocked.stream.undelivered.onItsWay <= 70_000)
 
-      // Who does not read what he is told is asked for no more, and goes on when he does.
+      // While a client does not read its events, its requests are not read either; reading continues when it reads
+      // again.
       blocked.below.willRead(.bytes(wire(1, [67])))
       #expect(try blocked.stream.read() == .moved(0) && blocked.stream.takeControlText() == nil)
       let gate = Gate()
@@ -290,7 +291,7 @@ struct StreamTests {
     }
   }
 
-  @Test("closes below, answers ended, and lets go of its delegate")
+  @Test("closes the stream below, returns ended, and releases its delegate")
   func closes() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in
       let rig = StreamRig(on: lane)

@@ -1,11 +1,11 @@
-// Who becomes a WebSocket, who does not, and what is agreed upon.
+// Which requests become a WebSocket, which are refused, and what is negotiated.
 
 import StreamTestKit
 import Testing
 
 @testable import StreamWebSocket
 
-/// As a field's value: the field is not there.
+/// As a field's value: the field is missing.
 private let none = "-"
 private let key = "dGhlIHNhbXBsZSBub25jZQ=="
 
@@ -41,7 +41,7 @@ struct UpgradeTests {
     #expect(upgrade.terms == WebSocketTerms())
   }
 
-  @Test("is refused with the status that fits, and a sentence")
+  @Test("is refused with the right status, and a sentence")
   func refusals() throws {
     let cases: [(HTTPRequestHead, HTTPRefusal.Status)] = [
       (try head(["Upgrade": none]), .upgradeRequired), (try head(["Connection": "close"]), .upgradeRequired),
@@ -68,7 +68,7 @@ struct UpgradeTests {
     #expect(version.contains("Sec-WebSocket-Version: 13\r\n") && version.contains("Upgrade: websocket\r\n"))
   }
 
-  @Test("lets pages in from its own origin and from listed ones only")
+  @Test("accepts pages only of its own origin and of listed ones")
   func origins() throws {
     func passes(_ origin: String, host: String = "gate:8080", _ settings: WebSocketUpgrade.Settings = .init()) throws
       -> Bool
@@ -85,7 +85,7 @@ struct UpgradeTests {
     #expect(try !passes("http://app.example.org", .init(origins: ["http://app.example"])))
   }
 
-  @Test("lets a page of its own origin in under its own names only, and others whatever they call it")
+  @Test("accepts a page of its own origin only under its own names, and listed origins under any name")
   func hosts() throws {
     let settings = WebSocketUpgrade.Settings(
       origins: ["http://friend.example"], hosts: HostNames(["Gate", "gate.local", "*.lab.example", "gw.example."]))
@@ -106,7 +106,7 @@ struct UpgradeTests {
     ] {
       #expect(try status(host) == .forbidden, "\(host)")
     }
-    // One that is listed may call us what it likes; so may who is no page.
+    // A listed origin may use any Host; so may a client without an Origin.
     #expect(try status("evil.example", origin: "http://friend.example") == nil)
     #expect(refusal(try head(["Host": "evil.example"]), settings) == nil)
     let answer = refusal(try head(["Origin": "http://evil.example", "Host": "evil.example"]), settings)
@@ -116,7 +116,7 @@ struct UpgradeTests {
     #expect(refusal(try head(["Origin": "http://evil.example", "Host": "evil.example"]), any) == nil)
   }
 
-  @Test("chooses the client's first sub-protocol that is allowed, and keeps a token to itself")
+  @Test("chooses the client's first allowed sub-protocol, and never a token")
   func subprotocols() throws {
     func chosen(_ offer: String, _ allowed: [WebSocketSubprotocol] = WebSocketSubprotocol.allCases) throws -> String {
       let request = try head(["Sec-WebSocket-Protocol": offer])
@@ -128,12 +128,10 @@ struct UpgradeTests {
     #expect(try chosen("chat, binary, baudway.v1") == "binary")
     #expect(try chosen("baudway.v1, bearer.s3cret") == "baudway.v1")
     #expect(try chosen("chat") == "-" && chosen("baudway.v1, binary", [.binary]) == "binary")
-    let request = try head(["Sec-WebSocket-Protocol": "baudway.v1, bearer.s3cret"])
-    #expect(WebSocketUpgrade.bearerToken(in: request) == "s3cret")
   }
 
   @Test(
-    "agrees to an offer of permessage-deflate that it can keep",
+    "accepts an offer of permessage-deflate that it supports",
     arguments: [
       ("permessage-deflate", "permessage-deflate"),
       ("permessage-deflate; client_max_window_bits", "permessage-deflate; client_max_window_bits=12"),
@@ -180,7 +178,7 @@ struct UpgradeTests {
     #expect(terms.deflate?.ownContextTakeover == upgrade.terms.deflate?.otherContextTakeover)
   }
 
-  @Test("takes no answer that does not belong to its request")
+  @Test("refuses an answer that does not belong to its request")
   func wrongAnswers() throws {
     let request = WebSocketRequest(
       host: "h", target: "/", subprotocol: nil, deflate: nil, fields: [], key: key)

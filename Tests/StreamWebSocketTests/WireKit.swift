@@ -1,11 +1,11 @@
-// Frames written by hand, so that tests do not judge the codec by itself.
+// Frames written by hand, so that the codec is not tested against itself.
 
 import ByteStreams
 import StreamTestKit
 
 @testable import StreamWebSocket
 
-/// A frame as RFC 6455 section 5.2 draws it. With a `mask` as clients send it.
+/// A frame as in RFC 6455 section 5.2; with a `mask` as clients send it.
 func wire(
   _ opcode: UInt8, _ payload: [UInt8], final: Bool = true, reserved: UInt8 = 0, mask: [UInt8]? = [1, 2, 3, 4]
 ) -> [UInt8] {
@@ -20,7 +20,7 @@ func wire(
   return bytes + mask + payload.enumerated().map { $1 ^ mask[$0 % 4] }
 }
 
-/// What a decoder made of bytes that came in pieces.
+/// What a decoder produced from bytes in pieces.
 struct Heard: Equatable {
   var bytes: [UInt8] = []
   var events: [String] = []
@@ -28,19 +28,19 @@ struct Heard: Equatable {
 }
 
 extension FrameDecoder {
-  /// Decodes `pieces`, each where it lies, or with `room` into a place of so many bytes.
-  static func hear(_ pieces: [[UInt8]], _ settings: Settings = Settings(), room: Int? = nil) -> Heard {
+  /// Decodes each of `pieces` in place, or with `room` into a buffer of that many bytes.
+  static func handle(_ pieces: [[UInt8]], _ settings: Settings = Settings(), room: Int? = nil) -> Heard {
     var decoder = FrameDecoder(settings)
-    var heard = Heard()
+    var received = Heard()
     do {
-      for piece in pieces { try decoder.hear(piece, room: room, &heard) }
+      for piece in pieces { try decoder.handle(piece, room: room, &received) }
     } catch {
-      heard.fault = (error as? WebSocketFault)?.code
+      received.fault = (error as? WebSocketFault)?.code
     }
-    return heard
+    return received
   }
 
-  private mutating func hear(_ piece: [UInt8], room: Int?, _ heard: inout Heard) throws {
+  private mutating func handle(_ piece: [UInt8], room: Int?, _ received: inout Heard) throws {
     var source = piece
     var place = [UInt8](repeating: 0, count: room ?? 0)
     var used = 0
@@ -53,22 +53,22 @@ extension FrameDecoder {
           let place = room == nil ? rest : place
           do {
             let stop = try decode(rest, into: place, &progress)
-            heard.bytes += place[..<progress.made]
+            received.bytes += place[..<progress.made]
             return stop
           } catch {
-            heard.bytes += place[..<progress.made]
+            received.bytes += place[..<progress.made]
             throw error
           }
         }
       }
       switch stop {
       case .sourceIsUsed: return
-      case .placeIsFull: precondition(progress.made > 0, "a full place is never empty")
+      case .outputIsFull: precondition(progress.made > 0, "a full place is never empty")
       case .control(let opcode):
-        // The stream goes on in the same run; here what was made so far is out, so the rest is a run of its own.
-        heard.events.append("\(opcode) \(control.count)")
-      case .text: heard.events.append("text " + String(decoding: text, as: UTF8.self))
-      case .messageEnd(let kind): heard.events.append("\(kind)")
+        // The stream continues in the same run. Here the bytes so far are already copied, so the rest is a new run.
+        received.events.append("\(opcode) \(control.count)")
+      case .text: received.events.append("text " + String(decoding: text, as: UTF8.self))
+      case .messageEnd(let kind): received.events.append("\(kind)")
       }
     }
   }
@@ -84,4 +84,26 @@ func pieces(of bytes: [UInt8], most: Int, _ random: inout SeededRandom) -> [[UIn
     rest = rest.dropFirst(piece.count)
   }
   return pieces
+}
+
+/// A client's end of a WebSocket, frame by frame.
+struct WireEnd: FarParty {
+  let below: FarEnd
+
+  func send(_ bytes: [UInt8]) throws { try below.send(wire(2, bytes)) }
+
+  /// The payload of the next message frame; empty at the close frame.
+  func receive() throws -> [UInt8] {
+    while true {
+      let head = try below.receive(exactly: 2)
+      guard head.count == 2, head[0] & 15 != 8 else { return [] }
+      let extended = try below.receive(exactly: head[1] < 126 ? 0 : head[1] == 126 ? 2 : 8)
+      let length = extended.isEmpty ? Int(head[1]) : extended.reduce(0) { $0 << 8 | Int($1) }
+      let payload = try below.receive(exactly: length)
+      if head[0] & 8 == 0 { return payload }
+    }
+  }
+
+  func finishWriting() { below.finishWriting() }
+  func close() { below.close() }
 }

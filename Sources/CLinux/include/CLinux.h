@@ -1,5 +1,5 @@
-// What Swift's Glibc module lacks of Linux. Each function is the call of its man page, one to one, under the name
-// linux_CALL; those that fail answer -1 with errno set, as the call itself does.
+// Linux calls that Swift's Glibc module lacks. Each function is the call of its man page, one to one, under the name
+// linux_CALL. Those that fail return -1 with errno set, as the call itself does.
 
 #ifndef CLINUX_H
 #define CLINUX_H
@@ -21,8 +21,8 @@ int linux_socket(int domain, int type, int protocol);
 /// socketpair(2), both ends non-blocking and close-on-exec.
 int linux_socketpair(int domain, int type, int ends[2]);
 
-/// Maps `length` bytes (a multiple of the page size) twice in a row, so that a ring has no seam.
-/// Needs no descriptor where mremap(2) does. NULL with errno set when it fails; release with linux_unmap_mirrored.
+/// Maps `length` bytes (a multiple of the page size) twice in a row, so that a ring has no seam. Needs no descriptor
+/// where mremap(2) can do it. NULL with errno set if it fails; free it with linux_unmap_mirrored.
 void *linux_map_mirrored(size_t length);
 void linux_unmap_mirrored(void *memory, size_t length);
 
@@ -31,119 +31,125 @@ const char *linux_errno_name(int number);
 /// "Address already in use". Static text, safe on any thread.
 const char *linux_errno_text(int number);
 
-/// What TCP knows of its other end (TCP_INFO of tcp(7)).
+/// What TCP knows about its peer (TCP_INFO of tcp(7)).
 struct linux_tcp_state {
   uint32_t unacknowledged;      // segments sent and not acknowledged
-  uint32_t probes;              // window probes out and not answered
+  uint32_t probes;              // window probes sent and not answered
   uint32_t last_ack_milliseconds;  // age of the last acknowledgement
   uint32_t not_sent;            // bytes in the queue that were never sent
 };
 int linux_tcp_state(int fd, struct linux_tcp_state *state);
 
-/// Who is at the other end of a connected unix socket (SO_PEERCRED of unix(7)).
+/// The user, or the process and its user, at the other end of a connected unix socket (SO_PEERCRED of unix(7)).
 int linux_peer_user(int fd, uid_t *user);
 int linux_peer_process(int fd, pid_t *process, uid_t *user);
 
-/// A pty pair: the master non-blocking and close-on-exec, its slave unlocked; the slave's path goes to `path`.
+/// Opens a pty pair and returns the master, non-blocking and close-on-exec. The slave is unlocked; its path goes to
+/// `path`.
 int linux_open_pty(char *path, size_t capacity);
-/// TIOCGPTPEER of ioctl_tty(2): opens the slave of a master, non-blocking, close-on-exec and never as the controlling terminal.
-/// Whoever the slave belongs to, unless somebody has it alone (EBUSY).
+/// TIOCGPTPEER of ioctl_tty(2): opens the slave of a master, non-blocking, close-on-exec and never as the controlling
+/// terminal. Any user may own the slave; EBUSY if a program has it exclusively.
 int linux_open_peer(int master);
 
-/// openat(2) with O_PATH | O_NOFOLLOW | O_CLOEXEC: the thing that has the name itself, whatever it is and without touching it.
+/// openat(2) with O_PATH | O_NOFOLLOW | O_CLOEXEC: the named thing itself, of any kind, without touching it.
 int linux_open_path(int folder, const char *name);
 /// fchownat(2) with AT_EMPTY_PATH. Also for a descriptor of linux_open_path.
 int linux_change_owner(int fd, uid_t user, gid_t group);
-/// fchmod(2), and for a descriptor of linux_open_path, which that refuses, chmod(2) of /proc/self/fd/N.
+/// fchmod(2). It refuses a descriptor of linux_open_path; for such a one use chmod(2) on /proc/self/fd/N.
 int linux_change_mode(int fd, mode_t mode);
-/// renameat2(2) with RENAME_EXCHANGE: both names stay, each with what the other had.
+/// renameat2(2) with RENAME_EXCHANGE: both names stay and exchange what they name.
 int linux_exchange(int folder, const char *name, int other_folder, const char *other_name);
-/// renameat2(2) with RENAME_NOREPLACE. Where the file system has no such thing, a link(2) does it for all but folders.
+/// renameat2(2) with RENAME_NOREPLACE. On a file system without it, link(2) does it for everything but folders.
 int linux_rename_new(int folder, const char *name, int to_folder, const char *to_name);
 
-/// From now on a fatal signal (SIGILL, SIGTRAP, SIGSEGV, SIGBUS, SIGABRT, SIGFPE) is reported before the process dies of it: one line on
-/// standard error with the signal, the place in the program as an offset from where it was loaded, places found on the stack,
-/// `version` and the build ID. For a program as a whole; the status it ends with stays the same.
+/// Reports a fatal signal (SIGILL, SIGTRAP, SIGSEGV, SIGBUS, SIGABRT, SIGFPE) before the process dies of it. The report
+/// is one line on standard error: the signal, the place in the program as an offset from its load address, places found
+/// on the stack, `version` and the build ID. For a program as a whole; its exit status stays the same.
 int linux_report_crashes(const char *version);
 
 /// posix_spawn(3) without a shell and without our descriptors, signal mask and handlers, in a process group of its own.
-/// `stream` becomes standard input and output, `errors` standard error. With a `terminal` instead, a path, all three are that,
-/// and the controlling terminal of a session of its own.
+/// `stream` becomes standard input and output, `errors` standard error. If `terminal`, a path, is given, it becomes all
+/// three, and the controlling terminal of a session of its own.
 int linux_spawn(
   pid_t *pid, const char *path, char *const arguments[], char *const environment[], int stream, int errors,
   const char *terminal);
 /// pidfd_open(2): readable when the process has ended.
 int linux_pidfd(pid_t pid);
-/// waitpid(2) without waiting. 1 when it has ended and is reaped, with its exit status, or else the signal that killed it;
-/// 0 while it lives. -1 with ECHILD: somebody else has reaped it, as the kernel does where SIGCHLD is ignored.
+/// waitpid(2) without waiting. 1: the process has ended and is reaped, with its exit status, or else the signal that
+/// killed it. 0: it is running. -1 with ECHILD: other code has reaped it, as the kernel does where SIGCHLD is ignored.
 int linux_reap(pid_t pid, int *status, int *signal);
-/// PIDFD_GET_INFO of Linux 6.15: how a process ended that somebody else has reaped. 1 with the answer, 0 when it comes in a moment, -1 on
-/// other kernels.
+/// PIDFD_GET_INFO of Linux 6.15: how a process ended that other code has reaped. 1 with the result, 0 if the result
+/// comes in a moment, -1 on other kernels.
 int linux_pidfd_end(int pidfd, int *status, int *signal);
 
-/// Room for process groups that a guard knows, in memory that it shares; each is there or not. NULL with errno set when it fails.
-/// Never given back.
+/// Memory for a guard's set of process groups, shared with the guard. NULL with errno set if it fails. Never freed.
 void *linux_guard_groups(void);
-/// Safe on any thread, at once.
+/// Safe on any thread; takes effect at once.
 void linux_guard_add(void *groups, pid_t group);
 void linux_guard_remove(void *groups, pid_t group);
 int linux_guard_knows(const void *groups, pid_t group);
-/// Starts a process, no child of ours, that waits until nobody has the pipe open whose writing end is returned, kills all
-/// `groups` with SIGKILL and ends. It has a session of its own, blocks all signals, and keeps no other descriptor and next to no memory.
+/// Starts a process, not a child of ours, that waits until nobody has the writing end of a pipe open. It then kills all
+/// `groups` with SIGKILL and ends. Returns that writing end. The process has a session of its own, blocks all signals,
+/// and keeps no other descriptor and next to no memory.
 int linux_start_guard(void *groups);
-/// Whether it is gone.
+/// Whether the process at the other end of `pipe` has ended.
 int linux_guard_is_gone(int pipe);
 /// "SEGV" for a signal, or NULL if the number is unknown. Static text.
 const char *linux_signal_name(int number);
-/// pipe2(2), close-on-exec; the reading end, ends[0], non-blocking.
+/// pipe2(2), close-on-exec; the reading end, ends[0], is non-blocking.
 int linux_pipe(int ends[2]);
 
-/// Starts `count` threads that do nothing, as large as Dispatch makes its own, and waits for their end. 0, or the errno of the first that
-/// could not be started (EAGAIN: a limit of threads or of memory).
+/// Starts `count` threads that do nothing, as large as Dispatch's own, and waits for their end. Returns 0, or the errno
+/// of the first that could not be started (EAGAIN: a limit of threads or of memory).
 int linux_try_threads(int count);
-/// The stack of a thread with its guard, in bytes.
+/// The size of a thread's stack with its guard, in bytes.
 size_t linux_thread_size(void);
-/// Maps `length` bytes and gives them back, untouched. 0, or the errno: what pthread_create(3) and malloc(3) would meet.
+/// Maps `length` bytes and unmaps them, untouched. Returns 0, or the errno that pthread_create(3) and malloc(3) would
+/// get.
 int linux_try_memory(size_t length);
 /// mallopt(3): threads that have allocated nothing so far share the first arena with all others.
 void linux_use_one_arena(void);
-/// malloc_trim(3): whole free pages of the heap go back to the kernel. Takes up to a millisecond for each 2 MiB, and the heap's lock as
-/// long.
+/// malloc_trim(3): whole free pages of the heap go back to the kernel. Takes up to a millisecond for each 2 MiB, and
+/// holds the heap's lock meanwhile.
 void linux_trim_heap(void);
 
 /// struct termios2 of ioctl_tty(2), as far as a serial line needs it.
 struct linux_termios {
-  uint32_t iflag, oflag, cflag, lflag;  // cflag without the bits of the rates
+  uint32_t iflag, oflag, cflag, lflag;  // cflag without the rate bits
   uint32_t input_rate, output_rate;     // bits per second, any number
   uint8_t min, time, start, stop;       // c_cc[VMIN], [VTIME], [VSTART], [VSTOP]
 };
 /// TCGETS2. ENOTTY: not a terminal.
 int linux_tcgets2(int fd, struct linux_termios *modes);
-/// TCSETS2, at once; what `modes` does not hold stays. Drivers may round or ignore settings without an error: read back.
+/// TCSETS2, at once; settings that `modes` does not hold stay. Drivers may round or ignore settings without an error:
+/// read them back.
 int linux_tcsets2(int fd, const struct linux_termios *modes);
-/// What a driver has counted of a line (TIOCGICOUNT of ioctl_tty(2)); each goes round.
+/// A driver's counters of a line (TIOCGICOUNT of ioctl_tty(2)); each wraps around.
 struct linux_line_counts {
   uint32_t breaks, framing, parity, overruns, buffer_overruns;
   uint32_t cts, dsr, dcd, ri;  // changes of the modem's lines
 };
 /// ENOTTY: the driver does not count.
 int linux_count_line(int fd, struct linux_line_counts *counts);
-/// Starts a thread that waits for changes of CTS, DSR, DCD and RI (TIOCMIWAIT of ioctl_tty(2)) and writes to the eventfd(2) `bell`
-/// after each, 50 times a second at most. It ends by itself when the driver can't wait, or the port is gone. Both descriptors
-/// must stay open until linux_end_modem_wait, which is to be called once for each that was started, returns.
+/// Starts a thread that waits for changes of CTS, DSR, DCD and RI (TIOCMIWAIT of ioctl_tty(2)). It writes to the
+/// eventfd(2) `bell` after each change, 50 times a second at most. It ends by itself if the driver can't wait, or if
+/// the port is gone. Both descriptors must stay open until linux_end_modem_wait returns. Call that once for each
+/// started thread.
 int linux_start_modem_wait(int fd, int bell, pthread_t *thread);
 void linux_end_modem_wait(pthread_t thread);
-/// ASYNC_LOW_LATENCY by TIOCGSERIAL and TIOCSSERIAL: bytes come on at once, not every 16 ms. Unchanged touches nothing.
+/// ASYNC_LOW_LATENCY by TIOCGSERIAL and TIOCSSERIAL: received bytes arrive at once, not every 16 ms. Does nothing if
+/// the flag is already as wanted.
 int linux_set_low_latency(int fd, int on);
 
-/// struct serial_rs485 of Documentation/driver-api/serial/serial-rs485.rst of the kernel, as far as we set it.
+/// struct serial_rs485 of the kernel's Documentation/driver-api/serial/serial-rs485.rst, as far as we set it.
 struct linux_rs485 {
   int on, rts_on_send, rts_after_send;
   uint32_t milliseconds_before, milliseconds_after;  // between RTS and the bits
 };
 /// TIOCGRS485. ENOTTY: the driver has no such mode.
 int linux_get_rs485(int fd, struct linux_rs485 *mode);
-/// TIOCSRS485; what `mode` does not hold stays. Drivers may change what they can't do without an error: read back.
+/// TIOCSRS485; settings that `mode` does not hold stay. Drivers may change unsupported settings without an error: read
+/// them back.
 int linux_set_rs485(int fd, const struct linux_rs485 *mode);
 
 #endif

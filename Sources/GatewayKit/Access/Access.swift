@@ -1,26 +1,27 @@
-// Who may come in on a route, and what he may do there: a value that follows from `users` and `clients.users`, and the decision
-// about one client. Nothing here waits: whether a password is right is for the caller to find out (Passwords) and to say.
+// Which users and certificates a route admits, and their roles: a value made from `users` and `clients.users`, and the
+// decision about one client. Nothing here blocks: the caller checks passwords (Passwords) and passes the result. The
+// addresses of `allow` and `deny` are an AddressBlock, whose text ValueKind reads and refuses.
 
 import ByteStreams
 import StreamBroker
 
-public struct Access: Hashable, Sendable {
-  /// A user as one route sees him.
-  public struct Member: Hashable, Sendable {
-    public let name: String
+package struct Access: Hashable, Sendable {
+  /// A user, with its role on one route.
+  package struct Member: Hashable, Sendable {
+    package let name: String
     let password: Secret?
     let tokens: [Secret]
     let certificates: [String]
-    /// Nil where he may do nothing.
+    /// Nil if the user has no role on this route.
     let role: Config.Listen.Role?
   }
 
-  /// All users of the file: one who may do nothing here is told so, and not that nobody knows him.
+  /// All users of the configuration. A user without a role on this route is refused as `denied`, not as unknown.
   let members: [Member]
-  /// Names of users and subjects of certificates that may come, where that is said.
+  /// `clients.users`: the only users, and names of certificates, that are admitted; nil if not configured.
   let only: [String]?
 
-  /// For routes none of whose listeners can ask.
+  /// For routes without a listener that can authenticate clients.
   static let open = Access(members: [], only: nil)
 
   private init(members: [Member], only: [String]?) {
@@ -37,72 +38,73 @@ public struct Access: Hashable, Sendable {
     self.only = only
   }
 
-  /// Whether who says nothing of himself is asked to: as soon as somebody is named who may come.
-  public var asks: Bool { only != nil || members.contains { $0.role != nil } }
+  /// Whether clients must authenticate: as soon as the configuration names a user that is admitted.
+  package var asks: Bool { only != nil || members.contains { $0.role != nil } }
 }
 
-/// What a client shows to say who he is.
-public enum Credential: Hashable, Sendable {
+/// What a client sends to authenticate.
+package enum Credential: Hashable, Sendable {
   case none
   case password(user: String, Secret)
   case token(Secret)
 }
 
-/// What a verified certificate of a client says.
-public struct ClientCertificate: Hashable, Sendable {
-  /// As RFC 2253 writes it: `CN=ada,O=lab`.
-  public var subject: String
+/// The names in a client's verified certificate.
+package struct ClientCertificate: Hashable, Sendable {
+  /// In the form of RFC 2253: `CN=ada,O=lab`.
+  package var subject: String
   /// Common name and alternative names.
-  public var names: [String]
+  package var names: [String]
 
-  public init(subject: String, names: [String]) {
+  package init(subject: String, names: [String]) {
     self.subject = subject
     self.names = names
   }
 
-  /// The subject whole, or one of the names.
+  /// Whether `name` is the whole subject or one of the names.
   func isCalled(_ name: String) -> Bool { subject == name || names.contains(name) }
 }
 
-/// Who a client turned out to be.
-public struct Identity: Hashable, Sendable {
-  /// For log and status: the user's name, else the subject of his certificate; nil for who did not have to say.
-  public let name: String?
-  /// What let him in; if that is the user's no longer, it lets him in no longer.
+/// The authenticated identity of a client.
+package struct Identity: Hashable, Sendable {
+  /// For log and status: the user's name, else the certificate's subject; nil for a client that did not authenticate.
+  package let name: String?
+  /// The credential that admitted the client. When the user no longer has it, the client is no longer admitted.
   enum Proof: Hashable, Sendable {
-    /// His listener can't ask.
+    /// The listener can't authenticate clients.
     case notAsked
     case nothing
-    /// The hash that it was checked against.
+    /// The hash that the password was checked against.
     case password(Secret)
     case token(Secret)
     case certificate(ClientCertificate)
   }
   let proof: Proof
-  /// False for a certificate that is no user's.
+  /// False for a certificate that belongs to no user.
   var isUser = true
 
-  /// Of a listener that can't ask.
-  public static let notAsked = Identity(name: nil, proof: .notAsked)
-  /// He could have said who he is.
-  public static let anonymous = Identity(name: nil, proof: .nothing)
+  /// A client of a listener that can't authenticate.
+  package static let notAsked = Identity(name: nil, proof: .notAsked)
+  /// A client that could have authenticated and did not.
+  package static let anonymous = Identity(name: nil, proof: .nothing)
 }
 
 extension Access {
-  public enum Decision: Equatable, Sendable {
+  package enum Decision: Equatable, Sendable {
     case admitted(Identity, Config.Listen.Role)
-    /// HTTP 401: he said nothing, and must.
+    /// HTTP 401: credentials are missing and required.
     case asks
-    /// HTTP 401, `login-failed`: what he said is wrong.
+    /// HTTP 401, `login-failed`: the credentials are wrong.
     case failed
-    /// HTTP 403, `denied`: known, and not let in.
+    /// HTTP 403, `denied`: the identity is known, but not admitted.
     case denied(Identity)
-    /// Find out whether `password` is right, then ask `decide(_:isRight:…)`.
+    /// Check the password, then call `decide(_:isRight:…)`.
     case check(PasswordQuestion)
   }
 
-  /// About a client of a listener whose clients may be at most `role`. What he shows counts before his certificate.
-  public func decide(
+  /// Decides about a client of a listener whose clients have at most `role`. A credential takes precedence over the
+  /// certificate.
+  package func decide(
     _ credential: Credential, certificate: ClientCertificate? = nil, role: Config.Listen.Role
   ) -> Decision {
     switch credential {
@@ -110,7 +112,7 @@ extension Access {
       guard let certificate else { return asks ? .asks : .admitted(.anonymous, role) }
       return decide(certificate, role)
     case .token(let shown):
-      // All are compared, whichever fits: how long it takes must not tell how near a guess was.
+      // Compares with all tokens, even after a match: the time must not reveal how near a guess was.
       var found: (Member, Secret)?
       for member in members {
         for token in member.tokens where shown.isSame(as: token) { found = (member, token) }
@@ -118,7 +120,7 @@ extension Access {
       guard let (member, token) = found else { return .failed }
       return decide(member, .token(token), role)
     case .password(let name, let password):
-      // One nobody knows costs as much as one who exists; nor is it told how much of a name was right.
+      // An unknown user costs as much time as a known one, and the time does not reveal how much of a name was right.
       var hash: Secret?
       for member in members where SteadyTime.isSame(name, member.name) { hash = member.password }
       guard let sample = hash ?? members.lazy.compactMap(\.password).first else { return .failed }
@@ -126,8 +128,8 @@ extension Access {
     }
   }
 
-  /// The same once it is known whether the password of `question` is right.
-  public func decide(_ question: PasswordQuestion, isRight: Bool, role: Config.Listen.Role) -> Decision {
+  /// The decision after the password check of `question`.
+  package func decide(_ question: PasswordQuestion, isRight: Bool, role: Config.Listen.Role) -> Decision {
     guard isRight, question.mayBeRight, let member = members.first(where: { $0.name == question.user }),
       member.password == question.hash
     else { return .failed }
@@ -145,21 +147,22 @@ extension Access {
     let identity = Identity(
       name: user?.name ?? certificate.subject, proof: .certificate(certificate), isUser: user != nil)
     if let only, !only.contains(where: { $0 == user?.name || isCalled($0, certificate) }) { return .denied(identity) }
-    // Who is no user of ours has the word of the authority that signed; where users have roles, that is not enough, or who has
-    // none could do more than they.
+    // A certificate without a user is admitted because its authority signed it. If users have roles, that is not
+    // enough: such a certificate could otherwise do more than the users can.
     guard let user else {
       return only == nil && members.contains { $0.role != nil } ? .denied(identity) : .admitted(identity, role)
     }
     return user.role.map { .admitted(identity, min(role, $0)) } ?? .denied(identity)
   }
 
-  /// Not by the name of a user: who he is, is what his own entry says.
+  /// Whether the certificate has this name. A user's name does not count: only the user's own entry lists its
+  /// certificates.
   private func isCalled(_ name: String, _ certificate: ClientCertificate) -> Bool {
     !members.contains { $0.name == name } && certificate.isCalled(name)
   }
 
-  /// What one who is here may do from now on, by other rules than those he came in by; nil if he is not let in any more.
-  public func role(of identity: Identity, listener role: Config.Listen.Role) -> Config.Listen.Role? {
+  /// The role of a present client by these rules, which may be newer than the client; nil if it is no longer admitted.
+  package func role(of identity: Identity, listener role: Config.Listen.Role) -> Config.Listen.Role? {
     let decision: Decision
     switch identity.proof {
     case .notAsked: return role
@@ -180,31 +183,31 @@ extension Access {
 }
 
 extension Access {
-  /// Whether a client may go on being what he is. `couldBeAsked` where his listener asks now who one is, whether or not it did
-  /// when he came.
-  func admits(_ client: Arrival.Label, couldBeAsked: Bool = false) -> Bool {
+  /// Whether these rules still give a present client the same role. `couldBeAsked`: its listener authenticates clients
+  /// now, even if it did not when the client connected.
+  func admits(_ client: AcceptedConnection.Label, couldBeAsked: Bool = false) -> Bool {
     let identity = couldBeAsked && client.identity == .notAsked ? .anonymous : client.identity
     return role(of: identity, listener: client.role) == client.role
   }
 }
 
-/// A password to be checked.
-public struct PasswordQuestion: Hashable, Sendable {
-  public let user: String
+/// A password to check.
+package struct PasswordQuestion: Hashable, Sendable {
+  package let user: String
   let password: Secret
   let hash: Secret
-  /// False for a user who has none: the check is made all the same, and its answer does not count.
+  /// False if the user has no password or does not exist: the check runs all the same, and its result is ignored.
   let mayBeRight: Bool
 }
 
 extension Secret {
-  /// In time by the length of `other` alone.
+  /// The time taken depends only on the length of `other`.
   func isSame(as other: Secret) -> Bool { SteadyTime.isSame(reveal(), other.reveal()) }
 }
 
-/// Comparisons whose time does not tell how near a guess was.
+/// Comparisons whose time does not reveal how near a guess was.
 enum SteadyTime {
-  /// By the bytes, in time by the length of `known` alone.
+  /// Compares bytes. The time taken depends only on the length of `known`.
   static func isSame(_ guess: String, _ known: String) -> Bool {
     let (guess, known) = (Array(guess.utf8), Array(known.utf8))
     var difference = guess.count ^ known.count

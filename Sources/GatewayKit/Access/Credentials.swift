@@ -1,14 +1,15 @@
-// What clients send to say who they are, from the headers of HTTP to values. Bytes from anybody: bounded, strict, and never part
-// of a message.
+// Parses clients' credentials from HTTP headers. The input is untrusted: it is bounded, parsed strictly, and never
+// appears in a message.
 
 import StreamBroker
 
-public enum BearerToken {
-  /// Shorter ones could be guessed.
+package enum BearerToken {
+  /// Shortest token, in characters: a shorter one could be guessed.
   static let least = 16
   static let most = 1024
 
-  /// Letters that may stand both in a header (RFC 6750, section 2.1) and in the name of a sub-protocol (RFC 6455, section 4.1).
+  /// Characters allowed both in a header (RFC 6750, section 2.1) and in the name of a sub-protocol (RFC 6455, section
+  /// 4.1).
   static func isToken(_ text: some StringProtocol) -> Bool {
     !text.isEmpty && text.utf8.count <= most && text.utf8.allSatisfy(isLetter)
   }
@@ -22,8 +23,9 @@ public enum BearerToken {
 }
 
 extension Credential {
-  /// Of the value of an Authorization header (RFC 7617, RFC 6750); nil when it is none that we know, or broken.
-  public init?(authorization value: some StringProtocol) {
+  /// Parses an Authorization header's value (RFC 7617, RFC 6750); nil if the scheme is unknown or the value is
+  /// malformed.
+  package init?(authorization value: some StringProtocol) {
     guard value.utf8.count <= 4096, let space = value.firstIndex(of: " ") else { return nil }
     let rest = value[space...].drop { $0 == " " }
     switch value[..<space].lowercased() {
@@ -41,19 +43,19 @@ extension Credential {
     }
   }
 
-  /// Of a sub-protocol that a browser's page offers because it can't set headers: `bearer.TOKEN`. Nil when it is none.
-  public init?(subprotocol name: some StringProtocol) {
+  /// Parses the sub-protocol `bearer.TOKEN`, which a web page offers because it can't set headers; nil for any other.
+  package init?(subprotocol name: some StringProtocol) {
     let prefix = "bearer."
     guard name.utf8.starts(with: prefix.utf8) else { return nil }
-    // By bytes: a letter of the token may join with the dot into one Character.
+    // By bytes: a combining character after the dot would join it into one Character.
     let token = name[name.utf8.index(name.startIndex, offsetBy: prefix.utf8.count)...]
     guard BearerToken.isToken(token) else { return nil }
     self = .token(Secret(String(token)))
   }
 
-  /// What a request to upgrade shows, in its Authorization headers and among the sub-protocols that it offers. Nil when that is
-  /// broken, or more than one thing.
-  public init?(authorization: [String], subprotocols: [String]) {
+  /// The credential of an upgrade request, from its Authorization headers or the sub-protocols that it offers. Nil if
+  /// it is malformed, or if there are several.
+  package init?(authorization: [String], subprotocols: [String]) {
     let offered = subprotocols.filter { $0.utf8.starts(with: "bearer.".utf8) }
     guard authorization.count + offered.count <= 1 else { return nil }
     if let value = authorization.first {
@@ -66,7 +68,7 @@ extension Credential {
   }
 }
 
-/// RFC 4648, section 4, strictly: with its padding, without anything else, and in the one form that a text has.
+/// Base64 by RFC 4648, section 4, strictly: with padding, without other characters, in the one canonical form.
 enum Base64 {
   static func decode(_ text: some Collection<UInt8>) -> [UInt8]? {
     guard !text.isEmpty, text.count % 4 == 0 else { return nil }
@@ -83,7 +85,7 @@ enum Base64 {
       count += 1
       if count % 4 == 0 { bytes += [UInt8(bits >> 16 & 0xFF), UInt8(bits >> 8 & 0xFF), UInt8(bits & 0xFF)] }
     }
-    // Bits that are left over must be zero, or two texts would mean the same.
+    // Unused bits must be zero, or two texts would decode to the same bytes.
     switch padding {
     case 0: break
     case 1:

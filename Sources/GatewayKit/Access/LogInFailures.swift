@@ -1,19 +1,19 @@
-// Who has failed to log in, how often, and how long the next try has to wait: a value, and bounded. Who guesses from one address
-// is slowed down to one guess in some seconds, however many connections he makes.
+// Failed log-ins per address, and how long the next try must wait: a value of bounded size. It limits guessing from one
+// address to one try in some seconds, however many connections the address opens.
 
 import ByteStreams
 
 struct LogInFailures {
-  /// So many are forgiven at once: people mistype.
+  /// Tries without a pause, because people mistype: from this number of failures on, the next try must wait.
   static let free = 3
-  /// The pause behind the first failure that counts; it doubles up to `longest`.
+  /// The first pause, in nanoseconds; it doubles with each failure, up to `longest`.
   static let first: UInt64 = 500_000_000
   static let longest: UInt64 = 4_000_000_000
-  /// Who would have to wait longer is sent away: the greeting has 10 s.
-  static let patience: UInt64 = 8_000_000_000
-  /// One failure is forgotten in so long.
+  /// A try that would have to wait longer is refused: the whole handshake has 10 s.
+  static let timeout: UInt64 = 8_000_000_000
+  /// One failure is forgotten after each period of this length, in nanoseconds.
   static let memory: UInt64 = 60_000_000_000
-  /// Addresses that are remembered; then the one that has failed longest ago is forgotten.
+  /// Addresses that are kept. Beyond that, the one whose last failure is oldest is dropped.
   static let most = 4096
 
   private struct Entry {
@@ -26,22 +26,22 @@ struct LogInFailures {
 
   var count: Int { entries.count }
 
-  /// When a try from `address` at `now` may be made, and reserves that moment; nil when too many wait already.
+  /// Reserves the time at which a try from `address` may be made and returns it; nil if it is too far ahead.
   mutating func next(from address: SocketAddress, at now: UInt64) -> UInt64? {
-    let sender = address.household
+    let sender = address.rateLimitKey
     guard var entry = remembered(sender, at: now) else { return now }
     let pause = Self.pause(behind: entry.count)
     guard pause > 0 else { return now }
     let time = max(now, entry.next)
-    if time - now > Self.patience { return nil }
+    if time - now > Self.timeout { return nil }
     entry.next = time + pause
     entries[sender] = entry
     return time
   }
 
-  /// Counts a failure. How many there are now.
+  /// Counts a failure. Returns the address's failures so far.
   mutating func failed(from address: SocketAddress, at now: UInt64) -> Int {
-    let sender = address.household
+    let sender = address.rateLimitKey
     var entry = remembered(sender, at: now) ?? Entry(count: 0, last: now, next: now)
     if entries[sender] == nil && entries.count == Self.most { forgetOldest() }
     entry.count = min(entry.count + 1, 1000)
@@ -55,7 +55,7 @@ struct LogInFailures {
     count < free ? 0 : min(first << UInt64(min(count - free, 8)), longest)
   }
 
-  /// What is left of an address's failures at `now`; takes it out when that is nothing.
+  /// An address's failures that are not forgotten at `now`; removes the entry if there are none.
   private mutating func remembered(_ sender: SocketAddress, at now: UInt64) -> Entry? {
     guard var entry = entries[sender] else { return nil }
     let forgotten = Int(clamping: (now &- entry.last) / Self.memory)

@@ -1,29 +1,29 @@
-// Log-ins from what a client shows to who he is: waits where somebody has failed before, has passwords checked, counts failures.
-// Who greets clients asks it; what may be done is decided by Access.
+// Log-ins, from a client's credential to its identity: delays tries after failures, has passwords checked, counts
+// failures. Handshakes use it; Access decides about roles.
 
 import ByteStreams
 import StreamBroker
 
-/// Lives on the lane where clients are greeted.
+/// Runs on the handshake server's lane.
 final class LogIns {
   enum Answer {
     case admitted(Identity, Config.Listen.Role)
-    /// Say who you are: HTTP 401.
+    /// HTTP 401: credentials are required.
     case asks
     /// HTTP 401 and `login-failed`.
     case failed(LogInFault)
     /// HTTP 403 and `denied`.
     case denied(Identity)
-    /// HTTP 429, `login-failed`: too many tries of this address, or of all together, wait already.
+    /// HTTP 429, `login-failed`: too many tries of this address, or of all addresses, are waiting.
     case busy(LogInFault)
   }
 
-  /// One client's log-in. Cancelled, it tells nothing more; a check that was begun is counted all the same.
+  /// One client's log-in. After `cancel` it reports nothing more, but a check that has begun still counts.
   final class Attempt {
     fileprivate var done: ((Answer) -> Void)?
     fileprivate var timer: Timers.Token?
     fileprivate var check: Passwords.Check?
-    /// When what it shows began to be looked at; nil for one that shows nothing but a certificate, which is proof by itself.
+    /// Start of the credential check. Nil if nothing is checked, because a certificate alone is proof enough.
     fileprivate var began: UInt64?
     fileprivate init(_ done: @escaping (Answer) -> Void) { self.done = done }
 
@@ -38,28 +38,31 @@ final class LogIns {
   private let passwords: Passwords
   private var failures = LogInFailures()
   private var proven = Proven()
-  /// Since the start; for status.
+  /// Failed log-ins since the start, for status.
   private(set) var failed: UInt64 = 0
 
-  /// A failed log-in is answered after this time, or a multiple of it: the time must not show whether the user exists or how the
-  /// password is kept. A successful one is answered at once.
-  private(set) var floor: Duration
+  /// A failed log-in is answered after this time, or a multiple of it: the time must not reveal whether the user exists
+  /// or how its password is hashed. A successful one is answered at once.
+  var floor: Duration { min(max(leastFloor, (checks.max() ?? .zero) * 2), Self.mostFloor) }
   private let leastFloor: Duration
-  /// Until the checks of the configuration's hashes are measured, and for tokens.
+  /// Used until the configuration's hashes are measured, and if there are only tokens.
   static let standardFloor = Duration.milliseconds(100)
-  /// A greeting has ten seconds.
+  /// Bounded because the whole handshake has 10 s.
   private static let mostFloor = Duration.seconds(4)
   private var measured: [Secret] = []
+  /// How long checks take: the slowest of the measurement, then the latest ones, since a busy machine is slower.
+  private var checks: [Duration] = []
+  private static let mostChecks = 16
 
   init(on poller: Poller, passwords: Passwords? = nil, floor: Duration = standardFloor) {
     self.poller = poller
-    self.floor = floor
     leastFloor = floor
     self.passwords = passwords ?? Passwords(on: poller)
+    self.passwords.took = { [weak self] in self?.note($0) }
   }
 
-  /// Finds out what a client of a listener of `role` may do. `credential` nil: he showed something that is broken. `done` is
-  /// called once, at once or later, unless the attempt is cancelled.
+  /// Authenticates a client of a listener with `role`. `credential` is nil if what the client sent is malformed. Calls
+  /// `done` once, at once or later, unless the attempt is cancelled.
   @discardableResult
   func begin(
     _ access: Access, _ credential: Credential?, certificate: ClientCertificate?, role: Config.Listen.Role,
@@ -82,13 +85,19 @@ final class LogIns {
     return attempt
   }
 
-  /// From now on these are the hashes that passwords are checked against, one of each kind: the floor is twice what the slowest takes.
+  private func note(_ check: Duration) {
+    // The measurement stays: it is the first.
+    if checks.count > Self.mostChecks { checks.remove(at: 1) }
+    checks.append(check)
+  }
+
+  /// Sets the hashes that are in use, one of each kind, and measures them: the floor becomes twice the slowest check.
   func follow(_ hashes: [Secret]) {
     guard hashes != measured else { return }
     measured = hashes
     passwords.measure(hashes) { [weak self] slowest in
       guard let self, hashes == measured else { return }
-      floor = min(max(leastFloor, slowest * 2), Self.mostFloor)
+      checks = [slowest]
     }
   }
 
@@ -104,7 +113,7 @@ final class LogIns {
   }
 
   private func wait(_ attempt: Attempt, _ address: SocketAddress?, then go: @escaping () -> Void) {
-    // Clients of this machine's own doors have no address, and don't log in.
+    // Clients of unix and pty listeners have no address, and don't log in.
     guard let address else { return go() }
     let now = poller.timers.now
     guard let time = failures.next(from: address, at: now) else {
@@ -129,15 +138,15 @@ final class LogIns {
     case .denied(let identity): answerLater(attempt, .denied(identity))
     case .failed: fail(attempt, address, .wrong(user: nil))
     case .check(let question):
-      let settle = { [self] (isRight: Bool) in
+      let evaluate = { [self] (isRight: Bool) in
         let user = question.mayBeRight ? question.user : nil
         guard isRight else { return fail(attempt, address, .wrong(user: user)) }
         proven.remember(credential, hash: question.hash, at: poller.timers.now)
         let decision = access.decide(question, isRight: true, role: role)
         finish(attempt, decision, access, .none, role: role, address, isProven: true)
       }
-      if isProven { return settle(question.mayBeRight) }
-      attempt.check = passwords.check(question, from: address, then: settle)
+      if isProven { return evaluate(question.mayBeRight) }
+      attempt.check = passwords.check(question, from: address, then: evaluate)
       if attempt.check == nil { attempt.answer(.busy(LogInFault(.tooManyChecks, from: address))) }
     }
   }
@@ -148,7 +157,7 @@ final class LogIns {
     answerLater(attempt, .failed(LogInFault(reason, from: address, failures: count)))
   }
 
-  /// At the next multiple of the floor.
+  /// Answers at the next multiple of the floor.
   private func answerLater(_ attempt: Attempt, _ answer: Answer) {
     let floor = floor.nanoseconds
     guard let began = attempt.began, floor > 0 else { return attempt.answer(answer) }
@@ -158,30 +167,30 @@ final class LogIns {
   }
 }
 
-/// Why a log-in failed, for the log. What the client sent is not in it, but the name of a user that there is.
+/// Why a log-in failed, for the log. It holds nothing that the client sent, except the name of a user that exists.
 struct LogInFault: Error, Hashable, CustomStringConvertible {
   enum Reason: Hashable {
-    /// Not what RFC 7617 or RFC 6750 say, or several things at once.
+    /// Malformed by RFC 7617 or RFC 6750, or several credentials at once.
     case broken
     case wrong(user: String?)
     case tooManyTries, tooManyChecks
   }
   let reason: Reason
   let sender: SocketAddress?
-  /// Of that sender of late, this one included.
+  /// Recent failures of that sender, this one included.
   let failures: Int?
 
   init(_ reason: Reason, from address: SocketAddress?, failures: Int? = nil) {
     self.reason = reason
-    sender = address?.household
+    sender = address?.rateLimitKey
     self.failures = failures
   }
 
   var description: String {
     let text =
       switch reason {
-      case .broken: "credentials that can't be read"
-      case .wrong(let user?): "wrong password of \(Suggestion.quote(user))"
+      case .broken: "malformed credentials"
+      case .wrong(let user?): "wrong password for \(Suggestion.quote(user))"
       case .wrong(nil): "unknown user or token"
       case .tooManyTries: "too many failed log-ins"
       case .tooManyChecks: "too many log-ins at once"

@@ -1,19 +1,19 @@
-// Whether passwords are right, found out off the lanes: crypt(3) takes a tenth of a second on purpose, and a lane has no such
-// time. What was right a moment ago is remembered, so that a page with many connections does not hash for each.
+// Checks passwords on a queue: crypt(3) takes a tenth of a second on purpose, too long for a lane. Recent successful
+// checks are remembered, so that a web page with many connections does not cost a hash for each.
 
 import ByteStreams
 import Dispatch
 import StreamBroker
 
-/// Lives on the lane where clients are greeted. Addresses take turns, so that one that has many checked, or expensive ones,
-/// keeps no other waiting for more than one.
+/// Runs on the handshake server's lane. Addresses take turns: however many checks one address requests, others wait for
+/// only one of them.
 final class Passwords {
-  /// More wait for no answer.
+  /// Checks that may run or wait; further ones are refused.
   static let mostAtOnce = 64
-  /// And of one address (IPv6: its /64).
+  /// The same for one address (IPv6: one /64).
   static let mostOfOneAddress = 8
 
-  /// A check that is wanted, for `forget(_:)`.
+  /// A requested check, for `forget(_:)`.
   final class Check {
     fileprivate let question: PasswordQuestion
     fileprivate let sender: SocketAddress?
@@ -26,12 +26,14 @@ final class Passwords {
     }
   }
 
-  /// Answers later, on the lane.
+  /// Calls back later, on the lane.
   private let verify: (PasswordQuestion, @escaping (Bool) -> Void) -> Void
-  /// How long the slowest of checks against these hashes takes; answers later, on the lane.
+  /// Measures the slowest check against these hashes; calls back later, on the lane.
   private let measure: ([Secret], @escaping (Duration) -> Void) -> Void
+  /// Called with the time that each check took.
+  var took: ((Duration) -> Void)?
   private let atOnce: Int
-  /// Handed to `verify`, and those that wait for that: each line is one address's, and the first line's turn is next.
+  // Checks handed to `verify`, and those that wait: one queue for each address; the first queue is next.
   private var checked: [Check] = []
   private var lines: [(sender: SocketAddress?, waiting: [Check])] = []
 
@@ -40,12 +42,21 @@ final class Passwords {
   convenience init(on poller: Poller) {
     // One at a time: a flood of log-ins takes one core at most.
     let queue = DispatchQueue(label: "passwords")
+    var report: ((Duration) -> Void)?
     self.init(atOnce: 1) { question, done in
       let (password, hash) = (question.password, question.hash)
-      poller.offload(to: queue, { CryptHash.verify(password, against: hash) }, then: done)
+      poller.offload(to: queue) {
+        let began = monotonicNanoseconds()
+        let isRight = CryptHash.verify(password, against: hash)
+        return (isRight, Duration.nanoseconds(Int64(monotonicNanoseconds() - began)))
+      } then: { isRight, time in
+        report?(time)
+        done(isRight)
+      }
     } measure: { hashes, done in
       poller.offload(to: queue, { hashes.map { CryptHash.duration(of: $0) }.max() ?? .zero }, then: done)
     }
+    report = { [weak self] in self?.took?($0) }
   }
 
   init(
@@ -57,14 +68,15 @@ final class Passwords {
     self.measure = measure
   }
 
-  /// How long the slowest check takes, of one hash of each kind.
+  /// Measures the slowest check; `hashes` has one hash of each kind.
   func measure(_ hashes: [Secret], then done: @escaping (Duration) -> Void) { measure(hashes, done) }
 
-  /// Calls `done` later, with whether the password is right. Nil when too many wait: `done` is not called then.
+  /// Calls `done` later, with whether the password is right. Returns nil if too many checks wait: `done` is then not
+  /// called.
   func check(
     _ question: PasswordQuestion, from address: SocketAddress?, then done: @escaping (Bool) -> Void
   ) -> Check? {
-    let check = Check(question, address?.household, done)
+    let check = Check(question, address?.rateLimitKey, done)
     let line = lines.firstIndex { $0.sender == check.sender }
     let ofHis = checked.count { $0.sender == check.sender } + (line.map { lines[$0].waiting.count } ?? 0)
     guard underWay < Self.mostAtOnce, ofHis < Self.mostOfOneAddress else { return nil }
@@ -73,7 +85,7 @@ final class Passwords {
     return check
   }
 
-  /// Nobody waits for it any more. One that has begun goes on.
+  /// Drops a check that waits. One that has begun goes on.
   func forget(_ check: Check) {
     for index in lines.indices { lines[index].waiting.removeAll { $0 === check } }
     lines.removeAll(where: \.waiting.isEmpty)
@@ -94,8 +106,8 @@ final class Passwords {
   }
 }
 
-/// Credentials that were right a moment ago, by two keyed hashes of 64 bits each: no password stays in memory for it, and who does
-/// not know the keys, which are new in each process, finds no other text that fits.
+/// Recently verified credentials, as two keyed hashes of 64 bits each. So no password stays in memory. Without the
+/// keys, which are new in each process, no other text that matches can be found.
 struct Proven {
   static let most = 256
   /// Nanoseconds.

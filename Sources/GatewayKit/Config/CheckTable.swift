@@ -1,20 +1,14 @@
-// What `baudway check` prints: the whole config with every default filled in. It is itself a config file that means the
-// same (as long as no secret is in it), so it can be read, compared and kept.
+// The output of `baudway check`: the whole configuration with every default filled in. It is a configuration file
+// itself with the same meaning, except that secrets are masked. Keys and values come from ConfigKeys. The rest is made
+// here: `version`, the layout of users and routes, an endpoint's settings, the lines on memory.
 
 import ByteStreams
 import StreamBroker
 
 extension Config {
   /// Ends in a line feed. Secrets are masked.
-  public var table: String {
-    var lines = [
-      "version: 1",
-      "log: { level: \(log.level.rawValue), format: \(log.format.rawValue), repeats: \(log.repeats.rawValue) }",
-      "control: { socket: \(control.socket) }", "limits: \(limits.table)",
-    ]
-    if !proxies.isEmpty {
-      lines.append("proxies: [ \(proxies.map(\.description).map(YAMLText.scalar).joined(separator: ", ")) ]")
-    }
+  package var table: String {
+    var lines = ["version: 1"] + ConfigKeys.global.items(self, isShared: true)
     if !users.isEmpty { lines.append("users:") }
     for user in users { lines.append(user.table) }
     lines.append("routes:")
@@ -23,77 +17,35 @@ extension Config {
   }
 }
 
-extension Config.Control.Socket: CustomStringConvertible {
-  public var description: String {
-    switch self {
-    case .automatic: "auto"
-    case .path(let path): YAMLText.scalar(path)
-    case .off: "off"
-    }
+extension Config.Route {
+  fileprivate var table: [String] {
+    ["  \(YAMLText.scalar(name)):"] + ConfigKeys.ofRoute.items(self, isShared: link == .shared).map { "    \($0)" }
+      + ["    # memory: at most \(Units.text(bytes: worstCaseMemory)), when none of \(clients.max) clients reads"]
   }
 }
 
-extension Config.Route {
-  fileprivate var table: [String] {
-    let addresses = listen.map { YAMLText.scalar($0.url.description) }
-    let shared = link == .shared
-    let clients = [
-      "max: \(self.clients.max)", "when-full: \(self.clients.whenFull.rawValue)",
-      shared ? "writers: \(self.clients.writers.rawValue)" : nil,
-      self.clients.writers == .one ? "takeover: \(self.clients.takeover)" : nil,
-      "slow: \(self.clients.slow.rawValue)",
-      "buffer: \(Units.text(bytes: self.clients.buffer))",
-      shared ? "backlog: \(Units.text(bytes: self.clients.backlog))" : nil,
-      "idle-timeout: \(self.clients.idleTimeout.map { Units.text($0) } ?? "off")",
-      shared ? "half-close: \(self.clients.halfClose.map { Units.text($0) } ?? "off")" : nil,
-      "keepalive: \(self.clients.keepalive ? "on" : "off")", "notices: \(self.clients.notices ? "on" : "off")",
-      shared ? "refuse-http: \(self.clients.refuseHttp ? "yes" : "no")" : nil,
-      "per-address: \(self.clients.perAddress.map { "\($0)" } ?? "off")",
-      self.clients.allow.map { "allow: [ \($0.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]" },
-      self.clients.deny.isEmpty
-        ? nil : "deny: [ \(self.clients.deny.map { YAMLText.scalar($0.description) }.joined(separator: ", ")) ]",
-      access.only.map { "users: [ \($0.map(YAMLText.scalar).joined(separator: ", ")) ]" },
-      self.clients.banner.map { "banner: \(YAMLText.scalar($0))" },
-    ]
-    let device = [
-      shared ? "open: \(self.device.open.rawValue)" : nil,
-      shared ? "linger: \(Units.text(self.device.linger))" : nil,
-      shared ? "retry: \(Value.durations(self.device.retry))" : nil,
-      shared ? "absent: \(self.device.absent.rawValue)" : nil,
-      "connect-timeout: \(Units.text(self.device.connectTimeout))", "drain: \(Units.text(self.device.drain))",
-      shared ? "flush: \(self.device.flush.rawValue)" : nil,
-      self.device.onOpen.isEmpty ? nil : "on-open: \(YAMLText.scalar(Escapes.text(of: self.device.onOpen)))",
-      self.device.onClose.isEmpty ? nil : "on-close: \(YAMLText.scalar(Escapes.text(of: self.device.onClose)))",
-    ]
-    let packets = [
-      self.packets?.idle.map { "idle: \(Units.text($0))" }, self.packets?.max.map { "max: \(Units.text(bytes: $0))" },
-      self.packets?.delimiter.map { "delimiter: \(YAMLText.scalar(Escapes.text(of: $0)))" },
-    ].compactMap { $0 }
-    return [
-      "  \(YAMLText.scalar(name)):",
-      "    listen: \(YAMLText.oneOrList(addresses))",
-      "    endpoint: \(endpointText)", "    link: \(link.rawValue)",
-      "    clients: \(YAMLText.mapping(clients.compactMap { $0 }))",
-      "    device: \(YAMLText.mapping(device.compactMap { $0 }))",
-      packets.isEmpty ? nil : "    packets: \(YAMLText.mapping(packets))",
-      tls.map { "    tls: \($0.table)" }, websocket.map { "    websocket: \($0.table)" },
-      "    # memory: at most \(Units.text(bytes: worstCaseMemory)), when all \(self.clients.max) clients are stuck",
-    ].compactMap { $0 }
+extension Config.User {
+  /// Secrets are masked.
+  fileprivate var table: String {
+    "  \(YAMLText.scalar(name)): \(YAMLText.mapping(ConfigKeys.user.items(self, isShared: true)))"
   }
+}
 
-  private var endpointText: String {
+extension EndpointURL {
+  /// The URL, with all settings in force as keys beside it.
+  var table: String {
     var items: [String] = []
-    for parameter in endpoint.grammar.parameters {
-      let values = endpoint.settingsInForce.filter { $0.name == parameter.name }.map { YAMLText.scalar("\($0.value)") }
+    for parameter in grammar.parameters {
+      let values = settingsInForce.filter { $0.name == parameter.name }.map { YAMLText.scalar("\($0.value)") }
       if !values.isEmpty { items.append("\(parameter.name): \(YAMLText.oneOrList(values))") }
     }
-    let url = YAMLText.scalar(endpoint.place)
+    let url = YAMLText.scalar(target)
     return items.isEmpty ? url : YAMLText.mapping(["url: \(url)"] + items)
   }
 }
 
 extension Config.Clients.Takeover: CustomStringConvertible {
-  public var description: String {
+  package var description: String {
     switch self {
     case .refuse: "refuse"
     case .newest: "newest"
@@ -103,7 +55,7 @@ extension Config.Clients.Takeover: CustomStringConvertible {
 }
 
 enum YAMLText {
-  /// `{ … }`, continued on another line before it gets too wide to read.
+  /// `{ … }`, broken before a line gets longer than 116 characters.
   static func mapping(_ items: [String]) -> String {
     var lines = ["{"]
     for (index, item) in items.enumerated() {
@@ -115,16 +67,21 @@ enum YAMLText {
     return lines.joined(separator: "\n")
   }
 
+  static func value(_ value: Value) -> String {
+    guard case .list(let values) = value else { return scalar(value.description) }
+    return values.isEmpty ? "[]" : "[ \(values.map(Self.value).joined(separator: ", ")) ]"
+  }
+
   static func oneOrList(_ items: [String]) -> String {
     items.count == 1 ? items[0] : "[ \(items.joined(separator: ", ")) ]"
   }
 
-  /// `text` as a scalar that reads back as it is in any place: plain where nothing in it can mislead, else quoted.
+  /// `text` as a scalar that reads back unchanged in any place: plain where that is safe, else quoted.
   static func scalar(_ text: String) -> String {
     let isPlain = text.first.map { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "/") } ?? false
     let isHarmless = text.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || "._-/:?=&+".contains($0)) }
     if isPlain, isHarmless, !text.hasSuffix(":"), !["null", "Null", "NULL"].contains(text) { return text }
-    // `${` must not be expanded a second time; quotes don't protect it.
+    // Quotes don't protect `${`: it would be expanded when the output is read.
     let safe = text.replacing("${", with: "$${")
     if safe.unicodeScalars.allSatisfy({ isPrintable($0) && !isBreak($0) && $0 != "\t" }) {
       return "'\(safe.replacing("'", with: "''"))'"
@@ -146,7 +103,7 @@ enum YAMLText {
     }
   }
 
-  /// YAML 1.1, production [1] c-printable; without the byte order mark, which may stand at the start of a file only.
+  /// YAML 1.1, production [1] c-printable, without the byte order mark, which is allowed only at the start of a file.
   static func isPrintable(_ scalar: Unicode.Scalar) -> Bool {
     switch scalar.value {
     case 0xFEFF: false
@@ -155,7 +112,7 @@ enum YAMLText {
     }
   }
 
-  /// What ends a line there.
+  /// A line break in YAML 1.1.
   private static func isBreak(_ scalar: Unicode.Scalar) -> Bool {
     ["\n", "\r", "\u{85}", "\u{2028}", "\u{2029}"].contains(scalar)
   }

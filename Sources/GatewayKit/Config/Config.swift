@@ -1,209 +1,218 @@
-// What the gateway shall do: plain values with every default filled in. ConfigFile makes these; the gateway compares
-// and follows them. Nothing here knows YAML.
+// The configuration as plain values, with every default filled in. ConfigFile makes them from YAML; the gateway
+// compares and applies them. ConfigKeys binds each property to its key. The key's default is the property's initial
+// value.
 
 import ByteStreams
 import StreamBroker
 
-public struct Config: Hashable, Sendable {
-  public var log: Log
-  public var control: Control
-  public var limits: Limits
-  /// Whose PROXY headers are believed.
-  public var proxies: [Network]
-  /// In the order of the file; no two have one name.
-  public var users: [User]
-  /// In the order of the file; no two have one name.
-  public var routes: [Route]
+package struct Config: Hashable, Sendable, KeyOwner {
+  package var log = Log()
+  package var control = Control()
+  package var limits = Limits()
+  /// Networks whose PROXY headers are believed.
+  package var proxies: [AddressBlock] = []
+  /// In the order of the file; names are unique.
+  package var users: [User] = []
+  /// In the order of the file; names are unique.
+  package var routes: [Route] = []
+  /// Paths of included files, with `*` for any ending, for `serve --watch`. Only of a configuration that was loaded.
+  package var includes: [String] = []
 
-  public struct Log: Hashable, Sendable {
-    public var level: Level
-    public var format: Format
-    /// What becomes of lines that clients or absent devices could repeat without end.
-    public var repeats: Repeats
+  package struct Log: Hashable, Sendable, KeyOwner {
+    package var level = Level.info
+    package var format = Format.text
+    /// How to log lines that clients or absent devices could repeat without end.
+    package var repeats = Repeats.summary
 
-    public init(level: Level, format: Format, repeats: Repeats = .summary) {
+    init() {}
+
+    package init(level: Level, format: Format, repeats: Repeats = .summary) {
       self.level = level
       self.format = format
       self.repeats = repeats
     }
 
     /// The levels of swift-log.
-    public enum Level: String, CaseIterable, Sendable { case trace, debug, info, notice, warning, error, critical }
-    public enum Format: String, CaseIterable, Sendable { case text, json }
-    public enum Repeats: String, CaseIterable, Sendable { case summary, all }
+    package enum Level: String, CaseIterable, Sendable { case trace, debug, info, notice, warning, error, critical }
+    package enum Format: String, CaseIterable, Sendable { case text, json }
+    package enum Repeats: String, CaseIterable, Sendable { case summary, all }
   }
 
-  public struct Control: Hashable, Sendable {
-    public var socket: Socket
+  package struct Control: Hashable, Sendable, KeyOwner {
+    package var socket = Socket.automatic
 
-    public enum Socket: Hashable, Sendable {
-      /// $RUNTIME_DIRECTORY, /run/baudway, else abstract.
+    package enum Socket: Hashable, Sendable {
+      /// In $RUNTIME_DIRECTORY or /run/baudway, else at an abstract address.
       case automatic
       case path(String)
       case off
     }
   }
 
-  public struct Route: Hashable, Sendable {
-    /// Its identity across reloads, in logs, metrics and paths: `[a-z0-9._-]+`.
-    public var name: String
-    public var listen: [Listen]
-    public var endpoint: EndpointURL
-    public var link: Link
-    public var clients: Clients
-    public var device: Device
-    /// Nil where bytes are passed on as they come.
-    public var packets: Packets?
-    /// Nil where no listener needs it.
-    public var tls: TLS?
-    public var websocket: WebSocket?
-    /// Who may come in at listeners that know their clients.
-    public var access: Access
+  package struct Route: Hashable, Sendable {
+    /// Identifies the route across reloads, in logs, metrics and paths: `[a-z0-9._-]+`.
+    package var name: String
+    package var listen: [Listen]
+    package var endpoint: EndpointURL
+    package var link: Link
+    package var clients: Clients
+    package var device: Device
+    /// Nil = bytes are forwarded as they come.
+    package var packets: Packets?
+    /// Nil when no listener uses TLS.
+    package var tls: TLS?
+    package var websocket: WebSocket?
+    /// Which users may connect, where a listener can identify them.
+    package var access: Access
   }
 
-  public enum Link: String, CaseIterable, Sendable {
+  package enum Link: String, CaseIterable, Sendable {
     /// One link for all clients of the route.
     case shared
-    /// A link for each.
+    /// One link for each client.
     case perClient = "per-client"
   }
 
-  /// An address on which clients arrive. The URL is of ListenerSchemes.
-  public struct Listen: Hashable, Sendable {
-    public var url: EndpointURL
+  /// An address on which clients connect. Its scheme is one of ListenerSchemes.
+  package struct Listen: Hashable, Sendable {
+    package var url: EndpointURL
 
-    public var scheme: String { url.scheme }
-    /// What it is called in events: not by its settings, which a reload may change under it; but for the name (SNI) by which it
-    /// differs from others on its port, or by what names a Bluetooth service.
-    public var place: String { url.place + nameShown }
+    package var scheme: String { url.scheme }
+    /// The listener's name in events: the URL without its settings, which a reload may change. It keeps `server-name`
+    /// (SNI), by which listeners on one port differ, and the settings that name a Bluetooth service.
+    package var target: String { url.target + nameShown }
     var nameShown: String {
       isRFCOMM ? url.query { Self.rfcommNames.contains($0) } : url.query { $0 == "server-name" }
     }
-    /// Nil for all addresses, IPv4 and IPv6.
-    public var host: String? { url.host.isEmpty ? nil : url.host }
-    /// 0 lets the system choose.
-    public var port: Int { url.port ?? 0 }
-    /// The most its clients may do.
-    public var role: Role { Role(rawValue: url.string("role") ?? "") ?? .writer }
+    /// Nil = all addresses, IPv4 and IPv6.
+    package var host: String? { url.host.isEmpty ? nil : url.host }
+    /// 0 = the system chooses.
+    package var port: Int { url.port ?? 0 }
+    /// The highest role of its clients.
+    package var role: Role { Role(rawValue: url.string("role") ?? "") ?? .writer }
 
-    public enum Role: String, CaseIterable, Sendable { case writer, monitor }
+    package enum Role: String, CaseIterable, Sendable { case writer, monitor }
   }
 
-  public struct Clients: Hashable, Sendable {
-    public var max: Int
-    public var whenFull: WhenFull
-    public var writers: Writers
-    /// With one writer: what becomes of the pen when somebody else wants it.
-    public var takeover: Takeover
-    public var slow: Slow
+  package struct Clients: Hashable, Sendable, KeyOwner {
+    package var max = 8
+    package var whenFull = WhenFull.refuse
+    package var writers = Writers.all
+    /// With one writer: what happens when another client wants the writer role.
+    package var takeover = Takeover.refuse
+    package var slow = Slow.automatic
     /// Bytes, per direction.
-    public var buffer: Int
-    /// Bytes of device output kept for newcomers.
-    public var backlog: Int
-    /// A client ends after so long without a byte either way; nil = never.
-    public var idleTimeout: Duration?
+    package var buffer = 64 << 10
+    /// Bytes of device output kept for new clients.
+    package var backlog = 0
+    /// A client is disconnected after this time without a byte in either direction; nil = never.
+    package var idleTimeout: Duration?
     /// Shared links: how long a client still receives after its FIN; nil = its FIN ends the session.
-    public var halfClose: Duration?
-    /// Whether dead peers are looked for.
-    public var keepalive: Bool
-    /// Whether people are told in lines of text.
-    public var notices: Bool
+    package var halfClose: Duration? = .seconds(5)
+    /// Whether dead peers are detected.
+    package var keepalive = true
+    /// Whether clients get notices as lines of text, such as why they are refused.
+    package var notices = true
     /// Whether a client that begins with an HTTP request is refused. Only on shared links, over TCP and TLS.
-    public var refuseHttp: Bool
-    /// How many of one address may be here at once, loopback and proxies apart; nil = any number.
-    public var perAddress: Int?
-    /// Who may come; nil = all.
-    public var allow: [Network]?
-    /// Who of those may not.
-    public var deny: [Network]
-    /// What a newcomer reads first, with `{route}`, `{endpoint}` and `{client}` to be filled in.
-    public var banner: String?
+    package var refuseHttp = true
+    /// The most clients of one address at a time, except loopback and proxies; nil = any number.
+    package var perAddress: Int?
+    /// Networks that may connect; nil = all.
+    package var allow: [AddressBlock]?
+    /// Networks among them that may not.
+    package var deny: [AddressBlock] = []
+    /// Names of users and subjects of certificates that may connect; nil = all that can log in.
+    package var users: [String]?
+    /// The first text for a new client; `{route}`, `{endpoint}` and `{client}` are filled in.
+    package var banner: String?
 
-    /// What happens to one client more than `max`.
-    public enum WhenFull: String, CaseIterable, Sendable {
+    /// What happens to a client that connects beyond `max`.
+    package enum WhenFull: String, CaseIterable, Sendable {
       case refuse
-      /// The one who came first goes.
+      /// The client that has been connected longest is disconnected.
       case replaceOldest = "replace-oldest"
-      /// He waits for a place, in the order of coming.
+      /// The client waits for a slot, in order of arrival.
       case queue
     }
 
-    /// Who may send to the endpoint.
-    public enum Writers: String, CaseIterable, Sendable {
+    /// Which clients may send to the endpoint.
+    package enum Writers: String, CaseIterable, Sendable {
       case all
-      /// The one who has the pen: the first, until he leaves or it is taken over.
+      /// Only the client with the writer role: the first, until it disconnects or another takes over the role.
       case one
       case none
     }
 
-    public enum Takeover: Hashable, Sendable {
+    package enum Takeover: Hashable, Sendable {
       case refuse
-      /// Who comes last has it.
+      /// The client that connected last gets the role.
       case newest
-      /// Whoever writes has it, when its holder has written nothing for so long.
+      /// A client that writes gets the role, if its holder has written nothing for this long.
       case idle(Duration)
     }
 
-    public enum Slow: String, CaseIterable, Sendable {
-      /// Alone: block. With others: disconnect.
+    package enum Slow: String, CaseIterable, Sendable {
+      /// One client: block. Several: disconnect.
       case automatic = "auto"
       case block, disconnect
-      /// He loses the oldest of what is kept for him.
+      /// The client loses the oldest bytes kept for it.
       case dropOldest = "drop-oldest"
     }
   }
 
-  public struct Device: Hashable, Sendable {
-    public var open: Open
+  package struct Device: Hashable, Sendable, KeyOwner {
+    package var open = Open.onDemand
     /// How long the link stays open after the last client.
-    public var linger: Duration
-    /// What becomes of clients while the device is not there.
-    public var absent: Absent
+    package var linger = Duration.zero
+    /// What happens to clients while the device is absent.
+    package var absent = Absent.hold
     /// First and longest pause between two tries.
-    public var retry: ClosedRange<Duration>
-    public var connectTimeout: Duration
-    /// How long without progress what a client left behind is still delivered.
-    public var drain: Duration
-    public var flush: Flush
+    package var retry: ClosedRange<Duration> = .milliseconds(250) ... .seconds(30)
+    package var connectTimeout = Duration.seconds(10)
+    /// Input of a client that has left is given up after this long without progress.
+    package var drain = Duration.seconds(5)
+    package var flush = Flush.connect
     /// Sent to the device when the link has opened, and before it is closed.
-    public var onOpen: [UInt8]
-    public var onClose: [UInt8]
+    package var onOpen: [UInt8] = []
+    package var onClose: [UInt8] = []
+    /// The sequence on DTR and RTS that is recognised and replayed with exact times. Nil: none.
+    package var reset: ResetRecipe?
 
-    public enum Open: String, CaseIterable, Sendable {
+    package enum Open: String, CaseIterable, Sendable {
       case onDemand = "on-demand"
       case always
     }
-    public enum Absent: String, CaseIterable, Sendable {
-      /// They stay; what they send is kept up to `clients.buffer`, then not read.
+    package enum Absent: String, CaseIterable, Sendable {
+      /// Clients stay; their input is kept up to `clients.buffer`, then not read.
       case hold
-      /// They stay; what they send is dropped and counted.
+      /// Clients stay; their input is dropped and counted.
       case discard
       case close
     }
-    /// When what nobody has heard, or what was not sent yet, is thrown away.
-    public enum Flush: String, CaseIterable, Sendable {
+    /// When the gateway drops output that no client got, and input that is not sent yet.
+    package enum Flush: String, CaseIterable, Sendable {
       case connect, none, disconnect, both
 
-      public var atConnect: Bool { self == .connect || self == .both }
-      public var atDisconnect: Bool { self == .disconnect || self == .both }
+      package var atConnect: Bool { self == .connect || self == .both }
+      package var atDisconnect: Bool { self == .disconnect || self == .both }
     }
   }
 
-  /// How the device's bytes are cut into packets. One that is begun is never split between writers, and dropped only whole.
-  public struct Packets: Hashable, Sendable {
-    /// So long a silence ends one.
-    public var idle: Duration?
-    /// Bytes of the longest one.
-    public var max: Int?
-    /// Its last bytes.
-    public var delimiter: [UInt8]?
+  /// How the device's bytes are divided into packets. A packet is never split between writers, and dropped only whole.
+  package struct Packets: Hashable, Sendable, KeyOwner {
+    /// Idle gap that ends a packet.
+    package var idle: Duration?
+    /// Bytes of the longest packet.
+    package var max: Int?
+    /// The last bytes of a packet.
+    package var delimiter: [UInt8]?
   }
 }
 
 extension Config.Route {
-  /// The most bytes it can hold at once: one ring of device output for each link, one of input for each client.
-  public var worstCaseMemory: Int {
-    // One who loses packets still gets the rest of the one he has half.
+  /// The most bytes that the route can hold: one ring of device output for each link, one of input for each client.
+  package var worstCaseMemory: Int {
+    // A slow client that loses packets still receives the rest of a packet that it has received in part.
     let rest =
       packets == nil || clients.slow != .dropOldest ? 0 : min(packets?.max ?? .max, clients.buffer + clients.backlog)
     return switch link {

@@ -1,45 +1,57 @@
-// What only `check` says: files that are no certificates, and doors that are wider open than the users' roles make believe.
+// Unusable files of certificates, which only `check` reports, and warnings of listeners that are more open than the
+// users' roles suggest.
 
 import StreamBroker
 import StreamTLS
 
 extension ConfigBuilder {
-  /// Roles hold where somebody is asked who he is. Doors of this machine have a mode.
-  mutating func checkOpenDoors(
+  /// Roles apply where a listener asks for a log-in. Unix and pty listeners have a file mode instead.
+  mutating func checkOpenListeners(
     _ listeners: [ConfigURL], _ route: String, _ users: [Config.User], knowsCertificates: Bool
   ) {
     guard users.contains(where: { $0.roles != nil && $0.role(on: route) != nil }) else { return }
-    for listener in listeners where ["tcp", "tls", "rfcomm"].contains(listener.url.scheme) {
-      let isAsked = listener.url.scheme == "tls" && knowsCertificates
-      guard !isAsked, Config.Listen(url: listener.url).role == .writer else { continue }
+    for listener in listeners where !listener.traits.isLocal {
+      let listen = Config.Listen(url: listener.url)
+      let isAsked = listener.traits.canLogIn(knowsCertificates: knowsCertificates) && !listen.asksNobody
+      guard !isAsked, listen.role == .writer else { continue }
+      guard !listen.asksNobody else {
+        reader.warn(
+          "users have roles on this route, but 'role=writer' lets every client of this listener write without a log-in; "
+            + "remove it to ask for a log-in, or set 'role=monitor' to let no client write",
+          at: listener.location, listener.path)
+        continue
+      }
       let advice =
-        listener.url.scheme == "tls" ? "'tls.client-ca' would ask for a certificate" : "tls, ws and wss can ask"
+        listener.traits.usesTLS
+        ? "set 'tls.client-ca' to request a certificate"
+        : "\(ListenerSchemes.words { $0.canLogIn(knowsCertificates: true) }) can authenticate clients"
       reader.warn(
-        "users have roles on this route, and here nobody is asked who he is: everybody may write; \(advice), and "
-          + "'?role=monitor' lets nobody write",
-        at: listener.place, listener.path)
+        "users have roles on this route, but this listener does not authenticate: every client may write; \(advice), or "
+          + "set '?role=monitor' to let no client write",
+        at: listener.location, listener.path)
     }
   }
 
-  /// Answers to log-ins take as long as the slowest check, so that users can't be told apart by it; alike they take no longer than they must.
+  /// The slowest hash sets the delay of every answer to a log-in, so that timing does not reveal users. With hashes of
+  /// one kind the delay is no longer than it must be.
   mutating func checkHashes(of config: Config) {
     let kinds = config.hashesByKind.map(\.kind)
-    guard kinds.count > 1, let place = top.present["users"] else { return }
+    guard kinds.count > 1, let location = top.present["users"] else { return }
     reader.warn(
-      "passwords have hashes of different methods or costs (\(kinds.joined(separator: ", "))); each check costs as the hash says, and "
-        + "who can measure that tells users apart; 'baudway hash-password' makes them alike",
-      at: place, "users")
+      "passwords have hashes of different methods or costs (\(kinds.joined(separator: ", "))); the time of a check depends on the hash, "
+        + "so a client that measures it can tell users apart; make all of them with 'baudway hash-password', with one method and cost",
+      at: location, "users")
   }
 
   // MARK: - Files
 
-  /// Reads certificates, keys, authorities and lists as listeners and endpoints would. Blocks.
+  /// Reads certificates, keys, authorities and revocation lists as listeners and endpoints do. Blocks.
   mutating func openFiles(of config: Config) {
     var seen: Set<Config.TLS> = []
     for route in config.routes {
       guard let tls = route.tls, seen.insert(tls).inserted else { continue }
       var whole = TLSServerSettings(tls, speaksHTTP: false)
-      // One after the other, so that all that is wrong is said at once.
+      // Each one alone, so that all faults are reported at once.
       whole.identities = whole.identities.filter { identity in
         var alone = TLSServerSettings(identities: [identity])
         alone.ciphers = whole.ciphers
@@ -63,35 +75,38 @@ extension ConfigBuilder {
     var (identity, trust) = (whole, whole)
     identity.verification = .none
     trust.identity = nil
-    // The system's authorities are not the file's.
+    // Without `ca` the system's authorities apply; they are not checked.
     for settings in whole.ca == nil ? [identity] : [identity, trust] {
       do throws(TLSSettingsFault) { _ = try TLSClientContext(settings) } catch {
-        report(error, at: endpoint.place, endpoint.path)
+        report(error, at: endpoint.location, endpoint.path)
       }
     }
   }
 
-  /// Files of certificates, keys and authorities that others could exchange, and keys that they can read.
+  /// Warns of certificates, keys and authorities that others could exchange, and of keys that they can read.
   mutating func checkPermissions() {
-    for (use, home) in tlsPlaces.sorted(by: { $0.value.place < $1.value.place }) {
+    for (use, home) in tlsLocations.sorted(by: { $0.value.location < $1.value.location }) {
       switch use.part {
-      case .key: check(use.values.last, isSecret: true, at: home.place, home.path)
-      case .certificate, .authority, .revocations: check(use.values.first, isSecret: false, at: home.place, home.path)
+      case .key: check(use.values.last, isSecret: true, at: home.location, home.path)
+      case .certificate, .authority, .revocations:
+        check(use.values.first, isSecret: false, at: home.location, home.path)
       case .ciphers: break
       }
     }
     for (_, section) in top.children["routes"] ?? [] {
       for endpoint in section.urls["endpoint"] ?? [] {
         for name in ["ca", "cert", "key"] where endpoint.url.grammar.parameter(name)?.kind == .path {
-          check(endpoint.url.string(name), isSecret: name == "key", at: endpoint.place, endpoint.path)
+          check(endpoint.url.string(name), isSecret: name == "key", at: endpoint.location, endpoint.path)
         }
       }
     }
   }
 
-  private mutating func check(_ file: String?, isSecret: Bool, at place: ConfigProblem.Place, _ path: String) {
-    guard let file, told.insert("permissions \(file) \(isSecret)").inserted else { return }
-    reader.checkPermissions(file, isSecret: isSecret, at: place, path)
+  private mutating func check(
+    _ file: String?, isSecret: Bool, at location: ConfigProblem.SourceLocation, _ path: String
+  ) {
+    guard let file, reported.insert("permissions \(file) \(isSecret)").inserted else { return }
+    reader.checkPermissions(file, isSecret: isSecret, at: location, path)
   }
 
   private mutating func open(
@@ -100,8 +115,10 @@ extension ConfigBuilder {
     let identity = settings.identities.first.map { [$0.certificate, $0.key] } ?? []
     do throws(TLSSettingsFault) {
       let warnings = try TLSServerContext(settings).warnings
-      guard saysWarnings, let use = tlsPlaces[TLSUse(part: .certificate, values: identity)] else { return true }
-      for warning in warnings where isNew(warning, at: use.place) { reader.warn(warning, at: use.place, use.path) }
+      guard saysWarnings, let use = tlsLocations[TLSUse(part: .certificate, values: identity)] else { return true }
+      for warning in warnings where isNew(warning, at: use.location) {
+        reader.warn(warning, at: use.location, use.path)
+      }
       return true
     } catch {
       let values =
@@ -111,23 +128,23 @@ extension ConfigBuilder {
         case .ciphers: [tls.ciphers]
         case .certificate, .key, nil: identity
         }
-      let use = tlsPlaces[TLSUse(part: error.part ?? .certificate, values: values.compactMap(\.self))]
-      report(error, at: use?.place ?? .start, use?.path ?? "routes.\(route).tls")
+      let use = tlsLocations[TLSUse(part: error.part ?? .certificate, values: values.compactMap(\.self))]
+      report(error, at: use?.location ?? .start, use?.path ?? "routes.\(route).tls")
       return false
     }
   }
 
-  /// Once for each place: routes inherit.
-  private mutating func report(_ fault: TLSSettingsFault, at place: ConfigProblem.Place, _ path: String) {
-    if isNew(fault.description, at: place) { reader.report(fault.description, at: place, path) }
+  /// Reports a fault once for each place, since routes inherit settings.
+  private mutating func report(_ fault: TLSSettingsFault, at location: ConfigProblem.SourceLocation, _ path: String) {
+    if isNew(fault.description, at: location) { reader.report(fault.description, at: location, path) }
   }
 
-  private mutating func isNew(_ text: String, at place: ConfigProblem.Place) -> Bool {
-    told.insert("\(place.line):\(place.column) \(text)").inserted
+  private mutating func isNew(_ text: String, at location: ConfigProblem.SourceLocation) -> Bool {
+    reported.insert("\(location.line):\(location.column) \(text)").inserted
   }
 }
 
-/// One use of what stands under `tls`: which part, with the values that make it: certificate and key are a pair.
+/// A part of a `tls` section and its values. A certificate and its key are a pair.
 struct TLSUse: Hashable {
   let part: TLSSettingsFault.Part
   let values: [String]

@@ -1,9 +1,9 @@
-// What only one can have, or one route can't have twice: addresses, places in the file system, devices.
+// Reports what is used twice (addresses, paths, devices) and routes that lead back to themselves.
 
 import StreamBroker
 
 extension ConfigBuilder {
-  /// Two listeners on one port get in each other's way when their hosts are the same or one of them is all addresses.
+  /// Two listeners on one port collide when their hosts are the same or one of them is for all addresses.
   mutating func claimAddress(_ listener: ConfigURL) {
     guard listener.url.grammar.authority.isNetwork, let port = listener.url.port, port != 0 else { return }
     let host = listener.url.host
@@ -13,77 +13,157 @@ extension ConfigBuilder {
       taken(host) ?? taken("") ?? taken(host.contains(":") ? "::" : "0.0.0.0")
       ?? (isAll ? addresses[port]?.filter { host.isEmpty || $0.key.contains(":") == (host == "::") }.values.min() : nil)
     if let other {
-      reader.report("port \(port) is taken by \(other)", at: listener.place, listener.path)
+      reader.report("port \(port) is taken by \(other)", at: listener.location, listener.path)
     } else {
-      addresses[port, default: [:]][host] = "\(listener.path) (\(listener.url.place), line \(listener.place.line))"
+      addresses[port, default: [:]][host] =
+        "\(listener.path) (\(listener.url.target), \(reader.place(listener.location)))"
     }
   }
 
-  /// Two listeners can't have one place in the file system, nor a listener the place that an endpoint makes.
+  /// Whether the listener shares its port with others, from which its name (SNI) or path distinguishes it. Reports one
+  /// that nothing distinguishes.
+  mutating func claimSharedPort(_ listener: ConfigURL) -> Bool {
+    let listen = Config.Listen(url: listener.url)
+    let address = SharedListenSocket.Address(listen)
+    guard address.canBeShared else { return false }
+    let hasCompany = sharedNames[address] != nil
+    if let other = sharedNames[address, default: [:]][listen.serverName, default: SharedName()].claim(
+      listen, shown(listener))
+    {
+      let how = listen.usesTLS ? "'server-name'\(listen.usesWebSocket ? " or the path" : "")" : "the path"
+      reader.report(
+        "the same as \(other); listeners on one port must differ in \(how)", at: listener.location, listener.path)
+    }
+    return hasCompany
+  }
+
+  /// The TLS handshake is done before the path selects a route. So listeners of one name (SNI) need the same `tls`.
+  mutating func checkCompany(_ listener: ConfigURL, _ tls: Config.TLS?) {
+    let listen = Config.Listen(url: listener.url)
+    let address = SharedListenSocket.Address(listen)
+    guard listen.usesTLS, let tls else { return }
+    guard let first = sharedNames[address]?[listen.serverName]?.tls else {
+      let name = shown(listener)
+      sharedNames[address]?[listen.serverName]?.tls = (tls, name)
+      return
+    }
+    if first.settings != tls {
+      reader.report(
+        "'tls' differs from that of \(first.listener), which has the same port and name",
+        at: listener.location, listener.path)
+    }
+  }
+
+  /// Reports a path that another listener has, or that an endpoint makes.
   mutating func claimPath(_ listener: ConfigURL) {
     guard listener.url.grammar.path == .file else { return }
-    let place = listener.url.place
-    // A pty and a socket can't have one name either.
-    let names = [place, "file \(Self.plain(listener.url.path))"]
+    let target = listener.url.target
+    // A pty and a socket cannot have the same path either.
+    let names = [target, "file \(Self.plain(listener.url.path))"]
     if let other = names.compactMap({ devices[$0] }).first {
-      reader.report("\(place) is taken by \(other)", at: listener.place, listener.path)
+      reader.report("\(target) is taken by \(other)", at: listener.location, listener.path)
     } else {
-      for name in names { devices[name] = "\(listener.path) (line \(listener.place.line))" }
+      for name in names { devices[name] = "\(listener.path) (\(reader.place(listener.location)))" }
     }
   }
 
   mutating func claimDevice(_ endpoint: ConfigURL) {
     guard let written = endpoint.url.device else { return }
-    // Two symbolic links may lead to one port, today at least.
+    // Two symbolic links may lead to one port, at least at present.
     let real = (try? reader.broker.connector(endpoint.url))?.realDevice
     let names = [written, real ?? written]
     if let device = names.first(where: { devices[$0] != nil }), let other = devices[device] {
-      reader.report("\(device) is taken by \(other); one device can have one route", at: endpoint.place, endpoint.path)
+      reader.report(
+        "\(device) is taken by \(other); one device can have one route", at: endpoint.location, endpoint.path)
     } else {
-      for name in names { devices[name] = "\(endpoint.path) (line \(endpoint.place.line))" }
+      for name in names { devices[name] = "\(endpoint.path) (\(reader.place(endpoint.location)))" }
     }
   }
 
-  /// A route that calls itself: each client makes another, until none is let in.
+  /// Reports a route that connects to itself: each client would make another, until the route is full.
   mutating func checkLoop(_ listener: ConfigURL, _ endpoint: ConfigURL) {
     let (from, to) = (listener.url, endpoint.url)
     let isSame =
       if from.grammar.authority.isNetwork, to.grammar.authority.isNetwork {
         from.port == to.port && Self.isReached(from.host, by: to.host) && !Self.areApart(from, to)
       } else {
-        [("unix", "unix"), ("pty", "tty")].contains { $0 == (from.scheme, to.scheme) }
-          && Self.plain(from.path) == Self.plain(to.path)
+        to.scheme == listener.traits.family.endpointScheme && Self.plain(from.path) == Self.plain(to.path)
       }
-    let own = "leads back to the route's own listener (\(from.place), line \(listener.place.line))"
+    let own = "leads back to the route's own listener (\(from.target), \(reader.place(listener.location)))"
     if isSame {
-      reader.report(own, at: endpoint.place, endpoint.path)
+      reader.report(own, at: endpoint.location, endpoint.path)
     } else if to.host == "localhost", Self.mayBeLocalhost.contains(from.host), from.port == to.port,
       from.grammar.authority.isNetwork, to.grammar.authority.isNetwork, !Self.areApart(from, to)
     {
-      reader.warn("\(own), unless something else answers there", at: endpoint.place, endpoint.path)
+      reader.warn("\(own), unless something else answers there", at: endpoint.location, endpoint.path)
     }
+  }
+
+  /// A listener's name in messages.
+  private func shown(_ listener: ConfigURL) -> String {
+    "\(listener.path) (\(listener.url.target), \(reader.place(listener.location)))"
   }
 
   private static let mayBeLocalhost = ["127.0.0.1", "0.0.0.0", "::1", "::"]
 
-  /// The path without what says nothing; `..` may lead anywhere, behind a link.
+  /// The path without empty components and `.`. It keeps `..`, which may lead anywhere after a link.
   private static func plain(_ path: String) -> String {
     path.split(separator: "/").filter { $0 != "." }.joined(separator: "/")
   }
 
-  /// Whether the port leads them to different routes: by a path, or by a name in TLS.
+  /// Whether clients of the two URLs reach different routes on one port, by a path or a name (SNI).
   private static func areApart(_ listener: EndpointURL, _ endpoint: EndpointURL) -> Bool {
-    let pathsDecide = [listener, endpoint].allSatisfy { ["ws", "wss"].contains($0.scheme) }
+    let pathsDecide = [listener, endpoint].allSatisfy { $0.grammar.path == .any }
     return listener.string("server-name") != nil || (pathsDecide && listener.path != endpoint.path)
   }
 
-  /// Whether who calls `host` from this machine certainly comes to a listener there. `localhost` may be ::1, and somebody else's there.
+  /// Whether a connection to `host` from this machine certainly reaches the listener. `localhost` may be ::1, where
+  /// another program may listen.
   private static func isReached(_ listener: String, by host: String) -> Bool {
     switch listener {
     case "": host == "localhost" || host == "::1" || host.hasPrefix("127.")
     case "0.0.0.0": host.hasPrefix("127.")
     case "::": host == "::1"
     default: host == listener
+    }
+  }
+}
+
+extension ConfigURL {
+  /// For a listener's URL.
+  var traits: ListenerTraits { Config.Listen(url: url).traits }
+}
+
+/// The listeners for one name (SNI) at an address that several may share.
+struct SharedName {
+  /// The first of these listeners, named in messages about the others.
+  private var first: String?
+  private var withoutPath: String?
+  private var paths: [String: String] = [:]
+  /// The TLS settings that all of them must have, and the listener that set them.
+  var tls: (settings: Config.TLS, listener: String)?
+
+  /// Adds a listener. Returns an earlier one with the same name and path, or nil.
+  mutating func claim(_ listen: Config.Listen, _ listener: String) -> String? {
+    let path = listen.url.path
+    let other = listen.usesWebSocket ? withoutPath ?? paths[path] : first
+    if !listen.usesWebSocket {
+      withoutPath = withoutPath ?? listener
+    } else if paths[path] == nil {
+      paths[path] = listener
+    }
+    first = first ?? listener
+    return other
+  }
+}
+
+extension ListenerTraits.Family {
+  /// The scheme of endpoints that open the file of such a listener.
+  fileprivate var endpointScheme: String? {
+    switch self {
+    case .unix: "unix"
+    case .pty: "tty"
+    case .tcp, .rfcomm: nil
     }
   }
 }

@@ -1,4 +1,5 @@
-// Settings → Config: defaults merged into routes key by key, then what only several values together can get wrong.
+// Settings → Config: merges defaults into routes key by key, then checks values against each other. A single value, such
+// as a network of `allow`, is read and refused before, by its kind (ValueKind.swift).
 
 import ByteStreams
 import StreamBroker
@@ -6,33 +7,32 @@ import StreamBroker
 struct ConfigBuilder {
   var reader: ConfigReader
   let top: ConfigSection
-  /// What stands under `defaults`, or for TLS at the top, by its name under a route.
+  /// Settings under `defaults`, and `tls` at the top, by their names under a route.
   private let inherited: [String: ConfigSetting]
-  /// First user of each address and device, for "already used by".
+  /// The first user of each address and device, for messages about a second one.
   var addresses: [Int: [String: String]] = [:]
   var devices: [String: String] = [:]
-  /// Of Bluetooth listeners: by number and adapter, which is empty where all are meant; and all of them, by route and place.
+  /// Bluetooth listeners: with a channel by number and adapter (empty = all adapters), others by path and target.
   var channels: [Int: [String: String]] = [:]
   var services: Set<String> = []
-  /// Ways through entrances that may be shared, by the name (SNI) that leads there.
-  var ways: [Entrance.Address: [String?: SharedName]] = [:]
-  /// Where settings of TLS were first used.
-  var tlsPlaces: [TLSUse: (place: ConfigProblem.Place, path: String)] = [:]
-  /// Faults of files that were told of, with their places.
-  var told: Set<String> = []
-  /// Keys that were looked at: an inherited one is wrong once, not for every route.
-  var checked: Set<ConfigProblem.Place> = []
-  private var checkedNetworks: Set<ConfigProblem.Place> = []
+  /// Listeners at addresses that can be shared, by name (SNI).
+  var sharedNames: [SharedListenSocket.Address: [String?: SharedName]] = [:]
+  /// Where each TLS setting was first used.
+  var tlsLocations: [TLSUse: (location: ConfigProblem.SourceLocation, path: String)] = [:]
+  /// Faults of files that were reported, with their places.
+  var reported: Set<String> = []
+  /// Keys that were checked: a wrong inherited one is reported once, not for every route.
+  var checked: Set<ConfigProblem.SourceLocation> = []
+  private var checkedNetworks: Set<ConfigProblem.SourceLocation> = []
 
-  /// The config of `root`, or every problem of it.
+  /// The configuration in `root`; throws all problems of it.
   static func build(_ root: YAMLNode, _ reader: ConfigReader) throws(ConfigProblems) -> Config {
     try examine(root, reader, opensFiles: false).config
   }
 
-  /// The same, with what is odd in it. With `opensFiles` the certificates that it names are read, which blocks. `isReadable` is whether
-  /// anybody may read the file.
+  /// The same, with warnings. With `opensFiles` it reads the certificates that are named, which blocks.
   static func examine(
-    _ root: YAMLNode, _ reader: ConfigReader, opensFiles: Bool, isReadable: Bool = false
+    _ root: YAMLNode, _ reader: ConfigReader, opensFiles: Bool
   ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
     var reader = reader
     reader.looksAtFiles = opensFiles
@@ -43,27 +43,19 @@ struct ConfigBuilder {
       builder.openFiles(of: config)
       builder.checkPermissions()
     }
-    if isReadable, let secret = builder.reader.inlineSecret {
+    if let secret = builder.reader.inlineSecret {
       builder.reader.warn(
-        "a secret in a file that anybody may read; 'chmod o-r \(reader.file)', or put it into a file of its own and write "
-          + "file:NAME", at: secret.place, secret.path)
+        "a secret in a file that anybody may read; 'chmod o-r \(reader.files[secret.location.file])', or put it into a file of its own and write "
+          + "file:NAME", at: secret.location, secret.path)
     }
     if let fault = builder.reader.fault { throw fault }
-    return (config, builder.reader.warnings.sorted { ($0.place ?? .start) < ($1.place ?? .start) })
+    return (config, builder.reader.warnings.sorted { ($0.location ?? .start) < ($1.location ?? .start) })
   }
 
-  /// Where the control socket is, whatever is wrong elsewhere in the file.
+  /// The setting of the control socket, even if other parts of the file are wrong.
   static func controlSocket(_ root: YAMLNode, _ reader: ConfigReader) -> Config.Control.Socket {
     var reader = reader
-    return controlSocket(Settings(own: reader.read(root).settings, inherited: [:], standards: Settings.topStandards))
-  }
-
-  private static func controlSocket(_ settings: Settings) -> Config.Control.Socket {
-    switch settings.text("control.socket") {
-    case "auto": .automatic
-    case "off": .off
-    case let path: .path(path)
-    }
+    return ConfigKeys.control.read(Settings(own: reader.read(root).settings)).socket
   }
 
   private init(reader: ConfigReader, top: ConfigSection) {
@@ -76,137 +68,120 @@ struct ConfigBuilder {
   }
 
   private mutating func config() -> Config {
-    let settings = Settings(own: top.settings, inherited: [:], standards: Settings.topStandards)
-    let socket = Self.controlSocket(settings)
-    if case .path(let path) = socket { devices["unix://\(path)"] = "control.socket" }
+    var config = Config()
+    for key in ConfigKeys.global { key.fill(&config) { top.settings[$0]?.value } }
+    if case .path(let path) = config.control.socket { devices["unix://\(path)"] = "control.socket" }
     let routes = top.children["routes"] ?? []
-    // Without routes to read, another problem that was found, such as a mistyped key, says it better.
+    // Without `routes`, another problem found, such as a mistyped key, explains it better.
     if routes.isEmpty, top.children["routes"] != nil || reader.fault == nil {
-      let place = top.present["routes"] ?? .start
+      let location = top.present["routes"] ?? .start
       reader.report(
-        "no routes; write at least one: 'NAME: { listen: URL, endpoint: URL }' under 'routes'", at: place, "")
+        "no routes; write at least one: 'NAME: { listen: URL, endpoint: URL }' under 'routes'", at: location, "")
     }
     checkNetworks(top.settings["proxies"])
     let users = users(routes: routes.map(\.name))
-    let config = Config(
-      log: Config.Log(
-        level: settings.word("log.level"), format: settings.word("log.format"), repeats: settings.word("log.repeats")),
-      control: Config.Control(socket: Self.controlSocket(settings)), limits: Self.limits(settings),
-      proxies: settings.networks("proxies") ?? [], users: users,
-      routes: routes.compactMap { route($0.name, $0.section, users) })
+    config.users = users
+    config.routes = routes.compactMap { route($0.name, $0.section, users) }
     checkHashes(of: config)
     return config
   }
 
-  /// Nil when an address or the endpoint is missing or broken, which was reported.
+  /// Nil when the section is broken, or the endpoint is missing or broken; that is reported already.
   private mutating func route(_ name: String, _ section: ConfigSection, _ users: [Config.User]) -> Config.Route? {
-    let settings = Settings(own: section.settings, inherited: inherited, standards: Settings.routeStandards)
+    let settings = Settings(own: section.settings, inherited: inherited)
     let path = "routes.\(Suggestion.plain(name))"
     if section.isBroken { return nil }
     if section.present["listen"] == nil, section.present["dial"] == nil {
-      reader.report("needs 'listen', such as 'listen: tcp://127.0.0.1:4001'", at: section.place, path)
+      reader.report("needs 'listen', such as 'listen: tcp://127.0.0.1:4001'", at: section.location, path)
     }
     if section.present["endpoint"] == nil {
-      reader.report("needs 'endpoint', such as 'endpoint: tty:///dev/ttyUSB0?baud=115200'", at: section.place, path)
+      reader.report("needs 'endpoint', such as 'endpoint: tty:///dev/ttyUSB0?baud=115200'", at: section.location, path)
     }
     let listeners = section.urls["listen"] ?? []
     for listener in listeners {
-      if !claimWay(listener) { claimAddress(listener) }
+      if !claimSharedPort(listener) { claimAddress(listener) }
       claimPath(listener)
       claimChannel(listener)
       checkOwnership(listener)
     }
-    guard let endpoint = section.urls["endpoint"]?.first else { return nil }
-    claimDevice(endpoint)
-    checkOwnership(endpoint)
-    let link = self.link(settings, endpoint.url)
-    checkLink(link, settings, endpoint.url)
-    checkClients(settings, link)
     let tls = tls(settings, name, section, listeners)
     for listener in listeners {
       checkCompany(listener, tls)
       checkProxies(listener)
-      checkLoop(listener, endpoint)
     }
     checkNetworks(listeners, settings)
     checkPairing(listeners)
-    let access = access(settings, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
+    guard let endpoint = section.urls["endpoint"]?.first else { return nil }
+    claimDevice(endpoint)
+    checkOwnership(endpoint)
+    let link = self.link(settings, endpoint.url)
+    let clients = clients(settings, link, endpoint.url)
+    checkLink(link, settings, endpoint.url, clients)
+    checkClients(settings, link, clients)
+    for listener in listeners { checkLoop(listener, endpoint) }
+    let access = access(
+      settings, clients.users, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,
-      clients: clients(settings, link, endpoint.url), device: device(settings, link), packets: packets(settings),
+      clients: clients, device: device(settings, link, clients), packets: packets(settings),
       tls: tls, websocket: websocket(settings, name, section, listeners), access: access)
   }
 
   private func link(_ settings: Settings, _ endpoint: EndpointURL) -> Config.Link {
-    // A default is for the routes it can be for: a port that only one can open stays shared.
+    // A default applies only where it can: an endpoint that can be opened only once stays shared.
     if settings.own["link"] == nil, endpoint.grammar.isExclusive { return .shared }
-    if settings.given("link") != nil { return settings.word("link") }
+    if let word = settings.given("link") { return KeyForm<Config.Link>.word.read(word.value)! }
     return endpoint.grammar.sharesLink ? .shared : .perClient
   }
 
   private func clients(_ settings: Settings, _ link: Config.Link, _ endpoint: EndpointURL) -> Config.Clients {
-    let shared = link == .shared ? settings : settings.withoutShared
-    let max = settings.integer("clients.max") ?? Config.Clients.standardMax(link, scheme: endpoint.scheme)
-    let perAddress =
-      settings.given("clients.per-address") == nil
-      ? Config.Clients.standardPerAddress(max) : settings.integer("clients.per-address")
-    let writers: Config.Clients.Writers = shared.word("clients.writers")
-    return Config.Clients(
-      max: max,
-      whenFull: settings.word("clients.when-full"), writers: writers,
-      takeover: writers == .one ? Config.Clients.Takeover(shared.text("clients.takeover")) : .refuse,
-      slow: settings.word("clients.slow"),
-      buffer: settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link),
-      backlog: shared.integer("clients.backlog")!, idleTimeout: settings.durationUnlessOff("clients.idle-timeout"),
-      halfClose: link == .shared ? shared.durationUnlessOff("clients.half-close") : nil,
-      keepalive: settings.flag("clients.keepalive"), notices: settings.flag("clients.notices"),
-      refuseHttp: shared.flag("clients.refuse-http"),
-      perAddress: perAddress,
-      allow: settings.networks("clients.allow"), deny: settings.networks("clients.deny") ?? [],
-      banner: settings.value("clients.banner")?.description)
+    var clients = ConfigKeys.clients.read(settings, isShared: link == .shared)
+    if settings.given("clients.max") == nil {
+      clients.max = Config.Clients.standardMax(link, scheme: endpoint.scheme)
+    }
+    if settings.given("clients.buffer") == nil { clients.buffer = Config.Clients.standardBuffer(link) }
+    if settings.given("clients.per-address") == nil {
+      clients.perAddress = Config.Clients.standardPerAddress(clients.max)
+    }
+    if clients.writers != .one { clients.takeover = .refuse }
+    if link == .perClient { clients.halfClose = nil }
+    return clients
   }
 
-  /// On per-client links only the time-outs mean something; the rest stays at its defaults, and nothing is flushed.
-  private func device(_ settings: Settings, _ link: Config.Link) -> Config.Device {
-    let shared = link == .shared ? settings : settings.withoutShared
-    // What is kept for newcomers must not be thrown away before they come.
-    let keepsOutput = link == .perClient || settings.integer("clients.backlog")! > 0
-    return Config.Device(
-      open: shared.word("device.open"), linger: shared.duration("device.linger"), absent: shared.word("device.absent"),
-      retry: shared.durations("device.retry"),
-      connectTimeout: settings.duration("device.connect-timeout"), drain: settings.duration("device.drain"),
-      flush: keepsOutput && settings.own["device.flush"] == nil ? .none : shared.word("device.flush"),
-      onOpen: shared.bytes("device.on-open"), onClose: shared.bytes("device.on-close"))
+  /// On per-client links only the time-outs apply. Other keys keep their defaults, and nothing is flushed.
+  private func device(_ settings: Settings, _ link: Config.Link, _ clients: Config.Clients) -> Config.Device {
+    var device = ConfigKeys.device.read(settings, isShared: link == .shared)
+    // Output kept for new clients must not be dropped before they connect.
+    let keepsOutput = link == .perClient || clients.backlog > 0
+    if keepsOutput, settings.own["device.flush"] == nil { device.flush = .none }
+    return device
   }
 
   private func packets(_ settings: Settings) -> Config.Packets? {
-    // The route's own keys win over its own silence, and its own "off" over inherited keys.
-    let names = ["packets.idle", "packets.max", "packets.delimiter"]
+    // The route's own packet keys win over an inherited "off", and its own "off" over inherited keys.
+    let names = ConfigKeys.packets.keys.map { "packets.\($0.key.name)" }
     let isOwn = names.contains { settings.own[$0] != nil }
-    if !isOwn, settings.own["packets"] != nil || settings.inherited["packets"] != nil { return nil }
-    guard names.contains(where: { settings.given($0) != nil }) else { return nil }
-    return Config.Packets(
-      idle: settings.durationUnlessOff("packets.idle"), max: settings.integer("packets.max"),
-      delimiter: settings.given("packets.delimiter") == nil ? nil : settings.bytes("packets.delimiter"))
+    if !isOwn, settings.given("packets") != nil { return nil }
+    return names.contains { settings.given($0) != nil } ? ConfigKeys.packets.read(settings) : nil
   }
 
-  // MARK: what only several values can get wrong
+  // MARK: checks of values against each other
 
-  private mutating func checkClients(_ settings: Settings, _ link: Config.Link) {
+  private mutating func checkClients(_ settings: Settings, _ link: Config.Link, _ clients: Config.Clients) {
     checkNetworks(settings.given("clients.allow"))
     checkNetworks(settings.given("clients.deny"))
     if link == .shared, let takeover = settings.own["clients.takeover"], takeover.value != .text("refuse"),
-      settings.text("clients.writers") != "one"
+      clients.writers != .one
     {
-      reader.report("means something with 'writers: one' only", at: takeover.key, takeover.path)
+      reader.report("has an effect only with 'writers: one'", at: takeover.key, takeover.path)
     }
     if let allow = settings.given("clients.allow"), allow.value == .list([]), checked.insert(allow.key).inserted {
-      reader.report("lets nobody in; write 0.0.0.0/0 and ::/0 for everybody", at: allow.key, allow.path)
+      reader.report("allows no client; write 0.0.0.0/0 and ::/0 to allow all", at: allow.key, allow.path)
     }
-    let buffer = settings.integer("clients.buffer") ?? Config.Clients.standardBuffer(link)
-    if let most = settings.integer("packets.max"), most > buffer, let setting = settings.given("packets.max") {
+    if let setting = settings.given("packets.max"), case .size(let most) = setting.value, most > clients.buffer {
       reader.report(
-        "no packet may be larger than 'clients.buffer' (\(Units.text(bytes: buffer)))", at: setting.key, setting.path)
+        "no packet may be larger than 'clients.buffer' (\(Units.text(bytes: clients.buffer)))", at: setting.key,
+        setting.path)
     }
     if let banner = settings.given("clients.banner"), checked.insert(banner.key).inserted {
       let names = banner.value.description.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
@@ -215,17 +190,19 @@ struct ConfigBuilder {
         }
       for name in names where !Config.Clients.bannerNames.contains(name) {
         reader.report(
-          "a banner knows no {\(Suggestion.plain(name))}; it knows {route}, {endpoint} and {client}", at: banner.key,
+          "a banner has no {\(Suggestion.plain(name))}; expected {route}, {endpoint} or {client}", at: banner.key,
           banner.path, suggestion: Suggestion.nearest(to: name, in: Config.Clients.bannerNames).map { "{\($0)}" })
       }
     }
   }
 
-  private mutating func checkLink(_ link: Config.Link, _ settings: Settings, _ endpoint: EndpointURL) {
+  private mutating func checkLink(
+    _ link: Config.Link, _ settings: Settings, _ endpoint: EndpointURL, _ clients: Config.Clients
+  ) {
     if link == .perClient {
-      for (name, setting) in settings.own where Settings.sharedOnly.contains(name) {
+      for (name, setting) in settings.own where ConfigKeys.sharedOnly.contains(name) {
         reader.report(
-          "means something on a shared link only, and \(endpoint.scheme) has one for each client; write 'link: shared' beside "
+          "has an effect only on a shared link, but \(endpoint.scheme) has a link for each client; write 'link: shared' beside "
             + "'endpoint', or leave this out", at: setting.key, setting.path)
       }
       if endpoint.grammar.isExclusive, let word = settings.own["link"] {
@@ -233,40 +210,45 @@ struct ConfigBuilder {
       }
     } else if let flush = settings.own["device.flush"],
       [.text("connect"), .text("both")].contains(flush.value),
-      settings.integer("clients.backlog")! > 0
+      clients.backlog > 0
     {
       reader.report(
-        "'\(flush.value)' would throw away what 'clients.backlog' keeps; say none or disconnect", at: flush.key,
+        "'\(flush.value)' would discard what 'clients.backlog' keeps; write none or disconnect", at: flush.key,
         flush.path)
+    }
+    if let reset = settings.own["device.reset"], reset.value != .text("off"), endpoint.scheme != "tty" {
+      reader.warn(
+        "has an effect only on a tty endpoint; a port of another machine needs it in the gateway there",
+        at: reset.key, reset.path)
     }
   }
 
-  /// Addresses that say more than their network, which counts alone.
+  /// Warns of networks written with host bits, which have no effect.
   private mutating func checkNetworks(_ setting: ConfigSetting?) {
     guard case .list(let values)? = setting?.value, let setting, checkedNetworks.insert(setting.key).inserted else {
       return
     }
-    for network in values.compactMap({ Network($0.description) }) where network.hasHostBits {
+    for network in values.compactMap({ AddressBlock($0.description) }) where network.hasHostBits {
       reader.warn(
         "\(network) is the network \(network.canonical); write that, or '\(network.address.host)' for the one address",
         at: setting.key, setting.path)
     }
   }
 
-  /// Users and groups that this system does not know.
+  /// Reports users and groups that this system does not know.
   private mutating func checkOwnership(_ url: ConfigURL) {
     guard url.url.grammar.parameter("owner") != nil else { return }
-    if let name = url.url.string("owner"), reader.expansion.surroundings.lacksUser(name) {
-      reader.report("unknown user \(Suggestion.quote(name))", at: url.place, url.path)
+    if let name = url.url.string("owner"), reader.expansion.environment.lacksUser(name) {
+      reader.report("unknown user \(Suggestion.quote(name))", at: url.location, url.path)
     }
-    if let name = url.url.string("group"), reader.expansion.surroundings.lacksGroup(name) {
-      reader.report("unknown group \(Suggestion.quote(name))", at: url.place, url.path)
+    if let name = url.url.string("group"), reader.expansion.environment.lacksGroup(name) {
+      reader.report("unknown group \(Suggestion.quote(name))", at: url.location, url.path)
     }
   }
 }
 
 extension Config.Clients.Takeover {
-  /// Of the text that its kind has let through: "refuse", "newest", "idle:30s".
+  /// From a text that its kind has accepted: "refuse", "newest", "idle:30s".
   init(_ text: String) {
     if text == "newest" {
       self = .newest
@@ -280,13 +262,13 @@ extension Config.Clients.Takeover {
 
 extension Config.Clients {
   static let bannerNames = ["route", "endpoint", "client"]
-  /// What `clients.max` is when nothing is said: a shared device is for a few, a proxy for many.
-  /// Each client of an `exec` is a program of its own.
+  /// The default of `clients.max`: few for a shared device, many for a proxy. For `exec` each client is a program.
   static func standardMax(_ link: Config.Link, scheme: String = "") -> Int {
     link == .shared ? 8 : scheme == "exec" ? 64 : 1000
   }
-  /// What `clients.per-address` is when nothing is said: no address can have all places, where there are a few.
+  /// The default of `clients.per-address`: from 4 slots on, one address cannot have them all.
   static func standardPerAddress(_ max: Int) -> Int? { max >= 4 ? max - 1 : nil }
-  /// Shared, it bounds how far behind a client may be; alone, reads of up to 256 KiB make a plain proxy faster.
+  /// The default of `clients.buffer`. Shared, it bounds how far a slow client may lag; per client, reads of up to 256
+  /// KiB make a plain proxy faster.
   static func standardBuffer(_ link: Config.Link) -> Int { link == .shared ? 64 << 10 : 256 << 10 }
 }

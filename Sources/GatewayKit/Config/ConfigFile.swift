@@ -1,29 +1,42 @@
-// config.yaml → Config, or all its problems. The one door to everything in this folder.
+// config.yaml → Config, or all its problems. The entry point of this folder.
 
 import ByteStreams
 import Glibc
 import StreamBroker
 
-public enum ConfigFile {
-  /// Larger files are not read.
-  public static let limit = 1 << 20
+package enum ConfigFile {
+  /// The largest file that is read, in bytes.
+  package static let limit = 1 << 20
 
-  /// Reads the file at `path` and what it refers to; blocks. `broker` knows which endpoints can be opened. With `refusingWritable` a file
-  /// that others may write is a mistake.
-  public static func load(
-    path: String, environment: [String: String], broker: Broker = Gateway.broker, refusingWritable: Bool = false
-  ) throws(ConfigProblems) -> Config {
+  /// Reads the file at `path` and what it refers to; blocks. `broker` knows which endpoints can be opened.
+  /// `refusingWritable` refuses a file that its group or others may write. Also returns the warnings for which no
+  /// certificate must be read.
+  package static func load(
+    path: String, environment variables: [String: String], broker: Broker = Gateway.broker,
+    refusingWritable: Bool = false
+  ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
     let (bytes, facts) = try content(path)
-    if refusingWritable, let facts, facts.othersMayWrite {
-      throw problem(
-        "\(facts.writable(path)), for who writes it would run what they like as root (or serve with --unsafe-permissions)",
-        path)
+    if refusingWritable { try refuseWritable(facts, path) }
+    let environment = ConfigEnvironment(variables: variables, directory: folder(of: path))
+    let files = try IncludedFiles(bytes, facts, file: path, in: environment, broker: broker)
+    if refusingWritable {
+      for file in files.all.dropFirst() + files.folders { try refuseWritable(file.facts, file.name) }
     }
-    return try read(bytes, file: path, directory: folder(of: path), environment: environment, broker: broker)
+    let reader = ConfigReader(files: files.all.map(\.name), broker: broker, in: environment)
+    var result = try ConfigBuilder.examine(files.root, reader, opensFiles: false)
+    result.config.includes = files.watched
+    return result
   }
 
-  /// What whoever starts the gateway as root had better know of the file.
-  public static func doubts(path: String) -> [String] {
+  private static func refuseWritable(_ facts: FileFacts?, _ path: String) throws(ConfigProblems) {
+    guard let facts, facts.othersMayWrite else { return }
+    throw problem(
+      "\(facts.writable(path)), because its contents can start programs as root (or serve with --unsafe-permissions)",
+      path)
+  }
+
+  /// Warnings about owner and permissions of the file, for a gateway that starts as root.
+  package static func doubts(path: String) -> [String] {
     guard let facts = FileFacts(path: path) else { return [] }
     return doubts(facts, path, isRoot: true).map { "\(path): warning: \($0)" }
   }
@@ -33,36 +46,45 @@ public enum ConfigFile {
   }
 
   private static func problem(_ message: String, _ path: String) -> ConfigProblems {
-    ConfigProblems([ConfigProblem(file: path, place: nil, path: "", message: message, suggestion: nil)])
+    ConfigProblems([ConfigProblem(file: path, location: nil, path: "", message: message, suggestion: nil)])
   }
 
-  /// The same, with what is odd and may be meant all the same; reads the certificates that the file names, too, and finds the
-  /// mistakes in them. For `check`.
-  public static func examine(
-    path: String, environment: [String: String], broker: Broker = Gateway.broker
+  /// For `check`: returns warnings as well, and reads the certificates that the file names to find mistakes in them.
+  package static func examine(
+    path: String, environment variables: [String: String], broker: Broker = Gateway.broker
   ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
-    let surroundings = Surroundings(environment: environment, directory: folder(of: path))
+    let environment = ConfigEnvironment(variables: variables, directory: folder(of: path))
     let (bytes, facts) = try content(path)
-    return try examine(bytes, facts, file: path, in: surroundings, broker: broker)
+    return try examine(bytes, facts, file: path, in: environment, broker: broker)
   }
 
   static func examine(
-    _ bytes: [UInt8], _ facts: FileFacts?, file: String, in surroundings: Surroundings, broker: Broker
+    _ bytes: [UInt8], _ facts: FileFacts?, file: String, in environment: ConfigEnvironment, broker: Broker
   ) throws(ConfigProblems) -> (config: Config, warnings: [ConfigProblem]) {
-    var reader = ConfigReader(file: file, broker: broker, in: surroundings)
-    for doubt in facts.map({ doubts($0, file, isRoot: surroundings.isRoot) }) ?? [] { reader.warn(doubt, at: nil, "") }
-    return try ConfigBuilder.examine(
-      parse(bytes, file: file), reader, opensFiles: true, isReadable: facts?.anybodyMayRead ?? false)
+    let files = try IncludedFiles(bytes, facts, file: file, in: environment, broker: broker)
+    let readable = files.all.indices.filter { files.all[$0].facts?.anybodyMayRead ?? false }
+    var reader = ConfigReader(
+      files: files.all.map(\.name), readable: Set(readable), broker: broker, in: environment)
+    for file in files.all + files.folders {
+      for doubt in file.facts.map({ doubts($0, file.name, isRoot: environment.isRoot) }) ?? [] {
+        reader.warn(doubt, of: file.name)
+      }
+    }
+    // A pattern without a match is none; a folder that is not there may be misspelt or not mounted.
+    for folder in files.folders where folder.facts == nil {
+      reader.warn("'include' names this folder, which is not there or can't be looked at", of: folder.name)
+    }
+    return try ConfigBuilder.examine(files.root, reader, opensFiles: true)
   }
 
-  /// Where the file says the control socket is, for those who only want to ask the gateway: also when it has mistakes, as far
-  /// as it can be read at all, else nil.
-  public static func controlSocket(path: String, environment: [String: String]) -> Config.Control.Socket? {
+  /// The setting of the control socket, for commands that only ask the gateway. The file may have mistakes; nil if it
+  /// cannot be read or parsed, or is empty.
+  package static func controlSocket(path: String, environment variables: [String: String]) -> Config.Control.Socket? {
     guard let bytes = try? content(path).bytes, let root = try? YAMLParser.parse(bytes), !root.isNull else {
       return nil
     }
-    let surroundings = Surroundings(environment: environment, directory: folder(of: path))
-    return ConfigBuilder.controlSocket(root, ConfigReader(file: path, broker: Gateway.broker, in: surroundings))
+    let environment = ConfigEnvironment(variables: variables, directory: folder(of: path))
+    return ConfigBuilder.controlSocket(root, ConfigReader(files: [path], broker: Gateway.broker, in: environment))
   }
 
   private static func content(_ path: String) throws(ConfigProblems) -> (bytes: [UInt8], facts: FileFacts?) {
@@ -77,25 +99,29 @@ public enum ConfigFile {
     path.lastIndex(of: "/").map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
   }
 
-  /// Reads the content of a config file. `file` names it in problems; `directory` is where its `file:` paths and those of
-  /// certificates begin; `listeners` are the schemes that can be listened on.
-  public static func read(
-    _ bytes: [UInt8], file: String = "config.yaml", directory: String = ".", environment: [String: String] = [:],
+  /// Reads the content of a config file. `file` names it in problems; relative paths start in `directory`; `listeners`
+  /// are the schemes that this build can listen on.
+  package static func read(
+    _ bytes: [UInt8], file: String = "config.yaml", directory: String = ".",
+    environment variables: [String: String] = [:],
     broker: Broker = Gateway.broker, listeners: Set<String> = ListenerSchemes.built
   ) throws(ConfigProblems) -> Config {
-    let surroundings = Surroundings(environment: environment, directory: directory)
-    return try read(bytes, file: file, in: surroundings, broker: broker, listeners: listeners)
+    let environment = ConfigEnvironment(variables: variables, directory: directory)
+    return try read(bytes, file: file, in: environment, broker: broker, listeners: listeners)
   }
 
   static func read(
-    _ bytes: [UInt8], file: String, in surroundings: Surroundings, broker: Broker,
+    _ bytes: [UInt8], file: String, in environment: ConfigEnvironment, broker: Broker,
     listeners: Set<String> = ListenerSchemes.built
   ) throws(ConfigProblems) -> Config {
-    let reader = ConfigReader(file: file, broker: broker, listeners: listeners, in: surroundings)
-    return try ConfigBuilder.build(parse(bytes, file: file), reader)
+    let files = try IncludedFiles(bytes, nil, file: file, in: environment, broker: broker)
+    let reader = ConfigReader(
+      files: files.all.map(\.name), broker: broker, listeners: listeners, in: environment)
+    return try ConfigBuilder.build(files.root, reader)
   }
 
-  private static func parse(_ bytes: [UInt8], file: String) throws(ConfigProblems) -> YAMLNode {
+  /// The tree of the main file. An empty file is an empty mapping.
+  static func parse(_ bytes: [UInt8], file: String) throws(ConfigProblems) -> YAMLNode {
     let tree: Result<YAMLNode?, YAMLFault>
     do throws(YAMLFault) {
       if bytes.count > limit { throw YAMLFault("larger than \(Units.text(bytes: limit))", at: .start) }
@@ -103,31 +129,29 @@ public enum ConfigFile {
     } catch {
       tree = .failure(error)
     }
-    // Another program's configuration is answered as a whole.
-    let foreign = Ser2net.remarks(tree, bytes)
-    if !foreign.isEmpty { throw problems(foreign, file) }
+    // A configuration of ser2net gets a report of its own instead of YAML's faults.
+    if let foreign = Ser2net.remark(tree, bytes, file: file) { throw problem(foreign, file) }
     do throws(YAMLFault) {
       let root = try tree.get()
-      return root.flatMap { $0.isNull ? nil : $0 } ?? YAMLNode(content: .mapping([]), place: .start, weight: 1)
+      return root.flatMap { $0.isNull ? nil : $0 } ?? YAMLNode(content: .mapping([]), location: .start, weight: 1)
     } catch {
-      throw problems([error], file)
+      throw problem(error, file)
     }
   }
 
-  private static func problems(_ faults: [YAMLFault], _ file: String) -> ConfigProblems {
-    let list = faults.map { ConfigProblem(file: file, place: $0.place, path: "", message: $0.message, suggestion: nil) }
-    return ConfigProblems(Array(list.prefix(ConfigProblems.limit)), more: max(0, list.count - ConfigProblems.limit))
+  private static func problem(_ fault: YAMLFault, _ file: String) -> ConfigProblems {
+    ConfigProblems([ConfigProblem(fault, file)])
   }
 
-  private static func message(_ error: SystemError) -> String {
+  static func message(_ error: SystemError, ifMissing: String = "check its name") -> String {
     let advice =
       switch error.errno {
-      case ENOENT: "; name the file that is meant, as in 'baudway check /etc/baudway/config.yaml'"
+      case ENOENT: "; \(ifMissing)"
       case EACCES: "; give the user that runs baudway the right to read it"
       case EFBIG: "; a config file has at most \(Units.text(bytes: limit))"
-      case EISDIR: "; name the file in it"
+      case EISDIR: "; name the file in this directory"
       case ENXIO: "; it is a FIFO, a socket or a device, and only files and pipes such as /dev/stdin are read"
-      case ETIMEDOUT: "; whoever writes to the pipe has to close it"
+      case ETIMEDOUT: "; the program that writes to the pipe must close it"
       default: ""
       }
     return "cannot read it: \(error.text) (\(error.name))\(advice)"

@@ -1,57 +1,68 @@
-// What is wrong with a config file, and where. All problems of a file are found before any is told.
+// What is wrong with a config file, and where. All problems of a file are found before any is reported.
 
-public struct ConfigProblem: Error, Hashable, Sendable {
-  public let file: String
-  /// Both count from 1; nil when the trouble is the file itself.
-  public let place: Place?
+package struct ConfigProblem: Error, Hashable, Sendable {
+  package let file: String
+  /// Nil when the problem is the file itself.
+  package let location: SourceLocation?
   /// "routes.gps.endpoint"; empty at the top of the file.
-  public let path: String
-  public let message: String
-  public let suggestion: String?
+  package let path: String
+  package let message: String
+  package let suggestion: String?
 
-  /// A line and a column (in characters) of the file, both from 1.
-  public struct Place: Hashable, Comparable, Sendable {
-    public private(set) var line: Int
-    public private(set) var column: Int
+  /// A line and a column (in characters) of a file, both from 1.
+  package struct SourceLocation: Hashable, Comparable, Sendable {
+    package private(set) var line: Int
+    package private(set) var column: Int
+    /// Which of the configuration's files: 0 is the one that includes the others.
+    package var file = 0
 
-    public static func < (one: Place, other: Place) -> Bool {
-      (one.line, one.column) < (other.line, other.column)
+    package static func < (one: SourceLocation, other: SourceLocation) -> Bool {
+      (one.file, one.line, one.column) < (other.file, other.line, other.column)
     }
+  }
+}
+
+extension ConfigProblem {
+  init(_ fault: YAMLFault, _ file: String) {
+    self.init(file: file, location: fault.location, path: "", message: fault.message, suggestion: nil)
   }
 }
 
 extension ConfigProblem: CustomStringConvertible {
   /// `config.yaml:12:5: routes.gps.endpoint: unknown key 'buad'; did you mean 'baud'?`
-  public var description: String {
-    let head = place.map { "\(file):\($0.line):\($0.column): " } ?? "\(file): "
+  package var description: String {
+    let head = location.map { "\(file):\($0.line):\($0.column): " } ?? "\(file): "
     return head + (path.isEmpty ? "" : "\(path): ") + message + (suggestion.map { "; did you mean '\($0)'?" } ?? "")
   }
 }
 
-/// All problems of one file, in the order of their places; never empty.
-public struct ConfigProblems: Error, Hashable, Sendable, CustomStringConvertible {
-  /// More are counted, not kept: a large file that is no config at all must not fill memory or a terminal.
+/// All problems of a configuration, in the order of their places; never empty.
+package struct ConfigProblems: Error, Hashable, Sendable, CustomStringConvertible {
+  /// Further problems are only counted: a large file that is no config at all must not fill memory or a terminal.
   static let limit = 100
 
-  public let list: [ConfigProblem]
+  package let list: [ConfigProblem]
   /// How many there are beyond `list`.
-  public let more: Int
+  package let more: Int
 
   init(_ problems: [ConfigProblem], more: Int = 0) {
-    list = problems.sorted { ($0.place ?? .start) < ($1.place ?? .start) }
+    list = problems.sorted { ($0.location ?? .start) < ($1.location ?? .start) }
     self.more = more
   }
 
   /// One line each.
-  public var description: String {
+  package var description: String {
     list.map(\.description).joined(separator: "\n") + (more > 0 ? "\nand \(more) more" : "")
   }
 }
 
-extension ConfigProblem.Place {
+extension ConfigProblem.SourceLocation {
   static let start = Self(line: 1, column: 1)
 
-  /// Moves behind `scalar`. Lines end as in YAML 1.1, at CR LF, CR, LF, NEL, LS and PS, since libyaml counts them so.
+  /// Another column of the line.
+  func moved(to column: Int) -> Self { Self(line: line, column: column, file: file) }
+
+  /// Moves past `scalar`. Lines end as in YAML 1.1, at CR LF, CR, LF, NEL, LS and PS, because libyaml counts them so.
   mutating func pass(_ scalar: Unicode.Scalar, after last: Unicode.Scalar?) {
     switch scalar {
     case "\n" where last == "\r": break

@@ -4,10 +4,11 @@ import StreamBroker
 
 extension ConfigReader {
   private typealias Beside = (
-    name: String, value: String, key: ConfigProblem.Place, place: ConfigProblem.Place, isExpanded: Bool
+    name: String, value: String, key: ConfigProblem.SourceLocation, location: ConfigProblem.SourceLocation,
+    isExpanded: Bool
   )
 
-  /// What the URL's parser asked the secrets of.
+  /// The texts for which the URL parser asked for secrets.
   private final class SecretTexts {
     var texts: Set<String> = []
   }
@@ -20,31 +21,39 @@ extension ConfigReader {
     if case .mapping = node.content {
       let all = entries(of: node, at: spot, sample: "url: \(schemes[0].example)")
       guard let entry = all.first(where: { $0.name == "url" }) else {
-        report("needs 'url', such as 'url: \(schemes[0].example)'", at: node.place, spot.path)
+        report("needs 'url', such as 'url: \(schemes[0].example)'", at: node.location, spot.path)
         return nil
       }
       urlNode = entry.value
       beside = readBeside(all.filter { $0.name != "url" }, at: spot)
     }
     guard case .scalar(let scalar) = urlNode.content, !urlNode.isNull else {
-      report("expected a URL, such as \(schemes[0].example), not \(urlNode.kind)", at: urlNode.place, spot.path)
+      report("expected a URL, such as \(schemes[0].example), not \(urlNode.kind)", at: urlNode.location, spot.path)
       return nil
     }
-    // Spaces within a URL are for its own parser to tell, which may know the URL that was meant.
+    // A text that continues in the next line has no column.
+    if scalar.isPlain, scalar.firstColumn == nil, scalar.text.contains(" - ") {
+      report(
+        "'- ' continues the URL of the line before; write each item of a list in a line of its own, all in the same column",
+        at: urlNode.location, spot.path)
+      return nil
+    }
+    // Spaces within a URL are left to the URL parser, which may know the intended URL.
     if scalar.isPlain, Typography.unquoted(scalar.text) != nil {
-      _ = reportTypography(scalar.text, column: scalar.firstColumn, at: urlNode.place, spot.path)
+      _ = reportTypography(scalar.text, column: scalar.firstColumn, at: urlNode.location, spot.path)
       return nil
     }
     if let variable = Expansion.shellVariable(in: String(scalar.text.prefix { $0 != "?" })) {
-      let column = (scalar.firstColumn ?? urlNode.place.column - variable.offset) + variable.offset
+      let column = (scalar.firstColumn ?? urlNode.location.column - variable.offset) + variable.offset
       report(
-        "'\(Suggestion.plain(variable.written))' stands for itself; a variable is written \(Suggestion.plain(variable.meant)), and a '$' "
-          + "of the URL's own is %24", at: ConfigProblem.Place(line: urlNode.place.line, column: column), spot.path)
+        "'\(Suggestion.plain(variable.written))' is not expanded; a variable is written \(Suggestion.plain(variable.meant)), and a literal '$' "
+          + "is written %24", at: urlNode.location.moved(to: column),
+        spot.path)
       return nil
     }
-    guard let text = expand(scalar, at: urlNode.place, spot.path) else { return nil }
+    guard let text = expand(scalar, at: urlNode.location, spot.path) else { return nil }
     if scalar.isPlain, let advice = numberAdvice(text) {
-      report(advice, at: urlNode.place, spot.path)
+      report(advice, at: urlNode.location, spot.path)
       return nil
     }
     let secrets = SecretTexts()
@@ -57,20 +66,22 @@ extension ConfigReader {
       }
     }
     let isExpanded = text != scalar.text || beside.contains(where: \.isExpanded)
-    for secret in secrets.texts.sorted() { noteSecret(secret, isExpanded: isExpanded, at: urlNode.place, spot.path) }
+    for secret in secrets.texts.sorted() { noteSecret(secret, isExpanded: isExpanded, at: urlNode.location, spot.path) }
     let column = text == scalar.text ? scalar.firstColumn : nil
-    for problem in parsed.problems {
-      var place = urlNode.place
-      if let item = problem.beside {
-        place = item.isValue ? beside[item.index].place : beside[item.index].key
-      } else if let column {
-        place = ConfigProblem.Place(line: place.line, column: column + problem.offset)
-      }
-      report(problem.message, at: place, spot.path, suggestion: problem.suggestion)
+    func location(of offset: Int) -> ConfigProblem.SourceLocation {
+      guard let column else { return urlNode.location }
+      return urlNode.location.moved(to: column + offset)
     }
-    // Wherever the gateway was started, a relative path begins where the config file is.
-    let folder = expansion.surroundings.directory
-    return parsed.url.map { ConfigURL(url: $0.resolvingPaths(from: folder), place: urlNode.place, path: spot.path) }
+    for problem in parsed.problems {
+      let place = problem.beside.map { $0.isValue ? beside[$0.index].location : beside[$0.index].key }
+      report(problem.message, at: place ?? location(of: problem.offset), spot.path, suggestion: problem.suggestion)
+    }
+    for warning in parsed.url?.warnings ?? [] { warn(warning.message, at: location(of: warning.offset), spot.path) }
+    // A relative path starts in the folder of the config file, not in the working directory.
+    let folder = expansion.environment.directory
+    return parsed.url.map {
+      ConfigURL(url: $0.resolvingPaths(from: folder), location: urlNode.location, path: spot.path)
+    }
   }
 
   /// The parameters beside `url:`; a list gives a repeatable one several values.
@@ -80,35 +91,37 @@ extension ConfigReader {
       let path = "\(spot.path).\(Suggestion.plain(entry.name))"
       var items = [entry.value]
       if case .sequence(let list) = entry.value.content { items = list }
-      if items.isEmpty { report("expected a value, not an empty list", at: entry.value.place, path) }
+      if items.isEmpty { report("expected a value, not an empty list", at: entry.value.location, path) }
       for item in items {
         guard case .scalar(let scalar) = item.content, !item.isNull else {
-          report("expected a single value, not \(item.kind)", at: item.place, path)
+          report("expected a single value, not \(item.kind)", at: item.location, path)
           continue
         }
-        guard let text = expand(scalar, at: item.place, path) else { continue }
-        beside.append((entry.name, text, entry.place, item.place, text != scalar.text))
+        guard let text = expand(scalar, at: item.location, path) else { continue }
+        beside.append((entry.name, text, entry.location, item.location, text != scalar.text))
       }
     }
     return beside
   }
 
-  private mutating func expand(_ scalar: YAMLNode.Scalar, at place: ConfigProblem.Place, _ path: String) -> String? {
+  private mutating func expand(_ scalar: YAMLNode.Scalar, at location: ConfigProblem.SourceLocation, _ path: String)
+    -> String?
+  {
     do throws(Expansion.Fault) {
       return try expansion.expand(scalar.text)
     } catch {
-      report(error.message, at: place, path)
+      report(error.message, at: location, path)
       return nil
     }
   }
 
-  /// YAML 1.1 makes a number to the base of 60 of `4001:22`; we don't, but it is no URL either.
+  /// YAML 1.1 reads `4001:22` as a number to the base of 60. We don't, but it is no URL either.
   private func numberAdvice(_ text: String) -> String? {
     let groups = text.split(separator: ":", omittingEmptySubsequences: false)
     guard !text.isEmpty, groups.allSatisfy({ !$0.isEmpty && $0.allSatisfy { $0.isASCII && $0.isNumber } }) else {
       return nil
     }
-    let note = groups.count > 1 ? " (and to other YAML readers a number to the base of 60)" : ""
-    return "\(Suggestion.quote(text)) is no URL\(note); write the scheme too, such as tcp://127.0.0.1:\(groups[0])"
+    let note = groups.count > 1 ? " (and other YAML readers read it as a base-60 number)" : ""
+    return "\(Suggestion.quote(text)) is not a URL\(note); write the scheme too, such as tcp://127.0.0.1:\(groups[0])"
   }
 }

@@ -1,10 +1,10 @@
-// What plain values look like to an editor. It reads YAML 1.2 and sees numbers and booleans where our reader sees their text, so each
-// kind says which of them may stand there too.
+// The schema of plain values. Editors read YAML 1.2 and see numbers and booleans where our reader sees text, so each
+// kind lists which of these it accepts.
 
 import StreamBroker
 
 extension ConfigSchema {
-  /// `${NAME}` may stand in any value; what it comes to is seen only by `check`.
+  /// `${NAME}` is allowed in any value; only `check` sees what it expands to.
   static let variable = #"\$\{"#
 
   static let valueDefinitions: [(name: String, schema: JSONValue)] = [
@@ -19,7 +19,7 @@ extension ConfigSchema {
       "switch",
       any([
         .object(["enum": .array([.text("yes"), .text("no"), .text("on"), .text("off"), .bool(true), .bool(false)])]),
-        // As our reader takes them, in any case.
+        // Like our reader, in upper or lower case.
         .object([
           "type": .words("string", "integer"), "minimum": .integer(0), "maximum": .integer(1),
           "pattern": .text(
@@ -29,7 +29,7 @@ extension ConfigSchema {
     ),
   ]
 
-  /// What a value of the kind may be.
+  /// The schema of a value of the kind.
   static func value(_ kind: ValueKind) -> JSONValue {
     if kind == .flag { return any([.object(["$ref": .text("#/definitions/switch")])]) }
     let forms = Forms(kind)
@@ -53,24 +53,24 @@ extension ConfigSchema {
 
   private static let anyScalar = JSONValue.words("string", "number", "boolean")
 
-  /// A value of the tables as people write it.
+  /// A default of the tables as users write it.
   static func plain(_ text: String, _ kind: ValueKind) -> JSONValue { written(text).first ?? .text(text) }
 
-  /// The word, and before it the number that YAML takes it for.
+  /// The word. If YAML reads the word as a number, that number comes first.
   private static func written(_ word: String) -> [JSONValue] {
     if let number = UInt64(word), String(number) == word { return [.integer(number), .text(word)] }
     if let number = Double(word), "\(number)" == word { return [.decimal(number), .text(word)] }
     return [.text(word)]
   }
 
-  /// The texts of a kind: words, regular expressions for whole texts, and integers that may stand without quotes.
+  /// The texts that a kind accepts: words, regular expressions for whole texts, and integers without quotes.
   private struct Forms {
     var words: [String] = []
     var patterns: [String] = []
     var integers: ClosedRange<Int>?
-    /// Any text but none.
+    /// Any text except an empty one.
     var isFree = false
-    /// What YAML takes for something else is a text, too.
+    /// A scalar that YAML reads as another type counts as text, too.
     var isText = false
 
     init(_ kind: ValueKind) {
@@ -98,6 +98,9 @@ extension ConfigSchema {
       case .escapes:
         patterns = [#"(?:[^\\]|\\[rnt\\]|\\x[0-9A-Fa-f]{2})+"#]
         isText = true
+      case .resetRecipe:
+        words = ResetRecipe.names
+        patterns = [ResetRecipe.pattern]
       case .prefixed(let word, let kind): patterns = Forms(kind).patterns.map { "\(word):(?:\($0))" }
       case .either(let first, let second):
         let (one, other) = (Forms(first), Forms(second))

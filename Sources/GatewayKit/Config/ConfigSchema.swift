@@ -1,12 +1,12 @@
-// The JSON Schema of config.yaml (draft 7, which editors know best), made from the tables that read it: ConfigKeys and the schemes
-// of URLs. It tells an editor what `check` would: shapes, names, words and ranges; what several values together can get wrong
-// is for `check` alone. Plain values are in ConfigSchema+Values.swift.
+// The JSON Schema of config.yaml (draft 7, which editors support best), made from ConfigKeys and the schemes of URLs.
+// It covers shapes, names, words and ranges; only `check` compares values with each other. Plain values are in
+// ConfigSchema+Values.swift.
 
 import StreamBroker
 
-public struct ConfigSchema {
-  /// The schema of what this build takes, as a file. `broker` knows which endpoints can be opened.
-  public static func text(
+package struct ConfigSchema {
+  /// The schema of this build, as the content of a file. `broker` knows which endpoints can be opened.
+  package static func text(
     broker: Broker = Gateway.broker, listeners: Set<String> = ListenerSchemes.built
   ) -> String {
     var schema = ConfigSchema(broker: broker, listeners: listeners)
@@ -15,7 +15,7 @@ public struct ConfigSchema {
 
   private let endpoints: Set<String>
   private let listeners: Set<String>
-  /// Parts that stand in several places, by name.
+  /// Parts used in several places, by name.
   private var definitions: [(name: String, schema: JSONValue)] = []
 
   private init(broker: Broker, listeners: Set<String>) {
@@ -24,14 +24,17 @@ public struct ConfigSchema {
   }
 
   private mutating func root() -> JSONValue {
-    // Made first, in the order in which people read them.
+    // Evaluated before `definitions`, which it fills.
     let properties = properties(of: ConfigKeys.top)
     return .object([
       "$schema": .text("http://json-schema.org/draft-07/schema#"),
       "title": .text("Configuration of Baudway"),
       "description": .text("Made by `baudway schema`; for YAML 1.2, in which on, off, yes and no are words."),
-      "type": .text("object"), "required": .array([.text("routes")]), "additionalProperties": .bool(false),
-      "properties": properties,
+      "type": .text("object"),
+      "anyOf": .array([
+        .object(["required": .array([.text("routes")])]), .object(["required": .array([.text("include")])]),
+      ]),
+      "additionalProperties": .bool(false), "properties": properties,
       "definitions": .object(
         (Self.valueDefinitions + definitions).map { JSONValue.Member(key: $0.name, value: $0.schema) }),
     ])
@@ -47,7 +50,7 @@ public struct ConfigSchema {
     return .object(members)
   }
 
-  /// Nil for a key that may not be there at all.
+  /// Nil for a key that is not allowed at all.
   private mutating func schema(of key: ConfigKey) -> JSONValue? {
     guard let body = body(of: key) else { return nil }
     let support = key.support(with: listeners)
@@ -60,7 +63,7 @@ public struct ConfigSchema {
     if case .value(let kind) = key.shape, let standard = key.standard {
       members.append(JSONValue.Member(key: "default", value: Self.plain(standard, kind)))
     }
-    // Beside a $ref nothing counts in draft 7: what is said of this key stands in what is referred to.
+    // Draft 7 ignores members beside a $ref, so the description is in the part that is referred to.
     let whole = JSONValue.object(members + (body.members ?? []))
     guard ConfigKeys.policies.contains(where: { $0.name == key.name }), isSection(key) else { return whole }
     return reference(to: key.name, whole)
@@ -87,12 +90,12 @@ public struct ConfigSchema {
     case (.named(let shape, let names), .built): return named(shape, names)
     case (.url(let schemes, let built, let isList), .built): return url(schemes, built, isList: isList, key.name)
     case (.url, .later): return nil
-    // Commented out whole, it is nothing.
+    // A section that is commented out as a whole is null.
     case (.mapping, .later), (.mappings, .later), (.named, .later): return .object(["type": .text("null")])
     }
   }
 
-  /// Keys that are all commented out leave nothing behind the colon.
+  /// Null is allowed: all keys may be commented out.
   private mutating func mapping(_ keys: [ConfigKey]) -> JSONValue {
     .object([
       "type": .words("object", "null"), "additionalProperties": .bool(false), "properties": properties(of: keys),
@@ -120,12 +123,18 @@ public struct ConfigSchema {
     ])
   }
 
-  /// Nothing, one, or a list of them.
+  /// Null, one item, or a list of them.
   private static func list(_ item: JSONValue) -> JSONValue {
     any([item, .object(["type": .text("array"), "items": item]), .object(["type": .text("null")])])
   }
 
   // MARK: URLs
+
+  /// The scheme in a regular expression: `+` and `.`, which a scheme may have (RFC 3986, section 3.1), stand for
+  /// themselves.
+  static func pattern(_ scheme: String) -> String {
+    scheme.reduce(into: "") { $0 += $1 == "+" || $1 == "." ? "\\\($1)" : "\($1)" }
+  }
 
   private mutating func url(
     _ schemes: [SchemeGrammar], _ built: ConfigKey.BuiltSchemes, isList: Bool, _ name: String
@@ -139,14 +148,14 @@ public struct ConfigSchema {
     let schemes = schemes.filter { known.contains($0.scheme) }
     let text = JSONValue.object([
       "type": .text("string"),
-      "pattern": .text("^(?:\(schemes.map(\.scheme).joined(separator: "|"))):|\(Self.variable)"),
+      "pattern": .text("^(?:\(schemes.map { Self.pattern($0.scheme) }.joined(separator: "|"))):|\(Self.variable)"),
       "examples": .array(schemes.map { .text($0.example) }),
     ])
     let parts = schemes.map { scheme in
       JSONValue.object([
         "if": .object([
           "required": .words("url"),
-          "properties": .object(["url": .object(["pattern": .text("^\(scheme.scheme):")])]),
+          "properties": .object(["url": .object(["pattern": .text("^\(Self.pattern(scheme.scheme)):")])]),
         ]),
         "then": reference(to: "\(name)-\(scheme.scheme)", Self.parameters(of: scheme)),
       ])
@@ -200,7 +209,7 @@ public struct ConfigSchema {
 extension JSONValue {
   static func words(_ words: String...) -> JSONValue { .array(words.map { .text($0) }) }
 
-  /// With a line for each member, but for what fits into one.
+  /// One member per line, except where all fit into one line.
   func pretty(indent: String = "", width: Int = 118) -> String {
     let line = description
     let inner = indent + "  "

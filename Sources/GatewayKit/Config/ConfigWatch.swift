@@ -1,5 +1,6 @@
-// Tells when the configuration file may have changed: written in place, replaced by an editor's rename, or reached by links
-// that now lead elsewhere, as when Kubernetes swaps a ConfigMap's folder. Waits until it is quiet. `serve --watch` uses it.
+// Reports that a file, or one of several, may have changed: it was written, an editor replaced it by a rename, or links to
+// it now lead elsewhere, as when Kubernetes swaps a ConfigMap's folder. Waits until changes pause. `serve --watch` uses
+// it.
 
 import ByteStreams
 import Glibc
@@ -9,20 +10,24 @@ import StreamBroker
 final class ConfigWatch {
   private let poller: Poller
   private let changed: () -> Void
-  private var watch: NodeWatch?
+  private var watches: [NodeWatch] = []
   private var timer: Timers.Token?
   /// Editors write in several steps; the last one counts.
   private static let quiet = Duration.milliseconds(200)
 
-  /// `failed` is called when changes can't be seen, once.
+  /// A path may end in `*`, for any ending. `failed` is called when changes of a path can't be watched, at most once for
+  /// each.
   init(
-    _ path: String, on poller: Poller, changed: @escaping () -> Void, failed: @escaping (SystemError) -> Void
+    _ paths: [String], on poller: Poller, changed: @escaping () -> Void,
+    failed: @escaping (SystemError, _ path: String) -> Void
   ) {
     self.poller = poller
     self.changed = changed
-    watch = NodeWatch(
-      path: Self.absolute(path), on: poller, seesWrites: true, changed: { [weak self] in self?.noticed() },
-      failed: failed)
+    watches = paths.map { path in
+      NodeWatch(
+        path: Self.absolute(path), on: poller, seesWrites: true, changed: { [weak self] in self?.noticed() },
+        failed: { failed($0, path) })
+    }
   }
 
   private static func absolute(_ path: String) -> String {
@@ -37,8 +42,8 @@ final class ConfigWatch {
   }
 
   func cancel() {
-    watch?.cancel()
-    watch = nil
+    for watch in watches { watch.cancel() }
+    watches = []
     poller.timers.cancel(timer)
   }
 }

@@ -1,18 +1,18 @@
-// What stands for something else in a scalar: `${NAME}` and `${NAME:-default}` for the environment, and for secrets
-// `file:path`. `$${` is a plain `${`.
+// Expands references in a scalar: `${NAME}` and `${NAME:-default}` from the environment, and `file:path` for secrets.
+// `$${` is a literal `${`.
 
 import ByteStreams
 import Glibc
 import StreamBroker
 
 struct Expansion {
-  let surroundings: Surroundings
+  let environment: ConfigEnvironment
   /// Bytes that variables may still add: a file of references to one long variable must not fill memory.
   private var allowance = 1 << 20
 
   struct Fault: Error { let message: String }
 
-  init(_ surroundings: Surroundings) { self.surroundings = surroundings }
+  init(_ environment: ConfigEnvironment) { self.environment = environment }
 
   mutating func expand(_ text: String) throws(Fault) -> String {
     var result = ""
@@ -38,8 +38,8 @@ struct Expansion {
     return result + rest
   }
 
-  /// The first `$NAME` or `$(NAME)` of `text`, as shells and make write a variable, and how it is written here. Such a text is left as it
-  /// is: passwords and hashes have dollars, too.
+  /// The first `$NAME` or `$(NAME)` in `text`, as shells and make write variables, and how to write it here. Such a
+  /// text is not expanded: passwords and hashes contain dollars, too.
   static func shellVariable(in text: String) -> (offset: Int, written: String, meant: String)? {
     let scalars = Array(text.unicodeScalars)
     for (offset, scalar) in scalars.enumerated() where scalar == "$" {
@@ -62,32 +62,32 @@ struct Expansion {
     let isName =
       name.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "_") } && !(name.first?.isNumber ?? true)
     guard isName else {
-      throw Fault(message: "\(Suggestion.quote(String(name))) is no name of a variable; a plain '${' is written '$${'")
+      throw Fault(message: "\(Suggestion.quote(String(name))) is not a variable name; a literal '${' is written '$${'")
     }
-    let value = surroundings.environment[String(name)]
-    // As in a shell, :- stands in for an empty variable too.
+    let value = environment.variables[String(name)]
+    // As in a shell, `:-` also replaces an empty variable.
     if let standard { return value.flatMap { $0.isEmpty ? nil : $0 } ?? standard }
     guard let value else {
-      throw Fault(message: "the environment has no \(name); set it, or say what it is otherwise: ${\(name):-default}")
+      throw Fault(message: "the environment has no \(name); set it, or give a default: ${\(name):-default}")
     }
     return value
   }
 
-  /// Where the secret stands that `text` refers to; nil when it is the secret itself.
+  /// The path of the file that `text` names; nil when `text` is the secret itself.
   func secretFile(_ text: String) -> String? {
     guard text.hasPrefix("file:") else { return nil }
     let name = String(text.dropFirst("file:".count))
-    return name.hasPrefix("/") ? name : "\(surroundings.directory)/\(name)"
+    return name.hasPrefix("/") ? name : "\(environment.directory)/\(name)"
   }
 
-  /// The text of a secret: itself, or the content of the file it names, less one line end.
+  /// The secret: `text` itself, or the content of the file that it names, without one line end.
   func secret(_ text: String) throws(Fault) -> String {
     guard let path = secretFile(text) else { return text }
     let name = String(text.dropFirst("file:".count))
     if name.isEmpty { throw Fault(message: "'file:' without a path") }
     let bytes: [UInt8]
     do throws(SystemError) {
-      bytes = try surroundings.content(path, 64 << 10).get()
+      bytes = try environment.content(path, 64 << 10).get()
     } catch {
       let advice = error.errno == ENXIO ? "; it is a FIFO, a socket or a device" : ""
       throw Fault(

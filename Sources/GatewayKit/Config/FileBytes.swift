@@ -1,25 +1,25 @@
-// A whole small file at once: the config and what it refers to. Blocks, so never on a lane.
+// Reads a whole small file: the config and what it refers to. Blocks, so never call it on a lane.
 
 import ByteStreams
 import Glibc
 
 enum FileBytes {
-  /// The content of the file at `path`. EFBIG when it holds more than `limit` bytes.
-  /// A pipe, as of a shell's <(…), is read until its writer ends, ETIMEDOUT when that takes longer than `patience`. For what would
-  /// keep us waiting without end, FIFOs and devices, ENXIO.
-  static func read(_ path: String, limit: Int, patience: Duration = .seconds(30)) throws(SystemError) -> [UInt8] {
-    try readWithFacts(path, limit: limit, patience: patience).bytes
+  /// The content of the file at `path`; EFBIG beyond `limit` bytes. A pipe, as of a shell's <(…), is read until its
+  /// writer closes; ETIMEDOUT when that takes longer than `timeout`. ENXIO for FIFOs and devices, which could block
+  /// without end.
+  static func read(_ path: String, limit: Int, timeout: Duration = .seconds(30)) throws(SystemError) -> [UInt8] {
+    try readWithFacts(path, limit: limit, timeout: timeout).bytes
   }
 
-  /// The same, with the facts of the very file that was read.
+  /// The same, with owner and permissions of exactly the file that was read.
   static func readWithFacts(
-    _ path: String, limit: Int, patience: Duration = .seconds(30)
+    _ path: String, limit: Int, timeout: Duration = .seconds(30)
   ) throws(SystemError) -> (bytes: [UInt8], facts: FileFacts?) {
     let raw = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
     if raw < 0 { throw SystemError("open") }
     let file = Descriptor(owning: raw)
     let isPipe = try isPipe(file.raw)
-    let end = ContinuousClock.now + patience
+    let end = ContinuousClock.now + timeout
     var bytes: [UInt8] = []
     var chunk = [UInt8](repeating: 0, count: 64 << 10)
     while true {
@@ -37,13 +37,13 @@ enum FileBytes {
     var status = stat()
     guard fstat(file, &status) == 0 else { throw SystemError("fstat") }
     switch status.st_mode & S_IFMT {
-    case S_IFREG, S_IFDIR: return false  // a folder answers EISDIR
+    case S_IFREG, S_IFDIR: return false  // read(2) of a folder fails with EISDIR
     case S_IFIFO where !hasName(file): return true
     default: throw SystemError("open", ENXIO)
     }
   }
 
-  /// A FIFO has one, to which nobody may ever write; a pipe is "pipe:[4711]" (proc(5)).
+  /// A FIFO has a name, and perhaps never a writer; a pipe is "pipe:[4711]" (proc(5)).
   private static func hasName(_ file: Int32) -> Bool {
     withUnsafeTemporaryAllocation(of: CChar.self, capacity: 5) { start in
       let count = readlink("/proc/self/fd/\(file)", start.baseAddress!, start.count)

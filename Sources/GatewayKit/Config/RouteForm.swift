@@ -1,18 +1,18 @@
-// What a route looks like that was written in another form, as one text or a list: for the message that says so.
+// Rewrites a route that was written as one text or as a list, for the message that reports it.
 
 import StreamBroker
 
 enum RouteForm {
   static let example = text("gps", listen: nil, endpoint: nil)
 
-  /// The route of this name, made of the URLs in `node` as far as there are any.
+  /// A route of this name with the URLs found in `node`.
   static func text(_ name: String, of node: YAMLNode) -> String {
     var listen: String?
     var endpoint: String?
     for url in words(node) {
       guard let scheme = url.firstIndex(of: ":").map({ String(url[..<$0]) }) else { continue }
-      let isListener = ListenerSchemes.all.contains { $0.scheme == scheme }
-      if isListener, listen == nil, !["pty", "rfcomm"].contains(scheme) {
+      let family = ListenerSchemes.traits(scheme)?.family
+      if listen == nil, family == .tcp || family == .unix {
         listen = url
       } else if EndpointSchemes.grammar(scheme) != nil, endpoint == nil {
         endpoint = url
@@ -21,13 +21,13 @@ enum RouteForm {
     return text(name, listen: listen, endpoint: endpoint)
   }
 
-  /// With an example for each URL that is nil.
+  /// Uses an example for each URL that is nil.
   static func text(_ name: String, listen: String?, endpoint: String?) -> String {
     let (listen, endpoint) = (listen ?? "tcp://:4001", endpoint ?? "tty:///dev/ttyUSB0?baud=115200")
     return "\(name): { listen: \"\(listen)\", endpoint: \"\(endpoint)\" }"
   }
 
-  /// Those that can stand in a message: short, and without what may be a secret.
+  /// The words that a message may show: short ones, without possible secrets.
   private static func words(_ node: YAMLNode) -> [String] {
     let texts: [String] =
       switch node.content {
@@ -43,6 +43,6 @@ enum RouteForm {
     }
   }
 
-  /// Quotes, variables, users and escapes.
+  /// Marks of quotes, variables, users and escapes.
   private static let misleading = Set("\"'$@\\".utf8)
 }

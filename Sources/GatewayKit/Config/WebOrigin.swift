@@ -1,4 +1,4 @@
-// Origins of web pages, for `websocket.origins`.
+// Checks the values of `websocket.origins` and `websocket.hosts`.
 
 /// What a browser sends as Origin (RFC 6454, section 6.1): `https://lab.example`, `http://127.0.0.1:8080`.
 enum WebOrigin {
@@ -13,7 +13,7 @@ enum WebOrigin {
       && rest.allSatisfy { isGood($0) || ":[]_".contains($0) }
   }
 
-  /// A whole URL, or a host without a scheme, was meant.
+  /// The probable origin in a whole URL, or in a host without a scheme.
   static func repair(_ text: String) -> String? {
     let candidates = [String(text.prefix { $0 != "/" }), "https://" + text.prefix { $0 != "/" }]
     if let range = text.firstRange(of: "://") {
@@ -25,7 +25,7 @@ enum WebOrigin {
 
   // MARK: - Hosts
 
-  /// For `websocket.hosts`: a name, with `*` for its first label, or `*`.
+  /// For `websocket.hosts`: a name whose first label may be `*`, or `*` alone.
   static func isHostName(_ text: String) -> Bool {
     if text == "*" { return true }
     let name = text.utf8.starts(with: "*.".utf8) ? text.dropFirst(2) : text[...]

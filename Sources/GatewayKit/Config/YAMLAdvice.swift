@@ -1,41 +1,45 @@
-// What was probably meant where YAML can't be read: looks at the line of the fault, and gives the line as it has to be. Used by YAMLParser
-// for faults of libyaml, whose own words name the grammar and not the mistake.
+// Finds the probable mistake in a line that libyaml cannot parse, and writes the line as it should be. YAMLParser uses
+// it, because libyaml's messages name the grammar and not the mistake.
 
 import StreamBroker
 
 struct YAMLAdvice {
   private let line: [Unicode.Scalar]
   private let before: [Unicode.Scalar]
-  /// Index in `line` of what libyaml stumbled over; `line.count` at its end.
+  /// The index in `line` where libyaml failed; `line.count` at its end.
   private let index: Int
   private let number: Int
 
   /// `file` is UTF-8.
-  init(_ file: [UInt8], at place: ConfigProblem.Place) {
+  init(_ file: [UInt8], at location: ConfigProblem.SourceLocation) {
     var (line, before): ([Unicode.Scalar], [Unicode.Scalar]) = ([], [])
-    var here = ConfigProblem.Place.start
+    var here = ConfigProblem.SourceLocation.start
     var last: Unicode.Scalar?
     for scalar in String(decoding: file, as: UTF8.self).unicodeScalars {
-      if here.line == place.line { line.append(scalar) } else if here.line == place.line - 1 { before.append(scalar) }
+      if here.line == location.line {
+        line.append(scalar)
+      } else if here.line == location.line - 1 {
+        before.append(scalar)
+      }
       here.pass(scalar, after: last)
       last = scalar
-      if here.line > place.line { break }
+      if here.line > location.line { break }
     }
     self.line = Self.withoutEnd(line)
     self.before = Self.withoutEnd(before)
-    index = min(place.column - 1, self.line.count)
-    number = place.line
+    index = min(location.column - 1, self.line.count)
+    number = location.line
   }
 
   private static func withoutEnd(_ line: [Unicode.Scalar]) -> [Unicode.Scalar] {
     Array(line[..<((line.lastIndex { !["\n", "\r", "\u{85}", "\u{2028}", "\u{2029}"].contains($0) } ?? -1) + 1)])
   }
 
-  /// Nil when nothing better is known than what libyaml says.
+  /// Nil when libyaml's message is the best.
   func fault(_ problem: String, _ context: String) -> YAMLFault? {
     if let fault = typography(before, number - 1) ?? typography(line, number) { return fault }
     if context.contains("flow") { return flow() }
-    if problem.contains("mapping values are not allowed") { return colon(isFlow: false) }
+    if problem.contains("mapping values are not allowed") { return deeper() ?? colon(isFlow: false) }
     if problem.contains("expected key") { return collection(isFlow: false) }
     return nil
   }
@@ -44,20 +48,21 @@ struct YAMLAdvice {
 
   private func typography(_ line: [Unicode.Scalar], _ number: Int) -> YAMLFault? {
     for (index, scalar) in line.enumerated() where Self.isStructural(index, line) {
-      let place = Self.place(number, index)
+      let location = Self.location(number, index)
       if Typography.isOddSpace(scalar) {
         return YAMLFault(
-          "\(Typography.name(of: scalar)), which is a letter to YAML; write a plain space or none", at: place)
+          "\(Typography.name(of: scalar)), which YAML treats as a letter; write a plain space or none", at: location)
       }
       if Typography.isCurlyQuote(scalar), let end = line[(index + 1)...].firstIndex(where: Typography.isCurlyQuote) {
         let form = hasSecret ? "" : ": \(YAMLFault.quoted(Self.text(line[(index + 1)..<end])))"
-        return YAMLFault(YAMLFault.curlyQuote(scalar) + form, at: place)
+        return YAMLFault(YAMLFault.curlyQuote(scalar) + form, at: location)
       }
     }
     return nil
   }
 
-  /// Whether a key or value could begin here: nothing stands before it but blanks, odd or not, and marks.
+  /// Whether a key or value could begin here: the last letter before it, except spaces of any kind, is one of YAML's
+  /// marks.
   private static func isStructural(_ index: Int, _ line: [Unicode.Scalar]) -> Bool {
     guard let last = line[..<index].last(where: { $0 != " " && !Typography.isOddSpace($0) }) else { return true }
     return [":", "-", "[", "{", ","].contains(last)
@@ -87,6 +92,21 @@ struct YAMLAdvice {
     return needsQuotes("': ' within a text", value: Self.text(line[start..<end]), at: index)
   }
 
+  /// A key that is indented deeper than the key before it, which has a value. The line's first colon is where it failed.
+  private func deeper() -> YAMLFault? {
+    func indent(_ line: [Unicode.Scalar]) -> Int { line.firstIndex { $0 != " " } ?? line.count }
+    func keyEnd(_ line: [Unicode.Scalar]) -> Int? {
+      line.indices.first { line[$0] == ":" && ($0 + 1 == line.count || line[$0 + 1] == " ") }
+    }
+    let here = indent(line)
+    guard keyEnd(line) == index, here < index, here > indent(before), let end = keyEnd(before),
+      let value = before[(end + 1)...].first(where: { $0 != " " }), value != "#"
+    else { return nil }
+    return YAMLFault(
+      "indented deeper than the line before, which has a value already; keys that belong together begin in the same column",
+      at: Self.location(number, here))
+  }
+
   /// `{route} here`
   private func collection(isFlow: Bool) -> YAMLFault? {
     guard index < line.count, let last = line[..<index].lastIndex(where: { $0 != " " }),
@@ -98,7 +118,7 @@ struct YAMLAdvice {
     return needsQuotes("a text that begins with '\(opening)'", value: Self.text(line[start..<end]), at: start)
   }
 
-  /// `[::1]:4001`, which begins as a list does.
+  /// `[::1]:4001`, which begins like a list.
   private func bareAddress() -> YAMLFault? {
     guard let start = line[..<index].lastIndex(of: "["), let end = line[start...].firstIndex(of: "]") else {
       return nil
@@ -114,32 +134,32 @@ struct YAMLAdvice {
   private func needsQuotes(_ what: String, value: String, at index: Int) -> YAMLFault? {
     guard !value.isEmpty, !value.hasPrefix("\""), !value.hasPrefix("'") else { return nil }
     let form = hasSecret ? "" : ": \(YAMLFault.quoted(value))"
-    return YAMLFault("\(what); write it in quotes\(form)", at: Self.place(number, index))
+    return YAMLFault("\(what); write it in quotes\(form)", at: Self.location(number, index))
   }
 
   // MARK: parts of the line
 
   private var hasSecret: Bool { Suggestion.mayHoldSecret("\(Self.text(before[...])) \(Self.text(line[...]))") }
 
-  /// Behind the last mark of YAML's; nil without one.
+  /// The index after the last mark of YAML's; nil without one.
   private func startOfValue(before end: Int, isFlow: Bool) -> Int? {
     let marks = line[..<end].indices.filter { index in
       (line[index] == ":" || line[index] == "," && isFlow) && index + 1 < end && line[index + 1] == " "
     }
-    // In a block the first colon parts key and value, whatever comes then.
+    // In a block the first colon ends the key.
     guard let mark = isFlow ? marks.last : marks.first else { return nil }
     return line[(mark + 1)..<end].firstIndex { $0 != " " }
   }
 
   private func endOfItem(from index: Int) -> Int {
     var depth = 0
-    for (place, scalar) in line.enumerated().dropFirst(index) {
+    for (position, scalar) in line.enumerated().dropFirst(index) {
       switch scalar {
       case "[", "{": depth += 1
       case "]", "}":
         depth -= 1
-        if depth < 0 { return place }
-      case "," where depth == 0: return place
+        if depth < 0 { return position }
+      case "," where depth == 0: return position
       default: break
       }
     }
@@ -157,8 +177,8 @@ struct YAMLAdvice {
     return String(text)
   }
 
-  private static func place(_ line: Int, _ index: Int) -> ConfigProblem.Place {
-    ConfigProblem.Place(line: line, column: index + 1)
+  private static func location(_ line: Int, _ index: Int) -> ConfigProblem.SourceLocation {
+    ConfigProblem.SourceLocation(line: line, column: index + 1)
   }
 }
 
@@ -167,7 +187,7 @@ extension YAMLFault {
     "'\(quote)' is a letter to YAML, not a quote; write straight quotes or none"
   }
 
-  /// `text` as YAML has it in quotes, cut as every text in a message.
+  /// `text` in YAML's quotes, shortened like every text in a message.
   static func quoted(_ text: String) -> String {
     let plain = Suggestion.plain(text)
     return plain.contains("\"") || plain.contains("\\")

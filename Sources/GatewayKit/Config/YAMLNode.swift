@@ -1,11 +1,13 @@
-// A YAML document as a small tree in which everything knows its line and column. Scalars stay text: what `on`, `0660`
-// or `4001:22` mean is for the key to say, not for YAML 1.1.
+// A YAML document as a small tree. Every node knows its line and column. Scalars stay text: the key, not YAML 1.1,
+// decides what `on`, `0660` or `4001:22` mean.
 
 struct YAMLNode {
   let content: Content
-  let place: ConfigProblem.Place
+  let location: ConfigProblem.SourceLocation
   /// How many nodes it holds, itself included.
   let weight: Int
+  /// `name` of `&name`; an alias has that of its anchor.
+  var anchor: String?
 
   enum Content {
     case scalar(Scalar)
@@ -17,7 +19,7 @@ struct YAMLNode {
     let text: String
     /// Written without quotes.
     let isPlain: Bool
-    /// Column of the first character when the file holds the text letter by letter in one line; else nil.
+    /// Column of the first character if the file has the text unchanged in one line, without escapes; else nil.
     let firstColumn: Int?
   }
 
@@ -26,10 +28,18 @@ struct YAMLNode {
     let value: YAMLNode
   }
 
-  /// Nothing stands after the colon.
+  /// Nothing after the colon, or null.
   var isNull: Bool {
     guard case .scalar(let scalar) = content else { return false }
     return scalar.isPlain && ["", "~", "null", "Null", "NULL"].contains(scalar.text)
+  }
+
+  /// It has an endpoint or listeners.
+  var isRoute: Bool {
+    guard case .mapping(let entries) = content else { return false }
+    return entries.contains {
+      if case .scalar(let key) = $0.key.content { ["listen", "endpoint"].contains(key.text) } else { false }
+    }
   }
 
   /// For messages: "a list".
@@ -42,13 +52,13 @@ struct YAMLNode {
   }
 }
 
-/// Why bytes are no YAML document of ours.
+/// Why bytes are no YAML document that we accept.
 struct YAMLFault: Error {
-  let place: ConfigProblem.Place
+  let location: ConfigProblem.SourceLocation
   let message: String
 
-  init(_ message: String, at place: ConfigProblem.Place) {
+  init(_ message: String, at location: ConfigProblem.SourceLocation) {
     self.message = message
-    self.place = place
+    self.location = location
   }
 }

@@ -1,14 +1,15 @@
-// Where the control socket is: the running gateway and the commands that ask it must come to the same place.
+// The address of the control socket: the running gateway and the commands must compute the same one.
 
 import ByteStreams
 import Glibc
+import StreamBrokerCore
 
-public typealias ControlAddress = UnixAddress
+package typealias ControlAddress = UnixAddress
 
 extension UnixAddress {
-  /// Nil when there is none. `configPath` tells gateways of one machine apart when no folder does. Who only asks may find the
-  /// gateway of a service in a folder that is not his to write to.
-  public init?(
+  /// Nil if the control socket is off. `configPath` distinguishes gateways of one machine if no runtime folder does.
+  /// `isAsking`: for a command, which may use a service's folder without write permission.
+  package init?(
     _ socket: Config.Control.Socket, configPath: String, environment: [String: String], isAsking: Bool = false
   ) {
     switch socket {
@@ -25,49 +26,57 @@ extension UnixAddress {
     }
   }
 
-  // MARK: - When the configuration does not say it
+  /// The group that may use a socket at a path, or that of its folder if only that can be looked at.
+  package var group: String? {
+    guard case .path(let path) = self else { return nil }
+    var status = stat()
+    guard stat(path, &status) == 0 || stat(Self.folder(of: path), &status) == 0 else { return nil }
+    return NodeOwnership.name(ofGroup: status.st_gid)
+  }
 
-  /// A second place for a control socket at a path of its own, for commands that can't read that path in the configuration: a link to the
-  /// socket in the runtime folder, named after the configuration; where there is no such folder, an abstract address. Nil when the
-  /// socket is where commands look anyway.
-  static func signpost(
+  // MARK: - When the configuration can't be read
+
+  /// A second address for a control socket at a configured path, for commands that can't read the configuration. It is
+  /// a link to the socket in the runtime folder, named after the configuration; without such a folder, an abstract
+  /// address. Nil if commands look at the socket's own address anyway.
+  static func socketLink(
     for address: UnixAddress, configPath: String, environment: [String: String]
   ) -> UnixAddress? {
     let usual = UnixAddress(.automatic, configPath: configPath, environment: environment)
     guard let usual, usual != address else { return nil }
     guard case .path(let path) = usual else { return usual }
-    return .path(signpost(in: folder(of: path), configPath))
+    return .path(socketLink(in: folder(of: path), configPath))
   }
 
-  /// Where to look for the gateway of a configuration, one after the other. `socket` is what that says, nil when it can't be read: then
-  /// also a gateway that is perhaps another configuration's.
-  public static func places(
+  /// The addresses at which to look for the gateway of a configuration, in order. `socket` is the configured value; if
+  /// it is nil because the configuration can't be read, some addresses may belong to another configuration's gateway.
+  package static func addresses(
     _ socket: Config.Control.Socket?, configPath: String, environment: [String: String]
   ) -> [UnixAddress] {
     let said = socket.flatMap { UnixAddress($0, configPath: configPath, environment: environment, isAsking: true) }
-    var places = said.map { [$0] } ?? []
+    var addresses = said.map { [$0] } ?? []
     if socket != nil && said == nil { return [] }  // off
     let given = environment["RUNTIME_DIRECTORY"]?.split(separator: ":").first.map(String.init)
     let runtime = given ?? folder(of: service)
-    places.append(.path(signpost(in: runtime, configPath)))
+    addresses.append(.path(socketLink(in: runtime, configPath)))
     if socket == nil {
-      places.append(.path("\(runtime)/control.sock"))
+      addresses.append(.path("\(runtime)/control.sock"))
       let others = names(in: runtime).filter { $0.hasPrefix(mark) && $0.hasSuffix(".sock") }
-      if others.count == 1 { places.append(.path("\(runtime)/\(others[0])")) }
+      if others.count == 1 { addresses.append(.path("\(runtime)/\(others[0])")) }
     }
-    places.append(abstract(of: configPath))
-    return places.reduce(into: []) { if !$0.contains($1) { $0.append($1) } }
+    addresses.append(abstract(of: configPath))
+    return addresses.reduce(into: []) { if !$0.contains($1) { $0.append($1) } }
   }
 
-  private static func signpost(in folder: String, _ configPath: String) -> String {
-    // FNV-1a: short, and the same in every version.
+  private static func socketLink(in folder: String, _ configPath: String) -> String {
+    // FNV-1a: short, and stable across versions.
     let hash = real(configPath).utf8.reduce(0xCBF2_9CE4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01B3 }
     return "\(folder)/\(mark)\(String(hash, radix: 16)).sock"
   }
 
   private static func abstract(of configPath: String) -> UnixAddress {
     let owner = "\(prefix)/\(geteuid())/"
-    // The end of a long path says more than its beginning.
+    // The end of a long path distinguishes more than its beginning.
     let end = real(configPath).utf8.suffix(100 - owner.utf8.count)
     return .abstract(owner + String(decoding: end, as: UTF8.self))
   }
@@ -76,7 +85,8 @@ extension UnixAddress {
     String(path[..<(path.lastIndex(of: "/") ?? path.startIndex)])
   }
 
-  private static func names(in folder: String) -> [String] {
+  /// The names in a folder; empty if it can't be read.
+  static func names(in folder: String) -> [String] {
     guard let directory = opendir(folder) else { return [] }
     defer { closedir(directory) }
     var names: [String] = []
@@ -91,14 +101,20 @@ extension UnixAddress {
 
   private static let mark = "control-"
 
-  /// Whose gateway an abstract address is made for. Nil when it does not say.
+  /// Whether a name in the runtime folder is that of a control socket, or of a link to one.
+  static func isOfControl(_ name: String) -> Bool {
+    name == "control.sock" || name.hasPrefix(mark) && name.hasSuffix(".sock")
+  }
+
+  /// The user of the gateway that an abstract address names; nil if it names none.
   var owner: uid_t? {
     guard case .abstract(let name) = self else { return nil }
     let parts = name.split(separator: "/", maxSplits: 2, omittingEmptySubsequences: false)
     return parts.count == 3 && parts[0] == Self.prefix ? uid_t(parts[1]) : nil
   }
 
-  /// The path without links, also of a file that has gone since: the gateway that read it is asked all the same.
+  /// The path without symbolic links. Works for a file that was removed, too: commands must still find the gateway that
+  /// read it.
   private static func real(_ path: String) -> String {
     if let real = realpath(path, nil) {
       defer { free(real) }

@@ -1,8 +1,10 @@
-// Answers of the control socket as commands read them; what is written there stands in GatewayCore+Control.swift.
+// Answers of the control socket, as commands read them. GatewayCore+Control.swift writes them.
+
+import StreamBroker
 
 extension ControlRequest {
   /// The request as a line of the protocol.
-  public var line: String {
+  package var line: String {
     switch self {
     case .health: "health"
     case .status: "status"
@@ -12,26 +14,31 @@ extension ControlRequest {
         "request": .text("kick"), "route": .text(route), "all": sessions == nil ? .bool(true) : nil,
         "sessions": sessions.map { .array($0.map { .integer($0) }) },
       ]).description
+    case .reset(let route, let recipe):
+      JSONValue.object([
+        "request": .text("reset"), "route": .text(route), "recipe": recipe.map { .text($0.text) },
+      ]).description
     }
   }
 }
 
 extension Snapshot {
-  /// The answer to `status`; nil when it is not one.
-  public static func read(_ answer: [UInt8]) -> Snapshot? { (try? JSONReader.read(answer)).flatMap { Snapshot($0) } }
+  /// The answer to `status`; nil if it is not a valid one.
+  package static func read(_ answer: [UInt8]) -> Snapshot? { (try? JSONReader.read(answer)).flatMap { Snapshot($0) } }
 }
 
 /// The answer to `reload`.
-public enum ReloadAnswer: Hashable, Sendable {
-  /// What changed, in lines for people.
+package enum ReloadAnswer: Hashable, Sendable {
+  /// The changes, as lines to show.
   case carriedOut([String])
-  /// The same, but files of certificates are of no use, each with what is wrong; what was shown before is shown still.
+  /// The same, but some certificate files can't be used: `faults` has the reason for each. Their old content stays in
+  /// use.
   case incomplete([String], faults: [String])
-  /// Mistakes of the file.
+  /// The errors in the configuration.
   case refused([String])
   case failed(String)
 
-  public init(_ answer: [UInt8]) {
+  package init(_ answer: [UInt8]) {
     guard let json = try? JSONReader.read(answer), let isCarriedOut = json["reloaded"]?.flag else {
       self = .failed(fault(answer))
       return
@@ -58,11 +65,11 @@ public enum ReloadAnswer: Hashable, Sendable {
 }
 
 /// The answer to `kick`.
-public enum KickAnswer: Hashable, Sendable {
+package enum KickAnswer: Hashable, Sendable {
   case ended([UInt64])
   case failed(String)
 
-  public init(_ answer: [UInt8]) {
+  package init(_ answer: [UInt8]) {
     if let numbers = (try? JSONReader.read(answer))?["kicked"]?.array {
       self = .ended(numbers.compactMap(\.integer))
     } else {
@@ -71,6 +78,25 @@ public enum KickAnswer: Hashable, Sendable {
   }
 }
 
+/// The answer to `reset`.
+package enum ResetAnswer: Hashable, Sendable {
+  /// The recipe's name.
+  case done(String)
+  /// Nothing was done at the port, or not all.
+  case refused(String)
+  case failed(String)
+
+  package init(_ answer: [UInt8]) {
+    let json = try? JSONReader.read(answer)
+    switch json?["reset"]?.flag {
+    case true?: self = .done(json?["recipe"]?.text ?? "")
+    case false?: self = .refused(json?["error"]?.text ?? "")
+    case nil: self = .failed(fault(answer))
+    }
+  }
+}
+
 private func fault(_ answer: [UInt8]) -> String {
-  (try? JSONReader.read(answer))?["error"]?.text ?? "the gateway answers in a way this version does not understand"
+  (try? JSONReader.read(answer))?["error"]?.text
+    ?? "this version does not understand the gateway's answer; use the gateway's version of baudway"
 }

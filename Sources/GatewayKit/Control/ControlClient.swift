@@ -1,44 +1,60 @@
-// The other side of the control socket, for commands: asks and takes the whole answer, within a time in all. Blocks.
+// The client side of the control socket, for commands: sends a request and reads the whole answer, within one time
+// limit. Blocks.
 
 import ByteStreams
 import CLinux
 import Glibc
 
-public enum ControlClient {
-  /// An answer is never longer: some 200,000 clients.
+package enum ControlClient {
+  /// Bytes of the longest answer: enough for some 200,000 clients.
   private static let most = 64 << 20
 
-  /// The gateway's answer to a request line, without its line end. ETIMEDOUT when it is not complete in time; EACCES when one may
-  /// not ask it; EADDRINUSE when somebody else has taken an abstract address; ECONNRESET when it was cut off.
-  public static func ask(
+  /// The gateway's answer to a request line, without the line end. Errors: ETIMEDOUT, not complete in time; EACCES,
+  /// this user may not ask the gateway; EADDRINUSE, another user has the abstract address; ECONNRESET, the answer was
+  /// cut off.
+  package static func ask(
     _ request: String, at address: ControlAddress, within limit: Duration = .seconds(2)
   ) throws(SystemError) -> [UInt8] {
     let deadline = monotonicNanoseconds() &+ limit.nanoseconds
+    let socket = try connect(to: address, deadline)
+    try send(Array((request + "\n").utf8), to: socket.raw, deadline)
+    return try receive(from: socket.raw, deadline)
+  }
+
+  /// The process that listens at an address, which it is not asked anything; zero if it is in another PID namespace.
+  /// Errors as of `ask`.
+  static func peer(at address: ControlAddress) throws(SystemError) -> pid_t {
+    let socket = try connect(to: address, monotonicNanoseconds() &+ 1_000_000_000)
+    var (process, user) = (pid_t(), uid_t())
+    guard linux_peer_process(socket.raw, &process, &user) == 0 else { throw SystemError("getsockopt") }
+    return process
+  }
+
+  private static func connect(to address: ControlAddress, _ deadline: UInt64) throws(SystemError) -> Descriptor {
     let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     guard raw >= 0 else { throw SystemError("socket") }
     let socket = Descriptor(owning: raw)
     try connect(socket.raw, to: address, deadline)
     if case .abstract = address { try check(socket.raw, address) }
-    try send(Array((request + "\n").utf8), to: socket.raw, deadline)
-    return try receive(from: socket.raw, deadline)
+    return socket
   }
 
   private static func connect(_ socket: Int32, to address: ControlAddress, _ deadline: UInt64) throws(SystemError) {
     while try address.withSockaddr({ Glibc.connect(socket, $0, $1) }) != 0 {
-      // EAGAIN: its queue is full, which nobody tells the end of (unix(7)).
+      // EAGAIN: the server's queue is full, and no event reports when that ends (unix(7)).
       guard errno == EAGAIN || errno == EINTR else { throw SystemError("connect") }
       guard monotonicNanoseconds() < deadline else { throw SystemError("connect", ETIMEDOUT) }
       usleep(10_000)
     }
   }
 
-  /// Any user can take any abstract name, and would be believed. So the name says whose gateway it is, and the kernel who has the
-  /// name: it must be that user or root, also where root asks.
+  /// Any user can bind any abstract name, and could so pretend to be the gateway. So the name contains the gateway's
+  /// user, and the kernel reports which user has bound it: it must be that user or root, even if root asks.
   private static func check(_ socket: Int32, _ address: ControlAddress) throws(SystemError) {
     var user = uid_t()
     guard linux_peer_user(socket, &user) == 0 else { throw SystemError("connect") }
     guard user == 0 || user == address.owner ?? geteuid() else { throw SystemError("connect", EADDRINUSE) }
-    // It would not answer (ControlSocket.admits), and its silence would say less.
+    // The gateway would close without an answer (ControlSocket.admits); EACCES is the clearer error.
     guard geteuid() == 0 || geteuid() == user else { throw SystemError("connect", EACCES) }
   }
 
@@ -62,7 +78,7 @@ public enum ControlClient {
     var answer: [UInt8] = []
     var buffer = [UInt8](repeating: 0, count: 65536)
     while true {
-      // Also while bytes keep coming: who trickles them must not hold us for ever.
+      // Checked even while bytes arrive: a server that sends slowly must not block us for ever.
       guard monotonicNanoseconds() < deadline else { throw SystemError("recv", ETIMEDOUT) }
       let count = recv(socket, &buffer, buffer.count, 0)
       if count > 0 {
@@ -74,7 +90,7 @@ public enum ControlClient {
       } else if errno == EAGAIN {
         try wait(socket, POLLIN, deadline)
       } else if errno == ECONNRESET, answer.last == UInt8(ascii: "\n") {
-        return Array(answer.dropLast())  // it closed without having read all that we said (unix(7))
+        return Array(answer.dropLast())  // the gateway closed before it had read all of our request (unix(7))
       } else if errno != EINTR {
         throw SystemError("recv")
       }

@@ -1,28 +1,32 @@
-// What can be asked at the control socket, and how it is said: the one place that reads what comes in there. A pure
-// function of bytes, so that tests and fuzzers need no socket. The protocol in full: Deploy/CONTROL.md.
+// The requests of the control socket and their parser, the only code that parses input there. A pure function of bytes,
+// so that tests and fuzzers need no socket. The whole protocol: Docs/control-socket.md.
 
-public enum ControlRequest: Hashable, Sendable {
-  /// Serves on every address?
+import StreamBroker
+
+package enum ControlRequest: Hashable, Sendable {
+  /// Whether all listeners are bound.
   case health
-  /// Everything there is to see.
+  /// The whole state.
   case status
-  /// Read the configuration again, and say what changed.
+  /// Reads the configuration again; the answer lists the changes.
   case reload
-  /// End sessions of a route; nil for all of them.
+  /// Ends sessions of a route; nil for all of them.
   case kick(route: String, sessions: [UInt64]?)
+  /// Carries out a reset recipe at the port of a route; nil for the route's own.
+  case reset(route: String, recipe: ResetRecipe?)
 
   /// The version of the protocol; it changes when an old command would misunderstand a new gateway.
-  public static let version: UInt64 = 1
+  package static let version: UInt64 = 1
   /// Bytes of the longest request, without its line end.
-  public static let longest = 1024
+  package static let longest = 1024
 
-  static let names = ["health", "status", "reload", "kick"]
+  static let names = ["health", "status", "reload", "kick", "reset"]
 
-  /// A line as words (`kick gps 17 18`, `kick gps --all`) or as an object of JSON
-  /// (`{"request":"kick","route":"gps","sessions":[17,18]}`), without its line end.
-  public static func parse(_ line: some Collection<UInt8>) throws(ControlFault) -> ControlRequest {
+  /// Parses a line without its line end: words (`kick gps 17 18`, `kick gps --all`) or a JSON object
+  /// (`{"request":"kick","route":"gps","sessions":[17,18]}`).
+  package static func parse(_ line: some Collection<UInt8>) throws(ControlFault) -> ControlRequest {
     guard line.count <= longest else { throw ControlFault("a request has at most \(longest) bytes") }
-    guard let text = String(validating: line, as: UTF8.self) else { throw ControlFault("a request is UTF-8") }
+    guard let text = String(validating: line, as: UTF8.self) else { throw ControlFault("a request must be UTF-8") }
     if line.first == UInt8(ascii: "{") { return try Object(line).request() }
     let words = text.split { $0 == " " || $0 == "\t" || $0 == "\r" || $0 == "\r\n" }.map(String.init)
     return try request(words)
@@ -31,8 +35,12 @@ public enum ControlRequest: Hashable, Sendable {
   private static func request(_ words: [String]) throws(ControlFault) -> ControlRequest {
     guard let name = words.first else { throw ControlFault("an empty request") }
     if name == "kick" { return try kick(Array(words.dropFirst())) }
+    if name == "reset" {
+      guard words.count > 1 else { throw ControlFault("'reset' needs a route, and may name a recipe") }
+      return try reset(words[1], words.count > 2 ? words[2...].joined(separator: " ") : nil)
+    }
     guard let plain = plain(name) else { throw ControlFault.unknown }
-    guard words.count == 1 else { throw ControlFault("'\(name)' stands alone") }
+    guard words.count == 1 else { throw ControlFault("'\(name)' takes no arguments") }
     return plain
   }
 
@@ -45,23 +53,32 @@ public enum ControlRequest: Hashable, Sendable {
     }
   }
 
+  fileprivate static func reset(_ route: String, _ recipe: String?) throws(ControlFault) -> ControlRequest {
+    guard let recipe else { return .reset(route: route, recipe: nil) }
+    do throws(ValueFault) {
+      return .reset(route: route, recipe: try ResetRecipe(recipe))
+    } catch {
+      throw ControlFault(error.text)
+    }
+  }
+
   private static func kick(_ words: [String]) throws(ControlFault) -> ControlRequest {
-    guard let route = words.first else { throw ControlFault("kick whom? A route, and sessions or --all") }
+    guard let route = words.first else { throw ControlFault("'kick' needs a route, and session numbers or --all") }
     let rest = words.dropFirst()
     if rest == ["--all"] { return .kick(route: route, sessions: nil) }
     var sessions: [UInt64] = []
     for word in rest {
-      // No sign and no blank: what a session is called in log and status.
+      // Digits only, no sign or space: as log and status show session numbers.
       guard word.allSatisfy({ $0.isASCII && $0.isNumber }), let number = UInt64(word) else {
-        throw ControlFault("'\(word)' is not the number of a session")
+        throw ControlFault("'\(word)' is not a session number")
       }
       sessions.append(number)
     }
-    guard !sessions.isEmpty else { throw ControlFault("kick whom? Numbers of sessions, or --all") }
+    guard !sessions.isEmpty else { throw ControlFault("'kick' needs session numbers or --all") }
     return .kick(route: route, sessions: sessions)
   }
 
-  /// The form for programs. A key that is not known is refused, for it may have meant something.
+  /// The JSON form, for programs. Unknown keys are refused: ignoring one could change what the request means.
   private struct Object {
     private let members: [JSONValue.Member]
 
@@ -71,17 +88,24 @@ public enum ControlRequest: Hashable, Sendable {
       } catch {
         throw ControlFault("not JSON at byte \(error.offset): \(error.message)")
       }
-      guard Set(members.map(\.key)).count == members.count else { throw ControlFault("a key stands there twice") }
+      guard Set(members.map(\.key)).count == members.count else { throw ControlFault("a key is given twice") }
     }
 
     func request() throws(ControlFault) -> ControlRequest {
       if let version = self["protocol"], version != .integer(ControlRequest.version) {
-        throw ControlFault("protocol \(ControlRequest.version) is spoken here")
+        throw ControlFault("this gateway uses protocol \(ControlRequest.version)")
       }
       guard let name = self["request"]?.text else { throw ControlFault("the key 'request' is missing") }
       if name == "kick" {
         try expect("route", "sessions", "all")
         return try kick()
+      }
+      if name == "reset" {
+        try expect("route", "recipe")
+        guard let route = self["route"]?.text else { throw ControlFault("the key 'route' is missing") }
+        guard let recipe = self["recipe"] else { return .reset(route: route, recipe: nil) }
+        guard let text = recipe.text else { throw ControlFault("'recipe' must be a text") }
+        return try ControlRequest.reset(route, text)
       }
       guard let plain = ControlRequest.plain(name) else { throw ControlFault.unknown }
       try expect()
@@ -94,9 +118,9 @@ public enum ControlRequest: Hashable, Sendable {
       case (nil, .bool(true)?): return .kick(route: route, sessions: nil)
       case (.array(let values)?, nil) where !values.isEmpty:
         let sessions = values.compactMap(\.integer)
-        guard sessions.count == values.count else { throw ControlFault("'sessions' are numbers") }
+        guard sessions.count == values.count else { throw ControlFault("'sessions' must be numbers") }
         return .kick(route: route, sessions: sessions)
-      default: throw ControlFault("kick whom? Say 'sessions' or 'all': true")
+      default: throw ControlFault("'kick' needs 'sessions' or 'all': true")
       }
     }
 
@@ -110,14 +134,19 @@ public enum ControlRequest: Hashable, Sendable {
   }
 }
 
-/// Why a request was not carried out, in words for whoever asked.
-public struct ControlFault: Error, Hashable, Sendable {
-  public let message: String
+extension ValueFault {
+  /// In one sentence.
+  package var text: String { suggestion.map { "\(message); did you mean '\($0)'?" } ?? message }
+}
+
+/// Why a request was not carried out, as a message for the client.
+package struct ControlFault: Error, Hashable, Sendable {
+  package let message: String
   init(_ message: String) { self.message = message }
 
   static let stopping = ControlFault("the gateway is stopping")
-  static let late = ControlFault("it is not done within a minute; it may be later")
-  static let unknown = ControlFault("unknown request; there are \(ControlRequest.names.joined(separator: ", "))")
+  static let late = ControlFault("the request did not finish within a minute; it may finish later")
+  static let unknown = ControlFault("unknown request; expected one of \(ControlRequest.names.joined(separator: ", "))")
 
   var answer: JSONValue {
     .object(["protocol": .integer(ControlRequest.version), "error": .text(message)])

@@ -1,5 +1,6 @@
-// The control socket: commands ask the running gateway. Who may: at a path, whoever its mode lets (owner and group); at an
-// abstract address, the same user and root. One request and one answer per connection; what they are is others' matter.
+// The control socket, through which commands ask the running gateway. At a path its mode decides who may connect (owner
+// and group); at an abstract address, the same user and root may. One request and one answer per connection; their
+// content is not handled here.
 
 import ByteStreams
 import CLinux
@@ -12,47 +13,45 @@ final class ControlServer {
   private let poller: Poller
   private let answerLimit: Duration
   private let answer: (ControlRequest) -> any ControlAnswer
-  // Files may lie on a network; a lane must not wait for one.
+  // Files can be on a network, and a lane must not wait for that.
   private let queue = DispatchQueue(label: "baudway.control-socket")
   private var socket: ControlSocket?
-  /// Where a link is put that leads to the socket.
-  private let signpostPath: String?
-  private var signpost: ControlSignpost?
+  /// The path of the link to the socket, if there is one.
+  private let socketLinkPath: String?
+  private var socketLink: ControlSocketLink?
   private var loop: AcceptLoop?
-  private var conversations: [ObjectIdentifier: Conversation] = [:]
-  private var retryTimer: Timers.Token?
-  private var lastError: OpenFailure?
-  private var rebindPause = RebindPause()
+  private var connections: [ObjectIdentifier: ControlConnection] = [:]
+  private var retry: BindRetry
   private var isBinding = false
   private var isStopped = false
   private var whenFree: () -> Void = {}
 
   private static let most = 16
-  private static let retry = Duration.seconds(1)
 
   init(
-    _ address: ControlAddress, signpost: String? = nil, on poller: Poller,
-    answerLimit: Duration = Conversation.answerLimit,
+    _ address: ControlAddress, socketLink: String? = nil, on poller: Poller,
+    answerLimit: Duration = ControlConnection.answerLimit,
     answer: @escaping (ControlRequest) -> any ControlAnswer
   ) {
     self.address = address
-    signpostPath = signpost
+    socketLinkPath = socketLink
     self.answerLimit = answerLimit
     self.poller = poller
     self.answer = answer
+    retry = BindRetry(poller.timers)
   }
 
-  /// Binds, and keeps trying; `failed` is told of each reason once, `bound` when it is there.
+  /// Binds, and keeps trying. Calls `failed` once for each new reason, `bound` when the socket listens.
   func start(bound: @escaping () -> Void = {}, failed: @escaping (OpenFailure) -> Void = { _ in }) {
-    let (address, signpostPath) = (address, signpostPath)
+    let (address, socketLinkPath) = (address, socketLinkPath)
     isBinding = true
-    poller.offload(to: queue) { () -> (Result<ControlSocket, OpenFailure>, ControlSignpost?) in
+    poller.offload(to: queue) { () -> (Result<ControlSocket, OpenFailure>, ControlSocketLink?) in
       let socket = ControlSocket.open(address)
-      guard case .success = socket, let signpostPath else { return (socket, nil) }
-      return (socket, ControlSignpost.raise(at: signpostPath, to: address.description))
-    } then: { [self] result, signpost in
+      guard case .success = socket, let socketLinkPath else { return (socket, nil) }
+      return (socket, ControlSocketLink.create(at: socketLinkPath, to: address.description))
+    } then: { [self] result, socketLink in
       isBinding = false
-      self.signpost = signpost
+      self.socketLink = socketLink
       do throws(OpenFailure) {
         let socket = try result.get()
         self.socket = socket
@@ -62,91 +61,85 @@ final class ControlServer {
             loop = nil
             giveUp()
             failed(.lost(error))
-            startAgain(after: rebindPause.next(at: poller.timers.now), bound, failed)
+            _ = retry.lost(.lost(error)) { [weak self] in self?.start(bound: bound, failed: failed) }
           }
         } catch {
           throw OpenFailure(error.call, error)
         }
+        retry.succeeded()
         bound()
       } catch {
         giveUp()
         if isStopped { return }
-        if error != lastError { failed(error) }
-        lastError = error
-        startAgain(after: Self.retry, bound, failed)
+        if retry.failed(error, again: { [weak self] in self?.start(bound: bound, failed: failed) }) { failed(error) }
       }
     }
   }
 
-  private func startAgain(
-    after pause: Duration, _ bound: @escaping () -> Void, _ failed: @escaping (OpenFailure) -> Void
-  ) {
-    retryTimer = poller.timers.after(pause) { [weak self] in self?.start(bound: bound, failed: failed) }
-  }
-
   private func accept(_ parcel: DescriptorParcel, lost: @escaping (SystemError) -> Void) throws(SystemError) {
     guard let socket = parcel.take() else { throw SystemError("bind", EBADF) }
-    // Unowned: the loop is its own, and ends before it goes.
+    // Unowned: the server owns the loop, and stops it before it is freed.
     loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }, lost: lost) {
       [unowned self] client, _ in
-      greet(client)
+      serve(client)
     }
   }
 
-  /// Takes no more who ask, and gives up the address. With `cuttingOff`, also those who wait for an answer. `done` is called
-  /// when the address is free.
+  /// Accepts no more clients, and releases the address. `cuttingOff` also closes connections that wait for an answer.
+  /// Calls `done` when the address is free.
   func stop(cuttingOff: Bool, then done: @escaping () -> Void = {}) {
     isStopped = true
     whenFree = done
-    poller.timers.cancel(retryTimer)
+    retry.cancel()
     loop?.stop()
     loop = nil
-    if cuttingOff { for conversation in conversations.values { conversation.close() } }
+    if cuttingOff { for connection in connections.values { connection.close() } }
     if !isBinding { giveUp() }
   }
 
-  /// The file of a socket that we don't have is another gateway's, and stays.
+  /// Closes the socket and removes its file and link. Without a socket of ours the file is another gateway's, and
+  /// stays.
   private func giveUp() {
     let done = whenFree
     whenFree = {}
     guard let socket else { return done() }
     self.socket = nil
     _ = socket.parcel.take()
-    let signpost = signpost
-    self.signpost = nil
+    let socketLink = socketLink
+    self.socketLink = nil
     poller.offload(to: queue) {
-      signpost?.remove()
+      socketLink?.remove()
       socket.removeFile()
     } then: { _ in
       done()
     }
   }
 
-  private func greet(_ client: consuming Descriptor) {
-    guard conversations.count < Self.most, ControlSocket.admits(client.raw, at: address) else { return }
-    // Strong: an answer under way must come to its end even when the socket has moved elsewhere.
-    let conversation = Conversation(client, on: poller, answerLimit: answerLimit, answer: answer) { [self] over in
-      conversations[ObjectIdentifier(over)] = nil
+  private func serve(_ client: consuming Descriptor) {
+    guard connections.count < Self.most, ControlSocket.admits(client.raw, at: address) else { return }
+    // A strong reference: an answer in progress must be completed even if the socket has moved to another address.
+    let connection = ControlConnection(client, on: poller, answerLimit: answerLimit, answer: answer) { [self] over in
+      connections[ObjectIdentifier(over)] = nil
     }
-    conversations[ObjectIdentifier(conversation)] = conversation
+    connections[ObjectIdentifier(connection)] = connection
   }
 }
 
-/// A listening control socket, and the calls on its address. They block.
+/// A listening control socket. Methods that use the address can block.
 struct ControlSocket: Sendable {
   let parcel: DescriptorParcel
   /// Nil for an abstract address.
-  private let door: UnixDoor?
+  private let socketFile: UnixSocketFile?
 
   static func open(_ address: ControlAddress) -> Result<ControlSocket, OpenFailure> {
     do throws(OpenFailure) {
       switch address {
       case .path(let path):
-        let door = try UnixDoor.open(path, NodeOwnership(mode: 0o660), queue: queue)
-        return .success(ControlSocket(parcel: door.socket, door: door))
+        let socketFile = try UnixSocketFile.open(path, NodeOwnership(mode: 0o660), queue: queue)
+        return .success(ControlSocket(parcel: socketFile.socket, socketFile: socketFile))
       case .abstract:
         do throws(SystemError) {
-          return .success(ControlSocket(parcel: try bind(address), door: nil))
+          return .success(ControlSocket(parcel: try bind(address), socketFile: nil))
         } catch {
           throw OpenFailure(error.call, error)
         }
@@ -167,9 +160,10 @@ struct ControlSocket: Sendable {
 
   private static let queue: Int32 = 16
 
-  func removeFile() { door?.removeFile() }
+  func removeFile() { socketFile?.removeFile() }
 
-  /// Whoever could open a path may ask. An abstract address has no mode: there the kernel says who it is.
+  /// Any client that can open a path may ask. An abstract address has no mode: the kernel reports the client's user,
+  /// which must be ours or root.
   static func admits(_ client: Int32, at address: ControlAddress) -> Bool {
     guard case .abstract = address else { return true }
     var user = uid_t()

@@ -1,4 +1,4 @@
-// What `baudway devices` shows: the serial ports and Bluetooth adapters of this machine, as URLs to be pasted into a
+// The output of `baudway devices`: the serial ports and Bluetooth adapters of this machine, with URLs to paste into a
 // configuration.
 
 import ByteStreams
@@ -6,21 +6,25 @@ import Glibc
 import StreamBroker
 import StreamBrokerBluetooth
 
-public struct DeviceList: Sendable {
+package struct DeviceList: Sendable {
   let ports: [SerialPort]
-  /// Or why they can't be asked for.
+  /// The adapters, or why they can't be listed.
   let adapters: Result<[Adapter], SystemError>
 
-  /// What is there now. Blocks, for a few reads of sysfs and procfs.
-  public static func survey() -> DeviceList {
+  /// The present devices. Blocks for a few reads of sysfs and procfs.
+  package static func survey() -> DeviceList {
     DeviceList(
       ports: SerialPort.all(), adapters: Result { () throws(SystemError) -> [Adapter] in try Adapter.all() })
   }
 
-  // MARK: - For people
+  /// Serial ports as URLs, with what they are.
+  package var serialURLs: [(url: String, summary: String)] { ports.map { ($0.url, $0.summary) } }
+  package var adapterNames: [String] { ((try? adapters.get()) ?? []).map(\.name) }
 
-  /// Lines without line ends. Nothing in them moves a terminal's cursor.
-  public func lines(hasColours: Bool) -> [String] {
+  // MARK: - Text
+
+  /// Lines without line ends. They contain nothing that moves a terminal's cursor.
+  package func lines(hasColours: Bool) -> [String] {
     let paint = Paint(isOn: hasColours)
     return portLines(paint) + [""] + adapterLines(paint)
   }
@@ -31,11 +35,11 @@ public struct DeviceList: Sendable {
     for port in ports {
       let holders = port.holders.map { "\($0.program ?? "a program") (\($0.process))" }
       table.add([
-        .init(port.url, .green), .init(port.node), .init(port.what),
+        .init(port.url, .green), .init(port.node), .init(port.summary),
         holders.isEmpty ? .init("-", .dim) : .init(holders.joined(separator: ", "), .yellow),
       ])
       for link in port.links where !port.url.hasSuffix(link) { table.note("  \(link)") }
-      if let obstacle = port.advice { table.note("  \(obstacle)") }
+      if let advice = port.advice { table.note("  \(advice)") }
     }
     return table.lines()
   }
@@ -43,7 +47,7 @@ public struct DeviceList: Sendable {
   private func adapterLines(_ paint: Paint) -> [String] {
     switch adapters {
     case .failure(let error) where error.errno == EAFNOSUPPORT:
-      return ["No Bluetooth: the kernel has none, or keeps it from this container or unit (AF_BLUETOOTH)."]
+      return ["No Bluetooth: the kernel does not support it, or this container or unit may not use it (AF_BLUETOOTH)."]
     case .failure(let error): return ["No Bluetooth: \(error)"]
     case .success(let adapters) where adapters.isEmpty: return ["No Bluetooth adapters."]
     case .success(let adapters):
@@ -58,10 +62,10 @@ public struct DeviceList: Sendable {
     }
   }
 
-  // MARK: - For programs
+  // MARK: - JSON
 
-  /// One object of JSON, in one line, without its end.
-  public var json: String {
+  /// A JSON object in one line, without the line end.
+  package var json: String {
     var reason: JSONValue?
     if case .failure(let error) = adapters { reason = .text("\(error)") }
     return JSONValue.object([
@@ -72,21 +76,6 @@ public struct DeviceList: Sendable {
 }
 
 extension SerialPort {
-  /// "FTDI FT232R USB UART", or the driver's name.
-  fileprivate var what: String {
-    let said = [usb?.manufacturer, usb?.name].compactMap { $0 }.joined(separator: " ")
-    return said.isEmpty ? driver ?? "" : said
-  }
-
-  fileprivate var advice: String? {
-    switch obstacle?.errno {
-    case nil: nil
-    case ENOENT?: "has no node here; a container is given one by --device \(node)"
-    case EACCES?: "not for this user; the node's group may open it, mostly 'dialout'"
-    default: obstacle.map { "\($0)" }
-    }
-  }
-
   fileprivate var json: JSONValue {
     .object([
       "url": .text(url), "node": .text(node), "links": .array(links.map { .text($0) }), "usb": usb?.json,

@@ -1,18 +1,19 @@
-// What `baudway scan` shows: devices that were heard, in the order in which they were heard first, as a table, as lines, as JSON.
+// The output of `baudway scan`: the devices found, in the order they were first received, as a table, as lines, as
+// JSON.
 
 import StreamBrokerBluetooth
 
 struct NearbyList: Sendable {
   private(set) var adapter: String?
   private(set) var devices: [NearbyDevice] = []
-  private var places: [Place: Int] = [:]
-  /// Only those that offer it are listed.
+  private var indices: [Identity: Int] = [:]
+  /// If set, only devices that offer it are listed.
   let service: BluetoothUUID?
-  /// The adapter that was asked for, which the URLs then name.
+  /// The adapter that the command names; the URLs then name it too.
   private let wanted: String?
   private var hasPassedOver = false
 
-  private struct Place: Hashable {
+  private struct Identity: Hashable {
     let address: BluetoothAddress
     let kind: AddressKind
   }
@@ -26,47 +27,51 @@ struct NearbyList: Sendable {
 
   mutating func begins(on adapter: String) { self.adapter = adapter }
 
-  /// False for one that is not wanted.
+  /// Adds or updates a device. False if it lacks `service`.
   mutating func note(_ device: NearbyDevice) -> Bool {
     if let service, !device.offers(service) {
       hasPassedOver = true
       return false
     }
-    let place = Place(address: device.address, kind: device.kind)
-    if let index = places[place] {
+    let identity = Identity(address: device.address, kind: device.kind)
+    if let index = indices[identity] {
       devices[index] = device
     } else {
-      places[place] = devices.count
+      indices[identity] = devices.count
       devices.append(device)
     }
     return true
   }
 
-  private func ways(to device: NearbyDevice) -> [NearbyDevice.Way] { device.ways(to: service, by: wanted) }
+  private func candidates(to device: NearbyDevice) -> [NearbyDevice.Candidate] {
+    device.candidates(to: service, by: wanted)
+  }
 
-  // MARK: - For people
+  // MARK: - Text
 
-  /// What there is to say of an empty list; nil where there is something in it.
+  /// The explanation of an empty list; nil if it is not empty.
   var lack: String? {
     guard devices.isEmpty else { return nil }
     if let service, hasPassedOver {
-      return "Nothing that was heard says that it has the service \(service); without --service all of it is listed."
+      return "No device found that advertises the service \(service); without --service all devices are listed."
     }
-    return "Nothing was heard. Some devices are silent while they are connected, or until a button is pressed."
+    return "No device found. Some devices are silent while they are connected, or until a button is pressed."
   }
 
-  /// Those that can be opened first. Lines without line ends; nothing in them moves a terminal's cursor.
+  /// Lists first the devices that can be opened. Lines without line ends; nothing in them moves a terminal's cursor.
   func table(_ paint: Paint) -> [String] {
     var table = TextTable(["NAME", "ADDRESS", "KIND", "DBM", "SERVICES"], paint)
     table.alignRight(3...3)
-    let all = devices.map { (device: $0, ways: ways(to: $0)) }
-    for (device, ways) in all.filter({ !$0.ways.isEmpty }) + all.filter(\.ways.isEmpty) {
+    let all = devices.map { (device: $0, candidates: candidates(to: $0)) }
+    for (device, candidates) in all.filter({ !$0.candidates.isEmpty }) + all.filter(\.candidates.isEmpty) {
       table.add([
         .init(shown(device.name), device.name == nil ? .dim : .bold), .init("\(device.address)"),
         .init(device.kind.words),
-        .init(device.strength.map { "\($0)" } ?? "-"), .init(services(of: device, ways), .dim),
+        .init(device.strength.map { "\($0)" } ?? "-"), .init(services(of: device, candidates), .dim),
       ])
-      for way in ways { table.note("  " + ShellWord.quoted(way.url), way.isSure ? .green : .yellow) }
+      for candidate in candidates {
+        table.note("  " + ShellWord.quoted(candidate.url), candidate.isSure ? .green : .yellow)
+      }
     }
     return table.lines()
   }
@@ -76,31 +81,32 @@ struct NearbyList: Sendable {
     return name.count > Self.longestName ? name.prefix(Self.longestName - 1) + "…" : name
   }
 
-  /// One line for each way to open it, or one that ends in "-": address, kind, dBm, name, services, URL, with tabs between them.
+  /// One line per URL that may open the device, or one with "-" instead of the URL. Fields, separated by tabs: address,
+  /// kind, dBm, name, services, URL.
   func lines(for device: NearbyDevice) -> [String] {
-    let ways = ways(to: device)
-    let urls = ways.isEmpty ? ["-"] : ways.map { ShellWord.quoted($0.url) }
+    let candidates = candidates(to: device)
+    let urls = candidates.isEmpty ? ["-"] : candidates.map { ShellWord.quoted($0.url) }
     let words = [
       "\(device.address)", device.kind.words, device.strength.map { "\($0)" } ?? "-", device.name ?? "-",
-      services(of: device, ways),
+      services(of: device, candidates),
     ].map { TextTable.Cell($0).text }
     return urls.map { (words + [$0]).joined(separator: "\t") }
   }
 
-  private func services(of device: NearbyDevice, _ ways: [NearbyDevice.Way]) -> String {
-    let likely = ways.compactMap { way in way.isSure ? nil : way.service.map { "\($0)?" } }
+  private func services(of device: NearbyDevice, _ candidates: [NearbyDevice.Candidate]) -> String {
+    let likely = candidates.compactMap { candidate in candidate.isSure ? nil : candidate.service.map { "\($0)?" } }
     let names = likely + device.services.map { NearbyDevice.name(of: $0) ?? "\($0)" }
     guard !names.isEmpty else { return "-" }
     let more = names.count - Self.mostNames
     return names.prefix(Self.mostNames).joined(separator: ", ") + (more > 0 ? ", \(more) more" : "")
   }
 
-  // MARK: - For programs
+  // MARK: - JSON
 
-  /// One object of JSON, in one line, without its end.
+  /// A JSON object in one line, without the line end.
   var json: String {
     JSONValue.object([
-      "adapter": adapter.map { .text($0) }, "devices": .array(devices.map { $0.json(ways(to: $0)) }),
+      "adapter": adapter.map { .text($0) }, "devices": .array(devices.map { $0.json(candidates(to: $0)) }),
     ]).description
   }
 }
@@ -116,7 +122,7 @@ extension AddressKind {
 }
 
 extension NearbyDevice {
-  fileprivate func json(_ ways: [Way]) -> JSONValue {
+  fileprivate func json(_ candidates: [Candidate]) -> JSONValue {
     .object([
       "address": .text("\(address)"), "kind": .text(kind == .classic ? "classic" : "le"),
       "address-type": kind == .classic ? nil : .text(kind == .leRandom ? "random" : "public"),
@@ -124,9 +130,10 @@ extension NearbyDevice {
       "class": deviceClass.map { .integer(UInt64($0)) },
       "services": .array(services.map { .text("\($0)") }),
       "endpoints": .array(
-        ways.map { way in
+        candidates.map { candidate in
           .object([
-            "url": .text(way.url), "service": way.service.map { .text($0) }, "sure": .bool(way.isSure),
+            "url": .text(candidate.url), "service": candidate.service.map { .text($0) },
+            "sure": .bool(candidate.isSure),
           ])
         }),
     ])

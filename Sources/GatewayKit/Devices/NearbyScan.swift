@@ -1,13 +1,14 @@
-// `baudway scan` between the lane on which it listens and the thread that shows what was heard: a picture that anybody may look at.
+// The state of `baudway scan`, shared by the lane that scans and the thread that shows the result. Any thread may read
+// it.
 
 import ByteStreams
 import StreamBroker
 import StreamBrokerBluetooth
 import Synchronization
 
-public final class NearbyScan: Sendable {
-  public struct Wish: Sendable {
-    public enum Kinds: Sendable {
+package final class NearbyScan: Sendable {
+  package struct Wish: Sendable {
+    package enum Kinds: Sendable {
       case all, classic, lowEnergy
     }
     /// "hci0" or an address.
@@ -15,8 +16,8 @@ public final class NearbyScan: Sendable {
     let kinds: Kinds
     let service: BluetoothUUID?
 
-    /// `service` is a UUID in any length; only devices that say that they have it are told of. Nil when it is none.
-    public init?(_ kinds: Kinds = .all, adapter: String? = nil, service: String? = nil) {
+    /// `service` is a UUID of any length; only devices that advertise it are listed. Nil if it is not a UUID.
+    package init?(_ kinds: Kinds = .all, adapter: String? = nil, service: String? = nil) {
       self.kinds = kinds
       self.adapter = adapter
       self.service = service.flatMap { BluetoothUUID($0) }
@@ -26,35 +27,35 @@ public final class NearbyScan: Sendable {
 
   private struct State {
     var list: NearbyList
-    /// Lines that nobody has taken.
+    /// Lines that `takeLines()` has not returned yet.
     var lines: [String] = []
-    /// Since when it listens.
+    /// Start of the scan, on the monotonic clock (ns).
     var listensSince: UInt64?
     var end: End?
   }
-  public enum End: Sendable {
+  package enum End: Sendable {
     case stopped
     case failed(OpenFailure)
   }
 
-  /// While nobody takes them; a device may call itself something else every moment.
+  /// With this many lines not taken, no more are added: a device can change its name all the time.
   static let mostLines = 8192
 
   private let state: Mutex<State>
   private let wish: Wish
   private let lane: Lane
   private let keepsLines: Bool
-  private let listener: Resident<Listener>
+  private let listener: LaneRef<Listener>
 
-  /// Lives on the lane.
+  /// Runs on the lane.
   private final class Listener {
     private let poller: Poller
     private var scan: BluetoothScan?
 
     init(on poller: Poller) { self.poller = poller }
 
-    func begin(_ wish: Wish, telling board: NearbyScan) {
-      let scan = BluetoothScan(BluetoothScan.Kinds(wish.kinds), adapter: wish.adapter, on: poller) { board.hear($0) }
+    func begin(_ wish: Wish, reporting board: NearbyScan) {
+      let scan = BluetoothScan(BluetoothScan.Kinds(wish.kinds), adapter: wish.adapter, on: poller) { board.handle($0) }
       self.scan = scan
       scan.start()
     }
@@ -62,30 +63,30 @@ public final class NearbyScan: Sendable {
     func stop() { scan?.stop() }
   }
 
-  /// With `keepsLines` each device is a line for `takeLines()`, once it is heard and whenever it says more. Throws when the
+  /// `keepsLines`: each device adds lines for `takeLines()`, when it is found and whenever it sends more. Throws if the
   /// process is out of descriptors.
-  public init(_ wish: Wish, keepsLines: Bool) throws(SystemError) {
+  package init(_ wish: Wish, keepsLines: Bool) throws(SystemError) {
     self.wish = wish
     self.keepsLines = keepsLines
     state = Mutex(State(list: NearbyList(service: wish.service, adapter: wish.adapter)))
     lane = try Lane("scan")
-    listener = Resident(on: lane) { Listener(on: $0.poller) }
+    listener = LaneRef(on: lane) { Listener(on: $0.poller) }
   }
 
-  public func begin() {
-    listener.post { [self] _, listener in listener.begin(wish, telling: self) }
+  package func begin() {
+    listener.post { [self] _, listener in listener.begin(wish, reporting: self) }
   }
 
-  /// `end` follows, in two seconds at most.
-  public func stop() { listener.post { _, listener in listener.stop() } }
+  /// Sets `end`, within two seconds.
+  package func stop() { listener.post { _, listener in listener.stop() } }
 
-  func hear(_ news: BluetoothScan.News) {
+  func handle(_ news: BluetoothScan.News) {
     state.withLock { state in
       switch news {
       case .listening(let adapter):
         state.list.begins(on: adapter)
         state.listensSince = monotonicNanoseconds()
-      case .heard(let device): _ = state.list.note(device)
+      case .received(let device): _ = state.list.note(device)
       case .found(let device):
         if state.list.note(device), keepsLines, state.lines.count < Self.mostLines {
           state.lines += state.list.lines(for: device)
@@ -96,23 +97,23 @@ public final class NearbyScan: Sendable {
     }
   }
 
-  // MARK: - Looking, from any thread
+  // MARK: - Reading, from any thread
 
-  /// Nil while it goes on.
-  public var end: End? { state.withLock { $0.end } }
+  /// Nil while the scan runs.
+  package var end: End? { state.withLock { $0.end } }
 
-  /// Since when it listens, on the monotonic clock (ns); nil before an adapter was found and switched on.
-  public var listensSince: UInt64? { state.withLock { $0.listensSince } }
-  /// Nil as long as `listensSince` is.
-  public var adapter: String? { state.withLock { $0.list.adapter } }
-  /// What there is to say when nothing is listed.
-  public var lack: String? { state.withLock { $0.list.lack } }
-  public var count: Int { state.withLock { $0.list.devices.count } }
+  /// Start of the scan, on the monotonic clock (ns); nil until an adapter is found and switched on.
+  package var listensSince: UInt64? { state.withLock { $0.listensSince } }
+  /// The adapter's name; nil while `listensSince` is nil.
+  package var adapter: String? { state.withLock { $0.list.adapter } }
+  /// The explanation of an empty list; nil if it is not empty.
+  package var lack: String? { state.withLock { $0.list.lack } }
+  package var count: Int { state.withLock { $0.list.devices.count } }
 
-  public func table(hasColours: Bool) -> [String] { state.withLock { $0.list.table(Paint(isOn: hasColours)) } }
-  public var json: String { state.withLock { $0.list.json } }
+  package func table(hasColours: Bool) -> [String] { state.withLock { $0.list.table(Paint(isOn: hasColours)) } }
+  package var json: String { state.withLock { $0.list.json } }
 
-  public func takeLines() -> [String] {
+  package func takeLines() -> [String] {
     state.withLock { state in
       defer { state.lines = [] }
       return state.lines

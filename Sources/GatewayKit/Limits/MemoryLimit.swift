@@ -1,11 +1,11 @@
-// How much memory the process may have: the limit of its cgroup and of each parent, as cgroups(7) and proc_pid_mountinfo(5) tell, and the
-// machine's own. The parsers are pure functions of the files' texts.
+// How much memory the process may use: the smallest limit of its cgroup and each parent (cgroups(7),
+// proc_pid_mountinfo(5)), and of the machine. The parsers are pure functions of the files' text.
 
 import ByteStreams
 import Glibc
 
 enum MemoryLimit {
-  /// Bytes, the smallest limit there is. Blocks, over files of the kernel's.
+  /// The smallest limit, in bytes. Blocks: it reads files under /proc and /sys.
   static func current() -> Int {
     let cgroup = text("/proc/self/cgroup")
     let mounts = text("/proc/self/mountinfo")
@@ -14,7 +14,7 @@ enum MemoryLimit {
     return files.compactMap { bytes(in: text($0)) }.reduce(machine, min)
   }
 
-  /// What a limit's file says; nil for none. v1 has a number of pages for that, just below 2^63 bytes.
+  /// The bytes in a limit's file; nil for no limit. cgroup v1 writes a number just below 2^63 for that.
   static func bytes(in text: String) -> Int? {
     guard let number = Int(text.split(whereSeparator: \.isWhitespace).first ?? ""), number >= 0, number < 1 << 60 else {
       return nil  // "max"
@@ -23,15 +23,16 @@ enum MemoryLimit {
   }
 
   private static func text(_ path: String) -> String {
-    // A machine of many containers has thousands of mounts, at some hundred bytes each.
+    // A machine with many containers has thousands of mounts, of some hundred bytes each.
     (try? FileBytes.read(path, limit: 4 << 20)).map { String(decoding: $0, as: UTF8.self) } ?? ""
   }
 }
 
-/// Which files limit the memory of a process.
+/// Finds the files that limit the memory of a process.
 enum MemoryLimitFiles {
-  /// Of its own cgroup first, then of each parent that can be seen: of v2 `memory.max`, of v1 `memory.limit_in_bytes`. On a hybrid
-  /// machine the controller is in one of the two; files that are not there are passed over by the reader.
+  /// The file of the process's own cgroup first, then of each visible parent: `memory.max` for v2,
+  /// `memory.limit_in_bytes` for v1. On a hybrid machine only one of the two has the controller; the reader skips
+  /// missing files.
   static func paths(cgroup: String, mountinfo: String) -> [String] {
     let groups = cgroup.split(separator: "\n").compactMap(Group.init)
     let mounts = mountinfo.split(separator: "\n").compactMap(Mount.init)
@@ -47,10 +48,10 @@ enum MemoryLimitFiles {
     return paths
   }
 
-  /// The cgroup's folder and its parents' up to the mount point.
+  /// The folders of the cgroup and its parents, up to the mount point.
   private static func folders(of path: String, in mount: Mount) -> [String] {
-    // A mount may begin below the root of the hierarchy, as in a container without a namespace of its own; where the cgroup is not
-    // below that (it is shown with "/.." then), the mount's own root is as near as one can come.
+    // A mount can begin below the root of the hierarchy, as in a container without its own cgroup namespace. If the
+    // cgroup is not below the mount (its path then contains "/.."), the mount's root is the nearest folder.
     let names = relative(path, to: mount.root) ?? []
     let base = mount.point == "/" ? "" : mount.point
     return (0...names.count).reversed().map { count in ([base] + names.prefix(count)).joined(separator: "/") }
@@ -74,7 +75,7 @@ enum MemoryLimitFiles {
       guard parts.count == 3 else { return nil }
       isUnified = parts[0] == "0" && parts[1].isEmpty
       hasMemory = parts[1].split(separator: ",").contains("memory")
-      // The kernel says so of a cgroup that was removed under its process.
+      // The kernel adds " (deleted)" if the cgroup was removed while the process was in it.
       path = String(parts[2].hasSuffix(" (deleted)") ? parts[2].dropLast(10) : parts[2])
     }
   }
@@ -96,7 +97,7 @@ enum MemoryLimitFiles {
       point = Self.unescaped(fields[4])
     }
 
-    /// Spaces and the like stand as three octal digits.
+    /// Decodes spaces and similar characters, which are written as a backslash and three octal digits.
     private static func unescaped(_ field: Substring) -> String {
       var bytes: [UInt8] = []
       var rest = Array(field.utf8)[...]

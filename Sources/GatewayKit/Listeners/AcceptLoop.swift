@@ -1,5 +1,5 @@
-// Takes clients from one bound socket, one per event, and survives the descriptor limit. Every listener kind on sockets
-// uses it; what a client is made into is its owner's.
+// Accepts clients from one bound socket, one per event, and keeps working at the descriptor limit. Every kind of
+// listener on sockets uses it. The owner makes a client of the descriptor.
 
 import ByteStreams
 import CLinux
@@ -10,9 +10,10 @@ final class AcceptLoop: PollHandler {
   private var socket: Descriptor?
   private let poller: Poller
   private let accepted: (consuming Descriptor, SocketAddress?) -> Void
-  /// Told once until it has been well for some seconds: at the limit each client who leaves makes room for one more.
+  /// Called at the descriptor limit, and again only after 5 s without one: at the limit each client that disconnects
+  /// makes room for the next.
   private let outOfDescriptors: (SystemError) -> Void
-  /// Called once; no client comes by this socket any more.
+  /// Called once, when this socket accepts no more clients.
   private let lost: (SystemError) -> Void
   private let farewell: () -> String?
   private var lastShortage: UInt64?
@@ -20,15 +21,16 @@ final class AcceptLoop: PollHandler {
   private var pause: Timers.Token?
   private var isStopped = false
 
-  // Held against the limit: given up for a moment, it lets us accept a client and turn him away with a reason,
-  // instead of leaving him in the kernel's queue.
+  // A spare descriptor for the limit: closing it for a moment lets us accept a client and refuse it with a reason,
+  // instead of leaving it in the kernel's queue.
   private var spare: Descriptor?
   private static let pauseLength = Duration.milliseconds(100)
   private static let mostTurnedAway = 64  // per pause
-  private static let mostAtStop = 8192  // the kernel's queue twice over: others may connect meanwhile
+  private static let mostAtStop = 8192  // twice the kernel's queue: others may connect meanwhile
 
-  /// Takes over a listening socket. `farewell` is what clients beyond the descriptor limit are told. `lost` is called when the socket
-  /// accepts no more, as when another process that has it too has shut it down: its owner binds anew.
+  /// Takes over a listening socket. `farewell` is a line for clients refused at the descriptor limit. `lost` is called
+  /// when the socket accepts no more, for example because another process that shares it has shut it down: bind again
+  /// then.
   init(
     _ socket: consuming Descriptor, on poller: Poller, farewell: @autoclosure @escaping () -> String?,
     outOfDescriptors: @escaping (SystemError) -> Void, lost: @escaping (SystemError) -> Void,
@@ -45,8 +47,8 @@ final class AcceptLoop: PollHandler {
     try poller.add(raw, handler: self, for: .readable)
   }
 
-  /// Closing the socket resets whoever still waits in it for accept(2), so they are handed over first; unless it is open
-  /// elsewhere too, where they can wait for somebody else.
+  /// Closing the socket resets connections that still wait for accept(2), so they are accepted and handed over first.
+  /// If the socket is also open elsewhere, they stay in its queue.
   func stop(isSocketShared: Bool = false) {
     guard !isStopped else { return }
     isStopped = true
@@ -63,12 +65,12 @@ final class AcceptLoop: PollHandler {
     for _ in 0..<Self.mostAtStop where !acceptOne() { break }
   }
 
-  /// Lends out the socket, to change what clients inherit from it.
+  /// Lends the socket, to change options that clients inherit.
   func withSocket(_ body: (Int32) -> Void) { body(raw) }
 
-  /// One client per event: a second accept(2) would mostly find nobody, and epoll comes back at once if it would not.
+  /// One client per event: a second accept(2) would mostly fail with EAGAIN, and epoll reports further clients at once.
   func ready(_ events: PollEvents) {
-    // A unix socket that was shut down says EAGAIN, and its events go on for ever.
+    // On a unix socket that was shut down accept(2) fails with EAGAIN, and its events never end.
     if !acceptOne(), !isStopped, pause == nil, Self.isShutDown(raw) { lose(SystemError("accept", EINVAL)) }
   }
 
@@ -79,7 +81,7 @@ final class AcceptLoop: PollHandler {
 
   private static let shutDown: Int16 = 0x2000  // POLLRDHUP of poll(2), which Swift's Glibc lacks
 
-  /// Whether it is worth to try again.
+  /// Whether another accept(2) makes sense.
   private func acceptOne() -> Bool {
     do {
       var address: SocketAddress?
@@ -90,12 +92,12 @@ final class AcceptLoop: PollHandler {
       switch error.errno {
       case EAGAIN: return false
       case EMFILE, ENFILE, ENOBUFS, ENOMEM:
-        rest(error)
+        pause(error)
         return false
       case EINVAL, EBADF, ENOTSOCK:
         lose(error)
         return false
-      default: return true  // accept(2): errors of the network below are the client's; the next one may be well
+      default: return true  // accept(2): network errors concern this client alone; the next accept can succeed
       }
     }
   }
@@ -113,21 +115,21 @@ final class AcceptLoop: PollHandler {
     return Descriptor(owning: client)
   }
 
-  /// Asking again would be answered the same for ever, and epoll says at once that there is something to ask for.
+  /// Stops for good: every further accept(2) would fail the same way, while epoll keeps reporting the socket as ready.
   private func lose(_ error: SystemError) {
     guard !isStopped else { return }
     isStopped = true
     leave()
-    // The number is no socket of ours any more: closing it would close what somebody else has by now.
+    // EBADF, ENOTSOCK: the number is no longer our socket; closing it could close another owner's descriptor.
     if error.errno != EINVAL { socket.take()?.disown() }
     lost(error)
   }
 
-  private func rest(_ error: SystemError) {
+  private func pause(_ error: SystemError) {
     let now = poller.timers.now
     if lastShortage.map({ now &- $0 > Self.wellAgainAfter }) ?? true { outOfDescriptors(error) }
     lastShortage = now
-    turnAway()
+    refuse()
     poller.change(raw, to: [])
     pause = poller.timers.after(Self.pauseLength) { [weak self] in
       guard let self, !isStopped else { return }
@@ -136,19 +138,24 @@ final class AcceptLoop: PollHandler {
     }
   }
 
-  private func turnAway() {
+  private func refuse() {
     for _ in 0..<Self.mostTurnedAway {
       spare = nil
       var address: SocketAddress?
       guard let descriptor = try? accept(&address) else { break }
-      if let farewell = farewell() { Self.say(farewell, to: descriptor.raw) }
+      if let farewell = farewell() { Self.sendLine(farewell, to: descriptor.raw) }
     }
     if spare == nil { spare = Self.makeSpare() }
   }
 
-  /// The last line to one of many, who is not waited for.
-  static func say(_ line: String, to client: Int32) {
-    _ = (line + "\r\n").withCString { send(client, $0, strlen($0), Int32(MSG_NOSIGNAL)) }
+  /// Sends a last line, without waiting; it is lost if the socket does not take it.
+  static func sendLine(_ line: String, to client: Int32) {
+    Array("\(line)\r\n".utf8).withUnsafeBytes { send($0, to: client) }
+  }
+
+  /// The same for bytes.
+  static func send(_ bytes: UnsafeRawBufferPointer, to client: Int32) {
+    _ = Glibc.send(client, bytes.baseAddress, bytes.count, Int32(MSG_NOSIGNAL))
   }
 
   private static func makeSpare() -> Descriptor? {

@@ -1,5 +1,5 @@
-// A listener of a route: its address, bound now or as soon as it can be, and how an accepted descriptor becomes an
-// arrival. A kind of listener is a folder beside this file and one line in Listeners.swift.
+// A listener of a route: binds its address, now or as soon as possible, and turns accepted descriptors into accepted
+// connections. A kind of listener is a folder beside this file and one line in ListenerSchemes.swift.
 
 import ByteStreams
 import Glibc
@@ -10,92 +10,79 @@ import StreamTLS
 protocol Listener: AnyObject {
   /// Binds and accepts, and keeps trying while the address can't be bound.
   func start()
-  /// Hands over whoever has connected already and accepts no more. `done` is called once the address is free again, at once
-  /// or when files are removed.
+  /// Hands over clients that have already connected, and accepts no more. Calls `done` once the address is free: at
+  /// once, or after files were removed.
   func stop(then done: @escaping () -> Void)
-  /// The context has other values now, and the address stays. For what was set on a socket; the rest is read when it is used.
+  /// The context's values have changed, the address has not. Update options of the socket; other values are read when
+  /// they are used.
   func contextChanged()
-  /// Looks whether somebody has removed its name from the file system, and takes the place anew then. Calls `done` when that is
-  /// over, whatever came of it.
-  func lookAfterPlace(then done: @escaping () -> Void)
+  /// `context.lineSettings` may have changed. Do not change the route in this call.
+  func lineChanged()
+  /// Checks whether its file was removed or replaced, and creates it again then. Calls `done` afterwards, also after a
+  /// failure.
+  func checkSocketFile(then done: @escaping () -> Void)
 }
 
 extension Listener {
   func contextChanged() {}
-  func lookAfterPlace(then done: @escaping () -> Void) { done() }
+  func lineChanged() {}
+  func checkSocketFile(then done: @escaping () -> Void) { done() }
 }
 
-/// How long a listener whose socket was lost rests before it takes its address anew: one whose socket is shut down again and again must
-/// neither spin nor fill the log.
-struct RebindPause {
-  private var last: (time: UInt64, pause: Duration)?
-  private static let shortest = Duration.seconds(1)
-  private static let longest = Duration.seconds(30)
-
-  /// `now` is in nanoseconds. Twice the last one, unless the socket worked for a while since.
-  mutating func next(at now: UInt64) -> Duration {
-    var pause = Self.shortest
-    if let last, now &- last.time < (last.pause + Self.longest).nanoseconds {
-      pause = min(last.pause * 2, Self.longest)
-    }
-    last = (now, pause)
-    return pause
-  }
-}
-
-extension OpenFailure {
-  /// Of a listener that worked.
-  static func lost(_ error: SystemError) -> OpenFailure {
-    OpenFailure(
-      error.call, error,
-      advice: "its socket was shut down, perhaps by another process that has it too; it is bound anew")
-  }
-}
-
-/// What a listener needs of its route. Reload changes it under a listener that stays bound.
+/// What a listener needs of its route. A reload changes it while the listener stays bound.
 final class ListenerContext {
   let route: String
   let lane: Lane
   let poller: Poller
   let status: StatusSink
-  /// Whether clients share a link, and so may hold up each other.
+  /// Whether clients share a link, and so can delay each other.
   let isShared: Bool
-  /// Of the route's listeners, this one's number; never used twice.
-  let door: Int
-  /// What the configuration says of the route's clients.
+  /// The listener's number within its route; never used twice.
+  let listenerNumber: Int
+  /// The route's configuration for clients.
   var terms: Terms
   var sendsNotices: Bool { terms.clients.notices }
-  /// Whether the kernel looks after idle clients.
+  /// Whether the kernel probes idle clients (SO_KEEPALIVE).
   var keepsAlive: Bool { terms.clients.keepalive }
   var role: Config.Listen.Role
-  /// Sockets that are bound already.
+  /// Sockets that the starter of the process has bound.
   let inherited: InheritedSockets
-  /// Where clients of listeners with a greeting are greeted.
-  let reception: Resident<Reception>?
-  /// Where adapters, channels and the list of services are seen to.
-  let bluetooth: Resident<BluetoothHost>?
-  /// How fast clients of one address may come.
+  /// Carries out clients' handshakes.
+  let handshakeServer: LaneRef<HandshakeServer>?
+  /// Manages adapters, channels and the list of services.
+  let bluetooth: LaneRef<BluetoothHost>?
+  /// Limit of connections per second and address.
   let rates: ConnectRates
-  private let admit: (consuming Arrival) -> Void
-  private let report: (Arrival.Label, Ending, UInt64) -> Void
+  private let admit: (consuming AcceptedConnection) -> Void
+  private let report: (AcceptedConnection.Label, Ending, UInt64) -> Void
+
+  /// The values that never change.
+  struct Owner {
+    let route: String
+    let isShared: Bool
+    let listenerNumber: Int
+    let lane: Lane
+    let poller: Poller
+    let status: StatusSink
+  }
 
   init(
-    route: String, on lane: Lane, _ poller: Poller, status: StatusSink, isShared: Bool, door: Int,
-    terms: Terms, role: Config.Listen.Role, surroundings: RouteSurroundings,
-    report: @escaping (Arrival.Label, Ending, UInt64) -> Void, admit: @escaping (consuming Arrival) -> Void
+    of owner: Owner, terms: Terms, role: Config.Listen.Role, environment: RouteEnvironment,
+    report: @escaping (AcceptedConnection.Label, Ending, UInt64) -> Void,
+    admit: @escaping (consuming AcceptedConnection) -> Void
   ) {
-    self.route = route
-    self.lane = lane
-    self.poller = poller
-    self.status = status
-    self.isShared = isShared
-    self.door = door
+    route = owner.route
+    isShared = owner.isShared
+    listenerNumber = owner.listenerNumber
+    lane = owner.lane
+    poller = owner.poller
+    status = owner.status
     self.terms = terms
     self.role = role
-    inherited = surroundings.inherited
-    reception = surroundings.reception
-    bluetooth = surroundings.bluetooth
-    rates = surroundings.rates
+    inherited = environment.inherited
+    handshakeServer = environment.handshakeServer
+    bluetooth = environment.bluetooth
+    rates = environment.rates
     self.report = report
     self.admit = admit
   }
@@ -114,57 +101,62 @@ final class ListenerContext {
     }
   }
 
-  /// What those who are greeted for it end with when it closes.
+  /// The ending word for pending connections when the listener closes.
   var closing = Ending.Word.routeRemoved
 
-  /// Clients' certificates are held against other authorities or lists from now on.
+  /// The settings of the endpoint's line, or those that it will have when it is open. A client that ends takes its
+  /// changes with it.
+  var lineSettings: () -> LineSettings = { LineSettings() }
+
+  /// Called when clients' certificates are to be verified by new authorities or revocation lists.
   var trusts: (TLSServerContext) -> Void = { _ in }
 
-  /// For those on another lane. Only on the route's.
-  var resident: Resident<ListenerContext> { Resident(self, on: lane) }
+  /// A reference for other lanes. Call it on the route's lane.
+  var laneRef: LaneRef<ListenerContext> { LaneRef(self, on: lane) }
 
-  /// A way to call `done` here, from anywhere. Only on the route's lane.
+  /// Returns a closure that calls `done` on the route's lane, from any thread. Call it on the route's lane.
   func callBack(_ done: @escaping () -> Void) -> @Sendable () -> Void {
-    let back = Resident(CallBack(done), on: lane)
+    let back = LaneRef(CallBack(done), on: lane)
     return { back.post { _, back in back.call() } }
   }
 
-  /// A client is here. Whether he gets in is the route's matter.
-  func arrived(_ arrival: consuming Arrival) {
-    arrival.label.role = min(role, arrival.label.role)
-    arrival.label.door = door
-    admit(arrival)
+  /// Passes a client to the route, which admits or refuses it.
+  func arrived(_ accepted: consuming AcceptedConnection) {
+    accepted.label.role = min(role, accepted.label.role)
+    accepted.label.listenerNumber = listenerNumber
+    admit(accepted)
   }
 
-  /// One who was accepted for the route did not get as far as that: he ended while he was greeted, `nanoseconds` after he came.
-  func ended(_ label: Arrival.Label, _ ending: Ending, nanoseconds: UInt64) {
+  /// A client of this listener ended before it reached the route, `nanoseconds` after it was accepted.
+  func ended(_ label: AcceptedConnection.Label, _ ending: Ending, nanoseconds: UInt64) {
     var label = label
     label.role = min(role, label.role)
-    label.door = door
+    label.listenerNumber = listenerNumber
     report(label, ending, nanoseconds)
   }
 }
 
-/// What routes have in common.
-struct RouteSurroundings: Sendable {
+/// What all routes share.
+struct RouteEnvironment: Sendable {
   var inherited = InheritedSockets()
-  /// Nil for a gateway whose listeners greet nobody.
-  var reception: Resident<Reception>?
-  /// Nil for a gateway that does not listen over Bluetooth. On the reception's lane.
-  var bluetooth: Resident<BluetoothHost>?
+  /// Nil for a gateway without listeners that need a handshake.
+  var handshakeServer: LaneRef<HandshakeServer>?
+  /// Nil for a gateway that does not listen over Bluetooth. On the handshake server's lane.
+  var bluetooth: LaneRef<BluetoothHost>?
   var rates = ConnectRates()
-  /// Addresses of many clients each.
+  /// Proxies: one such address stands for many clients.
   var proxies = ProxyNetworks()
-  /// Who may still have descriptors.
+  /// Reserves the last descriptors.
   var descriptors = DescriptorBudget()
-  /// Of Bluetooth devices; nil for a gateway that keeps none.
+  /// Keeps bonds of Bluetooth devices; nil for a gateway that keeps none.
   var bonds: BondKeeper?
   /// Seconds since 1970, for certificates that expire.
   var wallTime: @Sendable () -> Int = { time(nil) }
 
-  /// Calls `done`, somewhere, when the reception has done what was asked of it so far: addresses that it gave up are free then.
-  func whenReceptionIsThrough(_ done: @escaping @Sendable () -> Void) {
-    guard let reception else { return done() }
-    reception.post { _, _ in done() }
+  /// Calls `done`, on any lane, when the handshake server has carried out all earlier requests: addresses that it was
+  /// asked to release are free then.
+  func whenHandshakesAreOver(_ done: @escaping @Sendable () -> Void) {
+    guard let handshakeServer else { return done() }
+    handshakeServer.post { _, _ in done() }
   }
 }

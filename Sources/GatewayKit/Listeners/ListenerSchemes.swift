@@ -1,55 +1,58 @@
-// The schemes of listener URLs: where clients arrive. One table each, of the same kind as those of endpoints.
-// To add a kind of listener, add its table here and its folder beside this file.
+// The schemes of listener URLs. To add one, add its line here and its folder beside this file.
 
 import ByteStreams
 import StreamBroker
 
-public enum ListenerSchemes {
-  /// Those this build can listen on. The others are known and checked.
-  public static let built: Set<String> = ["tcp", "tls", "ws", "wss", "unix", "pty", "rfcomm"]
-
-  public static let all: [SchemeGrammar] = [
-    network("tcp", example: "tcp://127.0.0.1:4001"),
-    network("telnet", example: "telnet://:4002"),
-    network("tls", example: "tls://:4003", serverName),
-    network("telnets", example: "telnets://:4004", serverName),
-    network("ws", example: "ws://:8080/gps", path: .any),
-    network("wss", example: "wss://:8443/gps", path: .any, serverName),
-    SchemeGrammar(
-      "unix", example: "unix:///run/baudway/gps.sock?mode=0660", authority: .none, path: .file,
-      parameters: ownership + [role],
-      rules: [
-        SchemeGrammar.Rule(nil) {
-          $0.path.utf8.count > UnixAddress.mostBytes
-            ? "the path of a socket has \(UnixAddress.mostBytes) bytes at most" : nil
-        }
-      ]),
-    SchemeGrammar(
-      "pty", example: "pty:///run/baudway/gps", authority: .none, path: .file, parameters: ownership + [role]),
-    SchemeGrammar(
-      "rfcomm", example: "rfcomm://?channel=3&name=gps", authority: .none,
-      parameters: [
-        Parameter("channel", .integer(1...30), "the server channel; else one that is free"),
-        Parameter("name", .text, "the name of the service record; else the route's"),
-        Parameter("uuid", .uuid, standard: "1101", "the class of the service record"),
-        Parameter("adapter", .text, "the Bluetooth adapter, by name (hci0) or address; else all that are on"),
-        Parameter("security", .words(["low", "medium", "high"]), "none, encrypted, or authenticated pairing"),
-        Parameter("discoverable", .flag, standard: "no", "others find the adapter when they look around"),
-        role,
-      ],
-      rules: [
-        SchemeGrammar.Rule("name") {
-          let count = $0.string("name")?.utf8.count ?? 1
-          return count == 0 || count > longestName ? "the name of a service has 1 to \(longestName) bytes" : nil
-        }
-      ]),
+package enum ListenerSchemes {
+  static let table: [ListenerTraits] = [
+    ListenerTraits(network("tcp", example: "tcp://127.0.0.1:4001"), .tcp) {
+      // A tcp listener has a handshake if it requires a PROXY header.
+      $0.hasHandshake ? HandshakeListener($0, $1) as any Listener : TCPListener($0, $1)
+    },
+    ListenerTraits(
+      network("telnet", example: "telnet://:4002", raw), .tcp, usesTelnet: true, make: HandshakeListener.init),
+    ListenerTraits(
+      network("tls", example: "tls://:4003", serverName), .tcp, usesTLS: true, make: HandshakeListener.init),
+    ListenerTraits(
+      network("telnets", example: "telnets://:4004", serverName), .tcp, usesTLS: true, usesTelnet: true,
+      make: HandshakeListener.init),
+    ListenerTraits(
+      network("ws", example: "ws://:8080/gps", path: .any), .tcp, usesWebSocket: true, make: HandshakeListener.init),
+    ListenerTraits(
+      network("wss", example: "wss://:8443/gps", path: .any, serverName), .tcp, usesTLS: true, usesWebSocket: true,
+      make: HandshakeListener.init),
+    ListenerTraits(UnixListener.grammar, .unix, make: UnixListener.init),
+    ListenerTraits(PtyListener.grammar, .pty, make: PtyListener.init),
+    ListenerTraits(RFCOMMListener.grammar, .rfcomm, make: RFCOMMListener.init),
   ]
 
-  private typealias Parameter = SchemeGrammar.Parameter
-  // So that a record stays small; phones show some thirty letters.
-  private static let longestName = 200
+  package static let all: [SchemeGrammar] = table.map(\.grammar)
 
-  /// A port of the network; 0 lets the system choose one.
+  /// The schemes that this build can listen on. The others are recognised and checked.
+  package static let built = schemes { _ in true }
+
+  private static let byScheme = Dictionary(uniqueKeysWithValues: table.map { ($0.scheme, $0) })
+
+  /// Nil for a scheme that no listener has.
+  static func traits(_ scheme: String) -> ListenerTraits? { byScheme[scheme] }
+
+  /// The built schemes for which `isOne` is true.
+  static func schemes(where isOne: (ListenerTraits) -> Bool) -> Set<String> {
+    Set(table.filter { $0.make != nil && isOne($0) }.map(\.scheme))
+  }
+
+  /// The same as text: "tls, ws and wss".
+  static func words(where isOne: (ListenerTraits) -> Bool) -> String {
+    let names = table.filter { $0.make != nil && isOne($0) }.map(\.scheme)
+    guard names.count > 1, let last = names.last else { return names.first ?? "" }
+    return "\(names.dropLast().joined(separator: ", ")) and \(last)"
+  }
+
+  // MARK: - Grammar
+
+  typealias Parameter = SchemeGrammar.Parameter
+
+  /// The grammar of a scheme on TCP; port 0 lets the system choose one.
   private static func network(
     _ scheme: String, example: String, path: SchemeGrammar.Path = .none, _ more: Parameter...
   ) -> SchemeGrammar {
@@ -57,16 +60,20 @@ public enum ListenerSchemes {
       scheme, example: example, authority: .listening(ports: 0...65535), path: path, parameters: more + [role, proxy])
   }
 
-  private static let role = Parameter(
-    "role", .words(["writer", "monitor"]), standard: "writer", "the most its clients may do")
+  static let role = Parameter(
+    "role", .words(["writer", "monitor"]), standard: "writer", "the highest role of its clients")
   private static let proxy = Parameter(
     "proxy-protocol", .words(["off", "required"]), standard: "off",
     "read a PROXY header from the networks under 'proxies'")
+  private static let raw = Parameter(
+    "raw", .words(["off", "auto"]), standard: "off",
+    "auto: serve clients that send no telnet command in their first 300 ms as raw TCP")
   private static let serverName = Parameter(
-    "server-name", .text, "the name (SNI) that leads here, where routes share a port")
-  private static let ownership = [
+    "server-name", .text, "the requested name (SNI) of its clients, where routes share a port")
+  /// Parameters of a file that clients open.
+  static let ownership = [
     Parameter("mode", .mode, standard: "0660", "permission bits"),
-    Parameter("owner", .text, "user that owns it"),
-    Parameter("group", .text, "group of it"),
+    Parameter("owner", .text, "the file's owner"),
+    Parameter("group", .text, "the file's group"),
   ]
 }

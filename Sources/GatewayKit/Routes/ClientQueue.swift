@@ -1,34 +1,34 @@
-// Clients of a route that is full, in the order they came. Each waits for a place and is told which he has in the line.
-// Nothing is read of what they send: it stays in the kernel, which stops them in time. Lives on the route's home lane.
+// The clients that wait for a slot of a full route, in order of arrival. Each one is sent its position. Their input is
+// not read: it stays in the kernel, which makes the client stop in time. Lives on the route's home lane.
 
 import ByteStreams
 
 final class ClientQueue: ByteStreamDelegate {
-  /// Somebody who waits, or did.
+  /// A client that waits or has waited.
   struct Client {
     let stream: any ByteStream
-    let label: Arrival.Label
+    let label: AcceptedConnection.Label
     let since = monotonicNanoseconds()
-    /// His place in the line when he was told last; 0 for never.
-    fileprivate var toldPlace = 0
-    var wasTold: Bool { toldPlace > 0 }
-    /// The rest of a line that his socket did not take; it goes before all else that he is sent.
+    /// The last position sent to the client; 0 = none yet.
+    fileprivate var reportedPosition = 0
+    var wasTold: Bool { reportedPosition > 0 }
+    /// The rest of a notice that its socket did not take. It is sent before anything else.
     fileprivate(set) var unsent: [UInt8] = []
   }
 
   private var line: [Client] = []
   private let poller: Poller
-  private let notice: (Int, Arrival.Label) -> String?
+  private let notice: (Int, AcceptedConnection.Label) -> String?
   private let hasLeft: (Client, (any Error)?) -> Void
   private var timer: Timers.Token?
   private var lastTold: UInt64?
-  // Whoever leaves moves all who are behind him. So they are told together, and not more often than this.
+  // A client that leaves moves all after it. So positions are sent to all together, with at least this pause.
   private static let pause = Duration.seconds(1)
 
-  /// `notice` says what to tell somebody at a place, counted from 1; nil for nothing. `hasLeft` is told of those who go by
-  /// themselves; their streams are its own then.
+  /// `notice` gives the text for a position, counted from 1; nil = none. `hasLeft` is called for each client that
+  /// leaves by itself, and owns its stream from then on.
   init(
-    on poller: Poller, notice: @escaping (Int, Arrival.Label) -> String?,
+    on poller: Poller, notice: @escaping (Int, AcceptedConnection.Label) -> String?,
     hasLeft: @escaping (Client, (any Error)?) -> Void
   ) {
     self.poller = poller
@@ -38,37 +38,38 @@ final class ClientQueue: ByteStreamDelegate {
 
   var count: Int { line.count }
   var isEmpty: Bool { line.isEmpty }
-  func count(where isMeant: (Arrival.Label) -> Bool) -> Int { line.count { isMeant($0.label) } }
+  func count(where isMeant: (AcceptedConnection.Label) -> Bool) -> Int { line.count { isMeant($0.label) } }
 
-  /// `mayLeave` for one who waits long; else somebody is going for him, and his end is not looked at before he is in.
-  func append(_ stream: any ByteStream, _ label: Arrival.Label, mayLeave: Bool) {
+  /// `mayLeave`: the client may wait long, so its end is watched for. Otherwise another client is being ended to free a
+  /// slot for this one, whose own end is noticed once it has the slot.
+  func append(_ stream: any ByteStream, _ label: AcceptedConnection.Label, mayLeave: Bool) {
     stream.delegate = self
     if mayLeave {
-      // Puts him into the lane's set, where he is waited for only to leave.
+      // Registers the client in the lane's set without waiting for input, so that only its end is reported.
       stream.readerWaits = .readable
       stream.readerWaits = []
     }
     line.append(Client(stream: stream, label: label))
-    tell(line.count - 1)
+    report(line.count - 1)
   }
 
-  /// The one who has waited longest. He is the caller's.
+  /// Removes the client that has waited longest. The caller owns it.
   func takeFirst() -> Client? { line.isEmpty ? nil : take(0) }
 
-  /// All whom `isMeant` names, in their order. They are the caller's.
-  func takeAll(where isMeant: (Arrival.Label) -> Bool = { _ in true }) -> [Client] {
+  /// Removes the clients that `isMeant` selects, in their order. The caller owns them.
+  func takeAll(where isMeant: (AcceptedConnection.Label) -> Bool = { _ in true }) -> [Client] {
     line.indices.filter { isMeant(line[$0].label) }.reversed().map(take).reversed()
   }
 
-  private func take(_ place: Int) -> Client {
-    let client = line.remove(at: place)
+  private func take(_ index: Int) -> Client {
+    let client = line.remove(at: index)
     client.stream.delegate = nil
     client.stream.writerWaits = []
-    if place < line.count { lineMoved() }
+    if index < line.count { lineMoved() }
     return client
   }
 
-  // MARK: - What they are told
+  // MARK: - Positions
 
   private func lineMoved() {
     guard timer == nil else { return }
@@ -77,54 +78,54 @@ final class ClientQueue: ByteStreamDelegate {
       guard let self else { return }
       timer = nil
       lastTold = poller.timers.now
-      for place in line.indices { tell(place) }
+      for index in line.indices { report(index) }
     }
   }
 
-  private func tell(_ place: Int) {
-    if let channel = line[place].stream as? any DeskChannel, channel.carriesTexts {
-      guard line[place].toldPlace != place + 1 else { return }
-      line[place].toldPlace = place + 1
-      _ = channel.send(event: Array(DeskEvent.queue(place: place + 1).json.description.utf8))
+  private func report(_ index: Int) {
+    if let texts = line[index].stream as? any ControlTextStream, texts.carriesTexts {
+      guard line[index].reportedPosition != index + 1 else { return }
+      line[index].reportedPosition = index + 1
+      _ = ControlTexts(texts).send(.queue(position: index + 1))
       return
     }
-    // Who has not taken the last line yet is told his place then, once he has.
-    guard line[place].toldPlace != place + 1, line[place].unsent.isEmpty,
-      let text = notice(place + 1, line[place].label)
+    // A client that has not taken its last notice yet gets its position after that.
+    guard line[index].reportedPosition != index + 1, line[index].unsent.isEmpty,
+      let text = notice(index + 1, line[index].label)
     else { return }
-    line[place].toldPlace = place + 1
-    line[place].unsent = Array((text + "\r\n").utf8)
-    sendRest(place)
+    line[index].reportedPosition = index + 1
+    line[index].unsent = Array((text + "\r\n").utf8)
+    sendRest(index)
   }
 
-  private func sendRest(_ place: Int) {
-    let stream = line[place].stream
+  private func sendRest(_ index: Int) {
+    let stream = line[index].stream
     do throws(InternalFault) {
-      let left = try PrefacedStream.write(line[place].unsent[...], to: stream)
-      line[place].unsent = Array(left)
+      let left = try PrefacedStream.write(line[index].unsent[...], to: stream)
+      line[index].unsent = Array(left)
       stream.writerWaits = left.isEmpty ? [] : .writable
     } catch {
-      line[place].unsent = []
+      line[index].unsent = []
       stream.writerWaits = []
-      // In a turn of its own: this one may be going through the line.
+      // In a later turn, since the caller may be iterating over the line.
       poller.timers.after(.zero) { [weak self] in
-        guard let self, let place = line.firstIndex(where: { $0.stream === stream }) else { return }
-        hasLeft(take(place), error)
+        guard let self, let index = line.firstIndex(where: { $0.stream === stream }) else { return }
+        hasLeft(take(index), error)
       }
     }
   }
 
-  // MARK: - What their streams tell
+  // MARK: - Events of their streams
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
-    guard let place = line.firstIndex(where: { $0.stream === stream }) else { return }
+    guard let index = line.firstIndex(where: { $0.stream === stream }) else { return }
     switch event {
     case .hasSpaceAvailable:
-      sendRest(place)
-      tell(place)
-    // He sends no more, so he has left: what he may have sent is not for a device that he waits for no longer.
-    case .lastByteIsIn, .endEncountered: hasLeft(take(place), nil)
-    case .errorOccurred(let error): hasLeft(take(place), error)
+      sendRest(index)
+      report(index)
+    // A client that finishes sending has left. Its input is not for a device that it no longer waits for.
+    case .inputEnded, .endEncountered: hasLeft(take(index), nil)
+    case .errorOccurred(let error): hasLeft(take(index), error)
     case .hasBytesAvailable, .openCompleted: break
     }
   }

@@ -1,25 +1,25 @@
-// Ends sessions whose certificate lets them in no longer: because it expires, or because authorities or revocation lists have changed
-// since the handshake. Only sessions that showed a certificate cost anything here.
+// Ends sessions whose client certificate is no longer valid: it has expired, or authorities or revocation lists have
+// changed since the handshake. Only sessions with a certificate cost anything here.
 
 import ByteStreams
 import Dispatch
 import StreamTLS
 
-/// Of a group of sessions, on its lane.
+/// One per group of sessions, on its lane.
 final class ClientTrust {
   private let poller: Poller
   private let wallTime: () -> Int
   /// Ends a session, if it is still there.
   private let end: (UInt64, Ending) -> Void
-  /// What holds now, by the names of its files. Only after a change, or a listener's start.
+  /// The current contexts by the names of their files; set when a listener starts or its files change.
   private var current: [TrustAnchors: TLSServerContext] = [:]
   private var expiries: [UInt64: Timers.Token] = [:]
 
-  // Verifying thousands takes a second; no lane has that.
+  // Verifying thousands of chains takes a second, too long for a lane.
   static let queue = DispatchQueue(label: "baudway.trust")
-  /// Until those are verified again for whom there was no memory.
+  /// The pause before chains are verified again for which there was no memory.
   private static let pause = Duration.seconds(2)
-  /// The wall clock may be set meanwhile, so a day that is far off is not waited for in one go.
+  /// The longest wait in seconds. The wall clock may be set meanwhile, so a distant expiry is waited for in parts.
   private static let longestWait = 3600
 
   init(on poller: Poller, wallTime: @escaping () -> Int, end: @escaping (UInt64, Ending) -> Void) {
@@ -28,22 +28,22 @@ final class ClientTrust {
     self.end = end
   }
 
-  /// A listener holds its clients' certificates against `context` from now on. `sessions` are all that are here.
+  /// A listener verifies client certificates by `context` from now on. `sessions` are all of the group.
   func changed(to context: TLSServerContext, sessions: [Session]) {
     let anchors = TrustAnchors(context.settings)
     let before = current.updateValue(context, forKey: anchors)
     guard before?.trust != context.trust else { return }
     let old = sessions.compactMap { session in
-      session.arrival.shown.flatMap { $0.anchors == anchors ? $0.shown : nil }.map { (session.number, $0) }
+      session.accepted.shown.flatMap { $0.anchors == anchors ? $0.shown : nil }.map { (session.number, $0) }
     }
     verify(old.filter { $0.1.trust != context.trust }.map { ($0.0, $0.1.chain) }, by: context, anchors: anchors)
   }
 
   /// A session has begun.
-  func joined(_ number: UInt64, _ client: Arrival.Label) {
+  func joined(_ number: UInt64, _ client: AcceptedConnection.Label) {
     guard let asked = client.shown, let (chain, trust) = asked.shown else { return }
     watchExpiry(of: chain, number)
-    // Its handshake may have come before a change, and its place behind it.
+    // Trust may have changed between the client's handshake and its slot.
     if let now = current[asked.anchors], now.trust != trust {
       verify([(number, chain)], by: now, anchors: asked.anchors)
     }
@@ -73,12 +73,12 @@ final class ClientTrust {
     }
   }
 
-  /// One that can't be verified for want of memory must not stay for good.
+  /// A chain that can't be verified for lack of memory must not stay unverified.
   private func verifyAgain(_ chains: Chains, anchors: TrustAnchors) {
     guard !chains.isEmpty else { return }
     poller.timers.after(Self.pause) { [weak self] in
       guard let self, let now = current[anchors] else { return }
-      verify(chains.filter { self.expiries[$0.number] != nil }, by: now, anchors: anchors)  // those that are here still
+      verify(chains.filter { self.expiries[$0.number] != nil }, by: now, anchors: anchors)  // sessions that still exist
     }
   }
 

@@ -1,15 +1,15 @@
-// A link whose endpoint can't be opened or goes: what it said before reaches the clients, and `device.absent` says what
-// becomes of them and of what they send.
+// What a link does when its endpoint can't be opened or is lost. Earlier output still reaches the clients;
+// `device.absent` decides what happens to them and to their input.
 
 import ByteStreams
 import StreamBroker
 import StreamWebSocket
 
-/// An endpoint that was there and ended without an error, which is also how ttys and ptys say that they were unplugged.
+/// An endpoint that was open and ended without an error. Ttys and ptys that are unplugged report this, too.
 struct EndpointEnded: Error, CustomStringConvertible {
   let endpoint: String
   let isLine: Bool
-  /// What a WebSocket's close frame said.
+  /// Code and reason of a WebSocket's close frame.
   var close: WebSocketClose?
 
   var description: String {
@@ -25,10 +25,10 @@ extension Link {
     failedAt = poller.timers.now
     lastCause = failure.cause
     tellWatch(failure.cause)
-    let step = device.handle(.failed, jitter: jitter(), now: poller.timers.now)
+    let step = machine.handle(.failed, jitter: jitter(), now: poller.timers.now)
     let ending = Ending(.openFailed, failure)
     if step == .giveUp {
-      say(.closed)
+      setStatus(.closed)
       hub.leaveAll(ending)
     } else {
       isAway(.openFailed(failure), ending, then: step)
@@ -37,14 +37,12 @@ extension Link {
 
   func endpointIsGone(_ cause: (any Error)?) {
     if !settings.hub.isShared && cause == nil {
-      hub.endpointHasEnded = true
       let end = end(of: hub.endpoint)
-      if let close = end.close, close != .normal { hub.endpointSaid = end }
-      for session in hub.sessions { hub.settle(session) }
+      hub.endpointEnded(saying: end.close.map { $0 != .normal } == true ? end : nil)
       return
     }
     if hub.endpointHasEnded {
-      // It had said its last word in order; that it takes no more is its leave, not its failure.
+      // The endpoint ended its output in order earlier. It is no failure if it now accepts no input either.
       hub.endpointHungUp()
       return
     }
@@ -53,12 +51,12 @@ extension Link {
     stopLingering()
     failedAt = poller.timers.now
     lastCause = cause as? SystemError
-    let step = device.handle(
+    let step = machine.handle(
       .lost, jitter: jitter(), heldFor: elapsed(since: openedAt), hasCarried: hub.hasCarried,
       now: poller.timers.now)
     let word: Ending.Word = cause is InternalFault ? .internal : .deviceLost
     if step == .giveUp {
-      say(.closed)
+      setStatus(.closed)
       hub.leaveAll(Ending(word, cause))
     } else {
       let ending = Ending(word, cause ?? end(of: endpoint))
@@ -69,17 +67,17 @@ extension Link {
   private func end(of stream: (any ByteStream)?) -> EndpointEnded {
     EndpointEnded(
       endpoint: settings.endpoint, isLine: type(of: settings.connector).isLine,
-      close: (stream as? WebSocketStream)?.heardClose)
+      close: (stream as? WebSocketStream)?.receivedClose)
   }
 
-  private func isAway(_ reason: LinkStatus.Reason, _ ending: Ending, then step: Device.Step) {
+  private func isAway(_ reason: LinkStatus.Reason, _ ending: Ending, then step: LinkStateMachine.Step) {
     let absent = poller.timers.now >= heldUntil ? settings.device.absent : .hold
     let endsClients = absent == .close
-    say(.waiting(reason), retry: endsClients && !settings.staysOpen ? .nothing : step)
+    setStatus(.waiting(reason), retry: endsClients && !settings.staysOpen ? .nothing : step)
     follow(step)
     switch absent {
     case .hold: break
-    case .discard: hub.setDropsInput(true)
+    case .discard: hub.upstream.setDropsInput(true)
     case .close: hub.leaveAll(ending)
     }
     closeIfUnneeded()

@@ -1,17 +1,18 @@
-// What a new configuration means for the routes that there are: a value, compared by name. The gateway carries it out.
+// What a new configuration (SIGHUP, `reload`) changes for each route: a value, from two configurations compared by
+// name. GatewayCore+Reload.swift carries it out; Link+Reload.swift exchanges the endpoint of a route that stays.
 
 import StreamBroker
 
 struct ReloadPlan {
-  /// Those that go, and those of the same name that can't stay what they are: their sessions end.
+  /// Routes that are removed, and those that are replaced by one of the same name: their sessions end.
   private(set) var stopped: [String] = []
-  /// Those that stay and take on other settings; their clients stay with them.
+  /// Routes that get other settings; their clients stay.
   private(set) var updated: [Config.Route] = []
-  /// Those that begin, the replaced ones among them.
+  /// Routes that start, including the replaced ones.
   private(set) var started: [Config.Route] = []
   private(set) var report = ReloadReport()
 
-  /// Whether a device may pass from one route to another.
+  /// Whether a device may move from one route to another.
   var movesDevices: Bool {
     let changes = report.changed.contains { $0.keys.contains { $0.hasPrefix("endpoint") } }
     return !started.isEmpty && !stopped.isEmpty || changes
@@ -37,7 +38,7 @@ struct ReloadPlan {
       return
     }
     report.changed.append(ReloadReport.Change(route: route.name, keys: route.keysThatDiffer(from: old)))
-    // A link of its own for each client is another kind of route than one for all: no client could stay on his.
+    // A change between a shared link and per-client links replaces the route: no client could keep its link.
     if route.link == old.link {
       updated.append(route)
     } else {

@@ -1,28 +1,28 @@
-// Who gets in: networks first, then places. A route that is full looks for clients who have just left before it refuses
-// somebody, makes another go for him, or lets him wait.
+// Decides which clients get a slot: networks first, then slots. A full route first looks for clients that have just
+// left; then it refuses the new client, ends another for it, or queues it.
 
 import ByteStreams
 
 extension Route {
-  func admit(_ arrival: consuming Arrival) {
-    if let stopping { return refuse(arrival, stopping) }
-    guard present.isEmpty || surroundings.descriptors.admits(arrival.descriptor.raw) else {
-      return refuse(arrival, Ending(.full, DescriptorShortage()))
+  func admit(_ accepted: consuming AcceptedConnection) {
+    if let stopping { return refuse(accepted, stopping) }
+    guard present.isEmpty || environment.descriptors.admits(accepted.descriptor.raw) else {
+      return refuse(accepted, Ending(.full, DescriptorShortage()))
     }
-    // He may have been greeted by rules that a reload has changed since.
-    guard terms.admits(arrival.label) else { return refuse(arrival, Ending(.denied)) }
-    // Nobody overtakes those who came before and wait.
+    // A reload may have changed the rules since the handshake.
+    guard terms.admits(accepted.label) else { return refuse(accepted, Ending(.denied)) }
+    // No client overtakes earlier ones that wait.
     let nobodyWaits = queue.isEmpty && candidates.isEmpty && lateCandidates.isEmpty
-    if present.count < clients.max && nobodyWaits && crowd(of: arrival.label) == nil { return place(arrival) }
-    lateCandidates.append(ArrivalParcel(arrival))
-    if answersAwaited == 0 { lookForGhosts() }
+    if present.count < clients.max && nobodyWaits && crowd(of: accepted.label) == nil { return admitted(accepted) }
+    lateCandidates.append(AcceptedConnectionParcel(accepted))
+    if answersAwaited == 0 { checkForClosedConnections() }
   }
 
-  /// Nobody is refused because of somebody who has just left: his end may be waiting in some lane's epoll set.
-  private func lookForGhosts() {
+  /// A client may have left while the event still waits in a lane's epoll set. So look before a new client is refused.
+  private func checkForClosedConnections() {
     candidates = lateCandidates
     lateCandidates = []
-    let me = Resident(self, on: lane)
+    let me = LaneRef(self, on: lane)
     answersAwaited = 1 + groupsElsewhere.count
     for group in groupsElsewhere {
       group.post { lane, _ in
@@ -41,46 +41,46 @@ extension Route {
     guard answersAwaited == 0 else { return }
     let waiting = candidates
     candidates = []
-    for parcel in waiting { if let arrival = parcel.take() { decide(arrival) } }
-    if !lateCandidates.isEmpty { lookForGhosts() }
+    for parcel in waiting { if let accepted = parcel.take() { decide(accepted) } }
+    if !lateCandidates.isEmpty { checkForClosedConnections() }
   }
 
-  /// Whoever still has a place now is really here.
-  private func decide(_ arrival: consuming Arrival) {
-    if crowd(of: arrival.label) != nil, let household = arrival.label.address?.household {
-      group.freePlaceOfHalfClosed { $0.address?.household == household }
+  /// Every session with a slot is really connected now.
+  private func decide(_ accepted: consuming AcceptedConnection) {
+    if crowd(of: accepted.label) != nil, let rateLimitKey = accepted.label.address?.rateLimitKey {
+      group.freeSlotOfHalfClosed { $0.address?.rateLimitKey == rateLimitKey }
     }
-    if let crowd = crowd(of: arrival.label) { return refuse(arrival, Ending(.full, crowd)) }
-    if present.count >= clients.max { group.freePlaceOfHalfClosed() }
-    if present.count < clients.max && queue.isEmpty { return place(arrival) }
-    guard clients.whenFull != .refuse, queue.count < longestQueue else { return refuse(arrival, Ending(.full)) }
-    let label = arrival.label
-    queue.append(arrival.stream(on: poller), label, mayLeave: clients.whenFull == .queue)
+    if let crowd = crowd(of: accepted.label) { return refuse(accepted, Ending(.full, crowd)) }
+    if present.count >= clients.max { group.freeSlotOfHalfClosed() }
+    if present.count < clients.max && queue.isEmpty { return admitted(accepted) }
+    guard clients.whenFull != .refuse, queue.count < longestQueue else { return refuse(accepted, Ending(.full)) }
+    let label = accepted.label
+    queue.append(accepted.stream(on: poller), label, mayLeave: clients.whenFull == .queue)
     serveQueue()
   }
 
-  /// The others of its address, where they are as many as there may be. Those who wait for a place count, too.
-  private func crowd(of client: Arrival.Label) -> AddressIsFull? {
+  /// Set if the client's address has as many clients as allowed. Clients in the queue count, too.
+  private func crowd(of client: AcceptedConnection.Label) -> AddressIsFull? {
     guard let most = clients.perAddress, let address = client.address else { return nil }
-    let household = address.household
-    let waiting = queue.isEmpty ? 0 : queue.count { $0.address?.household == household }
+    let rateLimitKey = address.rateLimitKey
+    let waiting = queue.isEmpty ? 0 : queue.count { $0.address?.rateLimitKey == rateLimitKey }
     let count = crowds.count(of: address) + waiting
-    guard count >= most, !address.isLoopback, !surroundings.proxies.contains(address) else { return nil }
+    guard count >= most, !address.isLoopback, !environment.proxies.contains(address) else { return nil }
     return AddressIsFull(host: address.host, count: count)
   }
 
-  /// As many as have a place, and some where few have one.
+  /// As many as there are slots, and 16 where there are fewer.
   private var longestQueue: Int { max(clients.max, 16) }
 
-  /// Gives free places to those who wait, in their order. With `replace-oldest` nobody waits: the oldest go for them.
+  /// Gives free slots to waiting clients, in their order. With `replace-oldest` the oldest sessions end to make room.
   func serveQueue() {
-    // A session that ends at once, or makes another end, comes back here.
+    // A session that ends at once, or ends another, calls this again.
     guard !isServingQueue, stopping == nil else { return }
     isServingQueue = true
     defer { isServingQueue = false }
     while !queue.isEmpty {
       if present.count < clients.max, let client = queue.takeFirst() {
-        place(client)
+        admitted(client)
       } else if clients.whenFull == .replaceOldest, let oldest = nextToReplace() {
         replaced.insert(oldest)
         end(oldest, Ending(.replaced))
@@ -92,74 +92,75 @@ extension Route {
   }
 
   private func queueHasChanged() {
-    group.placesAreWanted = !queue.isEmpty
+    group.slotsAreWanted = !queue.isEmpty
     guard queue.count != queueTold else { return }
     queueTold = queue.count
-    status.tell(.queue(route: settings.name, waiting: queueTold))
+    status.publish(.queue(route: settings.name, waiting: queueTold))
   }
 
-  /// The longest-present of those who stay, if not enough are on their way out already. Numbers grow with time.
+  /// The oldest session that is not ending; nil if enough are ending already. Session numbers grow with time.
   private func nextToReplace() -> UInt64? {
     guard present.count - replaced.count + queue.count > clients.max else { return nil }
     return present.keys.lazy.filter { !self.replaced.contains($0) }.min()
   }
 
-  // MARK: - Those who don't get in
+  // MARK: - Refused clients
 
-  func refuse(_ arrival: consuming Arrival, _ ending: Ending) {
-    let label = arrival.label
-    // An answer of HTTP says why, whoever it is for.
+  func refuse(_ accepted: consuming AcceptedConnection, _ ending: Ending) {
+    let label = accepted.label
+    // A WebSocket client always gets the reason, in the HTTP response.
     let isShort = ending.cause is DescriptorShortage
     let notice = clients.notices || label.isWebSocket ? isShort ? Self.shortage : line(ending, to: label) : []
-    let (stream, text) = arrival.refusedStream(on: poller, ending.word, notice: notice)
-    // What is left is not for the tail of a line.
-    group.turnAway(stream, label, nextNumber(), ending, text: text, atOnce: isShort)
+    let (stream, text) = accepted.refusedStream(on: poller, ending.word, notice: notice)
+    // The last descriptors are not for connections that linger.
+    group.refuse(stream, label, nextNumber(), ending, text: text, atOnce: isShort)
   }
 
   private static let shortage = Array("baudway: out of descriptors\r\n".utf8)
 
-  /// Ends the waiting of one who has left the queue, or can't stay in it.
-  func turnAway(_ client: ClientQueue.Client, _ ending: Ending) {
-    // A line that is begun is finished; but one who has left reads no more.
+  /// Ends a client that has left the queue, or can't stay in it.
+  func refuse(_ client: ClientQueue.Client, _ ending: Ending) {
+    // A notice that is partly sent is finished, unless the client has left and reads no more.
     let hasGone = ending.word == .queueLeft || ending.word == .internal
     let text = hasGone ? [] : client.unsent + notice(ending.word, to: client.label)
-    group.turnAway(
+    group.refuse(
       client.stream, client.label, nextNumber(), ending, text: text,
       nanoseconds: monotonicNanoseconds() &- client.since)
     queueHasChanged()
   }
 
-  /// Those who came before the route stopped or changed, and were not decided on yet.
-  func refuseCandidates(_ ending: Ending, unless mayStay: (Arrival.Label) -> Bool = { _ in false }) {
+  /// Refuses clients that came before the route stopped or changed, and are not decided on yet.
+  func refuseCandidates(_ ending: Ending, unless mayStay: (AcceptedConnection.Label) -> Bool = { _ in false }) {
     candidates = refuse(candidates, ending, unless: mayStay)
     lateCandidates = refuse(lateCandidates, ending, unless: mayStay)
   }
 
-  /// Who is left.
+  /// Returns the clients that stay.
   private func refuse(
-    _ waiting: [ArrivalParcel], _ ending: Ending, unless mayStay: (Arrival.Label) -> Bool
-  ) -> [ArrivalParcel] {
-    var left: [ArrivalParcel] = []
+    _ waiting: [AcceptedConnectionParcel], _ ending: Ending, unless mayStay: (AcceptedConnection.Label) -> Bool
+  ) -> [AcceptedConnectionParcel] {
+    var left: [AcceptedConnectionParcel] = []
     for parcel in waiting {
-      guard let arrival = parcel.take() else { continue }
-      if mayStay(arrival.label) { left.append(ArrivalParcel(arrival)) } else { refuse(arrival, ending) }
+      guard let accepted = parcel.take() else { continue }
+      if mayStay(accepted.label) { left.append(AcceptedConnectionParcel(accepted)) } else { refuse(accepted, ending) }
     }
     return left
   }
 
-  /// The line for a client who does not get in.
-  private func notice(_ word: Ending.Word, to client: Arrival.Label) -> [UInt8] {
+  /// The notice for a client that is refused.
+  private func notice(_ word: Ending.Word, to client: AcceptedConnection.Label) -> [UInt8] {
     clients.notices && !client.isWebSocket ? line(Ending(word), to: client) : []
   }
 
-  private func line(_ ending: Ending, to client: Arrival.Label) -> [UInt8] {
+  private func line(_ ending: Ending, to client: AcceptedConnection.Label) -> [UInt8] {
     let reason =
       switch ending.word {
       case .full where ending.cause is AddressIsFull:
-        "\(settings.name) has \(clients.perAddress ?? 0) clients of \(client.address?.host ?? "your address") already"
+        "\(settings.name) already has \(clients.perAddress == 1 ? "a client" : "\(clients.perAddress ?? 0) clients") "
+          + "from \(client.address?.host ?? "your address")"
       case .denied: "\(settings.name) is not open to \(client.address?.host ?? "you")"
       case .shutdown: "shutting down"
-      case .routeRemoved: "\(settings.name) is served no longer"
+      case .routeRemoved: "route \(settings.name) was removed"
       default:
         "\(settings.name) is full (\(present.count) of \(clients.max) clients"
           + (queue.isEmpty ? ")" : ", \(queue.count) in the queue)")
@@ -167,15 +168,16 @@ extension Route {
     return Array("baudway: \(reason)\r\n".utf8)
   }
 
-  /// The line for one who waits at a place of the queue.
-  func queueNotice(_ place: Int, _ client: Arrival.Label) -> String? {
+  /// The notice for a client at a position of the queue.
+  func queueNotice(_ position: Int, _ client: AcceptedConnection.Label) -> String? {
     guard clients.notices, !client.isWebSocket, clients.whenFull == .queue else { return nil }
-    return "baudway: \(settings.name) is full; you are number \(place) in the queue"
+    return "baudway: \(settings.name) is full; you are number \(position) in the queue"
   }
 }
 
 extension Config.Clients {
-  /// Whether a client from `address` may come. Local clients have none, and lists of networks are not about them.
+  /// Whether a client from `address` may connect. Local clients have no address; lists of networks do not apply to
+  /// them.
   func admits(_ address: SocketAddress?) -> Bool {
     guard let address else { return true }
     if deny.contains(where: { $0.contains(address) }) { return false }

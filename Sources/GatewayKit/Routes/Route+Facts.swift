@@ -1,17 +1,17 @@
-// What a route and its groups of sessions say of themselves when they are asked, each on its own lane.
+// The facts that a route and its groups of sessions report for `status`, each on its own lane.
 
 import ByteStreams
 import StreamBroker
 
 extension Route {
-  var facts: RouteFacts { RouteFacts(queued: queue.count, groups: [Resident(group, on: lane)] + groupsElsewhere) }
+  var facts: RouteFacts { RouteFacts(queued: queue.count, groups: [LaneRef(group, on: lane)] + groupsElsewhere) }
 
-  /// Listeners whose name in the file system somebody has removed take it anew. Calls `done` when that is over.
-  func lookAfterPlaces(then done: @escaping () -> Void) {
-    guard !doors.isEmpty else { return done() }
-    var left = doors.count
-    for door in doors {
-      door.listener.lookAfterPlace {
+  /// Listeners whose socket file was removed make it again. Calls `done` after that.
+  func checkSocketFiles(then done: @escaping () -> Void) {
+    guard !listeners.isEmpty else { return done() }
+    var left = listeners.count
+    for active in listeners {
+      active.listener.checkSocketFile {
         left -= 1
         if left == 0 { done() }
       }
@@ -20,19 +20,21 @@ extension Route {
 }
 
 extension SessionGroup {
-  /// Before the first facts the device behind the shared link is asked for what changes by itself.
+  /// Before the first page, asks the device of the shared link for values that change by themselves.
   func refreshed(after last: UInt64, _ done: @escaping () -> Void) {
     guard last == 0, let refresh = sharedLink?.refresh else { return done() }
     refresh(done)
   }
 
-  /// `limit` clients whose numbers come behind `last`; link and totals only at the first time, when that is 0.
+  /// At most `limit` clients with numbers above `last`. Link and totals only on the first page, when `last` is 0.
   func facts(after last: UInt64, atMost limit: Int) -> GroupFacts {
     var facts = GroupFacts()
     let sessions = sessions
     if last == 0 {
       facts.totals = totals
-      for session in sessions { facts.totals.add(up: session.up, down: session.down, dropped: session.dropped) }
+      for session in sessions {
+        facts.totals.add(up: session.up.bytes, down: session.down.bytes, dropped: session.dropped)
+      }
       facts.state = sharedLink.map { $0.state }
       for link in links.values { facts.links[link.status.word, default: 0] += 1 }
     }
@@ -64,13 +66,13 @@ extension Link {
 extension Snapshot.Client {
   fileprivate init(_ session: Session) {
     self.init(
-      number: session.number, address: session.arrival.client, user: session.arrival.identity.name,
-      tls: session.arrival.tls,
-      listener: session.arrival.listener,
-      role: session.arrival.role, nanoseconds: monotonicNanoseconds() &- session.began, up: session.up,
-      down: session.down, dropped: session.dropped, queuedUp: UInt64(session.pump.count),
-      queuedDown: session.takesOutput ? session.hub.head &- session.cursor : 0,
-      hasPen: session.hub.policy.writers == .one ? session.hub.pen === session : nil,
+      number: session.number, address: session.accepted.client, user: session.accepted.identity.name,
+      tls: session.accepted.tls,
+      listener: session.accepted.listener,
+      role: session.accepted.role, nanoseconds: monotonicNanoseconds() &- session.began, up: session.up.bytes,
+      down: session.down.bytes, dropped: session.dropped, queuedUp: UInt64(session.pump.count),
+      queuedDown: session.down.takesOutput ? session.hub.head &- session.down.cursor : 0,
+      isWriter: session.hub.policy.writers == .one ? session.hub.upstream.writer === session : nil,
       phase: session.phase,
       closingNanoseconds: session.closingSince.map { session.hub.poller.timers.now &- $0 })
   }
@@ -78,11 +80,11 @@ extension Snapshot.Client {
 
 extension Session {
   fileprivate var phase: Snapshot.Client.Phase {
-    if leaving != nil { return .leaving }
+    if isLeaving { return .leaving }
     if isHalfClosed { return .halfClosed }
-    return finishedAt == nil ? .open : .closing
+    return ending.finishedAt == nil ? .open : .closing
   }
 
-  /// When its FIN came or it was told to go, whichever was first.
-  fileprivate var closingSince: UInt64? { [finishedAt, leavingSince].compactMap(\.self).min() }
+  /// When its FIN came or the gateway began to end it, whichever was first.
+  fileprivate var closingSince: UInt64? { [ending.finishedAt, ending.leavingSince].compactMap(\.self).min() }
 }

@@ -1,6 +1,6 @@
-// A named entry of the configuration at work: its listeners, the lanes its sessions live on, and what a reload changes of
-// it. Lives on its home lane, where it accepts; a shared link and all its clients stay there, per-client sessions spread
-// over all. Who gets in is decided in Route+Admission.swift.
+// A running route: its listeners, its sessions' lanes, and how a reload changes it. Lives on its home lane, where it
+// accepts. A shared link and all its clients stay there; per-client sessions are spread over all lanes.
+// Route+Admission.swift decides which clients get a slot.
 
 import ByteStreams
 import StreamBroker
@@ -17,56 +17,58 @@ final class Route {
   let poller: Poller
   let lane: Lane
   let status: StatusSink
-  /// What listeners go by, and who may be here.
+  /// The rules for listeners, and for which clients may be here.
   private(set) var terms: ListenerContext.Terms
-  let surroundings: RouteSurroundings
-  /// For a first client, and its own link where clients have such; nil while there is one.
+  let environment: RouteEnvironment
+  /// Reserves descriptors for a first client, and for its link on per-client routes; nil while there is a client.
   private var vacancy: DescriptorReservation?
 
-  struct Door {
+  struct ActiveListener {
     var listen: Config.Listen
     let context: ListenerContext
     let listener: any Listener
   }
-  private(set) var doors: [Door] = []
-  private var lastDoor = 0
+  private(set) var listeners: [ActiveListener] = []
+  private var lastListener = 0
   /// Listeners that were stopped, until their addresses are free.
   private var closing: [(listen: Config.Listen, isClosed: Closed)] = []
   private var exchanges = 0
   let group: SessionGroup
-  private(set) var groupsElsewhere: [Resident<SessionGroup>] = []
-  // Per-client sessions go to home lane and the others in turns; random places would leave some clients half the speed.
+  private(set) var groupsElsewhere: [LaneRef<SessionGroup>] = []
+  // Per-client sessions go to the home lane and the others in turn. A random choice would give some clients half the
+  // speed.
   private var nextGroup = 0
-  /// Which group has each session, by its number: 0 is the one at home. A session counts until its last byte is out.
+  /// The group of each session, by the session's number; 0 is the group on the home lane. A session counts until its
+  /// last byte is sent.
   private(set) var present: [UInt64: Int] = [:]
 
-  /// And how many of them each address has.
+  /// The number of sessions of each address.
   private(set) var crowds = AddressCrowds()
 
   // Clients that found the route full; decided when the lanes have looked for clients that have just left.
-  var candidates: [ArrivalParcel] = []
-  var lateCandidates: [ArrivalParcel] = []  // came while the lanes were looking: the next look is theirs
+  var candidates: [AcceptedConnectionParcel] = []
+  var lateCandidates: [AcceptedConnectionParcel] = []  // came during a look; they get the next one
   var answersAwaited = 0
-  /// Those who wait for a place.
+  /// Clients that wait for a slot.
   private(set) lazy var queue = ClientQueue(
-    on: poller, notice: { [unowned self] in queueNotice($0, $1) },  // the queue is the route's own
+    on: poller, notice: { [unowned self] in queueNotice($0, $1) },  // the route owns the queue
     hasLeft: { [unowned self] client, cause in
-      turnAway(client, Ending(cause is InternalFault ? .internal : .queueLeft, cause))
+      refuse(client, Ending(cause is InternalFault ? .internal : .queueLeft, cause))
     })
-  /// Sessions that were told to go for somebody else, and have not ended yet.
+  /// Sessions that are being ended for other clients, and have not ended yet.
   var replaced: Set<UInt64> = []
   var isServingQueue = false
   var queueTold = 0
-  /// Why nobody gets in any more.
+  /// Why the route refuses every client, once it stops.
   private(set) var stopping: Ending?
 
-  /// Makes a route on `lane`, its home. `others` are the lanes that sessions with links of their own may spread to.
+  /// Makes a route on `lane`, its home. Per-client sessions may spread to `others`.
   init(
     _ config: Config.Route, connector: any Connector, on lane: isolated Lane, others: [Lane], status: StatusSink,
-    surroundings: RouteSurroundings = RouteSurroundings()
+    environment: RouteEnvironment = RouteEnvironment()
   ) {
-    self.surroundings = surroundings
-    settings = RouteSettings(config, connector: connector)
+    self.environment = environment
+    settings = Self.settings(config, connector, status)
     clients = config.clients
     terms = ListenerContext.Terms(config)
     self.lane = lane
@@ -74,33 +76,43 @@ final class Route {
     poller = lane.poller
     let endings = Endings()
     group = SessionGroup(
-      settings, on: poller, status: status, wallTime: surroundings.wallTime, descriptors: surroundings.descriptors
+      settings, on: poller, status: status, wallTime: environment.wallTime, descriptors: environment.descriptors
     ) {
       endings.route?.sessionEnded($0)
     }
     endings.route = self
+    group.lineChanged = { [weak self] in self?.listeners.forEach { $0.listener.lineChanged() } }
     keepVacancy()
     if !settings.hub.isShared { spread(over: others) }
     tellConfigured(config)
     for listen in config.listen { open(listen) }
   }
 
-  private func tellConfigured(_ config: Config.Route) {
-    status.tell(.routeConfigured(route: config.name, listeners: config.listen.map(\.place)))
+  private static func settings(
+    _ config: Config.Route, _ connector: any Connector, _ status: StatusSink
+  ) -> RouteSettings {
+    let (name, endpoint) = (config.name, config.endpoint.description)
+    return RouteSettings(config, connector: connector) {
+      status.publish(.endpointReason(route: name, endpoint: endpoint, $0))
+    }
   }
 
-  // The group is made before the route is whole, and calls it later.
+  private func tellConfigured(_ config: Config.Route) {
+    status.publish(.routeConfigured(route: config.name, listeners: config.listen.map(\.target)))
+  }
+
+  // The group is made before `self` is complete, and calls it later.
   private final class Endings {
     weak var route: Route?
   }
 
   private func spread(over lanes: [Lane]) {
     let settings = settings
-    let (status, wallTime) = (status, surroundings.wallTime)
-    let descriptors = surroundings.descriptors
-    let home = Resident(self, on: lane)
+    let (status, wallTime) = (status, environment.wallTime)
+    let descriptors = environment.descriptors
+    let home = LaneRef(self, on: lane)
     groupsElsewhere = lanes.map { lane in
-      Resident(on: lane) { lane in
+      LaneRef(on: lane) { lane in
         SessionGroup(settings, on: lane.poller, status: status, wallTime: wallTime, descriptors: descriptors) {
           number in
           home.post { _, route in route.sessionEnded(number) }
@@ -115,38 +127,39 @@ final class Route {
 
   private func keepVacancy() {
     let isWanted = present.isEmpty && stopping == nil
-    vacancy = isWanted ? surroundings.descriptors.reserve(1 + (isShared ? 0 : settings.descriptorsNeeded)) : nil
+    vacancy = isWanted ? environment.descriptors.reserve(1 + (isShared ? 0 : settings.descriptorsNeeded)) : nil
   }
 
   private var isShared: Bool { settings.hub.isShared }
 
-  /// What the link of a client of its own takes, until it is open. Others may be accepted meanwhile.
+  /// Descriptors for a per-client link until it is open. Other clients may be accepted meanwhile.
   private var linkToCome: DescriptorReservation? {
-    isShared ? nil : surroundings.descriptors.reserve(settings.descriptorsNeeded)
+    isShared ? nil : environment.descriptors.reserve(settings.descriptorsNeeded)
   }
 
   /// Begins a session with a client.
-  func place(_ arrival: consuming Arrival) {
+  func admitted(_ accepted: consuming AcceptedConnection) {
     let number = nextNumber()
     let turn = nextGroup
     nextGroup = turn == groupsElsewhere.count ? 0 : turn + 1
     present[number] = turn
-    crowds.enter(number, from: arrival.label.address)
+    crowds.enter(number, from: accepted.label.address)
     vacancy = nil
-    if turn > 0 { return send(arrival, preface: [], to: turn, number) }
-    let label = arrival.label
-    group.take(arrival.stream(on: poller), label, preface: [], number, linkToCome)
+    if turn > 0 { return send(accepted, preface: [], to: turn, number) }
+    let label = accepted.label
+    group.take(accepted.stream(on: poller), label, preface: [], number, linkToCome)
   }
 
-  /// Begins a session with one who waited here.
-  func place(_ client: ClientQueue.Client) {
+  /// Begins a session with a client from the queue.
+  func admitted(_ client: ClientQueue.Client) {
     let number = nextNumber()
     crowds.enter(number, from: client.label.address)
     vacancy = nil
     if nextGroup > 0, let stream = client.stream as? DescriptorStream, let descriptor = stream.release() {
       present[number] = nextGroup
       send(
-        Arrival(descriptor, kind: stream.kind, label: client.label), preface: client.unsent, to: nextGroup, number)
+        AcceptedConnection(descriptor, kind: stream.kind, label: client.label), preface: client.unsent, to: nextGroup,
+        number)
     } else {
       present[number] = 0
       group.take(
@@ -155,13 +168,13 @@ final class Route {
     nextGroup = nextGroup == groupsElsewhere.count ? 0 : nextGroup + 1
   }
 
-  private func send(_ arrival: consuming Arrival, preface: [UInt8], to turn: Int, _ number: UInt64) {
-    let parcel = ArrivalParcel(arrival)
+  private func send(_ accepted: consuming AcceptedConnection, preface: [UInt8], to turn: Int, _ number: UInt64) {
+    let parcel = AcceptedConnectionParcel(accepted)
     let linkToCome = linkToCome
     groupsElsewhere[turn - 1].post { lane, group in
-      guard let arrival = parcel.take() else { return }
-      let label = arrival.label
-      group.take(arrival.stream(on: lane.poller), label, preface: preface, number, linkToCome)
+      guard let accepted = parcel.take() else { return }
+      let label = accepted.label
+      group.take(accepted.stream(on: lane.poller), label, preface: preface, number, linkToCome)
     }
   }
 
@@ -179,12 +192,12 @@ final class Route {
     groupsElsewhere[turn - 1].post { _, group in group.end(number, ending) }
   }
 
-  /// Ends the session of that number, or with nil all of them, with `kicked`. How many there were.
+  /// Ends those of these sessions that exist, with `kicked`, and returns their numbers.
   @discardableResult
-  func kick(_ number: UInt64?) -> Int {
-    let numbers = number.map { present[$0] == nil ? [] : [$0] } ?? Array(present.keys)
-    for number in numbers { end(number, Ending(.kicked)) }
-    return numbers.count
+  func kick(_ numbers: [UInt64]) -> Set<UInt64> {
+    let found = Set(numbers).filter { present[$0] != nil }
+    for number in found { end(number, Ending(.kicked)) }
+    return found
   }
 
   private func everyGroup(_ body: @escaping @Sendable (SessionGroup) -> Void) {
@@ -195,44 +208,47 @@ final class Route {
   // MARK: - Listeners
 
   private func open(_ listen: Config.Listen) {
-    lastDoor += 1
+    lastListener += 1
+    let owner = ListenerContext.Owner(
+      route: settings.name, isShared: settings.hub.isShared, listenerNumber: lastListener, lane: lane, poller: poller,
+      status: status)
     let context = ListenerContext(
-      route: settings.name, on: lane, poller, status: status, isShared: settings.hub.isShared, door: lastDoor,
-      terms: terms, role: listen.role, surroundings: surroundings,
-      // Its own listeners, which stop before it goes.
+      of: owner, terms: terms, role: listen.role, environment: environment,
+      // `unowned` is safe: the route's listeners stop before the route does.
       report: { [unowned self] label, ending, nanoseconds in
         group.report(label, nextNumber(), ending, nanoseconds: nanoseconds)
-      }, admit: { [unowned self] arrival in admit(arrival) })
+      }, admit: { [unowned self] accepted in admit(accepted) })
+    context.lineSettings = { [unowned self] in group.sharedLink?.hub.lineSettings ?? LineSettings(settings.url) }
     context.trusts = { [weak self] trusted in
       self?.everyGroup { $0.clientTrust.changed(to: trusted, sessions: $0.sessions) }
     }
-    let door = Door(listen: listen, context: context, listener: Listeners.make(listen, context))
-    doors.append(door)
-    door.listener.start()
+    let active = ActiveListener(listen: listen, context: context, listener: listen.listener(context))
+    listeners.append(active)
+    active.listener.start()
   }
 
   // MARK: - Reload
 
-  /// Follows a changed configuration of the same name and kind of link. Who is here stays, but for those whom it forbids; a
-  /// listener that is still named keeps its address, and one that is not hands over who has connected already.
+  /// Applies a changed configuration of the same name and kind of link. Clients stay, unless it forbids them. A
+  /// listener that is still named keeps its address; one that is not hands over clients that have connected already.
   func update(_ config: Config.Route, connector: any Connector) {
     guard stopping == nil else { return }
     guard config.name == settings.name, (config.link == .shared) == settings.hub.isShared else {
       let fault = InternalFault("route.update", "it is '\(config.name)' with a \(config.link.rawValue) link now")
-      return status.tell(.internalFault(route: settings.name, fault))
+      return status.publish(.internalFault(route: settings.name, fault))
     }
-    let settings = RouteSettings(config, connector: connector)
+    let settings = Self.settings(config, connector, status)
     self.settings = settings
     if vacancy != nil { keepVacancy() }
     clients = config.clients
     let terms = ListenerContext.Terms(config)
     self.terms = terms
-    let narrowed = updateDoors(config.listen)
-    tellConfigured(config)  // last: those that can't be opened yet are to be waited for
-    let isAdmitted: @Sendable (Arrival.Label) -> Bool = {
-      terms.admits($0) && !($0.role == .writer && narrowed.contains($0.door))
+    let narrowed = updateListeners(config.listen)
+    tellConfigured(config)  // last, so that listeners that can't be opened yet are waited for
+    let isAdmitted: @Sendable (AcceptedConnection.Label) -> Bool = {
+      terms.admits($0) && !($0.role == .writer && narrowed.contains($0.listenerNumber))
     }
-    for client in queue.takeAll(where: { !isAdmitted($0) }) { turnAway(client, Ending(.denied)) }
+    for client in queue.takeAll(where: { !isAdmitted($0) }) { refuse(client, Ending(.denied)) }
     refuseCandidates(Ending(.denied), unless: isAdmitted)
     everyGroup { group in
       group.update(settings)
@@ -241,45 +257,46 @@ final class Route {
     serveQueue()
   }
 
-  /// The doors that writers came in by and that are for monitors now.
-  private func updateDoors(_ wanted: [Config.Listen]) -> Set<Int> {
-    var old = doors
-    doors = []
+  /// Returns the numbers of listeners that were for writers and are for monitors now.
+  private func updateListeners(_ wanted: [Config.Listen]) -> Set<Int> {
+    var old = listeners
+    listeners = []
     var new: [Config.Listen] = []
     var narrowed: Set<Int> = []
     for listen in wanted {
-      guard let index = old.firstIndex(where: { $0.listen.isAtSamePlace(as: listen) }) else {
+      guard let index = old.firstIndex(where: { $0.listen.hasSameTarget(as: listen) }) else {
         new.append(listen)
         continue
       }
-      var door = old.remove(at: index)
-      if door.context.role == .writer && listen.role == .monitor { narrowed.insert(door.context.door) }
-      door.listen = listen
-      door.context.role = listen.role
-      door.context.terms = terms
-      door.listener.contextChanged()
-      doors.append(door)
+      var active = old.remove(at: index)
+      if active.context.role == .writer && listen.role == .monitor { narrowed.insert(active.context.listenerNumber) }
+      active.listen = listen
+      active.context.role = listen.role
+      active.context.terms = terms
+      active.listener.contextChanged()
+      listeners.append(active)
     }
     exchange(old, for: new)
     return narrowed
   }
 
-  /// Old ones first: a new one may want the same port. But where both are ways through one entrance of the reception, the new
-  /// one first: so it stays open, and who has connected finds his way.
-  private func exchange(_ old: [Door], for new: [Config.Listen]) {
-    let shared = { (door: Door) in new.contains { $0.sharesEntrance(with: door.listen) } }
+  /// Old listeners first: a new one may need the same port. If both share one listen socket of the handshake server,
+  /// the new one first: then the socket stays open, and clients that have connected find their route.
+  private func exchange(_ old: [ActiveListener], for new: [Config.Listen]) {
+    let shared = { (active: ActiveListener) in new.contains { $0.sharesListenSocket(with: active.listen) } }
     closing.removeAll { $0.isClosed.isSettled }
-    for door in old where !shared(door) {
+    for active in old where !shared(active) {
       let isClosed = Closed()
-      closing.append((door.listen, isClosed))
-      door.listener.stop { isClosed.settle() }
+      closing.append((active.listen, isClosed))
+      active.listener.stop { isClosed.evaluate() }
     }
     exchanges += 1
     for listen in new { openWhenFree(listen, exchanges) }
-    for door in old where shared(door) { door.listener.stop {} }
+    for active in old where shared(active) { active.listener.stop {} }
   }
 
-  /// On another lane, and in the file system, the address is free a little later; unless there is another configuration by then.
+  /// Opens a listener once its address is free. A listener on another lane, or with a file, needs a moment to free it.
+  /// Does nothing after a newer reload.
   private func openWhenFree(_ listen: Config.Listen, _ exchange: Int) {
     guard exchange == exchanges, stopping == nil else { return }
     guard let inTheWay = closing.first(where: { !$0.isClosed.isSettled && $0.listen.collides(with: listen) }) else {
@@ -288,11 +305,11 @@ final class Route {
     inTheWay.isClosed.then { [weak self] in self?.openWhenFree(listen, exchange) }
   }
 
-  /// Whether a listener has closed, for who waits for that.
+  /// Whether a listener has closed, and what waits for that.
   private final class Closed {
     private(set) var isSettled = false
     private var then: [() -> Void] = []
-    func settle() {
+    func evaluate() {
       isSettled = true
       for next in then { next() }
       then = []
@@ -302,15 +319,15 @@ final class Route {
 
   // MARK: - The end
 
-  /// Accepts no more, and ends every session after what is kept for it, at the latest when `limit` is over. `done` is
-  /// called on the home lane when nothing is left.
+  /// Accepts no more clients, and ends every session after everything kept for its client is sent, or after `limit`.
+  /// Calls `done` on the home lane when nothing is left.
   func stop(_ ending: Ending, within limit: Duration, then done: @escaping () -> Void) {
     stopping = ending
     vacancy = nil
-    let stopped = doors
-    doors = []
+    let stopped = listeners
+    listeners = []
     refuseCandidates(ending)
-    for client in queue.takeAll() { turnAway(client, ending) }
+    for client in queue.takeAll() { refuse(client, ending) }
     var left = 1 + groupsElsewhere.count + stopped.count
     let oneIsDone = { [self] in
       left -= 1
@@ -318,12 +335,12 @@ final class Route {
       for group in groupsElsewhere { group.evict() }
       done()
     }
-    for door in stopped {
-      door.context.closing = ending.word
-      door.listener.stop(then: oneIsDone)
+    for active in stopped {
+      active.context.closing = ending.word
+      active.listener.stop(then: oneIsDone)
     }
-    let here = Resident(CallBack(oneIsDone), on: lane)
-    for group in [Resident(group, on: lane)] + groupsElsewhere {
+    let here = LaneRef(CallBack(oneIsDone), on: lane)
+    for group in [LaneRef(group, on: lane)] + groupsElsewhere {
       group.post { lane, group in
         group.stop(ending) { here.post { _, back in back.call() } }
         lane.poller.timers.after(limit) { group.cutOff(ending) }
@@ -333,9 +350,9 @@ final class Route {
 }
 
 extension Config.Listen {
-  /// Whether a listener for `other` can stay where it is: all that differs is what its clients may do.
-  func isAtSamePlace(as other: Config.Listen) -> Bool {
+  /// Whether a listener for `other` can stay open: only the role differs.
+  func hasSameTarget(as other: Config.Listen) -> Bool {
     let settings = { (listen: Config.Listen) in listen.url.settingsInForce.filter { $0.name != "role" } }
-    return place == other.place && settings(self) == settings(other)
+    return target == other.target && settings(self) == settings(other)
   }
 }

@@ -1,59 +1,66 @@
-// What a route is told to do, as constants that any lane may read. Made from the configuration when the route starts and at
-// each reload that changes it.
+// The settings of a route as constants that any lane may read. Made from the configuration when the route starts, and
+// at each reload that changes it.
 
 import ByteStreams
 import StreamBroker
 
-/// A class, for every link of a client of his own has it: one reference to count instead of each field's.
+/// A class, since every per-client link has it: one reference to count instead of one for each field.
 final class RouteSettings: Sendable {
   let name: String
   /// Opens the endpoint.
   let connector: any Connector
+  /// Reports the endpoint's messages for people.
+  let remark: @Sendable (EndpointRemark) -> Void
   let url: EndpointURL
   /// The endpoint for log and status, secrets masked.
   let endpoint: String
-  let maxClients: Int
-  /// For one link.
+  /// Descriptors that one link needs.
   let descriptorsNeeded: Int
-  let hub: Hub.Policy
-  /// When the link is opened, what becomes of clients while it can't be, how it is closed.
+  /// One copy for all hubs.
+  let hubPolicy: Hub.SharedPolicy
+  var hub: Hub.Policy { hubPolicy.value }
+  /// When the link is opened, what happens to clients while it can't be, how it is closed.
   let device: Config.Device
   let discardsInput: Bool
   let sendsNotices: Bool
   let banner: Banner?
-  /// Clients that begin with a request of HTTP are turned away.
+  /// Refuses clients that begin with an HTTP request.
   let refusesHTTP: Bool
-  /// Nil for never.
+  /// Nil = never.
   let idleTimeout: Duration?
 
-  /// Without clients too.
+  /// The link stays open without clients.
   var staysOpen: Bool { hub.isShared && device.open == .always }
   var connectTimeout: Duration { device.connectTimeout }
+  /// Nil: connecting is the only step.
+  var longestOpening: Duration? { connector.longestOpening(connectTimeout: connectTimeout) }
 
-  var devicePolicy: Device.Policy {
-    // A link of one client is tried once.
-    Device.Policy(
+  var devicePolicy: LinkStateMachine.Policy {
+    // A per-client link is tried once.
+    LinkStateMachine.Policy(
       retry: hub.isShared ? device.retry : nil, linger: device.linger, endsClients: device.absent == .close)
   }
 
   /// The configuration has been checked: every scheme in it is built, and its connector has accepted the URL.
-  init(_ route: Config.Route, connector: any Connector) {
+  init(
+    _ route: Config.Route, connector: any Connector, remark: @escaping @Sendable (EndpointRemark) -> Void = { _ in }
+  ) {
     let isShared = route.link == .shared
     let flushes = route.device.flush.atConnect
     name = route.name
-    var stepped = connector as? any SteppedConnector
-    stepped?.connectPatience = route.device.connectTimeout
-    self.connector = stepped ?? connector
+    self.connector = connector
+    self.remark = remark
     url = route.endpoint
-    maxClients = route.clients.max
     descriptorsNeeded = route.endpoint.descriptorsNeeded
     let isLine = type(of: connector).isLine
-    hub = Hub.Policy(
+    let hub = Hub.Policy(
       isShared: isShared, buffer: route.clients.buffer, backlog: route.clients.backlog,
-      slow: route.clients.slow, dropsUnheard: isLine && flushes, drain: route.device.drain,
+      slow: route.clients.slow, dropsWithoutClients: isLine && flushes, drain: route.device.drain,
       halfClose: route.clients.halfClose,
       writers: route.clients.writers, takeover: route.clients.takeover,
-      flushesBehindLast: isShared && route.device.flush.atDisconnect, packets: route.packets)
+      flushesAfterLast: isShared && route.device.flush.atDisconnect, packets: route.packets,
+      reset: route.device.reset)
+    hubPolicy = Hub.SharedPolicy(hub)
     device = route.device
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices

@@ -1,5 +1,5 @@
-// A route's sessions on one lane: all of them when the link is shared, this lane's part when each client has his own.
-// Makes sessions of arrivals and tells the route of each ending.
+// A route's sessions on one lane: all of them for a shared link, this lane's part for per-client links. Makes sessions
+// from accepted connections, and reports each ending to the route.
 
 import ByteStreams
 import Glibc
@@ -9,25 +9,27 @@ final class SessionGroup: LinkDelegate {
   private var settings: RouteSettings
   private let poller: Poller
   private let status: StatusSink
-  private let lingering: Lingering
-  // Shared: one. Per client: each keyed by its session.
+  private let closing: ClosingStreams
+  // Shared: one link. Per client: links by the number of their session, each until it is closed.
   private(set) var sharedLink: Link?
   private(set) var links: [UInt64: Link] = [:]
-  /// Of sessions that have ended.
+  /// Totals of sessions that have ended.
   private(set) var totals = Snapshot.Totals()
-  /// Told on this lane, with the session's number.
+  /// Called on this lane, with the session's number.
   private let sessionEnded: (UInt64) -> Void
   private var whenEmpty: (() -> Void)?
+  /// The settings of a link's line may have changed.
+  var lineChanged: () -> Void = {}
   private let descriptors: DescriptorBudget
-  /// For a shared link that is not open; and for each other one until it is.
+  /// Descriptors for a shared link that is not open, and for each per-client link until it is.
   private var linkToCome: DescriptorReservation?
   private var linksToCome: [UInt64: DescriptorReservation] = [:]
-  // At the end of a route, clients get so long to take leave; one who stays would only see a reset then.
+  // When a route stops, connections linger this long at most; after that they are reset.
   private static let lastLinger = Duration.seconds(1)
 
-  /// Ends those whose certificates are good no longer.
+  /// Ends sessions whose certificates are no longer valid.
   private(set) lazy var clientTrust = ClientTrust(on: poller, wallTime: wallTime) { [unowned self] number, ending in
-    end(number, ending)  // it is the group's own
+    end(number, ending)  // the group owns `clientTrust`
   }
   private let wallTime: () -> Int
 
@@ -41,39 +43,40 @@ final class SessionGroup: LinkDelegate {
     self.status = status
     self.wallTime = wallTime
     self.sessionEnded = sessionEnded
-    lingering = Lingering(on: poller)
+    closing = ClosingStreams(on: poller)
     if settings.hub.isShared {
-      let link = Link(settings, on: poller, lingering: lingering, delegate: self)
+      let link = Link(settings, on: poller, closing: closing, delegate: self)
       sharedLink = link
       linkToCome = descriptors.reserve(settings.descriptorsNeeded)
       if settings.staysOpen { link.start() }
     }
   }
 
-  // MARK: - Clients who come
+  // MARK: - New clients
 
-  /// Begins session `number` with the client. `preface` is what it reads before anything else; `hasReadText` when it has read
-  /// something already. `linkToCome` is for the link of one that has its own.
+  /// Begins session `number` with the client. `preface` is sent to it before anything else; `hasReadText` means that it
+  /// has got text already. `linkToCome` reserves descriptors for a per-client link.
   func take(
-    _ stream: any ByteStream, _ label: Arrival.Label, preface: [UInt8], hasReadText: Bool = false, _ number: UInt64,
+    _ stream: any ByteStream, _ label: AcceptedConnection.Label, preface: [UInt8], hasReadText: Bool = false,
+    _ number: UInt64,
     _ linkToCome: DescriptorReservation? = nil
   ) {
     var label = label
     label.hasOwnLink = sharedLink == nil
-    let channel = (stream as? any DeskChannel).flatMap { $0.carriesTexts ? $0 : nil }
+    let channel = ControlChannel(of: stream, sendsNotices: settings.sendsNotices)
     let banner = settings.banner?.bytes(for: label) ?? []
-    // Beside the bytes for those who can hear it there.
-    var client = PrefacedStream.send(channel == nil ? preface + banner : preface, through: stream)
-    if settings.refusesHTTP && label.isRawTCP { client = HTTPScreen(client, on: poller) }
-    let link = sharedLink ?? Link(settings, on: poller, lingering: lingering, delegate: self)
+    // A client with a control channel of texts gets the banner there, not among the bytes.
+    let hasTexts = channel?.hasTexts ?? false
+    var client = PrefacedStream.send(hasTexts ? preface : preface + banner, through: stream)
+    if settings.refusesHTTP && label.isRawTCP { client = HTTPRequestGuard(client, on: poller) }
+    let link = sharedLink ?? Link(settings, on: poller, closing: closing, delegate: self)
     let session = Session(
       label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
     session.hasReadText = hasReadText || !preface.isEmpty || !banner.isEmpty
-    if let channel {
-      let desk = Desk(channel)
-      session.desk = desk
+    if let controlChannel = channel {
+      session.controlChannel = controlChannel
       let text = banner.isEmpty ? nil : String(decoding: banner, as: UTF8.self)
-      desk.tell(
+      controlChannel.report(
         .hello(route: settings.name, session: number, role: label.role, user: label.identity.name, banner: text))
     }
     if sharedLink == nil {
@@ -81,116 +84,98 @@ final class SessionGroup: LinkDelegate {
       link.number = number
       linksToCome[number] = linkToCome
     }
-    status.tell(.sessionOpened(route: settings.name, number: number, label))
+    status.publish(.sessionOpened(route: settings.name, number: number, label))
     link.join(session)
-    if label.tls != nil || label.isWebSocket { poller.again(session.client) }
+    if label.tls != nil || label.isWebSocket || session.client.hasBufferedInput { poller.again(session.client) }
     watchIfIdle(session)
     if label.shown != nil, !session.isOver { clientTrust.joined(number, label) }
   }
 
-  /// Ends a client who has no session yet: he reads `text`, and then our end. What he has sent is dropped and counted.
-  /// `nanoseconds` is how long he waited. With `atOnce` its connection does not linger.
-  func turnAway(
-    _ stream: any ByteStream, _ label: Arrival.Label, _ number: UInt64, _ ending: Ending, text: [UInt8],
+  /// Ends a client without a session: it gets `text`, then a close. Its input is dropped and counted. `nanoseconds` is
+  /// how long it waited. With `atOnce` its connection does not linger.
+  func refuse(
+    _ stream: any ByteStream, _ label: AcceptedConnection.Label, _ number: UInt64, _ ending: Ending, text: [UInt8],
     nanoseconds: UInt64 = 0, atOnce: Bool = false
   ) {
-    // The text first: what reading tells of an end would keep it back.
-    if let channel = stream as? any DeskChannel, channel.carriesTexts { Desk(channel).tell(ending) }
-    PrefacedStream.tell(ending, to: stream)
+    // Send the text first: if a read found an end before, the text would not be sent.
+    ControlChannel(of: stream)?.report(ending)
+    PrefacedStream.report(ending, to: stream)
     let client = PrefacedStream.send(text, through: stream)
-    // Lingering bears with so many; the others close at once, and what lies unread then would turn their FIN into a reset.
-    let (dropped, error) = Self.dropUnread(of: stream)
-    let left = Lingering.mostBeforeSession - Int(dropped)
-    lingering.close(client, otherSideFinished: error != nil || atOnce, readingAtMost: left)
+    let (dropped, error) = closing.refuse(client, atOnce: atOnce)
     let final = error is InternalFault ? Ending(.internal, error) : Ending(ending.word, ending.cause ?? error)
     let report = SessionReport(ending: final, dropped: dropped, nanoseconds: nanoseconds)
-    tellEnd(of: number, label, report)
+    reportEnd(of: number, label, report)
   }
 
-  /// Reads what the client has sent so far. How much it was, and how it broke.
-  private static func dropUnread(of stream: any ByteStream) -> (UInt64, (any Error)?) {
-    withUnsafeTemporaryAllocation(byteCount: 16384, alignment: 1) { scratch in
-      var dropped: UInt64 = 0
-      do {
-        for _ in 0..<Lingering.mostBeforeSession / scratch.count {
-          let transfer = try stream.read(into: scratch).checked(of: scratch.count, at: "group.dropUnread")
-          guard case .moved(let count) = transfer else { break }
-          dropped += UInt64(count)
-        }
-        return (dropped, nil)
-      } catch {
-        return (dropped, error)
-      }
-    }
-  }
-
-  /// Clients of a shared link that have finished sending, and whose input is delivered, give up their place to
-  /// somebody new: most of them have closed altogether, which TCP does not tell.
-  func freePlaceOfHalfClosed(where isMeant: (Arrival.Label) -> Bool = { _ in true }) {
+  /// Ends a client of a shared link that has finished sending and whose input is delivered, to give its slot to a new
+  /// client. Most such clients have closed altogether, which TCP does not report.
+  func freeSlotOfHalfClosed(where isMeant: (AcceptedConnection.Label) -> Bool = { _ in true }) {
     guard let hub = sharedLink?.hub,
-      let gone = hub.sessions.first(where: { $0.isHalfClosed && isMeant($0.arrival) })
+      let gone = hub.sessions.first(where: { $0.isHalfClosed && isMeant($0.accepted) })
     else { return }
     hub.end(gone, Ending(.clientLeft))
   }
 
-  /// Whether clients wait for a place: then who has finished sending gives up his as soon as he has.
-  var placesAreWanted = false {
-    didSet { sharedLink?.hub.endsHalfClosed = placesAreWanted }
+  /// Whether clients wait for a slot: then a client that finishes sending loses its slot at once.
+  var slotsAreWanted = false {
+    didSet { sharedLink?.hub.endsHalfClosed = slotsAreWanted }
   }
 
   // MARK: - Ending sessions
 
   var sessions: [Session] { sharedLink?.hub.sessions ?? links.values.flatMap(\.hub.sessions) }
 
-  /// Ends one now. What is kept of it is dropped and counted; what its socket has taken still arrives.
+  /// Ends one session now. Bytes kept for it or from it are dropped and counted; bytes that its socket has taken still
+  /// arrive.
   func end(_ number: UInt64, _ ending: Ending) {
     let hub = sharedLink?.hub ?? links[number]?.hub
     guard let hub, let session = hub.sessions.first(where: { $0.number == number }) else { return }
     hub.end(session, ending)
   }
 
-  /// Ends those whom a new configuration does not let in any more.
-  func endForbidden(unless isAdmitted: (Arrival.Label) -> Bool) {
-    for session in sessions where !isAdmitted(session.arrival) { session.hub.end(session, Ending(.denied)) }
+  /// Ends sessions that a new configuration forbids.
+  func endForbidden(unless isAdmitted: (AcceptedConnection.Label) -> Bool) {
+    for session in sessions where !isAdmitted(session.accepted) { session.hub.end(session, Ending(.denied)) }
   }
 
-  /// From here on new values hold. A client with a link of his own keeps the endpoint he came to: the other side of
-  /// a proxy is not to be exchanged under him.
+  /// Uses the new settings from now on. A per-client link keeps its endpoint: the other side of a proxy must not change
+  /// during a session.
   func update(_ settings: RouteSettings) {
     let before = self.settings
     self.settings = settings
     if settings.idleTimeout != before.idleTimeout { for session in sessions { watchIfIdle(session) } }
-    if before.refusesHTTP && !settings.refusesHTTP { for session in sessions { session.screen?.giveUp() } }
+    if before.refusesHTTP && !settings.refusesHTTP { for session in sessions { session.requestGuard?.giveUp() } }
     sharedLink?.update(settings)
-    for link in links.values { link.hub.update(settings.hub) }
+    for link in links.values { link.hub.update(settings.hubPolicy) }
   }
 
-  /// Ends all sessions, each after what is kept for it, and closes the links; calls `done` when nothing is left.
+  /// Ends all sessions, each after everything kept for its client is sent, and closes the links. Calls `done` when
+  /// nothing is left.
   func stop(_ ending: Ending, then done: @escaping () -> Void) {
     whenEmpty = done
     sharedLink?.stop(ending)
     for link in Array(links.values) { link.stop(ending) }
-    tellIfEmpty()
+    reportIfEmpty()
   }
 
-  /// Closes at once whatever is left after `stop`.
+  /// Closes at once everything left after `stop`.
   func cutOff(_ ending: Ending) {
     sharedLink?.cutOff(ending)
     for link in Array(links.values) { link.cutOff(ending) }
-    lingering.closeAll()
+    closing.closeAll()
   }
 
-  private func tellIfEmpty() {
+  private func reportIfEmpty() {
     guard let done = whenEmpty, links.isEmpty else { return }
     if let sharedLink, !sharedLink.hub.sessions.isEmpty || sharedLink.status != .closed { return }
     whenEmpty = nil
-    lingering.empty(within: Self.lastLinger, then: done)
+    closing.empty(within: Self.lastLinger, then: done)
   }
 
   // MARK: - Idle clients
 
-  /// Ends the session once no byte has gone either way for as long as the route bears it. Costs a byte nothing: the timer
-  /// compares counters, four times in that while, so the end comes at most a quarter late.
+  /// Ends the session after `idleTimeout` without a byte in either direction. Costs a byte nothing: a timer compares
+  /// counters four times in that period, so the end comes at most a quarter late.
   private func watchIfIdle(_ session: Session) {
     poller.timers.cancel(session.idleTimer)
     session.idleTimer = nil
@@ -204,7 +189,7 @@ final class SessionGroup: LinkDelegate {
     at session: Session, every pause: Duration, _ limit: Duration, since: UInt64, _ activity: UInt64
   ) {
     session.idleTimer = poller.timers.after(pause) { [weak self, weak session] in
-      // Who is on his way out has a deadline of his own.
+      // A session that is ending has a deadline of its own.
       guard let self, let session, !session.isOver, session.leaving == nil else { return }
       let now = poller.timers.now
       if session.activity != activity {
@@ -217,15 +202,15 @@ final class SessionGroup: LinkDelegate {
     }
   }
 
-  // MARK: - What links tell
+  // MARK: - Events of links
 
   func link(_ link: Link, is linkStatus: LinkStatus, retry: Duration?) {
     reserve(for: link, linkStatus)
     if let number = link.number {
-      return status.tell(
+      return status.publish(
         .clientLink(route: settings.name, number: number, endpoint: settings.endpoint, linkStatus))
     }
-    status.tell(.link(route: settings.name, endpoint: settings.endpoint, linkStatus, retry: retry))
+    status.publish(.link(route: settings.name, endpoint: settings.endpoint, linkStatus, retry: retry))
   }
 
   private func reserve(for link: Link, _ status: LinkStatus) {
@@ -242,40 +227,43 @@ final class SessionGroup: LinkDelegate {
 
   func link(_ link: Link, knows facts: DeviceFacts) {
     guard settings.hub.isShared else { return }
-    status.tell(.deviceKnown(route: settings.name, endpoint: settings.endpoint, facts))
+    status.publish(.deviceKnown(route: settings.name, endpoint: settings.endpoint, facts))
   }
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {
-    session.screen?.forget()
+    session.requestGuard?.forget()
     if ending.word == .tooSlow {
       session.client.abort()
     } else {
-      session.desk?.tell(ending)
-      PrefacedStream.tell(ending, to: session.client)
-      let hasFinished = session.pump.sourceEnded && session.leaving == nil && !session.client.hasClosingHandshake
+      session.controlChannel?.report(ending)
+      PrefacedStream.report(ending, to: session.client)
+      // Input that was given up is unread, and so is the client's end.
+      let hasFinished =
+        session.pump.sourceEnded && session.leaving == nil && !session.ending.isGivenUp
+        && !session.client.closeBehavior.hasClosingHandshake
       let client = PrefacedStream.send(notice(of: ending, to: session), through: session.client)
-      // What a request carries besides its line is nobody's; it is not read for long.
-      let most = ending.cause is HTTPRequestFault ? Lingering.mostBeforeSession : nil
-      lingering.close(client, otherSideFinished: hasFinished, readingAtMost: most)
+      // The rest of a refused HTTP request is not needed; it is read only for a short time.
+      let most = ending.cause is HTTPRequestFault ? ClosingStreams.mostBeforeSession : nil
+      closing.close(client, otherSideFinished: hasFinished, readingAtMost: most)
     }
-    tellEnd(
-      of: session.number, session.arrival,
+    reportEnd(
+      of: session.number, session.accepted,
       SessionReport(
-        ending: ending, up: session.up, down: session.down, dropped: session.dropped,
+        ending: ending, up: session.up.bytes, down: session.down.bytes, dropped: session.dropped,
         nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true))
     poller.timers.cancel(session.idleTimer)
-    if session.arrival.shown != nil { clientTrust.left(session.number) }
-    links.removeValue(forKey: session.number)
+    if session.accepted.shown != nil { clientTrust.left(session.number) }
     linksToCome[session.number] = nil
     sessionEnded(session.number)
   }
 
-  /// The line for a client that has got a place and nothing else, since the device of a shared link is away (`absent: close`):
-  /// for it this is a refusal. Bytes of a device must not be followed by words of ours.
+  /// The notice for a client that got a slot and nothing else, because the device of a shared link is absent (`absent:
+  /// close`): for the client this is a refusal. Text of ours must not follow bytes of a device.
   private func notice(of ending: Ending, to session: Session) -> [UInt8] {
-    let label = session.arrival
-    guard settings.sendsNotices, settings.hub.isShared, session.desk == nil, !label.isWebSocket, session.takesOutput,
-      session.down == 0, !session.hasReadText
+    let label = session.accepted
+    guard settings.sendsNotices, settings.hub.isShared, session.controlChannel?.showsEvents != true, !label.isWebSocket,
+      session.down.takesOutput,
+      session.down.bytes == 0, !session.hasReadText
     else { return [] }
     let reason: String
     switch ending.word {
@@ -288,34 +276,51 @@ final class SessionGroup: LinkDelegate {
     return Array("baudway: \(reason)\r\n".utf8)
   }
 
-  /// One of the route's who was greeted, and did not get as far as this.
-  func report(_ label: Arrival.Label, _ number: UInt64, _ ending: Ending, nanoseconds: UInt64) {
-    tellEnd(of: number, label, SessionReport(ending: ending, nanoseconds: nanoseconds))
+  /// Reports the end of a client that got no further than its handshake.
+  func report(_ label: AcceptedConnection.Label, _ number: UInt64, _ ending: Ending, nanoseconds: UInt64) {
+    reportEnd(of: number, label, SessionReport(ending: ending, nanoseconds: nanoseconds))
   }
 
-  private func tellEnd(of number: UInt64, _ label: Arrival.Label, _ report: SessionReport) {
+  private func reportEnd(of number: UInt64, _ label: AcceptedConnection.Label, _ report: SessionReport) {
     totals.count(report)
-    status.tell(.sessionEnded(route: settings.name, number: number, label, report))
+    status.publish(.sessionEnded(route: settings.name, number: number, label, report))
   }
 
   func link(_ link: Link, dropped count: UInt64) {
     totals.dropped &+= count
-    status.tell(.linkDropped(route: settings.name, endpoint: settings.endpoint, bytes: count))
+    status.publish(.linkDropped(route: settings.name, endpoint: settings.endpoint, bytes: count))
   }
 
   func link(_ link: Link, writerChangedFrom old: Session?, to new: Session?) {
-    status.tell(.writerChanged(route: settings.name, from: old?.number, to: new?.number))
+    status.publish(.writerChanged(route: settings.name, from: old?.number, to: new?.number))
   }
 
   func link(_ link: Link, drops bytes: UInt64, of session: Session) {
-    session.desk?.tell(.drops(bytes: bytes, total: session.dropped))
-    status.tell(.dropped(route: settings.name, number: session.number, bytes: bytes, total: session.dropped))
+    session.controlChannel?.report(.drops(bytes: bytes, total: session.dropped))
+    status.publish(.dropped(route: settings.name, number: session.number, bytes: bytes, total: session.dropped))
   }
+
+  func link(_ link: Link, wasAsked request: ControlChannelRequest, refusal: String?, by session: Session) {
+    totals.countLine(refused: refusal != nil)
+    status.publish(
+      .lineAsked(route: settings.name, number: session.number, request: request.description, refusal: refusal))
+  }
+
+  func link(_ link: Link, wasResetBy recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>) {
+    let error: SystemError? = if case .failure(let error) = result { error } else { nil }
+    status.publish(.lineReset(route: settings.name, number: session, recipe: recipe.name, error))
+  }
+
+  func linkLineChanged(_ link: Link) { lineChanged() }
 
   func link(_ link: Link, met fault: InternalFault) {
-    status.tell(.internalFault(route: settings.name, fault))
+    status.publish(.internalFault(route: settings.name, fault))
   }
 
-  /// Only now: the endpoint of the last session lingers too, and is waited for.
-  func linkHasSettled(_ link: Link) { tellIfEmpty() }
+  /// A per-client link may still send its endpoint the last bytes; it is kept until that is done. Report only now: the
+  /// endpoint of the last session also lingers, and the report has to wait for it.
+  func linkHasEvaluated(_ link: Link) {
+    if let number = link.number, link.status == .closed { links[number] = nil }
+    reportIfEmpty()
+  }
 }

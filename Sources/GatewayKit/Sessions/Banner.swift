@@ -1,19 +1,19 @@
-// The text that each client of a route reads before anything else: `clients.banner`, its names and escapes filled in and its
-// lines ended as terminals want them.
+// The text that a route's clients read before anything else: `clients.banner`, with its names and escapes filled in,
+// and its lines ended for terminals.
 
 import ByteStreams
 import StreamBroker
 
 struct Banner: Sendable {
-  // The bytes around each `{client}`, the rest filled in.
+  // The bytes around each `{client}`, with the other names filled in.
   private let pieces: [[UInt8]]
 
-  /// `endpoint` is for strangers' eyes: its secrets are masked.
+  /// `endpoint` is the URL with its secrets masked, since strangers read it.
   init(_ text: String, route: String, endpoint: String) {
     var pieces: [[UInt8]] = [[]]
     var rest = text[...]
     while !rest.isEmpty {
-      // Names first, and once through, so that braces in a name, a URL or an escape stay what they are.
+      // Names are replaced first and in one pass, so that braces in a name, a URL or an escape stay as they are.
       if let (name, value) = [("{route}", route), ("{endpoint}", endpoint)].first(where: { rest.hasPrefix($0.0) }) {
         pieces[pieces.count - 1] += value.utf8
         rest = rest.dropFirst(name.count)
@@ -42,7 +42,7 @@ struct Banner: Sendable {
     return lines
   }
 
-  func bytes(for client: Arrival.Label) -> [UInt8] {
+  func bytes(for client: AcceptedConnection.Label) -> [UInt8] {
     Array(pieces.joined(separator: (client.client ?? "a local client").utf8))
   }
 }

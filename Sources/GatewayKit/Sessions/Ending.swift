@@ -1,11 +1,12 @@
-// Why a session is over. Every session ends with exactly one of these, the same word in log, events, status and tests.
+// Why a session is over. Every session ends with exactly one ending; log, events, status and tests use the same word.
 
 import ByteStreams
 import StreamTLS
+import StreamTelnet
 import StreamWebSocket
 
-public struct Ending: Sendable {
-  public enum Word: String, CaseIterable, Sendable {
+package struct Ending: Sendable {
+  package enum Word: String, CaseIterable, Sendable {
     case clientLeft = "client-left"
     case endpointLeft = "endpoint-left"
     case clientLost = "client-lost"
@@ -22,7 +23,7 @@ public struct Ending: Sendable {
     case shutdown
     case `internal`
 
-    public var fault: Fault {
+    package var fault: Fault {
       switch self {
       case .clientLeft, .endpointLeft, .full, .queueLeft: .nobody
       case .clientLost, .denied, .loginFailed, .protocolError: .client
@@ -33,27 +34,28 @@ public struct Ending: Sendable {
     }
   }
 
-  public enum Fault: String, Sendable { case nobody, client, endpoint, policy, ourselves }
+  package enum Fault: String, Sendable { case nobody, client, endpoint, policy, ourselves }
 
-  public let word: Word
-  /// What stands behind it: SystemError, OpenFailure, …
-  public let cause: (any Error)?
+  package let word: Word
+  /// The cause: SystemError, OpenFailure, …
+  package let cause: (any Error)?
 
-  /// A client's connection broke, or what he sent broke the rules of its protocol.
+  /// A client's connection broke, or its bytes violated its protocol.
   init(brokenBy error: any Error) {
     switch error {
     case let fault as WebSocketFault: self.init(fault.code == .truncated ? .clientLost : .protocolError, error)
+    case is TelnetFault: self.init(.protocolError, error)
     case TLSFailure.system, TLSFailure.truncated: self.init(.clientLost, error)
     case TLSFailure.noMemory: self.init(.internal, error)
     case is TLSFailure: self.init(.protocolError, error)
     case is InternalFault: self.init(.internal, error)
-    // The kernel has no room for what we wait with.
+    // The kernel has no memory for our epoll registration.
     case let failure as SystemError where failure.call == "epoll_ctl": self.init(.internal, error)
     default: self.init(.clientLost, error)
     }
   }
 
-  public init(_ word: Word, _ cause: (any Error)? = nil) {
+  package init(_ word: Word, _ cause: (any Error)? = nil) {
     self.word = word
     self.cause = cause
   }

@@ -1,242 +1,258 @@
-// When a session is over: each direction's end, what is passed on of it, and how long the last bytes may take.
+// When sessions are over. Carries out what `Settlement` decides: passes ends on, waits, ends sessions.
 
 import ByteStreams
 
 extension Hub {
-  // How long one side of a link of one client may be silent after the other's end, and a slow client may keep its last bytes
-  // waiting. On shared links `Policy.halfClose` says how long a client receives after its FIN.
-  static let halfClosedLimit = Duration.seconds(30)
-  // One who has left may have so much in his own kernel still (net.ipv4.tcp_wmem); one who is there could go on for ever.
-  private static let mostLeftBehind: UInt64 = 4 << 20
-  private static let lull = Duration.milliseconds(20)
+  private static let quietTimer = Duration.milliseconds(20)
   private static let endLook = Duration.seconds(1)
 
-  /// Sends everybody away with `ending` once they have what is kept for them, and their input is delivered.
+  /// Ends all sessions with `ending` once their clients have received what is kept for them, and their input is
+  /// delivered.
   func leaveAll(_ ending: Ending) {
-    isDismissing = true
-    for session in sessions { leave(session, ending) }
-    isDismissing = false
+    upstream.withoutHeir { for session in sessions { leave(session, ending) } }
   }
 
   func leave(_ session: Session, _ ending: Ending) {
     guard session.leaving == nil, !session.isOver else { return }
-    session.leaving = ending
-    session.leavingSince = poller.timers.now
-    session.leavesAt = head
-    session.screen?.letThrough()
+    session.ending.leave(ending, at: poller.timers.now, upTo: head)
+    session.requestGuard?.forwardHeld()
     guard !session.isOver else { return }
-    let isLost = !canReachEndpoint || policy.flushesBehindLast
-    if isLost || !session.mayWrite { session.pump.endSource() }
-    if isLost { session.dropped &+= UInt64(session.pump.discard()) }
-    session.mostSent = session.pump.moved &+ UInt64(session.pump.count) &+ Self.mostLeftBehind
-    if !session.pump.sourceEnded { takeInput(of: session) }
+    let input = Settlement.lastInput(
+      canReachEndpoint: upstream.canReachEndpoint, isFlushed: policy.flushesAfterLast, mayWrite: session.up.mayWrite)
+    if input != .isRead { session.pump.endSource() }
+    if input == .isDropped { session.dropped &+= UInt64(session.pump.discard()) }
+    session.ending.limitInput(after: session.pump.moved &+ UInt64(session.pump.count))
+    if !session.pump.sourceEnded { upstream.takeInput(of: session) }
     guard !session.isOver else { return }
-    // The beginning of a packet is all he will hear of it.
-    if let cutter, let ring, session.takesOutput, !session.isBlocked {
-      session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
-    }
-    settle(session)
-    // With packets, what is kept behind its last is no longer for it, and may have been all that filled the ring.
-    guard isPaused, cutter != nil, !session.isOver else { return }
-    release()
-    poller.timers.after(.zero) { [weak self] in self?.readOnIfRoom() }
+    downstream.giveBeginning(to: session)
+    evaluate(session)
+    if !session.isOver { downstream.freeWhatFollows() }
   }
 
-  /// What one who leaves has sent is still read: till nothing came for a moment, as his machine can send what it keeps
-  /// for him only once ours has room; or till it is more than that can be.
-  private func endInputIfRead(_ session: Session) {
-    let pump = session.pump
-    let sent = pump.moved &+ UInt64(pump.count)
-    guard !pump.sourceEnded, sent < session.mostSent else { return pump.endSource() }
-    guard pump.sourceIsDry, !session.client.readerWaits.isEmpty, session.lull == nil else { return }
-    session.lull = poller.timers.after(Self.lull) { [weak self, weak session] in
-      guard let self, let session else { return }
-      session.lull = nil
-      if let screen = session.screen, screen.isUndecided {
-        screen.letThrough()  // nobody waits for the rest of its line
-      } else if pump.sourceIsDry && sent == pump.moved &+ UInt64(pump.count) {
-        pump.endSource()
-      }
-      settle(session)
-    }
+  /// Carries out the steps that follow from the state of a session. Call it after any change of that state.
+  func evaluate(_ session: Session) {
+    guard !session.isOver else { return }
+    if session.ending.fault == nil { noteEnds(of: session) }
+    guard !session.isOver else { return }
+    var facts = facts(of: session)
+    while follow(Settlement.step(facts), of: session, &facts) {}
   }
 
-  /// Decides what follows from the state a session is in. Called after whatever may have changed it.
-  func settle(_ session: Session) {
-    guard !session.isOver else { return }
-    if let fault = session.fault { return end(session, Ending(.internal, fault)) }
-    if session.finishedAt == nil, session.pump.sourceEnded || session.hasSentLastByte {
-      session.finishedAt = poller.timers.now
+  private func noteEnds(of session: Session) {
+    let inputHasEnded = session.pump.sourceEnded
+    let isFinished = inputHasEnded || session.ending.hasSentLastByte
+    if isFinished && session.ending.finishedAt == nil { session.ending.inputFinished(at: poller.timers.now) }
+    if inputHasEnded && session.pump.count == 0 { upstream.inputIsOver(session) }
+    if session.ending.first == nil && (inputHasEnded || endpointHasEnded) {
+      session.ending.ended(first: inputHasEnded ? Ending(.clientLeft) : Ending(.endpointLeft, endpointReason))
     }
-    if session.pump.sourceEnded && session.pump.count == 0 { inputIsOver(session) }
-    let heardAll =
-      !session.takesOutput
-      || session.cursor >= (session.leaving == nil ? head : session.leavesAt) && !session.hasRest
-    if session.endedFirst == nil {
-      session.endedFirst =
-        session.pump.sourceEnded ? Ending(.clientLeft) : endpointHasEnded ? Ending(.endpointLeft, endpointSaid) : nil
-    }
-    if let ending = session.leaving {
-      endInputIfRead(session)
-      if heardAll && session.pump.sourceEnded && session.pump.count == 0 && !holdsLastUnit(session) {
-        end(session, ending)
-      } else {
-        watch(session, heardAll || !isBorneWith(session) ? policy.drain : Self.halfClosedLimit)
-      }
+    if isFinished && session.leaving == nil { flushIfAllHaveFinished() }
+  }
+
+  /// With `flushesAfterLast`: once all clients have finished sending, drops input that the endpoint has not taken.
+  private func flushIfAllHaveFinished() {
+    guard policy.flushesAfterLast, sessions.allSatisfy({ $0.pump.sourceEnded || $0.ending.hasSentLastByte }) else {
       return
     }
-    if session.pump.sourceEnded || session.hasSentLastByte {
-      flushIfAllHaveFinished()
-      guard !session.isOver else { return }
+    let left = sessions.filter { !$0.up.isFlushed }
+    guard !left.isEmpty else { return }
+    for session in left {
+      session.up.isFlushed = true
+      upstream.dropKept(of: session)
     }
-    let isComplete = endpointHasEnded && heardAll && session.pump.sourceEnded && session.pump.count == 0
-    if endpointHasEnded && heardAll && !isComplete { tellEnd(to: session) }
-    guard session.leaving == nil, !session.isOver else { return }
-    // On a link of his own the client may be there still, waiting for an answer: his endpoint gets more time.
-    let drainLimit = policy.isShared ? policy.drain : max(policy.drain, Self.halfClosedLimit)
-    guard session.pump.sourceEnded else {
-      if session.hasSentLastByte {
-        watch(session, drainLimit)
-      } else if endpointHasEnded && heardAll {
-        watch(session, Self.halfClosedLimit)
-      }
-      return
-    }
-    guard session.pump.count == 0 else { return watch(session, drainLimit) }
-    if let error = session.inputError { return end(session, Ending(brokenBy: error)) }
-    guard session.takesOutput else { return end(session, Ending(.clientLeft)) }
-    if policy.isShared { return settleHalfClosed(session) }
-    if isComplete {
-      guard !holdsLastUnit(session) else { return watch(session, Self.halfClosedLimit) }
-      end(session, session.endedFirst ?? Ending(.clientLeft))
-    } else {
-      stopWatching(session)  // the endpoint may take its time for an answer
-      passOnEnd(of: session)
-    }
+    delegate.allClientsFinished()
+    for session in left where session.pump.sourceEnded { evaluate(session) }
   }
 
-  /// The input of a client of a shared link is over. TCP can't tell shutdown(2) from close(2): so it receives for a while
-  /// after its FIN or the last byte that was sent to it. While output waits for it, it has 30 s: a socket that is closed
-  /// would answer output with a reset.
-  private func settleHalfClosed(_ session: Session) {
-    guard !endsHalfClosed else { return end(session, Ending(.clientLeft)) }
-    guard let limit = policy.halfClose else { return leave(session, Ending(.clientLeft)) }
-    if session.receivedAt == nil { session.receivedAt = session.isGivenUp ? session.finishedAt : poller.timers.now }
-    stopWatching(session)
-    if let wait = session.halfCloseWait, wait.limit == limit { return }
-    poller.timers.cancel(session.halfCloseWait?.timer)
-    let timer = poller.timers.after(min(limit, patience(with: session, limit))) { [weak self, weak session] in
-      guard let self, let session, !session.isOver, session.leaving == nil else { return }
-      session.halfCloseWait = nil
-      if patience(with: session, limit) > .zero { settle(session) } else { end(session, Ending(.clientLeft)) }
+  private func facts(of session: Session) -> Settlement.Facts {
+    var facts = Settlement.Facts()
+    let (pump, isLeaving) = (session.pump, session.isLeaving)
+    facts.isBroken = session.ending.fault != nil
+    facts.isLeaving = isLeaving
+    facts.inputHasEnded = pump.sourceEnded
+    facts.keepsInput = pump.count > 0
+    facts.hasSentLastByte = session.ending.hasSentLastByte
+    facts.inputHasFailed = session.ending.inputError != nil
+    facts.isEndPassedOn = session.ending.isPassedOn
+    facts.takesOutput = session.down.takesOutput
+    facts.hasAllOutput = session.down.hasAll(upTo: isLeaving ? session.ending.leavesAt : head)
+    facts.isNotifiedOfEnd = session.ending.isNotifiedOfEnd
+    facts.isShared = policy.isShared
+    facts.hasEndpoint = endpoint != nil
+    facts.endpointHasEnded = endpointHasEnded
+    facts.slotIsWanted = endsHalfClosed
+    facts.isWatched = session.ending.deadline != nil
+    facts.drain = policy.drain
+    facts.halfClose = policy.halfClose
+    guard isLeaving else { return facts }
+    facts.mayBeSlow = policy.slow == .block || (policy.slow == .automatic && sessions.count == 1)
+    facts.hasSentTooMuch = pump.moved &+ UInt64(pump.count) >= session.ending.mostSent
+    facts.inputMayBeOver =
+      session.ending.quietTimer == nil && pump.sourceIsDry && !session.client.readerWaits.isEmpty
+    return facts
+  }
+
+  /// Carries out a step. Returns whether another may follow; `facts` are new then.
+  private func follow(_ step: Settlement.Step, of session: Session, _ facts: inout Settlement.Facts) -> Bool {
+    switch step {
+    case .askClient:
+      facts.client = output(of: session.client)
+      return true
+    case .askEndpoint:
+      facts.endpoint = endpoint.map { output(of: $0) }
+      return true
+    case .endInput: session.pump.endSource()
+    case .awaitQuiet: awaitQuiet(session)
+    case .endOutput:
+      session.ending.isNotifiedOfEnd = true
+      session.client.finishWriting()
+    case .passEndOn:
+      session.ending.isPassedOn = true
+      endpoint?.finishWriting()
+    case .stopWatching: stopWatching(session)
+    case .giveUpInput: giveUpInput(of: session)
+    default:
+      finish(step, of: session)
+      return false
     }
-    session.halfCloseWait = (limit, timer)
-  }
-
-  /// How much longer one that is half-closed may be sent nothing.
-  private func patience(with session: Session, _ limit: Duration) -> Duration {
-    let most = (session.isBlocked ? max(limit, Self.halfClosedLimit) : limit).nanoseconds
-    let silence = poller.timers.now &- (session.receivedAt ?? 0)
-    return .nanoseconds(Int64(clamping: silence < most ? most - silence : 0))
-  }
-
-  /// Its input waits, so nobody reads, and behind a closed window its machine keeps the FIN as well. Once nothing has moved for a
-  /// second, this machine makes room, so that a client that closed is known as one.
-  func lookForEnd(of session: Session) {
-    guard policy.isShared, session.endLook == nil, !session.pump.sourceEnded, !session.hasSentLastByte else { return }
-    let up = session.up
-    // Held, not weakly, since the end of the session takes the timer back: what was held weakly once has a slower count of references, at
-    // each byte.
-    session.endLook = poller.timers.after(Self.endLook) { [self, session] in
-      session.endLook = nil
-      guard !session.isOver else { return }
-      guard session.isWaiting else { return }
-      if session.up == up { session.client.makeRoomForEnd() } else { lookForEnd(of: session) }
-    }
-  }
-
-  /// Whether it is the policy to wait for a client who takes little: then also for his last bytes, as long as he takes any.
-  private func isBorneWith(_ session: Session) -> Bool {
-    policy.slow == .block || (policy.slow == .automatic && sessions.count == 1)
-  }
-
-  /// The client learns that no more will come, once his stream holds nothing.
-  private func tellEnd(to session: Session) {
-    guard session.takesOutput, !session.isToldEnd, !holdsLastUnit(session) else { return }
-    session.isToldEnd = true
-    // Who can't be told while he goes on writing, as on a pty, would wait for nothing.
-    guard session.client.canHalfClose else {
-      return leave(session, session.endedFirst ?? Ending(.endpointLeft, endpointSaid))
-    }
-    session.client.finishWriting()
-  }
-
-  /// An empty ring is not an empty stream. Asks to be called when the unit is out.
-  private func holdsLastUnit(_ session: Session) -> Bool {
-    guard session.takesOutput, session.client.holdsUnit else { return false }
-    session.client.writerWaits = .writable
+    guard !session.isOver else { return false }
+    facts = self.facts(of: session)
     return true
   }
 
-  /// The client of a link of his own has finished: his endpoint learns of it where it can, once it holds nothing.
-  private func passOnEnd(of session: Session) {
-    guard !session.isEndPassedOn, let endpoint else { return }
-    guard !endpoint.holdsUnit else { return endpoint.writerWaits = .writable }
-    session.isEndPassedOn = true
-    if endpoint.canHalfClose {
-      endpoint.finishWriting()
-    } else {
-      leave(session, Ending(.clientLeft))
+  /// The last step for now.
+  private func finish(_ step: Settlement.Step, of session: Session) {
+    switch step {
+    case .watch(let limit): watch(session, limit)
+    case .awaitSilence(let limit): awaitSilence(session, limit)
+    case .leave(let reason): leave(session, ending(of: session, reason))
+    case .end(let reason): end(session, ending(of: session, reason))
+    default: break
     }
+  }
+
+  private func ending(of session: Session, _ reason: Settlement.Reason) -> Ending {
+    let ending: Ending? =
+      switch reason {
+      case .fault: Ending(.internal, session.ending.fault)
+      case .dismissal: session.ending.leaving
+      case .inputError: session.ending.inputError.map { Ending(brokenBy: $0) }
+      case .firstEnd: session.ending.first
+      case .clientLeft: nil
+      }
+    return ending ?? Ending(.clientLeft)
+  }
+
+  /// If the stream holds a unit, asks for an event when it is out.
+  private func output(of stream: any ByteStream) -> Settlement.Output {
+    guard stream.hasPendingOutput else { return .isOut(canHalfClose: stream.closeBehavior.canHalfClose) }
+    stream.writerWaits = .writable
+    return .isPending
+  }
+
+  private func awaitQuiet(_ session: Session) {
+    let pump = session.pump
+    let sent = pump.moved &+ UInt64(pump.count)
+    session.ending.quietTimer = poller.timers.after(Self.quietTimer) { [weak self, weak session] in
+      guard let self, let session else { return }
+      session.ending.quietTimer = nil
+      if let requestGuard = session.requestGuard, requestGuard.isUndecided {
+        requestGuard.forwardHeld()  // the session no longer waits for the rest of the request line
+      } else if pump.sourceIsDry && sent == pump.moved &+ UInt64(pump.count) {
+        pump.endSource()
+      }
+      evaluate(session)
+    }
+  }
+
+  private func giveUpInput(of session: Session) {
+    session.dropped &+= UInt64(session.pump.discard())
+    session.pump.endSource()  // unread input is lost, too
+    session.ending.inputWasGivenUp()
   }
 
   func end(_ session: Session, _ ending: Ending) {
     guard !session.isOver else { return }
-    session.isOver = true
-    stopWatching(session)
-    poller.timers.cancel(session.halfCloseWait?.timer)
-    poller.timers.cancel(session.endLook)
-    poller.timers.cancel(session.lull)
+    session.ending.end(poller.timers)
     remove(session)
     delegate.sessionIsOver(session, ending)
   }
 
-  // MARK: - Patience
+  /// The client's stream broke, or both its directions ended. Input that was read before is still delivered.
+  func clientFailed(_ session: Session, _ cause: (any Error)?) {
+    session.ending.inputFailed(cause, cutsInput: !session.pump.sourceEnded)
+    downstream.stop(session)
+    session.pump.endSource()
+    evaluate(session)
+    downstream.readOnIfRoom()
+  }
 
-  /// Ends what the session is doing unless it makes progress within each `limit`.
+  // MARK: - Waiting
+
+  /// Sets a deadline: the session has to make progress within each `limit`.
   private func watch(_ session: Session, _ limit: Duration) {
-    if session.deadline != nil && session.patience == limit { return }
-    poller.timers.cancel(session.deadline)
-    session.patience = limit
-    session.progress = session.up &+ session.down
-    // One who reads slowly makes room in large steps, many seconds apart, and acknowledges in between.
-    session.unacknowledged = session.leaving == nil ? 0 : session.client.unacknowledged
-    session.deadline = poller.timers.after(limit) { [weak self, weak session] in
+    if let deadline = session.ending.deadline, deadline.limit == limit { return }
+    poller.timers.cancel(session.ending.deadline?.timer)
+    let timer = poller.timers.after(limit) { [weak self, weak session] in
       guard let self, let session, !session.isOver else { return }
-      session.deadline = nil
-      if session.progress != session.up &+ session.down || session.client.unacknowledged < session.unacknowledged {
-        watch(session, limit)
-      } else {
-        lostPatience(with: session)
-      }
+      deadlineHasCome(for: session)
     }
+    session.ending.deadline = SessionEnding.Deadline(
+      limit: limit, timer: timer, progress: session.up.bytes &+ session.down.bytes,
+      // A client that reads slowly makes room in large steps, many seconds apart, and acknowledges in between.
+      unacknowledged: session.leaving == nil ? 0 : session.client.undelivered.onItsWay)
+  }
+
+  private func deadlineHasCome(for session: Session) {
+    guard let deadline = session.ending.deadline else { return }
+    session.ending.deadline = nil
+    if deadline.progress != session.up.bytes &+ session.down.bytes
+      || session.client.undelivered.onItsWay < deadline.unacknowledged
+    {
+      return watch(session, deadline.limit)
+    }
+    var facts = facts(of: session)
+    if follow(Settlement.stepWithoutProgress(facts), of: session, &facts) { evaluate(session) }
   }
 
   private func stopWatching(_ session: Session) {
-    poller.timers.cancel(session.deadline)
-    session.deadline = nil
+    poller.timers.cancel(session.ending.deadline?.timer)
+    session.ending.deadline = nil
   }
 
-  private func lostPatience(with session: Session) {
-    if let ending = session.leaving {
-      end(session, ending)
-    } else if session.pump.count > 0 && policy.isShared {
-      session.dropped &+= UInt64(session.pump.discard())
-      session.pump.endSource()  // what is unread is lost with it
-      session.isGivenUp = true
-      settle(session)
-    } else {
-      end(session, session.endedFirst ?? Ending(.clientLeft))
+  /// Ends the session once its half-closed client was sent nothing for `limit`. While output waits for the client it
+  /// has 30 s: a closed socket would answer output with a reset.
+  private func awaitSilence(_ session: Session, _ limit: Duration) {
+    session.ending.becomesHalfClosed(at: poller.timers.now)
+    stopWatching(session)
+    if let wait = session.ending.halfClose, wait.limit == limit { return }
+    poller.timers.cancel(session.ending.halfClose?.timer)
+    let timer = poller.timers.after(min(limit, timeout(with: session, limit))) { [weak self, weak session] in
+      guard let self, let session, !session.isOver, session.leaving == nil else { return }
+      session.ending.halfClose = nil
+      if timeout(with: session, limit) > .zero { evaluate(session) } else { end(session, Ending(.clientLeft)) }
+    }
+    session.ending.halfClose = (limit, timer)
+  }
+
+  private func timeout(with session: Session, _ limit: Duration) -> Duration {
+    let most = session.isBlocked ? max(limit, Settlement.halfClosedLimit) : limit
+    return session.ending.timeout(most, at: poller.timers.now)
+  }
+
+  /// The session's input waits, so its client is not read. If the TCP window is closed, the client's machine keeps the
+  /// FIN as well. After a second without progress, the stream makes room so that the FIN can arrive.
+  func lookForEnd(of session: Session) {
+    guard policy.isShared, session.ending.endLook == nil, !session.pump.sourceEnded, !session.ending.hasSentLastByte
+    else { return }
+    let up = session.up.bytes
+    // A strong reference, since the end of the session cancels the timer. An object that was once held weakly counts
+    // references more slowly, which costs time at each byte.
+    session.ending.endLook = poller.timers.after(Self.endLook) { [self, session] in
+      session.ending.endLook = nil
+      guard !session.isOver else { return }
+      guard session.up.isWaiting else { return }
+      if session.up.bytes == up { session.client.makeRoomForEnd() } else { lookForEnd(of: session) }
     }
   }
 }

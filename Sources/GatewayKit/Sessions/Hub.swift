@@ -1,223 +1,240 @@
 // Where the bytes of one link meet: the endpoint's output goes into one ring in which every client has a cursor, and
-// the clients' input goes to the endpoint in turns. A link of one client is a hub with one client. Knows nothing of
-// opening, retrying or accepting; the link that owns it does. Its two ways stand in Hub+Output.swift and Hub+Input.swift,
-// who may write in Hub+Pen.swift, when nobody does in Hub+Absence.swift, packets in Hub+Packets.swift and PacketGate.swift, how sessions end in
-// Hub+Endings.swift, what becomes of slow clients in Hub+SlowClients.swift.
+// the clients' input goes to the endpoint in turns. A per-client link has a hub with one client. The hub does not open,
+// retry or accept; the link that owns it does. Upstream moves the input, Downstream the output, LineControl controls
+// the serial line, Hub+Endings.swift ends sessions.
 
 import ByteStreams
 import StreamBroker
 
 protocol HubDelegate: AnyObject {
-  /// The endpoint said its last word, which is in the ring, or broke.
+  /// The link's status.
+  var status: LinkStatus { get }
+  /// The endpoint has ended or broken. All its output is in the ring.
   func endpointIsGone(_ cause: (any Error)?)
-  /// All clients have finished sending, and what they left behind was dropped: `Policy.flushesBehindLast`.
-  func allHaveFinished()
-  /// The session is out of the hub. Its client is open still and belongs to the receiver.
+  /// All clients have finished sending, and their input that was left is dropped: `Policy.flushesAfterLast`.
+  func allClientsFinished()
+  /// The session is no longer in the hub. Its client is still open and belongs to the receiver of this call.
   func sessionIsOver(_ session: Session, _ ending: Ending)
-  /// The pen has gone from one to another. Sessions may end in the same turn: take note, and leave the hub as it is.
+  /// The writer role has moved. Sessions may end in the same turn: only record the change, and do not change the hub.
   func writerChanged(from: Session?, to: Session?)
-  /// The session has lost `bytes` since this was last told of it, at most once a second. Leave the hub as it is.
+  /// The session has lost `bytes` since the last report; at most one report a second. Do not change the hub in this
+  /// call.
   func sessionDrops(_ session: Session, bytes: UInt64)
+  /// The session has asked for a change of the line, which was carried out, or refused for this reason.
+  func lineWasAsked(_ request: ControlChannelRequest, refusal: String?, by session: Session)
+  /// A reset recipe was carried out, for a session or by command. Do not change the hub in this call.
+  func lineWasReset(by recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>)
+  /// `lineSettings` may have changed. Do not change the hub in this call.
+  func lineChanged()
 }
 
 final class Hub: ByteStreamDelegate {
   struct Policy: Sendable {
-    /// One endpoint for all clients; else client and endpoint pass on each other's half-close.
+    /// All clients share one endpoint. Otherwise client and endpoint pass on each other's half-close.
     var isShared: Bool
-    /// Bytes kept for a client that is behind, and of a client's input while the endpoint is.
+    /// Bytes kept for a slow client, and bytes of a client's input kept for a slow endpoint.
     var buffer: Int
-    /// Bytes of output that a newcomer gets first.
+    /// Bytes of output that a new client gets first.
     var backlog: Int
-    /// What becomes of clients that hold up others.
+    /// What happens to clients that delay others.
     var slow: Config.Clients.Slow
-    /// What nobody hears is stale and is dropped.
-    var dropsUnheard: Bool
-    /// How long the last bytes of one who left may make no progress.
+    /// Output is dropped while there is no client: it would be stale for the next one.
+    var dropsWithoutClients: Bool
+    /// `device.drain`: how long the last input of a client may make no progress.
     var drain: Duration
-    /// Shared links: how long a client still receives after its FIN; nil = its FIN ends the session.
+    /// Shared links: how long a client still receives after its FIN. Nil: its FIN ends the session.
     var halfClose: Duration?
-    /// Who may send to the endpoint.
+    /// Which clients may send to the endpoint.
     var writers = Config.Clients.Writers.all
-    /// With one writer: who else gets the pen.
+    /// With one writer: which other client gets the writer role.
     var takeover = Config.Clients.Takeover.refuse
-    /// What the endpoint has not taken when the last client leaves is dropped.
-    var flushesBehindLast = false
-    /// How both ways are cut into packets; nil = not at all.
+    /// Once all clients have finished sending, input that the endpoint has not taken is dropped.
+    var flushesAfterLast = false
+    /// How both directions are cut into packets. Nil: no packets.
     var packets: Config.Packets?
+    /// The sequence on DTR and RTS that is recognised and replayed. Nil: none.
+    var reset: ResetRecipe?
   }
 
-  private(set) var policy: Policy
+  /// One copy for all hubs of a route: with a link per client there are thousands of hubs.
+  final class SharedPolicy: Sendable {
+    let value: Policy
+    init(_ value: Policy) { self.value = value }
+  }
+
+  private var sharedPolicy: SharedPolicy
+  var policy: Policy { sharedPolicy.value }
   let poller: Poller
   unowned let delegate: any HubDelegate  // the link, which owns the hub
   private(set) var endpoint: (any ByteStream)?
-  private(set) var sessions: [Session] = []
+  private let list = SessionList()
+  var sessions: [Session] { list.all }
+  /// Position of the next byte from the endpoint.
+  var head: UInt64 { downstream.head }
 
-  // Down.
-  var ring: RingBuffer?
-  /// What the ring was made for. The policy's, but where a reload gave it others while bytes were kept.
-  var ringSizes: (buffer: Int, backlog: Int)
-  var lastHead: UInt64 = 0  // head of the ring when it was given back
-  var head: UInt64 { ring?.head ?? lastHead }
-  var isPaused = false  // the ring is too full to read on
-  var holdUpTimer: Timers.Token?
-  var stallTimer: Timers.Token?
-  var lastLook: UInt64 = 0
-  var someoneWaits = false
-  /// Finds the packets of what the endpoint says, where they are on.
-  var cutter: PacketCutter?
-  var packetTimer: Timers.Token?
+  /// Nil until a client has a control channel or `baudway reset` is used: nothing else can use the line.
+  private(set) var lineControl: LineControl?
+  let upstream: Upstream
+  let downstream: Downstream
 
-  // Up. Those with kept input, in the order they were blocked.
-  var waiting: [Session] = []
-  /// With one writer: who it is.
-  var pen: Session?
-  /// All are being sent away, so the pen goes to nobody else.
-  var isDismissing = false
-  /// When he last sent something; nanoseconds on the lane's clock. Noted where an idle one loses the pen.
-  var penUsedAt: UInt64 = 0
-  private(set) var notesPenUse: Bool
-  /// Keeps the packets of several writers apart, where packets are on.
-  var packetLine: PacketLine?
-  /// With many writers: who was the first to set the line.
-  weak var lineHolder: Session?
-  var keeping = LineKeeping()
-  /// As its link told last.
-  var linkStatus = LinkStatus.closed
-
-  /// Somebody waits for the place of a client who only listens.
+  /// Another client waits for the slot of a half-closed client.
   var endsHalfClosed = false
-  /// The endpoint has ended in order and is not coming back: for links of one client.
-  var endpointHasEnded = false
-  /// What it said to that.
-  var endpointSaid: (any Error)?
-  // A write to the endpoint failed; it is gone as soon as it has been read to its end.
-  var writeFailure: (any Error)?
-  /// Nor does it listen any more.
-  var endpointIsDeaf = false
-  // Bytes both ways: clients' that are gone, and all when the endpoint was attached.
+  /// The endpoint of a per-client link has ended in order, and is not opened again.
+  var endpointHasEnded: Bool { downstream.hasEnded }
+  /// The endpoint's reason for its end, if it gave one.
+  private(set) var endpointReason: (any Error)?
+  // Bytes sent up by sessions that are over; and all bytes, both ways, at the time the endpoint was attached.
   private var upOfGone: UInt64 = 0
   private var carriedBefore: UInt64 = 0
-  /// Bytes went over the link that is open now, or was open last.
+  /// Bytes were carried on the endpoint that is attached now, or was attached last.
   var hasCarried: Bool { carried != carriedBefore }
-  private var carried: UInt64 { sessions.reduce(head &+ upOfGone) { $0 &+ $1.up } }
-  /// Said to the endpoint before anything of the clients'.
-  var preface: ArraySlice<UInt8> = []
-  /// So many reasons to keep clients' input back, though the endpoint is there.
-  var holds = 0
-  /// What clients send is dropped, for the endpoint is away.
-  var dropsInput = false
+  private var carried: UInt64 { sessions.reduce(head &+ upOfGone) { $0 &+ $1.up.bytes } }
 
-  init(_ policy: Policy, on poller: Poller, delegate: any HubDelegate) {
-    self.policy = policy
+  init(_ policy: SharedPolicy, on poller: Poller, delegate: any HubDelegate) {
+    sharedPolicy = policy
     self.poller = poller
     self.delegate = delegate
-    ringSizes = (policy.buffer, policy.backlog)
-    notesPenUse = policy.takesIdlePen
-    if policy.packets != nil { startPackets() }
+    upstream = Upstream(policy.value, on: poller)
+    downstream = Downstream(policy, list, on: poller)
+    upstream.delegate = self
+    downstream.delegate = self
   }
 
-  deinit { if let ring { poller.rings.giveBack(ring) } }
+  // MARK: - Sessions and the endpoint
 
-  // MARK: - Coming and going
-
-  /// Takes in a client; he hears from here on, after the backlog.
+  /// Adds a client. It receives the backlog, then everything from here on.
   func join(_ session: Session) {
-    session.cursor = place(forNewcomer: ring)
-    session.place = sessions.count
-    sessions.append(session)
-    if let packetLine { session.gate = PacketGate(packetLine, session, self) }
-    letWrite(newcomer: session)
-    connect(session)
+    downstream.start(session)
+    list.add(session)
+    upstream.join(session)
     session.client.readerWaits = .readable
-    tellStatus(to: session)
-    release()  // what was kept for the first to come, and begins in the middle of a packet
-    giveOutput(to: session)
-    if isPaused, let endpoint { pause(endpoint) }  // a newcomer who waits makes the clock of the slow ones run
+    if session.controlChannel != nil { (lineControl ?? startLineControl()).join(session) }
+    upstream.reportStatus(to: session)
+    downstream.join(session)
   }
 
-  private func place(forNewcomer ring: RingBuffer?) -> UInt64 {
-    guard let ring else { return head }
-    let wanted = head &- min(head, UInt64(ringSizes.backlog))
-    let place = sessions.isEmpty && ringSizes.backlog == 0 ? ring.oldest : max(ring.oldest, wanted)
-    return cutter?.start(from: place) ?? place
-  }
-
-  /// What he sends has a way from now on, or none.
-  func connect(_ session: Session) {
-    session.pump.sink = takesInput ? session.gate ?? endpoint : nil
-  }
-
-  /// The endpoint is open and hears `words` first; the hub moves its bytes until `detach` or `endpointIsGone`.
+  /// The endpoint is open. Sends it `words` first, then moves bytes until `detach` or `endpointIsGone`.
   func attach(_ stream: any ByteStream, saying words: [UInt8] = []) {
     endpoint = stream
     carriedBefore = carried
-    writeFailure = nil
-    preface = words[...]
-    holds = 0
-    for session in sessions { session.desk?.abandon() }
-    lineIsAttached(stream.serialLine)
-    dropsInput = false
+    let setsLineFirst = lineControl?.attach(stream.serialLine) ?? false
     stream.delegate = self
-    stream.readerWaits = .readable
-    isPaused = false
-    letInputFlow()
-    // What was asked for behind something that went with the endpoint before.
-    carryOutAll()
-    // What came with its greeting: no event tells of it.
-    if stream.holdsBytes { poller.again(stream) }
+    downstream.attach(stream)
+    upstream.attach(stream, saying: words, isHeld: setsLineFirst)
+    // Run the commands that waited for this endpoint. Some come after a command that was lost with the previous
+    // endpoint.
+    lineControl?.begin()
+    // Bytes may have arrived with the endpoint's greeting; no event reports them.
+    if stream.hasBufferedInput { poller.again(stream) }
   }
 
-  /// Lets go of the endpoint; it belongs to the caller. Kept input stays for the next one.
+  /// Detaches the endpoint, which the caller owns now. Kept input stays for the next endpoint.
   func detach() -> (any ByteStream)? {
-    endPacket()
+    downstream.endPacket()
     guard let stream = endpoint else { return nil }
-    lineIsDetached(stream.serialLine)
+    lineControl?.detach()
     endpoint = nil
     stream.delegate = nil
-    for session in sessions { session.pump.sink = nil }
-    endHoldUp()
-    packetLine?.end()
+    upstream.detach()
+    downstream.detach()
     return stream
   }
 
-  /// Takes a session out of all lists; what was kept for it or of it counts as dropped.
+  /// Removes a session from all lists. What was kept for it or from it counts as dropped.
   func remove(_ session: Session) {
-    if session.place < sessions.count, sessions[session.place] === session, let last = sessions.popLast(),
-      last !== session
-    {
-      sessions[session.place] = last
-      last.place = session.place
+    list.remove(session)
+    upOfGone &+= session.up.bytes
+    upstream.leave(session)
+    lineControl?.leave(session)
+    downstream.leave(session)
+  }
+
+  private func startLineControl() -> LineControl {
+    let control = LineControl(writers: policy.writers, reset: policy.reset, on: poller)
+    control.delegate = upstream
+    control.linkIs(delegate.status)
+    if let endpoint { _ = control.attach(endpoint.serialLine) }
+    lineControl = control
+    return control
+  }
+
+  /// The settings of the open line, without changes of sessions that are over.
+  var lineSettings: LineSettings? { lineControl.map(\.lastingSettings) ?? endpoint?.serialLine?.settings }
+
+  /// A reload has changed the settings of the line.
+  func lineIsSet(to settings: LineSettings) {
+    lineControl?.isSet(to: settings)
+    delegate.lineChanged()
+  }
+
+  /// Carries out the recipe at the line of the open endpoint.
+  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
+    (lineControl ?? startLineControl()).reset(by: recipe, then: done)
+  }
+
+  // MARK: - A reload
+
+  func update(_ policy: SharedPolicy) {
+    let (old, new) = (self.policy, policy.value)
+    guard new.isShared == old.isShared else { return }  // that makes another route; `Route.update` reports it
+    sharedPolicy = policy
+    downstream.update(policy)
+    upstream.update(new, from: old)
+    lineControl?.update(reset: new.reset)
+    if new.halfClose != old.halfClose { for session in sessions where session.isHalfClosed { evaluate(session) } }
+    downstream.goOn()
+  }
+
+  // MARK: - The endpoint
+
+  func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
+    guard stream === endpoint else { return }
+    switch event {
+    case .hasBytesAvailable: downstream.read()
+    case .hasSpaceAvailable: upstream.serve()
+    case .errorOccurred(let error): upstream.fail(error)
+    case .endEncountered: endpointHungUp()
+    case .openCompleted, .inputEnded: break
     }
-    if session.isWaiting { waiting.removeAll { $0 === session } }
-    upOfGone &+= session.up
-    let cut = session.pump.discard()
-    if cut > 0 { session.isInputCut = true }
-    session.dropped &+= UInt64(cut + (session.screen?.kept ?? 0))
-    if session.takesOutput { session.dropped &+= session.kept(head: head) }
-    leavesLine(session)
-    inputIsOver(session)
-    stopTellingDrops(of: session)
-    release()
-    readOnIfRoom()
   }
 
-  // MARK: - Other policies
-
-  /// Other policies, from now on. Sizes hold for the next ring; one that is in use is changed as soon as what it keeps
-  /// fits into the other, and nothing is lost by it.
-  func update(_ policy: Policy) {
-    guard policy.isShared == self.policy.isShared else { return }  // another route; `Route.update` reports it
-    let old = self.policy
-    self.policy = policy
-    notesPenUse = policy.takesIdlePen
-    for session in sessions { session.pump.resize(to: policy.buffer) }
-    if policy.packets != old.packets { changePackets() }
-    if policy.writers != old.writers || policy.takeover != old.takeover { changeWriters() }
-    if policy.halfClose != old.halfClose { for session in sessions where session.isHalfClosed { settle(session) } }
-    changeSlow()
-    changeRing()
-    release()
-    readOnIfRoom()
-    if isPaused, let endpoint { pause(endpoint) }
+  /// The endpoint of a per-client link has ended in order. `error` is its reason, if it gave one.
+  func endpointEnded(saying error: (any Error)? = nil) {
+    downstream.endpointHasEnded()
+    endpointReason = error
+    for session in sessions { evaluate(session) }
   }
+
+  /// The endpoint's end was read before; now it takes no more bytes either.
+  func endpointHungUp() {
+    upstream.stopWriting()
+    for session in sessions { leave(session, session.ending.first ?? Ending(.endpointLeft, endpointReason)) }
+  }
+
+  /// The state kept for all clients is inconsistent, by a mistake of ours. The sessions end as `internal`, and the link
+  /// is lost as if it had broken. Both start again with nothing kept.
+  func isBroken(_ fault: InternalFault) {
+    downstream.clear()
+    upstream.queue.endPacket()
+    upstream.withoutHeir { for session in sessions { end(session, Ending(.internal, fault)) } }
+    if endpoint != nil { delegate.endpointIsGone(fault) }
+  }
+}
+
+extension Hub: UpstreamDelegate {
+  /// The endpoint's output is still read and delivered.
+  func writeFailed(_ cause: any Error) { downstream.writeFailed(cause) }
+  func writerChanged(from old: Session?, to new: Session?) { delegate.writerChanged(from: old, to: new) }
+  func lineWasAsked(_ request: ControlChannelRequest, refusal: String?, by session: Session) {
+    delegate.lineWasAsked(request, refusal: refusal, by: session)
+  }
+  func lineWasReset(by recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>) {
+    delegate.lineWasReset(by: recipe, for: session, result)
+  }
+  func lineChanged() { delegate.lineChanged() }
+}
+
+extension Hub: DownstreamDelegate {
+  func outputIsOver(_ cause: (any Error)?) { delegate.endpointIsGone(cause) }
+  func sessionDrops(_ session: Session, bytes: UInt64) { delegate.sessionDrops(session, bytes: bytes) }
 }

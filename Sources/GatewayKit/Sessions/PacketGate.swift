@@ -1,98 +1,98 @@
-// Up, where packets are on: each client writes to the endpoint through a gate, so that no packet of his is mixed with
-// another writer's. Down needs no gate; see Hub+Packets.swift.
+// Up, with packets: each client writes to the endpoint through a gate, so that no two writers' packets mix. Down needs
+// no gate; see Downstream.swift.
 
 import ByteStreams
 
 /// The order in which the packets of a hub's clients go out.
 ///
-/// A writer whose packet is begun is the *speaker*: nobody else's bytes go out before its end. That is where the rule of
-/// the packets says, or after a silence of `idle` (of 1 s where no `idle` is given) that begins with his last byte, or when
-/// he has left or lost the right to write, and what he sent is out. While others wait, a writer is let through packet by
-/// packet, and others get their turn at the end of the packet that fills up his 4 KiB.
-final class PacketLine {
+/// A writer whose packet has begun is the *packet owner*: no other writer's bytes go out before that packet ends. The
+/// packet rule ends the packet, or a silence of `idle` (1 s if no `idle` is given) since the owner's last byte. It also
+/// ends when the owner's session is over, or when the owner has lost the right to write and all its input is out. While
+/// others wait, a writer writes packet by packet. Its turn ends with the packet that uses up its 4 KiB.
+final class PacketOrder {
   let rule: PacketRule
-  /// The session whose packet is begun.
-  fileprivate(set) var speaker: Session?
-  /// Bytes that the one who is served may begin packets with, while others wait.
+  /// The session whose packet has begun.
+  fileprivate(set) var packetOwner: Session?
+  /// How many bytes of packets the session being served may still begin, while others wait.
   var allowance = 0
   private var timer: Timers.Token?
   private let poller: Poller
-  // Where only a delimiter or a length ends packets, one who begins a packet and stops holds the others so long.
+  private unowned let upstream: Upstream  // its queue owns this
+  // For rules with only a delimiter or a length: how long a writer that stops inside a packet delays the others.
   private static let longestSilence = Duration.seconds(1)
 
-  init(_ rule: PacketRule, on poller: Poller) {
+  init(_ rule: PacketRule, _ upstream: Upstream) {
     self.rule = rule
-    self.poller = poller
+    self.upstream = upstream
+    poller = upstream.poller
   }
 
-  /// Nobody speaks: there is no endpoint, or there are no packets any more.
+  func isPacketOwner(_ session: Session) -> Bool { packetOwner === session }
+
+  /// No packet is under way: the endpoint is gone, or packets are off.
   func end() {
-    speaker = nil
+    packetOwner = nil
     poller.timers.cancel(timer)
     timer = nil
   }
 
-  /// No more of his packet will come.
-  func isOver(_ session: Session, in hub: Hub) {
-    session.gate?.scanner.finish()
-    guard session === speaker else { return }
+  /// No more of the session's packet will come.
+  func isOver(_ session: Session) {
+    session.up.gate?.scanner.finish()
+    guard session === packetOwner else { return }
     end()
-    // In a turn of its own: this one may be in the middle of something.
-    if !hub.waiting.isEmpty, hub.takesInput, let endpoint = hub.endpoint, endpoint.writerWaits.isEmpty {
-      endpoint.writerWaits = .writable
-    }
+    upstream.queue.serveSoon()
   }
 
-  /// Somebody waits for the speaker, who has nothing more to say at the moment.
-  func watchSilence(in hub: Hub) {
-    guard timer == nil, let gate = speaker?.gate else { return }
+  /// Others wait for the packet owner, whose input is all written.
+  func watchSilence() {
+    guard timer == nil, let gate = packetOwner?.up.gate else { return }
+    let timers = poller.timers
     let limit = (rule.idle ?? Self.longestSilence).nanoseconds
-    let silence = poller.timers.now &- gate.wroteAt
+    let silence = timers.now &- gate.wroteAt
     let delay = Duration.nanoseconds(Int64(clamping: silence < limit ? limit - silence : 0))
-    timer = poller.timers.after(delay) { [weak self, weak hub] in
-      guard let self, let hub else { return }
+    timer = timers.after(delay) { [weak self] in
+      guard let self else { return }
       timer = nil
-      guard let speaker else { return }
-      if speaker.mayWrite { hub.takeInput(of: speaker) }  // the silence may be our own lateness
-      guard let speaker = self.speaker, let gate = speaker.gate, !speaker.isWaiting, !hub.waiting.isEmpty else {
+      guard let packetOwner else { return }
+      if packetOwner.up.mayWrite { upstream.takeInput(of: packetOwner) }  // our lane may be late: read first
+      guard let packetOwner = self.packetOwner, let gate = packetOwner.up.gate, !packetOwner.up.isWaiting,
+        !upstream.queue.isEmpty
+      else {
         return
       }
-      if poller.timers.now &- gate.wroteAt >= limit {
-        isOver(speaker, in: hub)
-      } else {
-        watchSilence(in: hub)
-      }
+      if timers.now &- gate.wroteAt >= limit { isOver(packetOwner) } else { watchSilence() }
     }
   }
 }
 
-/// What the pump of a client writes to: the endpoint, packet by packet where that matters.
-final class PacketGate: ByteStream {
+/// The sink of a client's pump: passes the bytes on to the endpoint, packet by packet while others wait.
+final class PacketGate: TransportStream {
   fileprivate(set) var scanner = PacketScanner()
-  /// When his last byte went out; nanoseconds on the lane's clock.
+  /// When the client's last byte went out; nanoseconds on the lane's clock.
   fileprivate(set) var wroteAt: UInt64 = 0
-  /// The last write was refused for another writer's sake; the endpoint may have space.
+  /// The last write was blocked because of another writer; the endpoint may have space.
   private(set) var isShut = false
-  private let line: PacketLine
+  private let line: PacketOrder
   private unowned let session: Session  // owns the gate
-  private unowned let hub: Hub
+  private unowned let upstream: Upstream
 
-  init(_ line: PacketLine, _ session: Session, _ hub: Hub) {
+  init(_ line: PacketOrder, _ session: Session, _ upstream: Upstream) {
     self.line = line
     self.session = session
-    self.hub = hub
+    self.upstream = upstream
   }
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     isShut = false
-    guard let endpoint = hub.endpoint else { return .blocked(until: []) }
-    let now = hub.poller.timers.now
+    guard let endpoint = upstream.endpoint else { return .blocked(until: []) }
+    let now = upstream.poller.timers.now
     if let idle = line.rule.idle, scanner.isInside, now &- wroteAt >= idle.nanoseconds { scanner.finish() }
-    let othersWait = hub.waiting.count > (session.isWaiting ? 1 : 0)
-    let isSpeaker = line.speaker === session
-    guard isSpeaker || line.speaker == nil && (!othersWait || line.allowance > 0) else {
+    let othersWait = upstream.queue.othersWait(than: session)
+    let isPacketOwner = line.packetOwner === session
+    guard isPacketOwner || line.packetOwner == nil && (!othersWait || line.allowance > 0) else {
       isShut = true
-      return .blocked(until: [])  // the line says when it is his turn
+      return .blocked(until: [])  // the writer queue gives it its turn
     }
     var ahead = scanner
     let end = othersWait ? ahead.take(run, by: line.rule) : run.count
@@ -108,13 +108,13 @@ final class PacketGate: ByteStream {
   private func follow(_ run: UnsafeRawBufferPointer) {
     var run = run
     while !run.isEmpty { run = UnsafeRawBufferPointer(rebasing: run[scanner.take(run, by: line.rule)...]) }
-    if scanner.isInside { line.speaker = session } else if line.speaker === session { line.end() }
+    if scanner.isInside { line.packetOwner = session } else if line.packetOwner === session { line.end() }
   }
 
-  // What waits for the endpoint waits for it; the gate has nothing of its own to wait for.
+  // The gate has no interest of its own: waits apply to the endpoint.
   var writerWaits: Readiness {
-    get { hub.endpoint?.writerWaits ?? [] }
-    set { if !newValue.isEmpty { hub.endpoint?.writerWaits = newValue } }
+    get { upstream.endpoint?.writerWaits ?? [] }
+    set { if !newValue.isEmpty { upstream.endpoint?.writerWaits = newValue } }
   }
 
   var delegate: (any ByteStreamDelegate)? {

@@ -1,87 +1,17 @@
-// Where packets end in a stream of bytes, for devices that speak in frames. Values that see bytes and positions only; what
-// hubs do with them stands in Hub+Packets.swift (down) and PacketGate.swift (up).
+// The packets of a hub's ring, for devices that send frames. These types see bytes and positions only. Downstream.swift
+// uses them; `PacketScanner` finds the ends.
 
 import ByteStreams
 import Glibc
 
-/// What ends a packet: its last bytes (`delimiter`), its length (`max`), or a silence of `idle` behind it. Whichever comes
-/// first; the next byte begins the next packet. Shared by all who look.
-final class PacketRule {
-  let max: Int
-  let idle: Duration?
-  fileprivate let delimiter: [UInt8]
-  // For each place of the delimiter, how much of its beginning stands right before the next place (Knuth, Morris, Pratt):
-  // a delimiter may be cut anywhere, and "\n\n\r" must be found in "\n\n\n\r".
-  fileprivate let fallback: [Int]
-
-  init(_ packets: Config.Packets) {
-    max = packets.max ?? .max
-    idle = packets.idle
-    delimiter = packets.delimiter ?? []
-    var fallback = [Int](repeating: 0, count: delimiter.count)
-    var length = 0
-    for place in delimiter.indices.dropFirst() {
-      while length > 0 && delimiter[place] != delimiter[length] { length = fallback[length - 1] }
-      if delimiter[place] == delimiter[length] { length += 1 }
-      fallback[place] = length
-    }
-    self.fallback = fallback
-  }
-}
-
-/// Follows the packets of one stream through portions of any size.
-struct PacketScanner {
-  /// Bytes of the packet that is under way.
-  private(set) var length = 0
-  private var matched = 0  // bytes of the delimiter that stand at its end
-
-  var isInside: Bool { length > 0 }
-
-  /// Takes in the front of `run`, up to the end of a packet, and says how long that front is. It is all of `run` when no
-  /// packet ends in it. Afterwards `isInside` tells which.
-  mutating func take(_ run: UnsafeRawBufferPointer, by rule: PacketRule) -> Int {
-    let run = UnsafeRawBufferPointer(rebasing: run[..<min(run.count, rule.max - length)])
-    if let end = delimiterEnd(in: run, rule) {
-      finish()
-      return end
-    }
-    length += run.count
-    if length == rule.max { finish() }
-    return run.count
-  }
-
-  /// The packet is over, by silence or because no more of it will come.
-  mutating func finish() {
-    length = 0
-    matched = 0
-  }
-
-  private mutating func delimiterEnd(in run: UnsafeRawBufferPointer, _ rule: PacketRule) -> Int? {
-    guard let first = rule.delimiter.first, let base = run.baseAddress else { return nil }
-    var place = 0
-    while place < run.count {
-      if matched == 0 {
-        guard let found = memchr(base + place, Int32(first), run.count - place) else { return nil }
-        place = UnsafeRawPointer(found) - base
-      }
-      let byte = run[place]
-      while matched > 0 && byte != rule.delimiter[matched] { matched = rule.fallback[matched - 1] }
-      if byte == rule.delimiter[matched] { matched += 1 }
-      place += 1
-      if matched == rule.delimiter.count { return place }
-    }
-    return nil
-  }
-}
-
-/// The ends of packets that are kept in a ring, oldest first. Bounded: beyond `most` every second one is forgotten, so
-/// that two packets count as one. No allocation once it has grown. The first is where the oldest packet begins.
+/// The ends of the packets in a ring, oldest first. Bounded: beyond `most`, every second end is dropped, so that two
+/// packets count as one. No allocation once it has grown. The first mark is the start of the oldest packet.
 struct PacketMarks {
   static let most = 1024
   private var ends: [UInt64] = []
-  private var first = 0  // those before it lie behind
+  private var first = 0  // marks before it are dropped
 
-  /// Ends are added in their order.
+  /// Adds an end, which must not be less than the last one.
   mutating func add(_ end: UInt64) {
     if ends.count == Self.most { makeRoom() }
     ends.append(end)
@@ -92,7 +22,7 @@ struct PacketMarks {
     ends.removeFirst(first)
     first = 0
     if isWorthIt { return }
-    // The first one stays, or nobody could begin with the oldest packet; and the last, where the complete packets end.
+    // Keep the first mark, since a client may start at the oldest packet, and the last, where the complete packets end.
     var kept = 0
     for place in ends.indices where place == 0 || (ends.count - place) % 2 == 1 {
       ends[kept] = ends[place]
@@ -101,7 +31,7 @@ struct PacketMarks {
     ends.removeLast(ends.count - kept)
   }
 
-  /// Forgets those before `position`; one at `position` stays, since a packet begins there.
+  /// Drops marks before `position`. One at `position` stays, since a packet begins there.
   mutating func forget(before position: UInt64) {
     while first < ends.count && ends[first] < position { first += 1 }
     if first == ends.count {
@@ -110,7 +40,7 @@ struct PacketMarks {
     }
   }
 
-  /// The first end at `position` or behind it.
+  /// The first end at or after `position`.
   func first(from position: UInt64) -> UInt64? {
     var (low, high) = (first, ends.count)
     while low < high {
@@ -121,18 +51,18 @@ struct PacketMarks {
   }
 }
 
-/// The packets of a hub's ring: what is complete, and where each ends.
+/// The packets of a hub's ring: which are complete, and where each ends.
 final class PacketCutter {
   let rule: PacketRule
-  /// Where the last complete packet ends. What lies behind it is held back.
+  /// Where the last complete packet ends. Bytes after it are held back.
   private(set) var end: UInt64
-  /// When the last byte came; nanoseconds on the lane's clock.
+  /// When the last byte arrived; nanoseconds on the lane's clock.
   var lastByteAt: UInt64 = 0
   private var scanner = PacketScanner()
   private var scanned: UInt64
   private var marks = PacketMarks()
 
-  /// Packets begin at `start`; what is kept before it, from `oldest` on, counts as one packet.
+  /// Packets begin at `start`. Bytes kept before it, from `oldest` on, count as one packet.
   init(_ rule: PacketRule, at start: UInt64, oldest: UInt64) {
     self.rule = rule
     end = start
@@ -141,7 +71,7 @@ final class PacketCutter {
     marks.add(start)
   }
 
-  /// Looks at what was filled in since the last call.
+  /// Scans the bytes added since the last call.
   func look(at ring: RingBuffer) throws(InternalFault) {
     while scanned < ring.head {
       let taken: Int
@@ -153,7 +83,7 @@ final class PacketCutter {
     }
   }
 
-  /// Ends the packet that is under way, if there is one.
+  /// Ends the packet under way, if there is one.
   func cut() {
     guard scanner.isInside else { return }
     scanner.finish()
@@ -165,12 +95,16 @@ final class PacketCutter {
     marks.add(end)
   }
 
-  /// Where the packet ends that `position` stands in or at the beginning of.
+  /// The end of the packet that contains `position` or begins there.
   func end(behind position: UInt64) -> UInt64 { marks.first(from: position &+ 1) ?? end }
 
-  /// Where the first packet begins at `position` or behind it.
+  /// The start of the first packet that begins at or after `position`.
   func start(from position: UInt64) -> UInt64 { marks.first(from: position) ?? end }
 
-  /// What lies before `position` is not kept any more.
+  /// The ring no longer keeps bytes before `position`.
   func forget(before position: UInt64) { marks.forget(before: position) }
+}
+
+extension Config.Packets {
+  var rule: PacketRule { PacketRule(max: max, idle: idle, delimiter: delimiter ?? []) }
 }

@@ -1,29 +1,25 @@
-// A client's stream while text of ours, a banner or the rest of a notice, is still to go out before anything else. It stands in
-// front of the stream like any layer that holds a unit, so hubs, endings and lingering closes wait for the text as they do for
-// a TLS record. Made only for a client whose socket did not take the text at once, which is hardly ever.
+// A client's stream that must send text of ours first: a banner, or the rest of a notice. It is a layer that holds a
+// unit, so hubs, endings and orderly closes wait for the text as for a TLS record. Made only if the socket did not take
+// the text at once, which is very rare.
 
 import ByteStreams
 import Glibc
 import StreamWebSocket
 
-final class PrefacedStream: ByteStream, ByteStreamDelegate {
+final class PrefacedStream: LayeredStream {
   var delegate: (any ByteStreamDelegate)? {
-    didSet { if stream.delegate == nil && delegate != nil { delegate = nil } }  // it is closed
+    didSet { if below.delegate == nil && delegate != nil { delegate = nil } }  // it is closed
   }
 
-  var readerWaits: Readiness {
-    get { stream.readerWaits }
-    set { stream.readerWaits = newValue }
-  }
   var writerWaits: Readiness = [] { didSet { if writerWaits != oldValue { askForSpace() } } }
 
-  private let stream: any ByteStream
+  let below: any ByteStream
   private var text: ArraySlice<UInt8>
-  /// The stream has reported a count that can't be. The next read or write throws it.
+  /// The stream reported an impossible count. The next read or write throws this.
   private var fault: InternalFault?
 
-  /// Writes `text` to the client behind `stream`. Returns the stream to go on with, which keeps the order if he has not taken
-  /// all of it: `stream` itself, or one in front of it.
+  /// Writes `text` to the client of `stream`. Returns the stream to use from now on: `stream` itself, or if some of the
+  /// text is left, a layer that sends that first.
   static func send(_ text: [UInt8], through stream: any ByteStream) -> any ByteStream {
     do throws(InternalFault) {
       let left = try write(text[...], to: stream)
@@ -34,14 +30,15 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
   }
 
   private init(_ stream: any ByteStream, _ text: ArraySlice<UInt8>, _ fault: InternalFault? = nil) {
-    self.stream = stream
+    below = stream
     self.text = text
     self.fault = fault
     stream.delegate = self
     askForSpace()
   }
 
-  /// Writes what the stream takes of `text` and says what is left. Nothing when it broke: whoever reads from it learns that.
+  /// Writes what the stream takes of `text`. Returns the rest; empty if the stream broke, since the next read reports
+  /// that.
   static func write(
     _ text: ArraySlice<UInt8>, to stream: any ByteStream
   ) throws(InternalFault) -> ArraySlice<UInt8> {
@@ -57,14 +54,14 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
     return []
   }
 
-  private func askForSpace() { stream.writerWaits = text.isEmpty && fault == nil ? writerWaits : .writable }
+  private func askForSpace() { below.writerWaits = text.isEmpty && fault == nil ? writerWaits : .writable }
 
-  /// Lets a WebSocket's close frame say why.
-  static func tell(_ ending: Ending, to stream: any ByteStream) {
+  /// Sets the reason in a WebSocket's close frame.
+  static func report(_ ending: Ending, to stream: any ByteStream) {
     if let stream = stream as? WebSocketStream {
       stream.closing = WebSocketClose(ending)
-    } else if let stream = stream as? PrefacedStream {
-      tell(ending, to: stream.stream)
+    } else if let stream = stream as? any LayeredStream {
+      report(ending, to: stream.below)
     }
   }
 
@@ -72,42 +69,33 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
 
   func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     if let fault { throw fault }
-    return try stream.read(into: run)
+    return try below.read(into: run)
   }
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     if let fault { throw fault }
-    return text.isEmpty ? try stream.write(run) : .blocked(until: .writable)
+    return text.isEmpty ? try below.write(run) : .blocked(until: .writable)
   }
 
   func write(together runs: UnsafeMutableBufferPointer<iovec>) throws -> Transfer {
     if let fault { throw fault }
-    return text.isEmpty ? try stream.write(together: runs) : .blocked(until: .writable)
+    return text.isEmpty ? try below.write(together: runs) : .blocked(until: .writable)
   }
 
-  var holdsBytes: Bool { stream.holdsBytes }
-  var holdsUnit: Bool { !text.isEmpty || stream.holdsUnit }
-  var unacknowledged: Int { text.count + stream.unacknowledged }
-  var unread: Int? { stream.unread.map { text.count + $0 } }
-  var largestUnit: Int { stream.largestUnit }
-  var canHalfClose: Bool { stream.canHalfClose }
-  var hasClosingHandshake: Bool { stream.hasClosingHandshake }
-  var serialLine: (any SerialLine)? { stream.serialLine }
-  var saysFarewell: Bool { stream.saysFarewell }
-  func finishWriting() { stream.finishWriting() }
-  func makeRoomForEnd() { stream.makeRoomForEnd() }
+  var hasPendingOutput: Bool { !text.isEmpty || below.hasPendingOutput }
+  var undelivered: UndeliveredOutput { below.undelivered.adding(text.count) }
 
   func close() {
-    stream.close()
+    below.close()
     dismissDelegate()
   }
 
   func abort() {
-    stream.abort()
+    below.abort()
     dismissDelegate()
   }
 
-  // MARK: - What the stream tells
+  // MARK: - Events of the stream
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     guard event == .hasSpaceAvailable, !text.isEmpty || fault != nil else {
@@ -121,7 +109,7 @@ final class PrefacedStream: ByteStream, ByteStreamDelegate {
       fault = error
     }
     guard fault == nil else {
-      stream.writerWaits = []  // told once
+      stream.writerWaits = []  // report the fault once
       delegate?.stream(self, handle: .hasBytesAvailable)
       return
     }

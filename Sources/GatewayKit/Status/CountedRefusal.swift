@@ -1,7 +1,8 @@
-// Refusals that `status` counts by their reason, besides the ending that they have: those that a key of the configuration switches.
+// Refusals that `status` counts by reason in addition to their ending: those that a configuration key switches on or
+// off.
 
 /// Why a client was refused; the cause of its ending.
 protocol CountedRefusal: Error {
-  /// What `status` calls it: "http-request". Nil for one that its ending says enough of.
+  /// The name of its counter in `status`: "http-request". Nil where the ending is enough.
   var counter: String? { get }
 }

@@ -1,9 +1,9 @@
-// What is known of a device, as the log, `status` and its JSON show it.
+// Facts about a device, as the log, `status` and its JSON show them.
 
 import ByteStreams
 
 extension DeviceFacts {
-  /// What is known, with the words it has in the log.
+  /// The known facts, with their names in the log.
   var named: [(name: String, text: String)] {
     let all: [(String, String?)] = [
       ("name", name), ("manufacturer", manufacturer), ("model", model), ("serial", serialNumber),
@@ -33,7 +33,7 @@ extension DeviceFacts {
     ])
   }
 
-  /// Nil when it is no object, or says nothing.
+  /// Nil when it is no object or has no known fact.
   init?(_ json: JSONValue) {
     guard json.members != nil else { return nil }
     self.init()

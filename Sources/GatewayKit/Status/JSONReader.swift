@@ -1,5 +1,5 @@
-// JSON text → JSONValue, strictly by RFC 8259. What it reads may be hostile: depth is bounded, size is the caller's matter,
-// and nothing in it can trap.
+// JSON text → JSONValue, strictly by RFC 8259. The input may be hostile: depth is bounded, and no input can trap. The
+// caller bounds the size.
 
 struct JSONFault: Error, Hashable, Sendable {
   let message: String
@@ -9,9 +9,9 @@ struct JSONFault: Error, Hashable, Sendable {
 
 struct JSONReader {
   private let bytes: ArraySlice<UInt8>
-  private var place: Int
+  private var position: Int
   private var depth = 0
-  /// Ours need 5.
+  /// Our own messages need 5.
   private static let deepest = 16
 
   /// The one value that `bytes` hold.
@@ -19,28 +19,30 @@ struct JSONReader {
     var reader = JSONReader(ArraySlice(bytes))
     let value = try reader.value()
     reader.skipBlanks()
-    guard reader.next == nil else { throw reader.fault("something stands behind the value") }
+    guard reader.next == nil else { throw reader.fault("unexpected text after the value") }
     return value
   }
 
   private init(_ bytes: ArraySlice<UInt8>) {
     self.bytes = bytes
-    place = bytes.startIndex
+    position = bytes.startIndex
   }
 
-  private var next: UInt8? { place < bytes.endIndex ? bytes[place] : nil }
+  private var next: UInt8? { position < bytes.endIndex ? bytes[position] : nil }
 
-  private func fault(_ message: String) -> JSONFault { JSONFault(message: message, offset: place - bytes.startIndex) }
+  private func fault(_ message: String) -> JSONFault {
+    JSONFault(message: message, offset: position - bytes.startIndex)
+  }
 
   private mutating func skipBlanks() {
-    while let byte = next, byte == 0x20 || byte == 0x09 || byte == 0x0A || byte == 0x0D { place += 1 }
+    while let byte = next, byte == 0x20 || byte == 0x09 || byte == 0x0A || byte == 0x0D { position += 1 }
   }
 
-  /// Passes `byte` if it comes next, blanks aside.
+  /// Passes `byte` if it comes next, after spaces. Returns whether it did.
   private mutating func pass(_ byte: Unicode.Scalar) -> Bool {
     skipBlanks()
     guard next == UInt8(ascii: byte) else { return false }
-    place += 1
+    position += 1
     return true
   }
 
@@ -59,7 +61,7 @@ struct JSONReader {
   private mutating func nested(
     _ body: (inout JSONReader) throws(JSONFault) -> JSONValue
   ) throws(JSONFault) -> JSONValue {
-    guard depth < Self.deepest else { throw fault("too deep") }
+    guard depth < Self.deepest else { throw fault("nested too deeply") }
     depth += 1
     defer { depth -= 1 }
     return try body(&self)
@@ -67,7 +69,7 @@ struct JSONReader {
 
   private mutating func object() throws(JSONFault) -> JSONValue {
     var members: [JSONValue.Member] = []
-    place += 1
+    position += 1
     if pass("}") { return .object([]) }
     repeat {
       skipBlanks()
@@ -82,7 +84,7 @@ struct JSONReader {
 
   private mutating func array() throws(JSONFault) -> JSONValue {
     var values: [JSONValue] = []
-    place += 1
+    position += 1
     if pass("]") { return .array([]) }
     repeat { values.append(try value()) } while pass(",")
     guard pass("]") else { throw fault("a bracket is missing") }
@@ -91,78 +93,80 @@ struct JSONReader {
 
   private mutating func word() throws(JSONFault) -> JSONValue {
     for (word, value) in [("true", JSONValue.bool(true)), ("false", .bool(false)), ("null", .null)]
-    where bytes[place...].starts(with: word.utf8) {
-      place += word.utf8.count
+    where bytes[position...].starts(with: word.utf8) {
+      position += word.utf8.count
       return value
     }
-    throw fault("no value begins so")
+    throw fault("not a value")
   }
 
   // MARK: - Numbers
 
   private mutating func number() throws(JSONFault) -> JSONValue {
-    let start = place
-    if next == UInt8(ascii: "-") { place += 1 }
+    let start = position
+    if next == UInt8(ascii: "-") { position += 1 }
     let whole = digits()
-    guard whole > 0, whole == 1 || bytes[place - whole] != UInt8(ascii: "0") else {
-      throw fault("no number is like that")
+    guard whole > 0, whole == 1 || bytes[position - whole] != UInt8(ascii: "0") else {
+      throw fault("malformed number")
     }
     var isWhole = bytes[start] != UInt8(ascii: "-")
     if next == UInt8(ascii: ".") {
-      place += 1
+      position += 1
       isWhole = false
-      guard digits() > 0 else { throw fault("no number is like that") }
+      guard digits() > 0 else { throw fault("malformed number") }
     }
     if next == UInt8(ascii: "e") || next == UInt8(ascii: "E") {
-      place += 1
+      position += 1
       isWhole = false
-      if next == UInt8(ascii: "+") || next == UInt8(ascii: "-") { place += 1 }
-      guard digits() > 0 else { throw fault("no number is like that") }
+      if next == UInt8(ascii: "+") || next == UInt8(ascii: "-") { position += 1 }
+      guard digits() > 0 else { throw fault("malformed number") }
     }
-    let text = String(decoding: bytes[start..<place], as: UTF8.self)
+    let text = String(decoding: bytes[start..<position], as: UTF8.self)
     if isWhole, let number = UInt64(text) { return .integer(number) }
     guard let number = Double(text), number.isFinite else { throw fault("the number is too large") }
     return .decimal(number)
   }
 
   private mutating func digits() -> Int {
-    let start = place
-    while let byte = next, byte >= 0x30 && byte <= 0x39 { place += 1 }
-    return place - start
+    let start = position
+    while let byte = next, byte >= 0x30 && byte <= 0x39 { position += 1 }
+    return position - start
   }
 
   // MARK: - Strings
 
   private mutating func string() throws(JSONFault) -> String {
-    place += 1
+    position += 1
     var text = ""
-    var run = place
+    var run = position
     while let byte = next {
       switch byte {
       case UInt8(ascii: "\""):
         text += try plain(from: run)
-        place += 1
+        position += 1
         return text
       case UInt8(ascii: "\\"):
         text += try plain(from: run)
-        place += 1
+        position += 1
         text.unicodeScalars.append(try escape())
-        run = place
-      case 0..<0x20: throw fault("a control character stands in a string")
-      default: place += 1
+        run = position
+      case 0..<0x20: throw fault("a control character in a string")
+      default: position += 1
       }
     }
     throw fault("a string does not end")
   }
 
   private func plain(from start: Int) throws(JSONFault) -> String {
-    guard let text = String(validating: bytes[start..<place], as: UTF8.self) else { throw fault("this is not UTF-8") }
+    guard let text = String(validating: bytes[start..<position], as: UTF8.self) else {
+      throw fault("this is not UTF-8")
+    }
     return text
   }
 
   private mutating func escape() throws(JSONFault) -> Unicode.Scalar {
     guard let letter = next else { throw fault("a string does not end") }
-    place += 1
+    position += 1
     switch letter {
     case UInt8(ascii: "\""), UInt8(ascii: "\\"), UInt8(ascii: "/"): return Unicode.Scalar(letter)
     case UInt8(ascii: "b"): return "\u{8}"
@@ -171,19 +175,19 @@ struct JSONReader {
     case UInt8(ascii: "r"): return "\r"
     case UInt8(ascii: "t"): return "\t"
     case UInt8(ascii: "u"): return try unicode()
-    default: throw fault("no escape is like that")
+    default: throw fault("unknown escape")
     }
   }
 
-  /// Behind `\u`: one unit, or two that are a pair of surrogates.
+  /// After `\u`: one unit, or two that are a pair of surrogates.
   private mutating func unicode() throws(JSONFault) -> Unicode.Scalar {
     let first = try unit()
     guard 0xD800...0xDBFF ~= first else {
       guard let scalar = Unicode.Scalar(first) else { throw fault("half a surrogate pair") }
       return scalar
     }
-    guard bytes[place...].starts(with: "\\u".utf8) else { throw fault("half a surrogate pair") }
-    place += 2
+    guard bytes[position...].starts(with: "\\u".utf8) else { throw fault("half a surrogate pair") }
+    position += 2
     let second = try unit()
     guard 0xDC00...0xDFFF ~= second, let scalar = Unicode.Scalar(0x10000 + (first - 0xD800) << 10 + (second - 0xDC00))
     else { throw fault("half a surrogate pair") }
@@ -191,11 +195,11 @@ struct JSONReader {
   }
 
   private mutating func unit() throws(JSONFault) -> UInt32 {
-    let digits = bytes[place...].prefix(4)
+    let digits = bytes[position...].prefix(4)
     guard digits.count == 4, digits.allSatisfy({ Unicode.Scalar($0).properties.isASCIIHexDigit }),
       let number = UInt32(String(decoding: digits, as: UTF8.self), radix: 16)
-    else { throw fault("no escape is like that") }
-    place += 4
+    else { throw fault("unknown escape") }
+    position += 4
     return number
   }
 }

@@ -1,5 +1,5 @@
-// JSON (RFC 8259) as a value, for the control socket: what is said there is written and read with this. Foundation's would
-// do it too, at the cost of Foundation. The log writes its own lines and shares the quoting.
+// JSON (RFC 8259) as a value, written and read at the control socket. Foundation's would cost all of Foundation. The
+// log writes its own lines and uses the quoting from here.
 
 /// Objects keep the order of their keys. Whole numbers from 0 are integers, every other number is a decimal.
 enum JSONValue: Hashable, Sendable {
@@ -16,22 +16,22 @@ enum JSONValue: Hashable, Sendable {
     let value: JSONValue
   }
 
-  /// An object of the pairs that have a value.
+  /// An object of the pairs whose value is not nil.
   static func object(_ pairs: KeyValuePairs<String, JSONValue?>) -> JSONValue {
     .object(pairs.compactMap { key, value in value.map { Member(key: key, value: $0) } })
   }
 
   static func integer(_ number: Int) -> JSONValue { .integer(UInt64(max(0, number))) }
 
-  /// A whole number that may be less than 0, which is written as one.
+  /// A whole number that may be negative; written without a fraction.
   static func signed(_ number: Int) -> JSONValue { number < 0 ? .decimal(Double(number)) : .integer(UInt64(number)) }
 
-  /// Nanoseconds as seconds with three places.
+  /// Nanoseconds as seconds with three decimal places.
   static func seconds(_ nanoseconds: UInt64) -> JSONValue { .decimal(Double(nanoseconds / 1_000_000) / 1000) }
 
   // MARK: - Writing
 
-  /// In one line.
+  /// On one line.
   var description: String {
     var line = ""
     write(to: &line)
@@ -64,7 +64,8 @@ enum JSONValue: Hashable, Sendable {
     }
   }
 
-  /// Section 7: a line stays a line whatever a device, a client or an error text puts into it, and a terminal obeys none of it.
+  /// Section 7. Also escapes what ends a line or controls a terminal, since devices, clients and errors supply the
+  /// text.
   static func quote(_ text: String) -> String {
     let isHarmless = text.utf8.allSatisfy {
       0x20...0x7E ~= $0 && $0 != UInt8(ascii: "\"") && $0 != UInt8(ascii: "\\")
@@ -87,11 +88,11 @@ enum JSONValue: Hashable, Sendable {
     return quoted + "\""
   }
 
-  /// C0, DEL and C1: terminals obey the last as well.
+  /// C0, DEL and C1; terminals obey C1 as well.
   static func isControl(_ scalar: Unicode.Scalar) -> Bool { scalar.value < 32 || 127...159 ~= scalar.value }
 
-  /// What people's screens and readers must not get from a device: controls, and what ends a line or turns the direction of what
-  /// follows (Unicode's bidirectional controls).
+  /// Characters that must not get from a device to a screen: controls, line ends, and Unicode's bidirectional controls,
+  /// which turn the direction of what follows.
   static func misleads(_ scalar: Unicode.Scalar) -> Bool {
     switch scalar.value {
     case 0x061C, 0x200E...0x200F, 0x2028...0x202E, 0x2066...0x2069: true
@@ -99,7 +100,7 @@ enum JSONValue: Hashable, Sendable {
     }
   }
 
-  // MARK: - Looking inside
+  // MARK: - Reading
 
   subscript(key: String) -> JSONValue? {
     guard case .object(let members) = self else { return nil }
@@ -109,7 +110,7 @@ enum JSONValue: Hashable, Sendable {
   var text: String? { if case .text(let text) = self { text } else { nil } }
   var flag: Bool? { if case .bool(let flag) = self { flag } else { nil } }
   var integer: UInt64? { if case .integer(let number) = self { number } else { nil } }
-  /// The same, read back.
+  /// The inverse of `signed(_:)`.
   var signedInteger: Int? {
     switch self {
     case .integer(let number): Int(clamping: number)

@@ -1,34 +1,34 @@
-// The swift-log backend: a line per entry, as text for people or as JSON for programs, to standard error. It blocks when
-// the pipe does; StatusLog calls it on a queue of its own.
+// The swift-log backend: one line per entry, as text or JSON, to standard error. It blocks while the pipe is full, so
+// StatusLog calls it on a separate queue.
 
 import ByteStreams
 import Glibc
 import Logging
 import Synchronization
 
-public struct LineLogHandler: LogHandler {
-  public enum Format: Sendable { case text, json }
+package struct LineLogHandler: LogHandler {
+  package enum Format: Sendable { case text, json }
 
-  public var metadata: Logger.Metadata = [:]
-  public var metadataProvider: Logger.MetadataProvider?
-  public var logLevel: Logger.Level
+  package var metadata: Logger.Metadata = [:]
+  package var metadataProvider: Logger.MetadataProvider?
+  package var logLevel: Logger.Level
   private let format: Format
-  /// Where lines wait that are to be written together; copies of the handler share it.
+  /// Holds lines that are written together; copies of the handler share it.
   let output: LogOutput
 
-  /// Writes to `descriptor`, which stays its owner's.
-  public init(_ format: Format, level: Logger.Level, to descriptor: Int32 = STDERR_FILENO) {
+  /// Writes to `descriptor`, which the caller still owns.
+  package init(_ format: Format, level: Logger.Level, to descriptor: Int32 = STDERR_FILENO) {
     self.format = format
     output = LogOutput(to: descriptor)
     logLevel = level
   }
 
-  public subscript(metadataKey key: String) -> Logger.Metadata.Value? {
+  package subscript(metadataKey key: String) -> Logger.Metadata.Value? {
     get { metadata[key] }
     set { metadata[key] = newValue }
   }
 
-  public func log(event: LogEvent) {
+  package func log(event: LogEvent) {
     if case .stringConvertible(let value)? = event.metadata?[StampedLine.key], let stamped = value as? StampedLine {
       return write(stamped.time, stamped.line)
     }
@@ -86,14 +86,14 @@ public struct LineLogHandler: LogHandler {
     bytes += "}\n".utf8
   }
 
-  /// Whether it needs no quotes.
+  /// Whether the text needs no quotes.
   private static func isPlain(_ text: String) -> Bool {
     if text.utf8.allSatisfy({ 0x21...0x7E ~= $0 && $0 != UInt8(ascii: "\"") }) { return !text.isEmpty }
     return text.unicodeScalars.allSatisfy { $0 != " " && $0 != "\"" && !JSONValue.misleads($0) }
   }
 }
 
-/// A line and its time on the way through swift-log to the handler above, which needs no dictionary of its fields.
+/// Carries a line and its time through swift-log to the handler above, which then needs no dictionary of its fields.
 struct StampedLine: CustomStringConvertible, Sendable {
   static let key = "line"
 
@@ -103,7 +103,7 @@ struct StampedLine: CustomStringConvertible, Sendable {
   var description: String { line.text }
 }
 
-/// Lines on their way to a descriptor: each by itself, or several by one write(2).
+/// Writes lines to a descriptor: each by itself, or several by one write(2).
 final class LogOutput: Sendable {
   private struct State {
     var bytes: [UInt8] = []
@@ -112,7 +112,7 @@ final class LogOutput: Sendable {
 
   private let state = Mutex(State())
   private let descriptor: Int32
-  /// A burst leaves by pieces of this size.
+  /// Held lines are written when they reach this many bytes.
   private static let most = 16384
 
   init(to descriptor: Int32) { self.descriptor = descriptor }
@@ -124,7 +124,7 @@ final class LogOutput: Sendable {
     }
   }
 
-  /// Lines wait until `release`.
+  /// Holds lines until `release`.
   func hold() { state.withLock { $0.isHeld = true } }
 
   func release() {
@@ -136,7 +136,7 @@ final class LogOutput: Sendable {
 
   private func write(_ state: inout State) {
     guard !state.bytes.isEmpty else { return }
-    // Where nobody reads any more there is nowhere left to say so.
+    // Errors are ignored: there is no other place to report them.
     try? writeAll(state.bytes, to: descriptor)
     state.bytes.removeAll(keepingCapacity: state.bytes.capacity <= 2 * Self.most)
   }

@@ -1,4 +1,4 @@
-// The socket at which systemd, or whoever plays it, listens for news of a service: sd_notify(3) without its library. A
+// Sends notifications to systemd, or to another manager with the same protocol: sd_notify(3) without its library. A
 // message is one datagram of lines NAME=value.
 
 import ByteStreams
@@ -11,13 +11,14 @@ struct NotifySocket: ~Copyable, Sendable {
 
   enum Outcome {
     case sent
-    /// Its queue is full; later there may be room.
+    /// The manager's queue is full; a later try may succeed.
     case full
-    /// Nobody listens there any more.
+    /// The manager does not listen any more.
     case failed
   }
 
-  /// `address` as NOTIFY_SOCKET has it: an absolute path, or `@` and a name of the abstract namespace. Nil for anything else.
+  /// `address` as in NOTIFY_SOCKET: an absolute path, or `@` and a name in the abstract namespace. Nil for anything
+  /// else.
   init?(_ address: String) {
     var path = Array(address.utf8)
     guard path.count > 1, path.count < MemoryLayout.size(ofValue: sockaddr_un().sun_path) else { return nil }
@@ -32,7 +33,7 @@ struct NotifySocket: ~Copyable, Sendable {
     self.path = path
   }
 
-  /// Sends without waiting. Not connected, so that a manager that comes back under the same name is found.
+  /// Sends without waiting. The socket is not connected, so a restarted manager with the same address is found.
   func send(_ message: String) -> Outcome {
     var address = sockaddr_un()
     address.sun_family = sa_family_t(AF_UNIX)

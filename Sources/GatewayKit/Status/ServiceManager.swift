@@ -1,5 +1,5 @@
-// Tells systemd how the gateway is: ready, reloading, stopping, a line of status, and that its lanes are alive. Listens to
-// events as the log does. Exists only where NOTIFY_SOCKET says that somebody wants to know; without it no timer ever runs.
+// Notifies systemd: ready, reloading, stopping, a status line, and the watchdog. Observes events, as the log does.
+// Exists only if NOTIFY_SOCKET is set; without it no timer ever runs.
 
 import ByteStreams
 import Dispatch
@@ -7,59 +7,59 @@ import Glibc
 import StreamBroker
 import Synchronization
 
-public final class ServiceManager: Sendable {
+package final class ServiceManager: Sendable {
   private enum Phase { case starting, ready, reloading, stopping }
 
   private struct Picture {
     var phase = Phase.starting
     var hasStarted = false
-    /// Listeners of the start that have not said yet whether they are bound, as "route listener".
+    /// Listeners that the start waits for, as "route listener": they have no first result yet.
     var unanswered: Set<String>
     var routes = 0
     var away: Set<String> = []
     var lastReloadFailed = false
-    /// The line that was sent last.
-    var told = ""
-    /// The latest change of phase, while systemd's queue has no room for it.
+    /// The last status line that was sent.
+    var reported = ""
+    /// The latest phase, while systemd's queue is full.
     var owed: String?
     var isRetrying = false
   }
 
   private let socket: NotifySocket
   private let picture: Mutex<Picture>
-  // Sessions come and go on all lanes: two atomics for them, where the lock would make lanes meet.
+  // Sessions begin and end on all lanes. These are atomics because lanes would wait for each other at a lock.
   private let clients = Atomic<Int>(0)
   private let isLineDue = Atomic<Bool>(false)
   private let toldAt = Atomic<UInt64>(0)
   private let isPinging = Atomic<Bool>(false)
   private let queue = DispatchQueue(label: "baudway.notify")
-  /// How often systemd wants to hear that all is well; nil = never.
+  /// The interval of systemd's watchdog; nil = none.
   let watchdog: Duration?
 
-  /// At most one status line in so long: each wakes systemd.
+  /// The shortest time between status lines, in nanoseconds: each wakes systemd.
   private static let pause: UInt64 = 1_000_000_000
 
-  /// Nil where nobody asks, or at no address that a socket can have. `config` is what the gateway starts with.
-  public init?(environment: [String: String], config: Config) {
+  /// Nil when NOTIFY_SOCKET is not set or is no valid address. `config` is what the gateway starts with.
+  package init?(environment: [String: String], config: Config) {
     guard let address = environment["NOTIFY_SOCKET"], let socket = NotifySocket(address) else { return nil }
     self.socket = socket
     watchdog = Self.watchdog(environment)
-    let listeners = config.routes.flatMap { route in route.listen.map { "\(route.name) \($0.place)" } }
+    let listeners = config.routes.flatMap { route in route.listen.map { "\(route.name) \($0.target)" } }
     picture = Mutex(Picture(unanswered: Set(listeners)))
   }
 
-  /// sd_watchdog_enabled(3). A variable meant for another process, our parent, means nothing.
+  /// sd_watchdog_enabled(3). Ignored when WATCHDOG_PID names another process, such as our parent.
   private static func watchdog(_ environment: [String: String]) -> Duration? {
     guard let microseconds = environment["WATCHDOG_USEC"].flatMap({ UInt64($0) }), microseconds > 0 else { return nil }
     if let pid = environment["WATCHDOG_PID"], pid != String(getpid()) { return nil }
-    // Less than a tenth of a second would be a busy loop, more than a day a number that overflows.
+    // Less than 0.1 s would be a busy loop; more than a day would overflow.
     return .microseconds(min(max(microseconds, 100_000), 86_400_000_000))
   }
 
   // MARK: - Events
 
-  /// Takes an event without waiting, from any thread.
-  public func observe(_ event: StatusEvent) {
+  /// Accepts an event without waiting, on any thread.
+  package func observe(_ event: StatusEvent) {
     switch event {
     case .sessionOpened: clients.add(1, ordering: .relaxed)
     case .sessionEnded(_, _, _, let report):
@@ -67,7 +67,7 @@ public final class ServiceManager: Sendable {
       clients.subtract(1, ordering: .relaxed)
     default: picture.withLock { note(event, in: &$0) }
     }
-    tellSoon()
+    notifySoon()
   }
 
   private func note(_ event: StatusEvent, in picture: inout Picture) {
@@ -92,7 +92,7 @@ public final class ServiceManager: Sendable {
     case .stopping: enter(.stopping, "STOPPING=1", in: &picture)
     default: break
     }
-    // Ready is when every listener has its first answer: bound, or waiting for its address.
+    // Ready means that every listener has its first result: bound, or waiting for its address.
     if picture.phase == .starting, picture.hasStarted, picture.unanswered.isEmpty {
       enter(.ready, "READY=1", in: &picture)
     }
@@ -101,12 +101,12 @@ public final class ServiceManager: Sendable {
   private func enter(_ phase: Phase, _ message: String, in picture: inout Picture) {
     picture.phase = phase
     let line = line(of: picture)
-    picture.told = line
+    picture.reported = line
     picture.owed = "\(message)\nSTATUS=\(line)"
     sendOwed(&picture)
   }
 
-  /// The latest phase takes the place of one that could not be sent; it must arrive, or the start or the reload times out.
+  /// The latest phase replaces one that could not be sent. It must arrive, or the start or the reload times out.
   private func sendOwed(_ picture: inout Picture) {
     guard let message = picture.owed, !picture.isRetrying else { return }
     guard case .full = socket.send(message) else {
@@ -125,24 +125,25 @@ public final class ServiceManager: Sendable {
 
   // MARK: - The status line
 
-  /// Sends the line if it has changed: now, or when the pause since the last one is over.
-  private func tellSoon() {
+  /// Sends the line if it has changed: now, or after the pause since the last one.
+  private func notifySoon() {
     guard !isLineDue.exchange(true, ordering: .acquiringAndReleasing) else { return }
     let next = toldAt.load(ordering: .relaxed) + Self.pause
     let now = monotonicNanoseconds()
     let wait = toldAt.load(ordering: .relaxed) == 0 || next <= now ? 0 : Int(clamping: next - now)
-    queue.asyncAfter(deadline: .now() + .nanoseconds(wait)) { [weak self] in self?.tell() }
+    queue.asyncAfter(deadline: .now() + .nanoseconds(wait)) { [weak self] in self?.report() }
   }
 
-  private func tell() {
-    // What changes from here on is for the next line. An exchange, because a store would not see what those before it have counted.
+  private func report() {
+    // Later changes are for the next line. An exchange and not a store: a store would not see the counts of earlier
+    // events.
     _ = isLineDue.exchange(false, ordering: .acquiringAndReleasing)
     picture.withLock { picture in
       let line = line(of: picture)
-      guard picture.phase != .starting, picture.owed == nil, line != picture.told else { return }
+      guard picture.phase != .starting, picture.owed == nil, line != picture.reported else { return }
       toldAt.store(monotonicNanoseconds(), ordering: .relaxed)
-      if case .full = socket.send("STATUS=\(line)") { return tellSoon() }
-      picture.told = line
+      if case .full = socket.send("STATUS=\(line)") { return notifySoon() }
+      picture.reported = line
     }
   }
 
@@ -160,8 +161,8 @@ public final class ServiceManager: Sendable {
 
   // MARK: - The watchdog
 
-  /// Tells systemd twice in its interval that all is well, each time only once every lane of `gateway` has answered.
-  public func watch(_ gateway: Gateway) { watch { gateway.ping(then: $0) } }
+  /// Sends WATCHDOG=1 twice per interval, each time only after every lane of `gateway` has answered.
+  package func watch(_ gateway: Gateway) { watch { gateway.ping(then: $0) } }
 
   func watch(ping: @escaping @Sendable (@escaping @Sendable () -> Void) -> Void) {
     guard let watchdog else { return }
@@ -173,7 +174,7 @@ public final class ServiceManager: Sendable {
     every half: DispatchTimeInterval, _ ping: @escaping @Sendable (@escaping @Sendable () -> Void) -> Void
   ) {
     queue.asyncAfter(deadline: .now() + half) { [weak self] in self?.beat(every: half, ping) }
-    // One at a time: a lane that hangs is not to be buried in pings.
+    // One ping at a time: they must not pile up on a lane that hangs.
     guard !isPinging.exchange(true, ordering: .acquiringAndReleasing) else { return }
     ping { [weak self] in
       guard let self else { return }

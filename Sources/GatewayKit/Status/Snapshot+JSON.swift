@@ -1,11 +1,11 @@
-// A snapshot as JSON and back: the answer to `status` at the control socket. Its keys are a promise (Deploy/CONTROL.md);
-// there may be more of them one day, so a reader passes over what it does not know.
+// A snapshot as JSON and back: the answer to `status` at the control socket. Its keys are stable (Docs/control-socket.md).
+// Later versions may add some, so a reader ignores unknown ones. A metrics page would be another file of this kind.
 
 import ByteStreams
 import StreamBroker
 
 extension Snapshot {
-  /// Everything but the routes, for answers that are sent route by route; ends before the routes' closing bracket.
+  /// Everything except the routes, for answers sent route by route. Ends after the routes' opening bracket.
   var opening: String {
     let head = JSONValue.object([
       "protocol": .integer(ControlRequest.version), "version": .text(version), "pid": .integer(process),
@@ -60,7 +60,7 @@ extension Snapshot.Handshakes {
 }
 
 extension Snapshot.Route {
-  /// Everything but the clients; ends before their list's closing bracket.
+  /// Everything except the clients. Ends after their opening bracket.
   var opening: String {
     let counts = links.sorted { $0.key < $1.key }.map { JSONValue.Member(key: $0.key, value: .integer($0.value)) }
     let head = JSONValue.object([
@@ -146,6 +146,7 @@ extension Snapshot.Totals {
     return .object([
       "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "sessions": .integer(sessions),
       "ended": .object(words), "per-address": .integer(perAddress),
+      "line-changes": .integer(lineChanges), "line-refusals": .integer(lineRefusals),
     ])
   }
 
@@ -154,6 +155,8 @@ extension Snapshot.Totals {
     down = json["down"]?.integer ?? 0
     dropped = json["dropped"]?.integer ?? 0
     perAddress = json["per-address"]?.integer ?? 0
+    lineChanges = json["line-changes"]?.integer ?? 0
+    lineRefusals = json["line-refusals"]?.integer ?? 0
     for member in json["ended"]?.members ?? [] {
       if let word = Ending.Word(rawValue: member.key), let count = member.value.integer { ended[word] = count }
     }
@@ -168,7 +171,7 @@ extension Snapshot.Client {
       "role": .text(role.rawValue), "state": .text(phase.rawValue), "seconds": .seconds(nanoseconds),
       "closing-seconds": closingNanoseconds.map { .seconds($0) },
       "up": .integer(up), "down": .integer(down), "dropped": .integer(dropped), "queued-up": .integer(queuedUp),
-      "queued-down": .integer(queuedDown), "pen": hasPen.map { .bool($0) },
+      "queued-down": .integer(queuedDown), "writer": isWriter.map { .bool($0) },
     ])
   }
 
@@ -180,7 +183,7 @@ extension Snapshot.Client {
       listener: listener,
       role: json["role"]?.text.flatMap { Config.Listen.Role(rawValue: $0) } ?? .writer,
       nanoseconds: json["seconds"]?.nanoseconds ?? 0, up: count("up"), down: count("down"), dropped: count("dropped"),
-      queuedUp: count("queued-up"), queuedDown: count("queued-down"), hasPen: json["pen"]?.flag,
+      queuedUp: count("queued-up"), queuedDown: count("queued-down"), isWriter: json["writer"]?.flag,
       phase: json["state"]?.text.flatMap { Phase(rawValue: $0) } ?? .open,
       closingNanoseconds: json["closing-seconds"]?.nanoseconds)
   }

@@ -1,32 +1,32 @@
-// The picture of a moment, as values: what `status` shows, and what an API or metrics read. A gateway makes it when it is
-// asked (StatusSurvey); the control socket carries it as JSON (Snapshot+JSON.swift).
+// The state at one moment, as values: for `status`, and for an API or a metrics page. A gateway makes it on request
+// (StatusReport); the control socket sends it as JSON (Snapshot+JSON.swift).
 
 import ByteStreams
 import StreamBroker
 
-public struct Snapshot: Hashable, Sendable {
-  public var version: String
-  public var process: Int
-  /// Since the gateway was made.
-  public var nanoseconds: UInt64
-  /// Serves on every address. A device that is away does no harm here.
-  public var isHealthy: Bool
-  /// What is wrong with files of certificates.
-  public var certificateFaults: [String] = []
+package struct Snapshot: Hashable, Sendable {
+  package var version: String
+  package var process: Int
+  /// Since the gateway was created.
+  package var nanoseconds: UInt64
+  /// Every listener is bound. An absent device does not matter here.
+  package var isHealthy: Bool
+  /// Faults of certificate files.
+  package var certificateFaults: [String] = []
   /// Clients that were refused since the start, by reason: "http-request".
-  public var refused: [String: UInt64] = [:]
-  /// Why the configuration is not the file's, when the last reload changed nothing.
-  public var failedReload: FailedReload?
-  public var handshakes: Handshakes?
-  public var routes: [Route] = []
+  package var refused: [String: UInt64] = [:]
+  /// The last reload, if it failed: the running configuration is then not that of the file.
+  package var failedReload: FailedReload?
+  package var handshakes: Handshakes?
+  package var routes: [Route] = []
 
-  public struct FailedReload: Hashable, Sendable {
-    /// The first ones.
-    public var problems: [String]
-    /// How many there are beyond these.
-    public var more: Int
-    /// Since then.
-    public var nanoseconds: UInt64
+  package struct FailedReload: Hashable, Sendable {
+    /// The first problems.
+    package var problems: [String]
+    /// How many more there are.
+    package var more: Int
+    /// Since the reload failed.
+    package var nanoseconds: UInt64
 
     private static let most = 10
 
@@ -37,108 +37,111 @@ public struct Snapshot: Hashable, Sendable {
     }
   }
 
-  /// Of TLS, requests and log-ins, at all listeners.
-  public struct Handshakes: Hashable, Sendable {
-    public var unfinished: Int
-    public var most: Int
-    /// Since the start, because there were `most`, or too few descriptors.
-    public var refused: UInt64
+  /// Handshakes of TLS, requests and log-ins, at all listeners.
+  package struct Handshakes: Hashable, Sendable {
+    package var unfinished: Int
+    package var most: Int
+    /// Refused since the start, because `most` were unfinished or descriptors were short.
+    package var refused: UInt64
   }
 
-  public struct Route: Hashable, Sendable {
-    public var name: String
+  package struct Route: Hashable, Sendable {
+    package var name: String
     /// Secrets masked.
-    public var endpoint: String
-    public var link: Config.Link
-    public var maxClients: Int
-    /// Clients that wait for a place.
-    public var queued = 0
-    public var listeners: [Listener] = []
-    /// Of a shared link.
-    public var state: LinkState?
-    /// Of links of one client each: how many there are, by their word.
-    public var links: [String: Int] = [:]
-    public var totals = Totals()
-    /// In the order of coming.
-    public var clients: [Client] = []
-    /// A lane did not answer within a second; what it has is missing here.
-    public var isStuck = false
+    package var endpoint: String
+    package var link: Config.Link
+    package var maxClients: Int
+    /// Clients that wait for a slot.
+    package var queued = 0
+    package var listeners: [Listener] = []
+    /// For a shared link.
+    package var state: LinkState?
+    /// For per-client links: their number by status word.
+    package var links: [String: Int] = [:]
+    package var totals = Totals()
+    /// In order of arrival.
+    package var clients: [Client] = []
+    /// A lane did not answer within a second; its data is missing here.
+    package var isStuck = false
   }
 
-  public struct Listener: Hashable, Sendable {
-    /// What the configuration says.
-    public var url: String
-    public var state: State
-    /// For how long.
-    public var nanoseconds: UInt64
-    /// It listens, and this keeps some from finding or reaching it.
-    public var limit: String?
+  package struct Listener: Hashable, Sendable {
+    /// As the configuration names it.
+    package var url: String
+    package var state: State
+    /// Time in this state.
+    package var nanoseconds: UInt64
+    /// Why some clients cannot find or reach it, although it listens.
+    package var limit: String?
 
-    public enum State: Hashable, Sendable {
-      /// It has not been tried yet.
+    package enum State: Hashable, Sendable {
+      /// Not tried yet.
       case starting
-      /// The address it got.
+      /// The address that it is bound to.
       case listening(String)
       case waiting(error: String, retry: Duration)
     }
   }
 
-  public struct LinkState: Hashable, Sendable {
+  package struct LinkState: Hashable, Sendable {
     /// A word of LinkStatus.
-    public var word: String
-    public var nanoseconds: UInt64
-    /// Of an open serial port: what is in force, which need not be quite what was asked for: "115200 8N1".
-    public var line: String?
-    /// Of an open one: what its device says of itself.
-    public var device: DeviceFacts?
+    package var word: String
+    package var nanoseconds: UInt64
+    /// For an open serial port: the settings in force, which may differ from those asked for: "115200 8N1".
+    package var line: String?
+    /// For an open link: what the device reports about itself.
+    package var device: DeviceFacts?
     /// Why it waits.
-    public var reason: String?
-    /// Until the next try.
-    public var retry: Duration?
+    package var reason: String?
+    /// Time until the next try.
+    package var retry: Duration?
   }
 
-  /// Since the route began.
-  public struct Totals: Hashable, Sendable {
-    /// Ended sessions, those who were turned away among them.
-    public var ended: [Ending.Word: UInt64] = [:]
-    /// Of those that ended as `full`: because of `clients.per-address`.
-    public var perAddress: UInt64 = 0
-    /// Bytes of sessions that ended and of those that go on.
-    public var up: UInt64 = 0
-    public var down: UInt64 = 0
-    public var dropped: UInt64 = 0
+  /// Since the route started.
+  package struct Totals: Hashable, Sendable {
+    /// Ended sessions, including refused clients.
+    package var ended: [Ending.Word: UInt64] = [:]
+    /// The part of `full` that `clients.per-address` caused.
+    package var perAddress: UInt64 = 0
+    /// Bytes of ended and of current sessions.
+    package var up: UInt64 = 0
+    package var down: UInt64 = 0
+    package var dropped: UInt64 = 0
+    /// Requests of clients to change the line: carried out, and refused.
+    package var lineChanges: UInt64 = 0
+    package var lineRefusals: UInt64 = 0
   }
 
-  public struct Client: Hashable, Sendable {
-    public var number: UInt64
-    /// Nil where clients have none.
-    public var address: String?
-    /// Who he said to be, and has proved.
-    public var user: String?
-    /// What guards his connection: "TLS 1.3". Nil for nothing.
-    public var tls: String?
-    public var listener: String
-    public var role: Config.Listen.Role
-    public var nanoseconds: UInt64
-    public var up: UInt64
-    public var down: UInt64
-    public var dropped: UInt64
-    /// Bytes that are kept of what he sent, and for him.
-    public var queuedUp: UInt64
-    public var queuedDown: UInt64
-    /// Nil where nobody needs one to write.
-    public var hasPen: Bool?
-    public var phase: Phase
-    /// How long ago its FIN came, or it was told to go; nil for one that is open.
-    public var closingNanoseconds: UInt64?
+  package struct Client: Hashable, Sendable {
+    package var number: UInt64
+    /// Nil where clients have no address.
+    package var address: String?
+    /// The authenticated user.
+    package var user: String?
+    /// The TLS version: "TLS 1.3". Nil without TLS.
+    package var tls: String?
+    package var listener: String
+    package var role: Config.Listen.Role
+    package var nanoseconds: UInt64
+    package var up: UInt64
+    package var down: UInt64
+    package var dropped: UInt64
+    /// Bytes kept from the client, and for it.
+    package var queuedUp: UInt64
+    package var queuedDown: UInt64
+    /// Nil where no client needs the writer role to write.
+    package var isWriter: Bool?
+    package var phase: Phase
+    /// Time since its FIN came or the gateway began to end it; nil for an open session.
+    package var closingNanoseconds: UInt64?
 
-    public enum Phase: String, CaseIterable, Sendable {
+    package enum Phase: String, CaseIterable, Sendable {
       case open
-      /// Its FIN came, and what it sent before is not delivered yet: `device.drain` bounds that.
+      /// Its FIN came, and its earlier input is not delivered yet: `device.drain` bounds that.
       case closing
-      /// He has finished sending, and may listen still.
+      /// It has finished sending, and may still receive.
       case halfClosed = "half-closed"
-      /// He goes as soon as what is kept for him is out.
+      /// The gateway ends it as soon as everything kept for it is sent.
       case leaving
     }
   }
@@ -151,6 +154,8 @@ extension Snapshot.Totals {
     add(up: report.up, down: report.down, dropped: report.dropped)
   }
 
+  mutating func countLine(refused: Bool) { if refused { lineRefusals += 1 } else { lineChanges += 1 } }
+
   mutating func add(up: UInt64, down: UInt64, dropped: UInt64) {
     self.up &+= up
     self.down &+= down
@@ -160,8 +165,10 @@ extension Snapshot.Totals {
   mutating func add(_ other: Snapshot.Totals) {
     ended.merge(other.ended, uniquingKeysWith: +)
     perAddress += other.perAddress
+    lineChanges += other.lineChanges
+    lineRefusals += other.lineRefusals
     add(up: other.up, down: other.down, dropped: other.dropped)
   }
 
-  public var sessions: UInt64 { ended.values.reduce(0, +) }
+  package var sessions: UInt64 { ended.values.reduce(0, +) }
 }

@@ -1,11 +1,12 @@
-// The current picture of routes and their listeners, put together from events: what `health` asks, and the listeners'
-// part of `status`. What changes with every client is not here; lanes are asked for it (StatusSurvey). Any thread.
+// The current state of routes and their listeners, collected from events, for `health` and the listeners' part of
+// `status`. Figures that change with every client are not here: StatusReport asks the lanes for them. Any thread may
+// use it.
 
 import ByteStreams
 import StreamBroker
 import Synchronization
 
-public final class StatusBoard: Sendable {
+package final class StatusBoard: Sendable {
   struct Listener: Sendable {
     let url: String
     var state: Snapshot.Listener.State
@@ -15,7 +16,7 @@ public final class StatusBoard: Sendable {
   }
 
   fileprivate struct Picture {
-    /// Per route, each of its listeners, in the order of the configuration.
+    /// The listeners of each route, in the order of the configuration.
     var listeners: [String: [Listener]] = [:]
     var isRunning = false
     var certificateFaults: [String] = []
@@ -26,11 +27,11 @@ public final class StatusBoard: Sendable {
   /// Clients that were refused since the start, by reason: see CountedRefusal.
   private let refusals = Mutex<[String: UInt64]>([:])
 
-  public init() {}
+  package init() {}
 
-  // MARK: - News
+  // MARK: - Events
 
-  public func observe(_ event: StatusEvent) {
+  package func observe(_ event: StatusEvent) {
     switch event {
     case .sessionEnded(_, _, _, let report):
       switch report.ending.word {
@@ -38,8 +39,8 @@ public final class StatusBoard: Sendable {
       default: return
       }
     case .requestRefused(_, let fault): return count(fault)
-    // The many: lanes need not meet at the lock for them.
-    case .sessionOpened, .link, .clientLink, .writerChanged, .dropped, .linkDropped, .deviceKnown: return
+    // Frequent events change nothing here, so lanes need not wait for the lock.
+    case .sessionOpened, .link, .clientLink, .writerChanged, .lineAsked, .dropped, .linkDropped, .deviceKnown: return
     default: break
     }
     picture.withLock { picture in
@@ -64,7 +65,7 @@ public final class StatusBoard: Sendable {
     }
   }
 
-  /// The route is about to start, or to take on these listeners. Until each has been tried, `isHealthy` is false.
+  /// The route will start, or get these listeners. `isHealthy` is false until each of them is bound.
   func expect(_ urls: [String], of route: String) { picture.withLock { $0.expect(urls, of: route) } }
 
   private func count(_ fault: (any Error)?) {
@@ -72,13 +73,13 @@ public final class StatusBoard: Sendable {
     refusals.withLock { $0[counter, default: 0] += 1 }
   }
 
-  // MARK: - Looking
+  // MARK: - Queries
 
   /// Clients that were refused since the start, by reason.
   var refused: [String: UInt64] { refusals.withLock { $0 } }
 
-  /// Serves on every address it was told to. A device that is away is awaited and does no harm here.
-  public var isHealthy: Bool { picture.withLock { $0.isHealthy } }
+  /// The gateway runs and every listener is bound. An absent device does not matter here.
+  package var isHealthy: Bool { picture.withLock { $0.isHealthy } }
 
   /// Every listener has been tried at least once.
   var isSettled: Bool {
@@ -87,10 +88,10 @@ public final class StatusBoard: Sendable {
     }
   }
 
-  /// What is wrong with files of certificates.
+  /// Faults of certificate files.
   var certificateFaults: [String] { picture.withLock { $0.certificateFaults } }
 
-  /// Nil when the last one was carried out, or there was none.
+  /// Nil when the last reload was carried out, or there was none.
   var failedReload: Snapshot.FailedReload? {
     let now = monotonicNanoseconds()
     return picture.withLock { $0.failedReload }.map { failed in
@@ -115,7 +116,7 @@ public final class StatusBoard: Sendable {
         "healthy": .bool(picture.isHealthy), "routes": .integer(picture.listeners.count),
         "listeners-waiting": .integer(waiting),
         "reload-failed": picture.failedReload == nil ? nil : .bool(true),
-        // Not part of "healthy": a restart for it would lose the certificate that is shown still.
+        // Not part of "healthy": a restart would lose the old certificate that is still in use.
         "certificate-faults": picture.certificateFaults.isEmpty
           ? nil : .array(picture.certificateFaults.map { .text($0) }),
       ])
@@ -132,7 +133,7 @@ extension StatusBoard.Picture {
     isRunning && listeners.values.allSatisfy { listeners in listeners.allSatisfy { $0.bound != nil } }
   }
 
-  /// Those that are known stay as they are; one that is not named any more says itself when it closes.
+  /// Known listeners keep their state. One that is no longer named reports itself when it closes.
   fileprivate mutating func expect(_ urls: [String], of route: String) {
     var known = listeners[route] ?? []
     var new: [StatusBoard.Listener] = []
@@ -143,11 +144,11 @@ extension StatusBoard.Picture {
         new.append(StatusBoard.Listener(url: url, state: .starting, since: monotonicNanoseconds()))
       }
     }
-    // Those that go have told so, or will; but for one that was given up before it was tried.
+    // Removed listeners report their closing, except one that was given up before it was tried.
     listeners[route] = new + known.filter { $0.state != .starting }
   }
 
-  /// Two listeners of a route may have the same URL, with port 0: `isMeant` tells which of them it can be.
+  /// Two listeners of a route may have the same URL, with port 0: `isMeant` selects the right one.
   fileprivate mutating func note(
     _ state: Snapshot.Listener.State, of url: String, _ route: String, _ isMeant: (StatusBoard.Listener) -> Bool
   ) {
@@ -160,7 +161,7 @@ extension StatusBoard.Picture {
     listeners[route]?[index].since = now
   }
 
-  /// It is told of by the name that it has got.
+  /// `name` is the bound address, or the URL where there is none.
   fileprivate mutating func limit(_ text: String?, _ name: String, _ route: String) {
     guard let index = listeners[route]?.firstIndex(where: { ($0.bound ?? $0.url) == name }) else { return }
     listeners[route]?[index].limit = text

@@ -1,6 +1,6 @@
-// Events to swift-log, and swift-log's lines to a descriptor. A lane only hands over the event: choosing, formatting and writing
-// happen on a queue of their own. A stuck pipe behind standard error must hold up nobody, so the queue is bounded, and what it
-// can't take is counted.
+// Sends events to swift-log, and its lines to a descriptor. A lane only appends the event: selecting, formatting and
+// writing run on a separate queue. A blocked standard error must delay no lane, so the queue is bounded, and dropped
+// events are counted.
 
 import ByteStreams
 import Dispatch
@@ -8,7 +8,7 @@ import Glibc
 import Logging
 import Synchronization
 
-public final class StatusLog: Sendable {
+package final class StatusLog: Sendable {
   private struct Entry {
     let event: StatusEvent
     let time: timespec
@@ -17,32 +17,32 @@ public final class StatusLog: Sendable {
   private struct Waiting {
     var entries: [Entry] = []
     var dropped: UInt64 = 0
-    /// Somebody is going to write, now or after the pause.
+    /// Writing is scheduled, now or after the pause.
     var isScheduled = false
   }
 
-  // Unsafe to the compiler: these six are touched on `queue` only, and by `init` before anybody has the log.
+  // Unsafe to the compiler: these six are used on `queue` only, and by `init` before the log is shared.
   nonisolated(unsafe) private var logger: Logger
-  /// The logger's, where its handler is ours: the lines of a moment are written together.
+  /// The logger's output, if its handler is ours: lines of one moment are written together.
   nonisolated(unsafe) private var output: LogOutput?
   nonisolated(unsafe) private var limiter: LogLimiter
-  /// Empty; it takes turns with the array of those who wait, so that lanes find room.
+  /// Empty; swapped with the array of waiting events, so that lanes append without allocating.
   nonisolated(unsafe) private var spare: [Entry] = []
   nonisolated(unsafe) private var times = LogTimes()
-  /// The earliest time that the limiter is asked again, if it waits for one.
+  /// The time of the next scheduled call to the limiter, if there is one.
   nonisolated(unsafe) private var alarm: UInt64?
-  private let level: Atomic<Int>  // what is logged, so that nobody has to ask the queue
+  private let level: Atomic<Int>  // the log level's rank, read on any lane
   private let make: @Sendable (Config.Log) -> Logger
   private let queue = DispatchQueue(label: "baudway.log")
   private let waiting = Mutex(Waiting())
   private static let most = 8192  // events, some 400 bytes each
   /// An array that a burst made larger than this is freed.
   private static let mostKept = 256
-  /// A line that follows others waits so long at most. Waking the queue for each would cost more than the line.
+  /// The longest delay of a line that follows others. Waking the queue for each line would cost more than the line.
   private static let pause: useconds_t = 10_000
 
-  /// Logs as `settings` say, and as those of a later configuration do once it is in force. `make` makes the logger of them.
-  public init(_ settings: Config.Log, make: @escaping @Sendable (Config.Log) -> Logger = StatusLog.toStandardError) {
+  /// Logs by `settings` until a reload brings others. `make` makes a logger from settings.
+  package init(_ settings: Config.Log, make: @escaping @Sendable (Config.Log) -> Logger = StatusLog.toStandardError) {
     let logger = make(settings)
     self.logger = logger
     output = (logger.handler as? LineLogHandler)?.output
@@ -52,17 +52,17 @@ public final class StatusLog: Sendable {
   }
 
   /// The program's log: lines to standard error.
-  public static func toStandardError(_ settings: Config.Log) -> Logger {
+  package static func toStandardError(_ settings: Config.Log) -> Logger {
     Logger(label: "baudway") { _ in
       LineLogHandler(settings.format == .json ? .json : .text, level: Logger.Level(settings.level))
     }
   }
 
-  private static let levels = Logger.Level.allCases  // made anew each time it is asked for
+  private static let levels = Logger.Level.allCases  // `allCases` makes a new array each time
   private static func rank(_ level: Logger.Level) -> Int { levels.firstIndex(of: level)! }
 
-  /// Takes an event without waiting, from any thread.
-  public func observe(_ event: StatusEvent) {
+  /// Accepts an event without waiting, on any thread.
+  package func observe(_ event: StatusEvent) {
     var changesLog = false
     if case .reloaded(let report) = event, let settings = report.log {
       changesLog = true
@@ -92,20 +92,21 @@ public final class StatusLog: Sendable {
 
   // MARK: - On the queue
 
-  /// Writes until nothing has come for a pause. It stays on its thread meanwhile: a timer would cost several task switches.
+  /// Writes until nothing has come for one pause. It keeps its thread meanwhile: a timer would cost several task
+  /// switches.
   private func write() {
     while writeWaiting() { usleep(Self.pause) }
     setAlarm(at: monotonicNanoseconds())
   }
 
-  /// Whether anything was written.
+  /// Returns whether any event was waiting.
   private func writeWaiting() -> Bool {
     var entries: [Entry] = []
     swap(&entries, &spare)
     let dropped = waiting.withLock { waiting in
       swap(&waiting.entries, &entries)
       defer { waiting.dropped = 0 }
-      // Events that come while lines are written, or in the pause after that, are found at its end.
+      // Events that come while lines are written, or in the pause after that, are found when it ends.
       if entries.isEmpty { waiting.isScheduled = false }
       return waiting.dropped
     }
@@ -152,8 +153,8 @@ public final class StatusLog: Sendable {
     logger.log(level: line.level, "\(line.text)", metadata: metadata)
   }
 
-  /// Writes everything, also what was still to be counted, and waits for it; but not for a stuck pipe.
-  public func flush() {
+  /// Writes everything, including open summaries, and waits for that; for a blocked pipe only a second.
+  package func flush() {
     let done = DispatchSemaphore(value: 0)
     queue.async {
       _ = self.writeWaiting()
@@ -165,7 +166,7 @@ public final class StatusLog: Sendable {
 }
 
 extension Logger.Level {
-  /// Both have swift-log's words.
+  /// Both have swift-log's names.
   init(_ level: Config.Log.Level) { self = Self(rawValue: level.rawValue)! }
 }
 
@@ -179,7 +180,7 @@ extension LogLine.Value {
   }
 }
 
-/// A time span as people and programs read it: "1.234".
+/// A time span in seconds with three decimal places: "1.234".
 struct Seconds: CustomStringConvertible, Sendable {
   let nanoseconds: UInt64
 
@@ -189,7 +190,7 @@ struct Seconds: CustomStringConvertible, Sendable {
   }
 }
 
-/// Keeps the text of the second, which most lines share with the one before.
+/// Keeps the text of the last second, which most lines share.
 struct LogTimes {
   private var second: time_t?
   private var text = ""

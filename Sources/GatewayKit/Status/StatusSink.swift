@@ -1,59 +1,59 @@
-// Where events go, from any lane: the face between those who tell and those who listen.
+// Passes events from any lane to all observers.
 
 import Synchronization
 
-/// Hands each event to all observers, in the order they were given, on the thread where it happens. An observer must be
-/// quick and must not block: a lane, and every byte on it, waits for it. What takes time (formatting, writing) belongs on a
-/// queue of the observer's own, with a bound, as StatusLog does it. Events of one lane come in their order; those of
-/// different lanes may come at the same moment, on different threads.
+/// Calls all observers with each event, in the order they were added, on the thread where it happens. An observer must
+/// be quick and must not block: the lane, and every byte on it, waits for it. Slow work (formatting, writing) belongs
+/// on a bounded queue of the observer's own, as in StatusLog. Events of one lane come in order; those of different
+/// lanes may come at the same time, on different threads.
 ///
-/// When nobody listens, events are not even made.
-public struct StatusSink: Sendable {
-  public typealias Observer = @Sendable (StatusEvent) -> Void
+/// Without observers, events are not even made.
+package struct StatusSink: Sendable {
+  package typealias Observer = @Sendable (StatusEvent) -> Void
 
-  /// Those who listen from beginning to end: asked without a lock.
+  /// Permanent observers, read without a lock.
   let observers: [Observer]
-  private let guests: Guests
+  private let temporary: TemporaryObservers
 
-  public init(_ observers: [Observer] = []) { self.init(observers, Guests()) }
+  package init(_ observers: [Observer] = []) { self.init(observers, TemporaryObservers()) }
 
-  private init(_ observers: [Observer], _ guests: Guests) {
+  private init(_ observers: [Observer], _ temporary: TemporaryObservers) {
     self.observers = observers
-    self.guests = guests
+    self.temporary = temporary
   }
 
-  /// The same, with one observer more.
-  func adding(_ observer: @escaping Observer) -> StatusSink { StatusSink(observers + [observer], guests) }
+  /// A copy with one more observer.
+  func adding(_ observer: @escaping Observer) -> StatusSink { StatusSink(observers + [observer], temporary) }
 
-  /// For one who comes and goes, such as a reader of an event stream. He hears what happens from here on, as long as the
-  /// answer is kept; a call that is under way on another thread at the end may still come.
-  public func observe(_ observer: @escaping Observer) -> StatusObservation {
-    StatusObservation(guests, guests.add(observer))
+  /// Adds a temporary observer, such as a reader of an event stream. It is called for events from now on, as long as
+  /// the result is kept. A call on another thread may still be running when that ends.
+  package func observe(_ observer: @escaping Observer) -> StatusObservation {
+    StatusObservation(temporary, temporary.add(observer))
   }
 
-  public func tell(_ event: @autoclosure () -> StatusEvent) {
-    let hasGuests = guests.isAnybodyThere.load(ordering: .relaxed)
-    guard hasGuests || !observers.isEmpty else { return }
+  package func publish(_ event: @autoclosure () -> StatusEvent) {
+    let hasTemporary = temporary.isAnybodyThere.load(ordering: .relaxed)
+    guard hasTemporary || !observers.isEmpty else { return }
     let event = event()
     for observe in observers { observe(event) }
-    if hasGuests { for observe in guests.all { observe(event) } }
+    if hasTemporary { for observe in temporary.all { observe(event) } }
   }
 }
 
-/// Ends the observation with itself.
-public final class StatusObservation: Sendable {
-  private let guests: Guests
+/// Ends the observation when it is released.
+package final class StatusObservation: Sendable {
+  private let temporary: TemporaryObservers
   private let number: UInt64
 
-  fileprivate init(_ guests: Guests, _ number: UInt64) {
-    self.guests = guests
+  fileprivate init(_ temporary: TemporaryObservers, _ number: UInt64) {
+    self.temporary = temporary
     self.number = number
   }
 
-  deinit { guests.remove(number) }
+  deinit { temporary.remove(number) }
 }
 
-private final class Guests: Sendable {
+private final class TemporaryObservers: Sendable {
   private struct Book {
     var entries: [(number: UInt64, observer: StatusSink.Observer)] = []
     var last: UInt64 = 0

@@ -1,17 +1,18 @@
-// What `baudway status` shows: a snapshot as tables for people. With an earlier snapshot beside it, also rates.
+// The output of `baudway status`: a snapshot as text tables. With an earlier snapshot it also shows rates.
 
 import ByteStreams
 
-public struct StatusTable {
+package struct StatusTable {
   private let snapshot: Snapshot
   private let before: Snapshot?
-  /// What routes and clients had then, by name and number.
+  /// The earlier figures of routes by name, and of their clients by number.
   private let earlier: [String: (totals: Snapshot.Totals, clients: [UInt64: Snapshot.Client])]
   private let paint: Paint
   private let room: Int?
 
-  /// `before` is an earlier snapshot of the same gateway, for rates; `room` the columns of the terminal, nil for as many as it takes.
-  public init(_ snapshot: Snapshot, since before: Snapshot? = nil, hasColours: Bool, within room: Int? = nil) {
+  /// `before` is an earlier snapshot of the same gateway, for rates. `room` is the width of the terminal in columns;
+  /// nil = no limit.
+  package init(_ snapshot: Snapshot, since before: Snapshot? = nil, hasColours: Bool, within room: Int? = nil) {
     self.snapshot = snapshot
     self.room = room
     let isEarlier = before.map { $0.process == snapshot.process && $0.nanoseconds < snapshot.nanoseconds } ?? false
@@ -24,7 +25,7 @@ public struct StatusTable {
   }
 
   /// Lines without line ends. Nothing in them moves a terminal's cursor.
-  public var lines: [String] {
+  package var lines: [String] {
     var lines = [headline] + faults + refusals + handshakes + [""] + routes
     if snapshot.routes.contains(where: { !$0.clients.isEmpty }) { lines += [""] + clients }
     if snapshot.routes.contains(where: { !$0.totals.ended.isEmpty }) { lines += [""] + endings }
@@ -46,14 +47,14 @@ public struct StatusTable {
   }
 
   private var faults: [String] {
-    let certificates = snapshot.certificateFaults.map { "not taken: \($0)" }
+    let certificates = snapshot.certificateFaults.map { "not applied: \($0)" }
     return (certificates + failedReload).map { paint(TextTable.Cell($0).text, .red) }
   }
 
   private var failedReload: [String] {
     guard let failed = snapshot.failedReload else { return [] }
     let more = failed.more > 0 ? ["  and \(failed.more) more"] : []
-    return ["the last reload failed \(Figures.age(failed.nanoseconds)) ago, what was before is in force:"]
+    return ["the last reload failed \(Figures.age(failed.nanoseconds)) ago; the previous configuration is in force:"]
       + failed.problems.map { "  \($0)" } + more
   }
 
@@ -109,21 +110,24 @@ public struct StatusTable {
 
   private func notes(on route: Snapshot.Route) -> [String] {
     var notes: [String] = []
-    if route.isStuck { notes.append("a lane of it does not answer; what it has is missing here") }
+    if route.isStuck { notes.append("a lane of this route does not answer; its part of the status is missing here") }
     if let device = route.state?.device, !device.isEmpty { notes.append("device: \(device.summary)") }
     if let reason = route.state?.reason {
       notes.append(reason + (route.state?.retry.map { "; next try in \(Figures.age($0.nanoseconds))" } ?? ""))
     }
     for listener in route.listeners {
       if case .waiting(let error, _) = listener.state {
-        notes.append("\(listener.url) waits for \(Figures.age(listener.nanoseconds)): \(error)")
+        notes.append("\(listener.url) has been waiting for \(Figures.age(listener.nanoseconds)): \(error)")
       }
       if let limit = listener.limit { notes.append("\(listener.url) is limited: \(limit)") }
     }
     if route.totals.perAddress > 0 {
-      notes.append("\(route.totals.perAddress) refused because of others from their address (clients.per-address)")
+      notes.append("\(route.totals.perAddress) refused: too many clients from their address (clients.per-address)")
     }
-    if route.queued > 0 { notes.append("\(Figures.count(route.queued, "client")) in the queue for a place") }
+    if route.totals.lineRefusals > 0 {
+      notes.append("changes of the line refused: \(route.totals.lineRefusals)")
+    }
+    if route.queued > 0 { notes.append("\(Figures.count(route.queued, "client")) in the queue") }
     return notes
   }
 
@@ -152,19 +156,19 @@ public struct StatusTable {
         table.add(cells + [dropped(client.dropped), marks(of: client)])
       }
     }
-    // What it may do is never cut, who it is and how it came may be.
+    // The rights of a client are never cut; its user and its TLS version may be.
     table.allow(.init(least: least, weight: 2), of: 7 + traffic.count)
     return table.lines(within: room)
   }
 
   private func marks(of client: Snapshot.Client) -> TextTable.Cell {
     let marks = rights(of: client) + [client.user, client.tls].compactMap(\.self)
-    return .init(marks.joined(separator: ", "), client.hasPen == true ? .green : .dim)
+    return .init(marks.joined(separator: ", "), client.isWriter == true ? .green : .dim)
   }
 
   private func rights(of client: Snapshot.Client) -> [String] {
     var rights: [String] = []
-    if client.hasPen == true { rights.append("pen") }
+    if client.isWriter == true { rights.append("writer") }
     if client.role == .monitor { rights.append("monitor") }
     if client.phase != .open {
       rights.append(client.phase.rawValue + (client.closingNanoseconds.map { " " + Figures.age($0) } ?? ""))
@@ -221,7 +225,7 @@ public struct StatusTable {
   }
 }
 
-/// Numbers as people read them.
+/// Numbers in readable units.
 enum Figures {
   /// "340 B", "3.4 MiB"
   static func bytes(_ count: UInt64) -> String {

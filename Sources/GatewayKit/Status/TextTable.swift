@@ -1,12 +1,12 @@
-// Columns of text under a headline, as wide as they must be; on a terminal that has too little room, columns by their weight are cut
-// or left out until the rest fits. Used by StatusTable and the lists of devices.
+// Columns of text under a header line, as wide as needed. On a narrow terminal, columns are cut by weight or left out
+// until the rest fits. Used by StatusTable and the lists of devices.
 
 struct TextTable {
   struct Cell: ExpressibleByStringLiteral {
     let text: String
     let colour: Paint.Colour?
 
-    /// What a terminal would obey is shown as a question mark.
+    /// Characters that a terminal would obey are shown as question marks.
     init(_ text: String, _ colour: Paint.Colour? = nil) {
       let shown = text.unicodeScalars.map { JSONValue.misleads($0) ? "?" : $0 }
       self.text = String(String.UnicodeScalarView(shown))
@@ -18,7 +18,7 @@ struct TextTable {
 
   private enum Row {
     case cells([Cell])
-    /// Across all columns, which it does not widen.
+    /// A line across all columns; it does not widen them.
     case note(String)
   }
 
@@ -33,13 +33,13 @@ struct TextTable {
     rows = [.cells(headline.map { Cell($0, .bold) })]
   }
 
-  /// What may be done to a column where there is too little room for all; nothing to one of which nothing is said.
+  /// How a column may shrink when the table is too wide. A column without an entry keeps its width.
   struct Give {
-    /// Its texts are cut in the middle, down to so many characters.
+    /// Its texts are cut in the middle, down to this many characters.
     var least: Int?
     /// Of two columns that may be cut, one of twice the weight stays twice as wide.
     var weight = 1
-    /// It is left out; the lowest number first.
+    /// The column may be left out; the lowest rank goes first.
     var rank: Int?
   }
 
@@ -58,7 +58,7 @@ struct TextTable {
     rows.append(.note(paint(Cell(text).text, colour)))
   }
 
-  /// At most `room` columns of a terminal wide, as far as the columns allow that; nil for as wide as it must be.
+  /// At most `room` columns wide, as far as the table's columns allow; nil = as wide as needed.
   func lines(within room: Int? = nil) -> [String] {
     let layout = Layout(widths, gives, room ?? .max)
     return rows.map { row in
@@ -86,7 +86,7 @@ struct TextTable {
     return line
   }
 
-  /// The beginning and the end tell more than the middle: of a URL its scheme and its port.
+  /// Cuts the middle: beginning and end are worth more, such as the scheme and the port of a URL.
   static func cut(_ text: String, to width: Int) -> String {
     guard text.count > width else { return text }
     guard width > 3 else { return String(text.prefix(width)) }
@@ -94,7 +94,7 @@ struct TextTable {
     return "\(text.prefix(width - 1 - tail))…\(text.suffix(tail))"
   }
 
-  /// How wide each column is; nil for one that is left out.
+  /// The width of each column; nil = left out.
   private struct Layout {
     var widths: [Int?]
     var gap = 2
@@ -107,7 +107,7 @@ struct TextTable {
         guard isTooWide(room) else { break }
         self.widths[column] = nil
       }
-      // What was left out may have made more room than was needed.
+      // Leaving out a column may have made more room than needed.
       guard gap == 1 || self.widths.contains(nil) else { return }
       for column in widths.indices where self.widths[column] != nil { self.widths[column] = widths[column] }
       narrow(gives, to: room)
@@ -120,14 +120,14 @@ struct TextTable {
 
     private func isTooWide(_ room: Int) -> Bool { total > room }
 
-    /// Takes from the column that is widest for its weight, a character at a time.
+    /// Narrows the column that is widest for its weight, one character at a time.
     private mutating func narrow(_ gives: [Int: Give], to room: Int) {
       var excess = total - room
       while excess > 0 {
         var widest: (column: Int, rank: Int)?
         for (column, give) in gives {
           guard let width = widths[column], let least = give.least, width > least else { continue }
-          // In hundredths of a weight; of two alike the right one.
+          // In hundredths of a weight; of two equal columns the right one.
           let rank = width * 100 / give.weight + column
           if rank > widest?.rank ?? .min { widest = (column, rank) }
         }

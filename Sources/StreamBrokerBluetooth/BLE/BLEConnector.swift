@@ -1,38 +1,36 @@
-// ble://FFE0/00:0A:3A:22:68:73, over the attributes of a service; ble://FFE0:128/…, over a channel of its own. Without an
-// address the first device that advertises the service, or has the name, is taken.
+// ble://FFE0/00:0A:3A:22:68:73 uses the attributes of service FFE0 (GATT); ble://FFE0:128/… uses an L2CAP channel of
+// its own. Without an address it connects to the first device that advertises the service, or has the name in the URL.
 
 import ByteStreams
-import StreamBroker
+import StreamBrokerCore
 import Synchronization
 
-public struct BLEConnector: RemarkingConnector, BondingConnector {
-  public static let scheme = "ble"
+/// Connects to the serial services of Bluetooth Low Energy devices: `ble://FFE0/00:0A:3A:22:68:73`, or the first device
+/// that offers the service: `ble://FFE0`.
+public struct BLEConnector: BondingConnector {
+  public static let grammar = EndpointSchemes.ble
   public static let isLine = true
 
-  /// What a URL asks for, and what its user adds.
+  /// The settings of a URL.
   struct Plan: Sendable {
     var scan: ScanFlow.Wish
-    /// Nil where it has to be found out by a scan.
+    /// Nil: a scan finds it.
     var device: LEAddress?
     var psm: UInt16?
     var gatt: GATTWish
-    var adapter: String?
-    var security: BluetoothTarget.Security?
-    var connectPatience = ConnectFlow.standardPatience
-    var bonds: BondKeeper?
+    var link: BluetoothLinkSettings
     let learned = Learned()
   }
 
-  /// What one opening has found out, for the next ones.
+  /// What one opening found out, for the next ones.
   final class Learned: Sendable {
-    /// The device takes what is written over an encrypted link only.
+    /// The device accepts writes only over an encrypted link.
     let needsEncryption = Mutex(false)
   }
   private(set) var plan: Plan
-  private var hear: @Sendable (EndpointRemark) -> Void = { _ in }
 
   public init(_ url: EndpointURL) throws(URLProblem) {
-    // The grammar of the scheme has read all of it already.
+    // The grammar of the scheme has validated the URL already.
     let service = BluetoothUUID(url.host) ?? BluetoothUUID(0)
     let address = BluetoothAddress(String(url.path.dropFirst()))
     var gatt = GATTWish(service: service, profile: url.string("profile").flatMap { GATTProfile($0) } ?? .auto)
@@ -47,35 +45,24 @@ public struct BLEConnector: RemarkingConnector, BondingConnector {
     plan = Plan(
       scan: ScanFlow.Wish(service: service, name: url.string("name"), address: address),
       device: address.flatMap { address in kind.map { LEAddress(address: address, isRandom: $0 == "random") } },
-      psm: url.port.map { UInt16(clamping: $0) }, gatt: gatt, adapter: url.string("adapter"),
-      security: BluetoothTarget.Security(named: url.string("security")))
+      psm: url.port.map { UInt16(clamping: $0) }, gatt: gatt, link: BluetoothLinkSettings(url))
   }
 
-  public func telling(_ hear: @escaping @Sendable (EndpointRemark) -> Void) -> any Connector {
-    var connector = self
-    connector.hear = hear
-    return connector
-  }
-
-  public var connectPatience: Duration {
-    get { plan.connectPatience }
-    set { plan.connectPatience = newValue }
-  }
   public var bonds: BondKeeper? {
-    get { plan.bonds }
-    set { plan.bonds = newValue }
+    get { plan.link.bonds }
+    set { plan.link.bonds = newValue }
   }
 
-  public var otherSteps: Duration {
-    AdapterFlow.patience + (plan.device == nil ? ScanFlow.patience : .zero)
-      + (plan.psm == nil ? GATTConversation.wholePatience : .zero)
+  public func longestOpening(connectTimeout: Duration) -> Duration? {
+    AdapterFlow.timeout + connectTimeout + (plan.device == nil ? ScanFlow.timeout : .zero)
+      + (plan.psm == nil ? GATTExchange.totalTimeout : .zero)
   }
 
-  /// There is nothing to discard: what the device says before it is connected, it says to nobody.
+  /// There is nothing to discard: no bytes can arrive before the device is connected.
   public func open(
-    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = BLEOpening(plan, on: poller, hear: hear, done)
+    let opening = BLEOpening(plan, request, on: poller, done)
     opening.start()
     return opening
   }

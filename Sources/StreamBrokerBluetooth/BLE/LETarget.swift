@@ -1,34 +1,35 @@
-// An LE device and what of it is to be reached: a channel of its own, or its attributes.
+// An LE device and what to reach on it: an L2CAP channel, or its attributes (ATT).
 
 internal import CBluetooth
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
-struct LETarget: Hashable, Sendable, CustomStringConvertible {
+struct LETarget: Hashable, ConnectTarget {
   let device: LEAddress
   /// Nil for ATT.
   let psm: UInt16?
-  /// Of the adapter to use.
+  /// The address of the adapter to use.
   let adapter: BluetoothAddress
   var security: BluetoothTarget.Security?
   var isToBeSecured: Bool { (security ?? .low) != .low }
 
-  // The longest message we take. The kernel puts it together before we see a byte.
+  // The longest message we accept, in bytes. The kernel assembles it before we see a byte.
   private static let receiveMTU: UInt16 = 2048
-  // Nothing stops a device that notifies; what we do not read in time lies here, and then nowhere.
+  // In bytes. Notifications have no flow control: what we do not read in time waits here, and is dropped when this is
+  // full.
   private static let receiveBuffer: Int32 = 1 << 20
 
   var description: String { psm.map { "channel \($0) of \(device)" } ?? "\(device)" }
 
-  /// A socket that is ready to connect. May block.
+  /// Makes a socket that is ready to connect. May block.
   func prepare() -> Result<DescriptorParcel, OpenFailure> {
     do throws(SystemError) {
       let raw = bluetooth_le_socket(adapter.bytes, psm ?? 0)
       guard raw >= 0 else { throw SystemError("socket") }
       let socket = Descriptor(owning: raw)
       if psm == nil {
-        // More than the kernel's limit it cuts down by itself.
+        // The kernel reduces the size to its own limit.
         try SocketOptions.set(raw, SOL_SOCKET, SO_RCVBUF, Self.receiveBuffer)
       } else if bluetooth_set_receive_mtu(raw, Self.receiveMTU) != 0 {
         throw SystemError("setsockopt")
@@ -40,7 +41,7 @@ struct LETarget: Hashable, Sendable, CustomStringConvertible {
     }
   }
 
-  /// connect(2) of a non-blocking socket. Answers whether it is there already.
+  /// connect(2) of a non-blocking socket. Returns whether it is connected already.
   func connect(_ raw: Int32) throws(SystemError) -> Bool {
     guard bluetooth_le_connect(raw, device.address.bytes, device.isRandom ? 1 : 0, psm ?? 0) != 0 else { return true }
     guard errno == EINPROGRESS else { throw SystemError("connect") }
@@ -59,25 +60,25 @@ struct LETarget: Hashable, Sendable, CustomStringConvertible {
     OpenFailure("connect to \(self)", error, advice: advice(error.errno))
   }
 
-  /// The kernel calls for a device 40 s long, ours is a shorter patience.
+  /// The kernel tries to connect to a device for 40 s; our default timeout is shorter.
   private func silence(after time: Duration) -> OpenFailure {
     OpenFailure(
       "connect to \(self)", SystemError("connect", ETIMEDOUT),
       advice:
         "no answer within \(time): the device is off, out of range or connected to another host, or its address is not "
-        + (device.isRandom ? "random; address-type=public says so" : "public; address-type=random says so"))
+        + (device.isRandom ? "random: then set address-type=public" : "public: then set address-type=random"))
   }
 
   private func advice(_ number: Int32) -> String? {
     switch number {
-    case EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL, ECONNABORTED: "no Bluetooth adapter is there and switched on"
+    case EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL, ECONNABORTED: "no Bluetooth adapter is present and switched on"
     case ECONNREFUSED:
       psm.map { "nothing listens on channel \($0) there, or the device could not be reached" }
-        ?? "the device could not be reached, or takes no connection now"
+        ?? "the device could not be reached, or accepts no connection now"
     case EBUSY:
-      "this machine is connected to the device already: another program, or bluetoothd; 'bluetoothctl disconnect \(device)' ends that"
+      "this machine is connected to the device already: another program, or bluetoothd; 'bluetoothctl disconnect \(device)' disconnects it"
     case EACCES, EPERM:
-      "the device or this machine refused to pair, or the pairing is too weak for the security asked for; pair it once, as by "
+      "the device or this machine refused to pair, or the pairing is too weak for the requested security; pair it once, for example by "
         + "'bluetoothctl pair \(device)'"
     case ECONNRESET: "the device hung up"
     case ETIMEDOUT: "the device went out of range while it was being connected"

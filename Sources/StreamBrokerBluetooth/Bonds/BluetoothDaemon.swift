@@ -1,6 +1,6 @@
-// Whether bluetoothd runs. It has no file or socket of its own that would tell (its name on D-Bus would; that is not spoken here),
-// and its process may be in another namespace. But while it runs it holds two well-known PSMs, and they are the kernel's: SDP's, from its
-// start on whether there is an adapter or not (unless it is told to speak LE only), and on each adapter it has taken on that of ATT.
+// Whether bluetoothd runs. It has no file or socket of its own to look for (only a name on D-Bus, which we do not use).
+// Its process may be in another namespace. But while it runs it binds two well-known PSMs in the kernel. It binds SDP's
+// from its start, even without an adapter (unless it is set to LE only), and ATT's on each adapter that it manages.
 
 internal import CBluetooth
 import ByteStreams
@@ -15,16 +15,17 @@ enum BluetoothDaemon {
     var sockets = 0
     var mark: DescriptorParcel?
   }
-  // Our own sockets on SDP's PSM, and a lock by which nobody binds it while it is tried.
+  // Our own sockets on SDP's PSM. The lock keeps our sockets and the probe in `runs` from binding that PSM at the same
+  // time.
   private static let own = Mutex(Own())
-  // By this name other processes of ours know that it is we who hold that PSM; both go with the process.
+  // By this name our other processes know that one of ours holds SDP's PSM. Name and PSM both end with the process.
   static let mark = UnixAddress.abstract("baudway-sdp")
-  // Who had the place before us lets go of the name a moment after it.
+  // The previous holder releases the name a moment after the PSM.
   static let mostTries = 50
   private static let betweenTries: useconds_t = 10_000
 
-  /// For our own SDP responder, around its bind(2): its PSM is no sign of bluetoothd, and free when it is free. Answers what `bind`
-  /// answers, and counts when that is true. May block.
+  /// Binds the socket of our own SDP responder: `runs` then does not take its PSM for bluetoothd's, and does not probe
+  /// it meanwhile. Returns what `bind` returns; if true, call `leaveSDP` later. May block.
   static func takeSDP(_ mark: UnixAddress = mark, tries: Int = mostTries, _ bind: () -> Bool) -> Bool {
     let isTaken = own.withLock { own in
       guard bind() else { return false }
@@ -32,7 +33,7 @@ enum BluetoothDaemon {
       return true
     }
     guard isTaken else { return false }
-    // Between two tries others may have the lock: some of them are lanes.
+    // Release the lock between two tries: lanes may wait for it.
     for number in 0..<tries {
       if number > 0 { usleep(betweenTries) }
       let isMarked = own.withLock { own in
@@ -44,10 +45,10 @@ enum BluetoothDaemon {
     return true
   }
 
-  /// Whether its PSM is held by this process, or by another of ours.
+  /// Whether this process, or another of ours, holds SDP's PSM.
   static func isSDPOurs(_ mark: UnixAddress = mark) -> Bool { own.withLock { $0.sockets > 0 || isSet(mark) } }
 
-  /// When it has closed that socket.
+  /// Call this after closing the socket on SDP's PSM.
   static func leaveSDP() {
     own.withLock { own in
       own.sockets -= 1
@@ -55,13 +56,13 @@ enum BluetoothDaemon {
     }
   }
 
-  /// Nil where it is there already.
+  /// Binds the name. Nil if another process has it.
   static func setMark(_ mark: UnixAddress) -> DescriptorParcel? {
     guard let socket = markSocket(), (try? mark.withSockaddr { bind(socket.raw, $0, $1) }) == 0 else { return nil }
     return DescriptorParcel(socket)
   }
 
-  /// Whether a process holds it.
+  /// Whether a process holds the name.
   static func isSet(_ mark: UnixAddress) -> Bool {
     guard let socket = markSocket() else { return false }
     return (try? mark.withSockaddr { connect(socket.raw, $0, $1) }) == 0
@@ -72,7 +73,7 @@ enum BluetoothDaemon {
     return raw < 0 ? nil : Descriptor(owning: raw)
   }
 
-  /// Nil when it can't be told, which takes CAP_NET_BIND_SERVICE. May block.
+  /// Nil if unknown: the probe needs CAP_NET_BIND_SERVICE. May block.
   static func runs(on adapter: BluetoothAddress) -> Bool? {
     let sdpTaken = own.withLock { $0.sockets > 0 || isSet(mark) ? 0 : bluetooth_psm_is_taken(nil, sdp) }
     let attTaken = bluetooth_psm_is_taken(adapter.bytes, att)

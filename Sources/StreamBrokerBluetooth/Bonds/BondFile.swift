@@ -1,10 +1,10 @@
-// The text of the file of bonds: a line for each device that an adapter is paired with. A value; sees no file.
+// The text of the bond file: one line for each device that is paired with an adapter. A value; opens no file.
 //
 //   # adapter         device            kind   keys
 //   00:1A:7D:DA:71:13 C0:00:00:00:00:05 random ltk:…58 hexadecimal digits… irk:…32…
 //
-// To forget a device is to remove its line; lines of one's own that begin with # stay. Keys are secrets: nothing here prints one
-// but `encoded`.
+// To forget a device, remove its line. Lines of yours that begin with # are kept. Keys are secrets: only `encoded`
+// writes them.
 
 /// A device that is paired with an adapter of this machine.
 struct Bond: Hashable, Sendable {
@@ -12,7 +12,7 @@ struct Bond: Hashable, Sendable {
   let device: PairedAddress
   fileprivate(set) var keys: [BondKey]
 
-  /// For tests, and the file.
+  /// For tests and `BondFile`.
   init(_ adapter: BluetoothAddress, _ device: PairedAddress, _ keys: [BondKey]) {
     self.adapter = adapter
     self.device = device
@@ -33,9 +33,9 @@ struct Bond: Hashable, Sendable {
 }
 
 struct BondFile: Hashable, Sendable {
-  /// What is wrong with it, and where. Says nothing of what stands there: it may be half a key.
+  /// What is wrong with the file, and on which line. Quotes nothing from the file: the text may be part of a key.
   struct Problem: Error, Hashable, Sendable {
-    /// From 1.
+    /// Counted from 1.
     let line: Int
     let message: String
   }
@@ -46,33 +46,33 @@ struct BondFile: Hashable, Sendable {
   }
   private var lines: [Line]
 
-  /// Who comes near can have himself paired where an adapter lets him: it must not grow for ever.
+  /// Any device in range can pair if the adapter allows it, so the file needs a limit.
   static let mostBonds = 256
-  /// When there are so many, devices that call us by themselves get no more lines: the rest is for those that endpoints name.
+  /// With this many bonds, devices that connect to us get no more lines: the rest is for devices that endpoints name.
   static let mostWithCallers = 192
   static let mostBytes = 256 << 10
 
   static let heading = """
-    # Baudway's bonds with Bluetooth devices: secrets, for nobody else to read. To forget a device remove its line; the file is
+    # Baudway's bonds with Bluetooth devices. They are secrets: keep them private. To forget a device, remove its line; the file is
     # read again before each connection.
     """
 
-  /// One without bonds.
+  /// A file without bonds.
   init() { lines = Self.heading.split(separator: "\n").map { .remark(String($0)) } }
 
   init(_ bytes: [UInt8]) throws(Problem) {
     guard bytes.count <= Self.mostBytes else {
-      throw Problem(line: 1, message: "the file is too long for one of bonds")
+      throw Problem(line: 1, message: "the file is too long for a bond file")
     }
     var rest = bytes[...]
     lines = []
-    var seen: Set<Place> = []
+    var seen: Set<Identity> = []
     while !rest.isEmpty {
       let text = rest.prefix { $0 != UInt8(ascii: "\n") }
       rest = rest.dropFirst(text.count + 1)
       let line = lines.count + 1
       guard text.allSatisfy({ (0x20...0x7E).contains($0) || $0 == 0x09 || $0 >= 0x80 }) else {
-        throw Problem(line: line, message: "a character that is no text")
+        throw Problem(line: line, message: "a control character")
       }
       let string = String(decoding: text, as: UTF8.self)
       let words = string.split { $0 == " " || $0 == "\t" }
@@ -81,8 +81,8 @@ struct BondFile: Hashable, Sendable {
         continue
       }
       let bond = try Self.bond(words, line)
-      guard seen.insert(Place(bond.adapter, bond.device)).inserted else {
-        throw Problem(line: line, message: "this adapter and device have a line already")
+      guard seen.insert(Identity(bond.adapter, bond.device)).inserted else {
+        throw Problem(line: line, message: "this adapter and device already have a line")
       }
       guard seen.count <= Self.mostBonds else {
         throw Problem(line: line, message: "more than \(Self.mostBonds) bonds")
@@ -91,7 +91,7 @@ struct BondFile: Hashable, Sendable {
     }
   }
 
-  private struct Place: Hashable {
+  private struct Identity: Hashable {
     let adapter: BluetoothAddress
     let device: PairedAddress
     init(_ adapter: BluetoothAddress, _ device: PairedAddress) { (self.adapter, self.device) = (adapter, device) }
@@ -102,20 +102,20 @@ struct BondFile: Hashable, Sendable {
       throw Problem(line: line, message: "a bond has an adapter, a device, its kind and keys")
     }
     guard let adapter = BluetoothAddress(String(words[0])) else {
-      throw Problem(line: line, message: "the first word is no adapter's address")
+      throw Problem(line: line, message: "the first word is not an adapter's address")
     }
     guard let address = BluetoothAddress(String(words[1])) else {
-      throw Problem(line: line, message: "the second word is no device's address")
+      throw Problem(line: line, message: "the second word is not a device's address")
     }
     guard let kind = AddressKind.allCases.first(where: { $0.word == words[2] }) else {
-      throw Problem(line: line, message: "the third word is none of classic, public, random")
+      throw Problem(line: line, message: "the third word is not classic, public or random")
     }
     var bond = Bond(adapter, PairedAddress(address, kind), [])
     for word in words[3...] {
       guard let key = key(word), key.fits(bond.device) else {
-        // What is no kind may be a piece of a key.
+        // A word of unknown kind may be part of a key: do not quote it.
         let kind = BondKey.Kind(rawValue: String(word.prefix { $0 != ":" }))
-        throw Problem(line: line, message: "no key of such a device" + (kind.map { ": \($0.rawValue)" } ?? ""))
+        throw Problem(line: line, message: "not a key of such a device" + (kind.map { ": \($0.rawValue)" } ?? ""))
       }
       guard !bond.keys.contains(where: { $0.yields(to: key) }) else {
         throw Problem(line: line, message: "two keys of one kind: \(key.kind.rawValue)")
@@ -132,8 +132,8 @@ struct BondFile: Hashable, Sendable {
     let digits = Array(word[word.index(after: colon)...].utf8)
     guard digits.count == 2 * kind.size else { return nil }
     var bytes: [UInt8] = []
-    for place in stride(from: 0, to: digits.count, by: 2) {
-      guard let high = nibble(digits[place]), let low = nibble(digits[place + 1]) else { return nil }
+    for index in stride(from: 0, to: digits.count, by: 2) {
+      guard let high = nibble(digits[index]), let low = nibble(digits[index + 1]) else { return nil }
       bytes.append(high << 4 | low)
     }
     return BondKey(kind, bytes)
@@ -158,19 +158,19 @@ struct BondFile: Hashable, Sendable {
       }.joined().utf8)
   }
 
-  /// Those with an adapter.
+  /// The bonds with one adapter.
   func bonds(with adapter: BluetoothAddress) -> [Bond] {
     lines.compactMap { if case .bond(let bond) = $0, bond.adapter == adapter { bond } else { nil } }
   }
 
-  /// Where a device's bond stands, from 1.
+  /// The line of a device's bond, counted from 1.
   func line(of device: PairedAddress, with adapter: BluetoothAddress) -> Int? {
     lines.firstIndex {
       if case .bond(let bond) = $0 { bond.adapter == adapter && bond.device == device } else { false }
     }.map { $0 + 1 }
   }
 
-  /// Takes a new key in. False when it would be another bond than the first `most`.
+  /// Adds a key. Returns false if the device is new and there are `most` bonds already.
   mutating func keep(
     _ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress, most: Int = mostBonds
   ) -> Bool {

@@ -1,33 +1,38 @@
-// Keeps the bonds with devices in a file, and gives them to the kernel, which forgets them with the adapter. One per process, made by
-// whoever is the process (the gateway, `connect`) and handed to the connectors; without one, devices are paired anew each time.
-// Beside bluetoothd it does nothing: that has its own, and the kernel's list is replaced as a whole.
+// Keeps the bonds with devices in a file and loads them into the kernel, which forgets them with the adapter. One per
+// process: the gateway or `connect` makes it and gives it to the connectors. Without one, devices pair anew each time.
+// If bluetoothd runs, the keeper does nothing: bluetoothd has its own bonds, and loading replaces the kernel's whole
+// list.
 
 import ByteStreams
 import Dispatch
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 import Synchronization
 
+/// Keeps the keys of paired devices in a file, and loads them into the kernel. Without one, devices pair anew each
+/// time. Where bluetoothd runs, it does nothing: bluetoothd keeps its own. Can be used on any thread; one per process.
+/// See `BondingConnector`.
 public final class BondKeeper: Sendable {
+  /// What a keeper reports.
   public enum News: Sendable {
-    /// A device was paired, and will be known next time.
+    /// A device was paired, and its bond is kept.
     case kept(device: String, path: String)
-    /// Bonds are neither used nor kept, and why.
+    /// Bonds are not used or not kept, and why.
     case trouble(String)
-    /// A device that called us was not paired, and why.
+    /// A device that connected to us was refused pairing, and why.
     case refused(device: String, reason: String)
   }
 
-  /// How an adapter stands with its bonds, for one opening.
+  /// The state of an adapter's bonds, for one opening.
   struct Standing: Sendable {
     enum Side { case ours, daemon, nobody }
     var side = Side.nobody
-    /// Where devices stand, from 1, and in which file.
+    /// The line of each device's bond, counted from 1, and the file.
     var lines: [PairedAddress: Int] = [:]
     var path = ""
   }
 
-  /// What is asked of the kernel; all of it may block.
+  /// Calls to the kernel; all of them may block.
   struct Kernel: Sendable {
     var management: @Sendable () -> Result<DescriptorParcel, OpenFailure> = { ManagementSocket.open() }
     var runsDaemon: @Sendable (BluetoothAddress) -> Bool? = { BluetoothDaemon.runs(on: $0) }
@@ -36,48 +41,49 @@ public final class BondKeeper: Sendable {
   private struct State {
     var management: Int32 = -1
     var source: (any DispatchSourceRead)?
-    // Those that were asked for, by index: events name no address.
+    // Prepared adapters, by index: events carry no address.
     var adapters: [UInt16: BluetoothAddress] = [:]
     var lastTrouble: String?
     var lastUnkept: BondStore.Fault?
-    // Whom it was told of, the latest last.
+    // Refusals that were reported, the latest last.
     var refused: [String] = []
   }
 
   private let store: BondStore
-  private let tell: @Sendable (News) -> Void
+  private let report: @Sendable (News) -> Void
   private let kernel: Kernel
   private let state = Mutex(State())
-  // The kernel lets anybody pair who comes near. Held for no time, unlike the state.
+  // The devices whose keys are kept, since the kernel pairs with any device in range. This lock is held briefly, unlike
+  // the state's.
   private let named = Mutex(NamedDevices())
-  // Adapters at which listeners are, whose callers may pair.
+  // Adapters with listeners: devices that connect to them may pair.
   private let receiving = Mutex<Set<BluetoothAddress>>([])
-  // All of it happens here, for files and waiting for the kernel's answers block.
+  // All work on bonds runs on this queue, since files and waiting for the kernel's answers block.
   private let queue: DeviceQueue
   private static let mostOpenings = 1024
   private static let mostRefused = 16
-  /// For each answer.
-  private static let patience = Duration.seconds(2)
+  /// The time limit for each answer of the kernel.
+  private static let timeout = Duration.seconds(2)
 
-  /// Keeps them in the file at `path`, which is made when there is something to keep. `tell` is called on the keeper's queue, and must
-  /// not block.
-  public convenience init(path: String, tell: @escaping @Sendable (News) -> Void = { _ in }) {
-    self.init(path: path, kernel: Kernel(), tell: tell)
+  /// Keeps the bonds in the file at `path`, which is created with the first bond. `report` is called on the keeper's
+  /// queue and must not block.
+  public convenience init(path: String, report: @escaping @Sendable (News) -> Void = { _ in }) {
+    self.init(path: path, kernel: Kernel(), report: report)
   }
 
   init(
     path: String, kernel: Kernel, via queue: DeviceQueue = .of("bluetooth bonds"),
-    tell: @escaping @Sendable (News) -> Void
+    report: @escaping @Sendable (News) -> Void
   ) {
     self.queue = queue
     store = BondStore(path: path)
     self.kernel = kernel
-    self.tell = tell
+    self.report = report
   }
 
   deinit { state.withLock { $0.source?.cancel() } }
 
-  /// Where bonds are kept unless it is said: `$BAUDWAY_BONDS`, a file called `bonds` in systemd's state directory, or in
+  /// The default path: `$BAUDWAY_BONDS`, else a file called `bonds` in systemd's state directory, else in
   /// /var/lib/baudway.
   public static func path(_ environment: [String: String]) -> String {
     if let path = environment["BAUDWAY_BONDS"], !path.isEmpty { return path }
@@ -85,8 +91,8 @@ public final class BondKeeper: Sendable {
     return "\(folders?.first ?? "/var/lib/baudway")/bonds"
   }
 
-  /// Makes an adapter ready to pair and gives it its bonds, off the lane of `poller`; `done` is called there once, unless it is
-  /// cancelled.
+  /// Makes an adapter ready to pair and loads its bonds, off the lane of `poller`. `done` is called once on that lane,
+  /// unless the opening is cancelled.
   func prepare(
     _ adapter: ManagedAdapter, on poller: Poller, _ done: @escaping (Standing) -> Void
   ) -> any Opening {
@@ -98,26 +104,28 @@ public final class BondKeeper: Sendable {
     }
   }
 
-  /// The keys of this device are to be kept: somebody connects to it. Others' never are.
+  /// The keys of this device are kept from now on: an endpoint connects to it.
   func expect(_ device: PairedAddress) { named.withLock { $0.name(device) } }
 
-  /// The same, and whoever connects answers what it asks there, until he leaves.
+  /// The same. Until `leave`, the caller answers the device's pairing requests, not the keeper.
   func enter(_ device: PairedAddress, at adapter: UInt16) { named.withLock { $0.enter(device, at: adapter) } }
 
   func leave(_ device: PairedAddress, at adapter: UInt16) { named.withLock { $0.leave(device, at: adapter) } }
 
-  /// At these adapters, and at no others, devices that call us are paired, and their keys kept: listeners are there.
+  /// Sets the adapters that have listeners. On these, and on no others, devices that connect to us are paired and their
+  /// keys kept.
   func receive(at adapters: Set<BluetoothAddress>) { receiving.withLock { $0 = adapters } }
 
   // MARK: - On the queue
 
-  /// The same here and now.
+  /// The same on the caller's thread. Blocks.
   func prepared(_ adapter: ManagedAdapter) -> Standing { state.withLock { prepare(adapter, &$0) } }
 
   private func prepare(_ adapter: ManagedAdapter, _ state: inout State) -> Standing {
     guard listen(&state) else { return Standing() }
-    hear(&state)
-    // Before the first question: if it goes meanwhile, that is heard with an answer, and takes this back.
+    handle(&state)
+    // Before the first command: if the adapter is removed meanwhile, its event comes with an answer and clears this
+    // again.
     state.adapters[adapter.index] = adapter.address
     let standing = load(adapter, &state)
     if standing.side == .ours { return state.adapters[adapter.index] == nil ? Standing() : standing }
@@ -126,30 +134,30 @@ public final class BondKeeper: Sendable {
   }
 
   private func load(_ adapter: ManagedAdapter, _ state: inout State) -> Standing {
-    // A command that does nothing and that not everybody may give.
+    // A command that changes nothing and needs privileges: it shows whether we have them.
     let question = ManagementCommand(code: .connections, adapter: adapter.index, parameters: [])
     let answer = carryOut(question, &state)
     guard answer == ManagementStatus.success || answer == ManagementStatus.notPowered else { return Standing() }
     switch kernel.runsDaemon(adapter.address) {
     case true?: return Standing(side: .daemon)
     case nil:
-      complain("bonds are not kept: to see whether bluetoothd does takes CAP_NET_BIND_SERVICE", &state)
+      reportOnce("bonds are not kept: checking whether bluetoothd keeps them needs CAP_NET_BIND_SERVICE", &state)
       return Standing()
     case false?: break
     }
     do throws(BondStore.Fault) {
-      // A list that can't grow would take from the kernel what it has.
+      // Loading replaces the kernel's list. If the file can't be written, this would only remove bonds from the kernel.
       try store.checkThatItCanBeWritten()
       let file = try store.read()
       let bonds = file.bonds(with: adapter.address)
       for command in BondLoading.commands(bonds, for: adapter) {
         let isLoad = Self.loads.contains(command.code)
-        // It may have started meanwhile.
+        // bluetoothd may have started meanwhile.
         if isLoad, kernel.runsDaemon(adapter.address) != false { return Standing(side: .daemon) }
         let status = carryOut(command, &state)
         if status == ManagementStatus.invalidIndex || isLoad && status == nil { return Standing() }
         if isLoad, let status, status != ManagementStatus.success {
-          complain("\(store.path): the kernel does not take these bonds (status \(status))", &state)
+          reportOnce("\(store.path): the kernel refused these bonds (status \(status))", &state)
           return Standing()
         }
       }
@@ -158,18 +166,18 @@ public final class BondKeeper: Sendable {
       for bond in bonds { lines[bond.device] = file.line(of: bond.device, with: adapter.address) }
       return Standing(side: .ours, lines: lines, path: store.path)
     } catch {
-      complain("bonds are neither used nor kept: \(error)", &state)
+      reportOnce("bonds are neither used nor kept: \(error)", &state)
       return Standing()
     }
   }
 
   private static let loads: Set<ManagementCommand.Code> = [.loadLinkKeys, .loadLongTermKeys, .loadIdentities]
 
-  /// Once for each trouble: it is met again at every opening.
-  private func complain(_ text: String, _ state: inout State) {
+  /// Reports each problem once: every opening finds it again.
+  private func reportOnce(_ text: String, _ state: inout State) {
     guard state.lastTrouble != text else { return }
     state.lastTrouble = text
-    tell(.trouble(text))
+    report(.trouble(text))
   }
 
   // MARK: - The management channel
@@ -182,7 +190,7 @@ public final class BondKeeper: Sendable {
     let source = DispatchSource.makeReadSource(fileDescriptor: raw, queue: queue.queue)
     source.setEventHandler { [weak self] in
       guard let self else { return }
-      self.state.withLock { _ = self.hear(&$0) }
+      self.state.withLock { _ = self.handle(&$0) }
     }
     source.setCancelHandler { _ = held.take() }
     source.activate()
@@ -191,9 +199,9 @@ public final class BondKeeper: Sendable {
     return true
   }
 
-  /// All that has been told; the answer to `code`, if it is among that.
+  /// Reads all events that are queued. Returns the status of the answer to `code`; nil if it is not among them.
   @discardableResult
-  private func hear(_ state: inout State, awaiting code: ManagementCommand.Code? = nil) -> UInt8? {
+  private func handle(_ state: inout State, awaiting code: ManagementCommand.Code? = nil) -> UInt8? {
     var status: UInt8?
     var buffer = [UInt8](repeating: 0, count: 4096)
     while true {
@@ -205,47 +213,48 @@ public final class BondKeeper: Sendable {
       case .answer(let answered, let answer, _) where answered == code?.rawValue: status = answer
       case .adapterRemoved: state.adapters[event.adapter] = nil
       case .pairing(.key(let device, let key, isToKeep: true, let passing)):
-        if isNamed(device, lately: passing) {
+        if isNamed(device, temporaryAddress: passing) {
           keep(key, of: device, event.adapter, most: BondFile.mostBonds, &state)
         } else if isCaller(device, event.adapter, state) {
           keep(key, of: device, event.adapter, most: BondFile.mostWithCallers, &state)
         }
       default:
-        if let wish = CallerWish(event.content), isCaller(wish.device, event.adapter, state) {
+        if let wish = PairingPolicy(event.content), isCaller(wish.device, event.adapter, state) {
           answer(wish, event.adapter, &state)
         }
       }
     }
   }
 
-  /// A device that was found by a passing address goes by its lasting one from now on.
-  private func isNamed(_ device: PairedAddress, lately passing: PairedAddress?) -> Bool {
+  /// Whether endpoints name the device, by this address or by the temporary one (`passing`) that it used before. If so,
+  /// it is named by this address from now on.
+  private func isNamed(_ device: PairedAddress, temporaryAddress passing: PairedAddress?) -> Bool {
     let isNamed = named.withLock { $0.contains(device) || passing.map($0.contains) == true }
     if isNamed { expect(device) }
     return isNamed
   }
 
-  /// Whether it may have called us by itself. Who is just being connected to is answered by whoever does that.
+  /// Whether the device may have connected to us. If an opening connects to it now, the opening answers instead.
   private func isCaller(_ device: PairedAddress, _ index: UInt16, _ state: State) -> Bool {
     guard device.kind == .classic, let adapter = state.adapters[index] else { return false }
     return receiving.withLock { $0.contains(adapter) } && !named.withLock { $0.isBeingOpened(device, at: index) }
   }
 
-  private func answer(_ wish: CallerWish, _ index: UInt16, _ state: inout State) {
+  private func answer(_ wish: PairingPolicy, _ index: UInt16, _ state: inout State) {
     guard let adapter = state.adapters[index], kernel.runsDaemon(adapter) == false else { return }
     let line: Int?
     do throws(BondStore.Fault) {
       line = try store.read().line(of: wish.device, with: adapter)
     } catch {
-      return complain("who wants to be paired is not answered: \(error)", &state)
+      return reportOnce("requests to pair are not answered: \(error)", &state)
     }
     let answer = wish.answer(at: index, knownBy: line.map { "line \($0) of \(store.path)" })
     let bytes = answer.command.encoded
     _ = write(state.management, bytes, bytes.count)
-    // Once, however often he tries.
+    // Once per device and reason, however often the device tries.
     guard let reason = answer.refusal, !state.refused.contains("\(wish.device) \(reason)") else { return }
     state.refused = state.refused.suffix(Self.mostRefused - 1) + ["\(wish.device) \(reason)"]
-    tell(.refused(device: "\(wish.device)", reason: reason))
+    report(.refused(device: "\(wish.device)", reason: reason))
   }
 
   private func keep(_ key: BondKey, of device: PairedAddress, _ index: UInt16, most: Int, _ state: inout State) {
@@ -253,21 +262,21 @@ public final class BondKeeper: Sendable {
     do throws(BondStore.Fault) {
       try store.keep(key, of: device, with: adapter, most: most)
       (state.lastUnkept, state.refused) = (nil, [])
-      tell(.kept(device: "\(device)", path: store.path))
+      report(.kept(device: "\(device)", path: store.path))
     } catch {
       guard state.lastUnkept != error else { return }
       state.lastUnkept = error
-      tell(.trouble("the bond with \(device) is not kept: \(error)"))
+      report(.trouble("the bond with \(device) is not kept: \(error)"))
     }
   }
 
-  /// The status it ended with; nil without an answer.
+  /// Sends a command and returns the status it ended with; nil without an answer.
   private func carryOut(_ command: ManagementCommand, _ state: inout State) -> UInt8? {
     let bytes = command.encoded
     guard write(state.management, bytes, bytes.count) >= 0 else { return nil }
-    let end = monotonicNanoseconds() &+ Self.patience.nanoseconds
+    let end = monotonicNanoseconds() &+ Self.timeout.nanoseconds
     while true {
-      if let status = hear(&state, awaiting: command.code) { return status }
+      if let status = handle(&state, awaiting: command.code) { return status }
       let now = monotonicNanoseconds()
       guard now < end else { return nil }
       var one = pollfd(fd: state.management, events: Int16(POLLIN), revents: 0)
@@ -277,8 +286,8 @@ public final class BondKeeper: Sendable {
 }
 
 /// A connector over Bluetooth, whose devices may be paired.
-public protocol BondingConnector: SteppedConnector {
-  /// Who keeps their bonds; nil where nobody does.
+public protocol BondingConnector: Connector {
+  /// Keeps the bonds with its devices; nil if nothing does.
   var bonds: BondKeeper? { get set }
 }
 

@@ -1,14 +1,14 @@
-// A key of a bond, as the management channel tells and takes it, and the file of bonds keeps it. A value.
+// A key of a bond: the management channel reports and loads it, the bond file stores it. A value.
 
-/// A key that a pairing made. A secret: it has no text.
+/// A key from a pairing. A secret: its description does not show it.
 struct BondKey: Hashable, Sendable, CustomStringConvertible {
-  /// The word of each is the file's.
+  /// The raw values are the words in the bond file.
   enum Kind: String, Sendable {
-    /// LE's: kind, role, length, EDIV, Rand, value.
+    /// Long-term key of LE: kind, role, length, EDIV, Rand, value.
     case longTerm = "ltk"
-    /// By which a device is known that changes its address.
+    /// Identity resolving key of LE: it identifies a device that changes its address.
     case identity = "irk"
-    /// Classic's: kind, value, length of the PIN.
+    /// Link key of Classic: kind, value, length of the PIN.
     case link
 
     var size: Int {
@@ -20,10 +20,10 @@ struct BondKey: Hashable, Sendable, CustomStringConvertible {
     }
   }
   let kind: Kind
-  /// As the management channel has them, behind the address.
+  /// As on the management channel, after the address.
   let bytes: [UInt8]
 
-  /// Nil for what the kernel would not take back: one such key, and it takes none of the list.
+  /// Nil for a key that the kernel would refuse: with one such key it refuses the whole list.
   init?(_ kind: Kind, _ bytes: [UInt8]) {
     guard bytes.count == kind.size else { return nil }
     switch kind {
@@ -35,8 +35,8 @@ struct BondKey: Hashable, Sendable, CustomStringConvertible {
     self.bytes = bytes
   }
 
-  /// The same for what comes with its device: classic ones have link keys, LE ones the others, and a random address that stays is
-  /// marked as such.
+  /// Whether the kernel accepts the key for this device. If not, it refuses the whole list. Classic devices have link
+  /// keys, LE devices the other two kinds. A random address must be static: its two highest bits are set.
   func fits(_ device: PairedAddress) -> Bool {
     switch device.kind {
     case .classic: kind == .link
@@ -45,7 +45,8 @@ struct BondKey: Hashable, Sendable, CustomStringConvertible {
     }
   }
 
-  /// Whether a newer key takes this one's place. LE Secure Connections has one key for both roles, older pairings one for each.
+  /// Whether a newer key replaces this one. LE Secure Connections has one key for both roles, older pairings have one
+  /// for each.
   func yields(to newer: BondKey) -> Bool {
     guard kind == newer.kind else { return false }
     guard kind == .longTerm else { return true }

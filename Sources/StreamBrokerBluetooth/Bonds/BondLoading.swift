@@ -1,14 +1,15 @@
-// What the kernel is told before anybody is connected or paired: that pairing is to last, and the keys of earlier ones. A value.
+// The commands to the kernel before any connection or pairing: new bonds shall last, and the keys of earlier ones are
+// loaded. A value.
 
 enum BondLoading {
-  // NoInputNoOutput: nobody sits there who would compare a number or type one in. The kernel lets others pair by themselves then.
+  // NoInputNoOutput: nobody is there to compare a number or type one in. The kernel then accepts pairings by itself.
   private static let neither: UInt8 = 3
 
-  /// In this order. Each list replaces the kernel's, so all of an adapter's bonds are in it.
+  /// To be sent in this order. Each list replaces the kernel's, so it contains all bonds of the adapter.
   static func commands(_ bonds: [Bond], for adapter: ManagedAdapter) -> [ManagementCommand] {
     let index = adapter.index
     var commands = [ManagementCommand(code: .setInputOutput, adapter: index, parameters: [neither])]
-    // With the pairing of before Secure Connections a peripheral may not find its own key again.
+    // After a pairing of the kind before Secure Connections, a peripheral may not find its own key again.
     let wanted: [(AdapterSettings, ManagementCommand.Code)] = [
       (.simplePairing, .setSimplePairing), (.secureConnections, .setSecureConnections), (.bondable, .setBondable),
     ]

@@ -1,10 +1,10 @@
-// The file of bonds on disk: read whole, written anew beside its place and moved there. All of it may block.
+// The bond file on disk: read as a whole, written to a temporary file that is renamed over it. All calls may block.
 
 import ByteStreams
 import Glibc
 
 struct BondStore: Sendable {
-  /// Why it can't be used. It is left as it is then, however little it may be worth.
+  /// Why the file can't be used. It is then not changed, even if its content is worthless.
   enum Fault: Error, Hashable, Sendable, CustomStringConvertible {
     case file(path: String, SystemError)
     case isNoFile(path: String)
@@ -16,27 +16,27 @@ struct BondStore: Sendable {
     var description: String {
       switch self {
       case .file(let path, let error): "\(path): \(error)"
-      case .isNoFile(let path): "\(path): is no plain file"
-      case .othersMayRead(let path): "\(path): others than its owner may use it, and there are keys in it; chmod 600 it"
+      case .isNoFile(let path): "\(path): is not a regular file"
+      case .othersMayRead(let path): "\(path): other users may access it, and it contains keys; run chmod 600 on it"
       case .content(let path, let problem):
-        "\(path):\(problem.line): \(problem.message); mend that line, or remove it and pair the device again"
+        "\(path):\(problem.line): \(problem.message); fix that line, or remove it and pair the device again"
       case .isFull(let path, let most):
-        "\(path): has \(most) bonds, and takes no more\(most < BondFile.mostBonds ? " of devices that call" : ""); "
+        "\(path): has \(most) bonds, and no more are kept\(most < BondFile.mostBonds ? " for devices that connect to listeners" : ""); "
           + "remove those that are no longer needed"
       case .isInUse(let path):
-        "\(path): another process holds the lock of its folder, is one of them stopped? ('fuser -v' with the folder tells)"
+        "\(path): another process holds the lock of its folder, perhaps a stopped one; 'fuser -v' with the folder shows it"
       }
     }
   }
 
   let path: String
-  /// For another process of ours, which writes it in a moment, unless it was stopped meanwhile.
+  /// How long to wait for another process of ours: it writes within a moment, unless it was stopped.
   var lockPatience = Duration.seconds(5)
   private static let betweenTries = Duration.milliseconds(20)
 
-  /// Empty where there is no file yet.
+  /// Empty if there is no file yet.
   func read() throws(Fault) -> BondFile {
-    // Not through a link, and not waiting for what may be a pipe.
+    // Follow no symbolic link, and do not wait if the path is a pipe.
     let raw = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
     if raw < 0 {
       switch errno {
@@ -62,12 +62,13 @@ struct BondStore: Sendable {
     do throws(BondFile.Problem) { return try BondFile(bytes) } catch { throw .content(path: path, error) }
   }
 
-  /// Reads it, takes a key in and writes it, while no other process of ours does. A device that is new to it is one of `most`.
+  /// Reads the file, adds a key and writes it, under a lock against our other processes. A device that is new to the
+  /// file counts towards `most`.
   func keep(
     _ key: BondKey, of device: PairedAddress, with adapter: BluetoothAddress, most: Int = BondFile.mostBonds
   ) throws(Fault) {
     let folder = try openFolder()
-    // Both `serve` and `connect` hear of each key. The lock goes with the descriptor.
+    // Both `serve` and `connect` receive each key. Closing the descriptor releases the lock.
     let end = monotonicNanoseconds() &+ lockPatience.nanoseconds
     while flock(folder.raw, LOCK_EX | LOCK_NB) != 0 {
       guard errno == EINTR || errno == EWOULDBLOCK else { throw fault("flock") }
@@ -80,7 +81,7 @@ struct BondStore: Sendable {
     if new != old { try write(new.encoded, in: folder.raw) }
   }
 
-  /// Whether keys can be kept here; makes the folder where there is none.
+  /// Checks that keys can be kept here. Creates the folder if there is none.
   func checkThatItCanBeWritten() throws(Fault) {
     let folder = try openFolder()
     guard faccessat(folder.raw, ".", W_OK | X_OK, AT_EACCESS) == 0 else { throw fault("write") }
@@ -97,17 +98,17 @@ struct BondStore: Sendable {
 
   private var name: String { String(path.split(separator: "/").last ?? "bonds") }
 
-  /// Either the old file is there or the new one, also when the power fails.
+  /// Leaves either the old file or the new one, even when the power fails.
   private func write(_ bytes: [UInt8], in folder: Int32) throws(Fault) {
     let temporary = ".\(name).new"
-    // One that a process left behind when it was killed.
+    // Left over from a process that was killed.
     unlinkat(folder, temporary, 0)
     let raw = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600)
     guard raw >= 0 else { throw fault("open") }
     let file = Descriptor(owning: raw)
     do throws(Fault) {
-      // What root writes as `baudway connect` is to be read by the service, whose folder it is. Root of a container may not, and
-      // has a folder of its own.
+      // The service must be able to read what root writes with `baudway connect`, so the file gets the folder's owner.
+      // Root in a container may not change owners, but its folder is its own.
       var owner = stat()
       if geteuid() == 0, fstat(folder, &owner) == 0, owner.st_uid != 0,
         fchown(file.raw, owner.st_uid, owner.st_gid) != 0
@@ -122,7 +123,7 @@ struct BondStore: Sendable {
       }
       guard fsync(file.raw) == 0 else { throw fault("fsync") }
       guard renameat(folder, temporary, folder, name) == 0 else { throw fault("rename") }
-      // The new file is there already; some file systems can't do this.
+      // Its result does not matter: the new file is in place, and some file systems can't do this.
       fsync(folder)
     } catch {
       unlinkat(folder, temporary, 0)

@@ -1,4 +1,4 @@
-// The devices that endpoints name, by one transport or the other, and which of them are being connected to at the moment.
+// The devices that endpoints name, by either transport, and which of them an opening connects to now.
 
 struct NamedDevices {
   private struct Opening: Hashable {
@@ -28,7 +28,7 @@ struct NamedDevices {
     openings[Opening(device: device, adapter: adapter), default: 0] += 1
   }
 
-  /// As often as it was entered.
+  /// Call it once for each `enter`.
   mutating func leave(_ device: PairedAddress, at adapter: UInt16) {
     let opening = Opening(device: device, adapter: adapter)
     let count = (openings[opening] ?? 0) - 1

@@ -1,11 +1,12 @@
-// What a device says when it refuses (Bluetooth Core, Vol 3, Part F, section 3.4.1.1; from 0xE0 on its Supplement, Part B).
+// Why a device refuses a request (Bluetooth Core, Vol 3, Part F, section 3.4.1.1; codes from 0xE0 on: its Supplement,
+// Part B).
 
 struct ATTError: Hashable, Sendable, CustomStringConvertible {
   let code: UInt8
 
   static let attributeNotFound = ATTError(code: 0x0A)
 
-  /// The link is not encrypted, or those who are connected do not know each other well enough.
+  /// The link is not encrypted, or its authentication is too weak.
   var wantsEncryption: Bool { code == 0x05 || code == 0x0F }
 
   private static let names: [UInt8: String] = [

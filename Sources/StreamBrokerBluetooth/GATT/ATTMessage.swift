@@ -1,26 +1,26 @@
-// The messages of the Attribute Protocol (Bluetooth Core, Vol 3, Part F, section 3.4): what we ask a device, and what it says.
-// Values only; whatever a device sends is read with bounds.
+// The messages of the Attribute Protocol (Bluetooth Core, Vol 3, Part F, section 3.4): our requests, and what a device
+// sends. Values only. All input from a device is read with bounds.
 
-/// What a device sends.
+/// A message from a device.
 enum ATTMessage: Hashable, Sendable {
-  /// ATT_ERROR_RSP: which request it is about, and why not.
+  /// ATT_ERROR_RSP: the request that is refused, and why.
   case refusal(of: UInt8, code: UInt8)
   case mtuRequest(Int)
   case mtu(Int)
   /// ATT_FIND_INFORMATION_RSP: attributes and their types.
   case types([TypedHandle])
-  /// ATT_FIND_BY_TYPE_VALUE_RSP: the groups that were asked for.
+  /// ATT_FIND_BY_TYPE_VALUE_RSP: the groups asked for.
   case groups([ClosedRange<UInt16>])
   /// ATT_READ_BY_TYPE_RSP: attributes and their values.
   case values([HandleAndValue])
-  /// ATT_READ_RSP or ATT_READ_BLOB_RSP: so much of a value.
+  /// ATT_READ_RSP or ATT_READ_BLOB_RSP: part of a value.
   case part(ArraySlice<UInt8>)
   case written
   case notification(UInt16, ArraySlice<UInt8>)
   case indication(UInt16, ArraySlice<UInt8>)
-  /// A request that we have no answer for but a refusal.
+  /// A request that we can only refuse.
   case request(UInt8)
-  /// A command, or an answer to what we never ask.
+  /// A command, or the answer to a request that we never send.
   case other(UInt8)
 
   struct TypedHandle: Hashable, Sendable {
@@ -35,9 +35,9 @@ enum ATTMessage: Hashable, Sendable {
     let what: String
   }
 
-  /// Every server has at least this much (section 5.2.1 of Part G), and before anything is agreed it is what holds.
+  /// Every server has at least this MTU (section 5.2.1 of Part G). It applies until another one is agreed.
   static let leastMTU = 23
-  /// An attribute has 512 bytes at most (section 3.2.9): more than this is of no use.
+  /// An attribute has at most 512 bytes (section 3.2.9), so a larger MTU is of no use.
   static let mostMTU = 517
   static let longestValue = 512
   static let notificationOpcode: UInt8 = 0x1B
@@ -63,13 +63,14 @@ enum ATTMessage: Hashable, Sendable {
       let handle = LittleEndian.word(content)
       self =
         opcode == 0x1B ? .notification(handle, content.dropFirst(2)) : .indication(handle, content.dropFirst(2))
-    // Even ones are a client's (section 3.3); those with bit 6 are commands, and are not answered.
+    // Even opcodes are a client's (section 3.3). Those with bit 6 are commands, which get no answer.
     case _ where opcode & 1 == 0 && opcode & 0x40 == 0 && opcode != 0x1E: self = .request(opcode)
     default: self = .other(opcode)
     }
   }
 
-  /// What has to be said to a request of the device, who may be a client as well; nil to all else. We have no attributes.
+  /// The answer that a message of the device needs; nil for none. The device may be a client as well, but we have no
+  /// attributes.
   func answer(mtu: Int) -> [UInt8]? {
     switch self {
     case .mtuRequest: [0x03] + LittleEndian.bytes(UInt16(clamping: mtu))
@@ -109,7 +110,7 @@ enum ATTMessage: Hashable, Sendable {
   }
 }
 
-/// What we send and get an answer to; one at a time (section 3.3.2).
+/// Our requests, which get an answer; one at a time (section 3.3.2).
 enum ATTRequest: Hashable, Sendable {
   case exchangeMTU(Int)
   /// ATT_FIND_BY_TYPE_VALUE_REQ for primary services of a UUID.
@@ -119,9 +120,9 @@ enum ATTRequest: Hashable, Sendable {
   /// ATT_FIND_INFORMATION_REQ.
   case types(ClosedRange<UInt16>)
   case write(UInt16, [UInt8])
-  /// ATT_READ_BY_TYPE_REQ for values of a type, wherever they are.
+  /// ATT_READ_BY_TYPE_REQ for values of a type, over all handles.
   case values(of: BluetoothUUID)
-  /// ATT_READ_REQ, and ATT_READ_BLOB_REQ for what lies behind so many bytes.
+  /// ATT_READ_REQ; ATT_READ_BLOB_REQ for the rest of the value from an offset.
   case read(UInt16)
   case readOn(UInt16, from: Int)
 
@@ -169,9 +170,10 @@ enum ATTRequest: Hashable, Sendable {
 }
 
 extension BluetoothUUID {
-  /// As ATT has it: the last byte first.
+  /// In ATT's order: the last byte first.
   init?(reversed bytes: some BidirectionalCollection<UInt8>) { self.init(Array(bytes.reversed())) }
 
-  /// The same, to be sent: two bytes where that is enough, else all. ATT knows no UUID of four (Part F, section 3.2.1).
+  /// The same, to send: two bytes if that is enough, else all 16. ATT has no UUIDs of four bytes (Part F, section
+  /// 3.2.1).
   var attribute: [UInt8] { shortest.count == 2 ? shortest.reversed() : bytes.reversed() }
 }

@@ -1,20 +1,21 @@
-// From "connected" to "bytes may flow": MTU, service, characteristics, the switch for notifications. No socket, no clock.
+// From "connected" to "bytes may flow": MTU, service, characteristics, notifications switched on. Uses no socket and no
+// clock.
 
 struct GATTLookUp: Sendable {
   enum Step: Hashable, Sendable {
     case send([UInt8])
-    /// The device wants the link encrypted; `handleSecured()` once it is.
+    /// The device requires an encrypted link; call `handleSecured()` when it is encrypted.
     case secure
     case ready(GATTPlan)
     case giveUp(Fault)
-    /// Said by itself, or late.
+    /// The message is unsolicited or late.
     case wait
   }
 
   enum Fault: Error, Hashable, Sendable {
     case noSuchService(BluetoothUUID)
     case missing(BluetoothUUID)
-    case nothingTells, nothingToWrite
+    case noNotifier, nothingToWrite
     case silent(BluetoothUUID)
     case readOnly(BluetoothUUID)
     case noCommands, noRequests
@@ -44,19 +45,20 @@ struct GATTLookUp: Sendable {
   private var isSecured = false
   private var messages = 0
 
-  // A service of some twenty characteristics takes twenty-five answers with the smallest MTU, one for each and its switch.
+  // With the smallest MTU, a service of some twenty characteristics needs twenty-five answers, including the switch for
+  // notifications.
   static let mostMessages = 1024
-  private static let switchType = BluetoothUUID(0x2902)  // Client Characteristic Configuration
+  private static let cccd = BluetoothUUID(0x2902)  // Client Characteristic Configuration
 
   init(_ wish: GATTWish) {
     self.wish = wish
     outstanding = .exchangeMTU(wish.mtu)
   }
 
-  /// What is sent first.
+  /// The request to send first.
   var firstRequest: [UInt8] { outstanding.encoded }
 
-  /// One message of the device.
+  /// Handles one message of the device.
   mutating func handle(_ bytes: [UInt8]) -> Step {
     guard state != .over else { return .wait }
     messages += 1
@@ -75,7 +77,7 @@ struct GATTLookUp: Sendable {
     }
   }
 
-  /// The link is encrypted now: the same again.
+  /// The link is encrypted now: repeats the last request.
   mutating func handleSecured() -> Step {
     isSecured = true
     return .send(outstanding.encoded)
@@ -92,7 +94,7 @@ struct GATTLookUp: Sendable {
     case (.findingCharacteristics(let range), .values(let values)):
       return handle(values, in: range)
     case (.findingSwitch(let range), .types(let types)):
-      if let found = types.first(where: { $0.type == Self.switchType && range.contains($0.handle) }) {
+      if let found = types.first(where: { $0.type == Self.cccd && range.contains($0.handle) }) {
         let indicates = rx?.notifies == false
         return ask(.write(found.handle, [indicates ? 2 : 1, 0]), .subscribing)
       }
@@ -109,7 +111,7 @@ struct GATTLookUp: Sendable {
   private mutating func handleRefusal(_ error: ATTError) -> Step {
     if error.wantsEncryption, !isSecured { return .secure }
     switch (state, error) {
-    case (.agreeing, _): return findService()  // who knows no exchange has the least
+    case (.agreeing, _): return findService()  // a device without this request has the smallest MTU
     case (.findingService, .attributeNotFound): return giveUp(.noSuchService(wish.service))
     case (.findingCharacteristics, .attributeNotFound): return chooseAndGoOn()
     case (.findingSwitch, .attributeNotFound): return giveUp(.noSwitch)
@@ -146,7 +148,7 @@ struct GATTLookUp: Sendable {
       if wish.writing == .command, !tx.takesCommands { throw .noCommands }
       if wish.writing == .request, !tx.takesRequests { throw .noRequests }
       (self.rx, self.tx) = (rx, tx)
-      // Its descriptors lie behind its value, before the next declaration.
+      // The descriptors of a characteristic follow its value, before the next declaration.
       let next = characteristics.map(\.declaration).filter { $0 > rx.declaration }.min()
       let end = next.map { $0 - 1 } ?? service.upperBound
       guard rx.value < end else { throw .noSwitch }
@@ -175,17 +177,17 @@ struct GATTLookUp: Sendable {
   }
 }
 
-/// How bytes flow once everything is found.
+/// How bytes flow after the look-up.
 struct GATTPlan: Hashable, Sendable {
-  /// What both sides have agreed on, and what we said of ourselves.
+  /// The MTU that both sides agreed on, and the one we offered.
   var mtu: Int
   var ourMTU: Int
-  /// Handles of the values to read from and to write to.
+  /// Handles of the values to read from (`rx`) and to write to (`tx`).
   var rx: UInt16
   var tx: UInt16
-  /// Write requests, each confirmed, in place of commands.
+  /// Use write requests, each confirmed, instead of commands.
   var asksForAnswers: Bool
-  /// What the device told before it confirmed that it tells.
+  /// Values that arrived before the device confirmed the subscription.
   var early: [UInt8]
 }
 
@@ -194,13 +196,14 @@ extension GATTLookUp.Fault {
     switch self {
     case .noSuchService(let uuid): "the device has no service \(uuid)"
     case .missing(let uuid):
-      "the service has no characteristic \(uuid); name others by 'rx' and 'tx', or say profile=auto"
-    case .nothingTells: "no characteristic of the service notifies or indicates; name another service"
+      "the service has no characteristic \(uuid); name others by 'rx' and 'tx', or set profile=auto"
+    case .noNotifier: "no characteristic of the service notifies or indicates; name another service"
     case .nothingToWrite: "no characteristic of the service can be written; name another service"
-    case .silent(let uuid): "characteristic \(uuid) neither notifies nor indicates; 'rx' is what is read from"
-    case .readOnly(let uuid): "characteristic \(uuid) can't be written; 'tx' is what is written to"
-    case .noCommands: "the characteristic takes no write commands; leave out 'write', or say write=request"
-    case .noRequests: "the characteristic takes no write requests; leave out 'write', or say write=command"
+    case .silent(let uuid):
+      "characteristic \(uuid) neither notifies nor indicates; 'rx' is the characteristic to read from"
+    case .readOnly(let uuid): "characteristic \(uuid) can't be written; 'tx' is the characteristic to write to"
+    case .noCommands: "the characteristic supports no write commands; leave out 'write', or set write=request"
+    case .noRequests: "the characteristic supports no write requests; leave out 'write', or set write=command"
     case .noSwitch: "the characteristic has no switch for notifications (descriptor 2902)"
     case .refused(let error): "the device refused (\(error))"
     case .malformed(let what): "the device's answer makes no sense: \(what)"

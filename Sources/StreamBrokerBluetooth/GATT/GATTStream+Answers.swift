@@ -1,17 +1,17 @@
-// What of ours a device has to answer: a write that is to be confirmed, and, beside the bytes, who it is. ATT has one request at a time
-// (Bluetooth Core, Vol 3, Part F, section 3.3.2), so the two take turns; commands go on meanwhile.
+// Our requests that a device has to answer: confirmed writes and, beside the bytes, its identity. ATT allows one
+// request at a time (Bluetooth Core, Vol 3, Part F, section 3.3.2), so the two take turns. Commands need not wait.
 
 internal import CBluetooth
 import ByteStreams
 import Glibc
 
 extension GATTStream {
-  /// A device that does not confirm a request for so long is gone (section 3.3.3).
+  /// A device that does not confirm a request within this time is gone (section 3.3.3).
   static let answerPatience = Duration.seconds(30)
-  /// One that does not answer one question of who it is in so long, or all of them, is not asked again.
+  /// A device that does not answer one identity question, or all of them, within these times is not asked again.
   static let identityPatience = (one: Duration.seconds(5), all: Duration.seconds(15))
 
-  /// A request is under way that a write would have to wait for.
+  /// A request is outstanding, and writes have to wait for its answer.
   var holdsWrites: Bool { awaitsAnswer || (plan.asksForAnswers && identity?.isAsking == true) }
 
   // MARK: - Writes
@@ -27,42 +27,43 @@ extension GATTStream {
     poller.timers.cancel(answerDeadline)
     askOn()
     waitsChanged()
-    announce()  // this may be the reader's turn
+    announce()  // later: this may be the reader's turn
   }
 
   private func noAnswer() {
-    // The kernel may have dropped it with what nobody took.
+    // The kernel may have dropped the answer together with notifications that nobody read.
     if bluetooth_drops(socket.raw) > lossesAtRequest { return answered() }
-    // It may lie behind what nobody takes.
-    guard held.isEmpty, owed.isEmpty else { return awaitAnswer() }
+    // The answer may be queued after data that nobody has read.
+    guard held.isEmpty, pendingReplies.isEmpty else { return awaitAnswer() }
     awaitsAnswer = false
     writeFailed(.unconfirmed)
     hangUp(SystemError("write", ETIMEDOUT))
     tellAll(hangUp: true)
   }
 
-  // MARK: - Who it is
+  // MARK: - Identity
 
-  /// Asks once whoever opened the stream waits for it, so that the first bytes need not wait; `metadata` hears all of it at the end.
+  /// Starts with the next round, when the opener waits for the stream already: the questions do not delay the first
+  /// bytes. `metadata` is updated at the end, with all answers.
   func askIdentity() {
     identity = GATTIdentity(mtu: plan.mtu, knownName: metadata?.facts.name)
     identityEnd = poller.timers.now &+ Self.identityPatience.all.nanoseconds
     announce()
   }
 
-  /// The next question, if it may be asked now.
+  /// Sends the next question, if no request is outstanding.
   func askOn() {
     guard !awaitsAnswer, socket.isOpen, identity?.isAsking == false else { return }
     guard poller.timers.now < identityEnd, let question = identity?.ask() else { return endIdentity() }
     setIdentityDeadline()
-    say(question)
+    sendReply(question)
   }
 
   private func setIdentityDeadline() {
     let left = Duration.nanoseconds(Int64(clamping: identityEnd &- poller.timers.now))
     identityDeadline = poller.timers.after(min(left, Self.identityPatience.one)) { [weak self] in
       guard let self else { return }
-      // The answer may lie behind what nobody takes.
+      // The answer may be queued after data that nobody has read.
       if !held.isEmpty || (readerWaits.isEmpty && !holdsWrites) {
         identityEnd = poller.timers.now &+ Self.identityPatience.all.nanoseconds
         return setIdentityDeadline()
@@ -78,7 +79,7 @@ extension GATTStream {
     poller.timers.cancel(identityDeadline)
     if identity?.isOver == true { endIdentity() }
     waitsChanged()
-    announce()  // the writer's turn, and then the next question's
+    announce()  // the writer's turn first, then the next question
   }
 
   func endIdentity() {

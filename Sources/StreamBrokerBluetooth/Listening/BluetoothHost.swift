@@ -1,44 +1,44 @@
-// This machine as one that others connect to over Bluetooth: sees to it that an adapter can be reached, makes the sockets that
-// listen, and keeps the list of services. One for a process; lives on a lane, where it owns nothing before the first offer.
+// Makes this machine one that others can connect to over Bluetooth: prepares an adapter, makes the listening sockets
+// and keeps the service list. One per process. Lives on a lane, and uses nothing before the first offer.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
-public final class BluetoothHost {
+package final class BluetoothHost {
   /// The pause between two tries.
-  public static let retry = Duration.seconds(2)
+  package static let retry = Duration.seconds(2)
   private static let moment = Duration.milliseconds(200)
   private static let mostAttempts = 1024
   // Bluetooth Core, RFCOMM, section 5.4: channels are 1 to 30.
   private static let lastChannel: UInt8 = 30
 
-  /// An offer, and how far it has come.
+  /// An offer and its state.
   private final class Post {
     let offer: RFCOMMOffer
-    let tell: (RFCOMMNews) -> Void
-    var flow: ReachFlow
-    /// The adapter that it is reached by.
-    var reached: ReachFlow.Reached?
-    /// One that others may call from now on, and pair with.
+    let report: (RFCOMMNews) -> Void
+    var flow: ReachabilityFlow
+    /// The adapter that clients reach it by.
+    var reached: ReachabilityFlow.Reached?
+    /// An adapter that devices may connect to and pair with from now on.
     var open: BluetoothAddress?
     var preparing: (any Opening)?
-    /// The socket that was told of: its channel, and the adapter that it is bound to, if to one.
+    /// The socket that was reported: its channel, and the adapter that it is bound to, if any.
     var socket: (channel: Int, adapter: BluetoothAddress?)?
     var making: (any Opening)?
-    /// Where no channel is named: the one that is tried now.
+    /// If the URL names no channel: the one that is tried now.
     var tried: UInt8?
-    /// Runs while the kernel is asked.
+    /// Runs while the kernel's answer is outstanding.
     var silence: Timers.Token?
     var waits: OpenFailure?
     var limits: [OpenFailure] = []
-    var unlisted: OpenFailure?
+    var listingFailure: OpenFailure?
     var isListed = false
 
-    init(_ offer: RFCOMMOffer, _ tell: @escaping (RFCOMMNews) -> Void) {
+    init(_ offer: RFCOMMOffer, _ report: @escaping (RFCOMMNews) -> Void) {
       self.offer = offer
-      self.tell = tell
-      flow = ReachFlow(offer.adapter, isDiscoverable: offer.isDiscoverable)
+      self.report = report
+      flow = ReachabilityFlow(offer.adapter, isDiscoverable: offer.isDiscoverable)
     }
   }
 
@@ -50,34 +50,35 @@ public final class BluetoothHost {
   private var management: ManagementSocket?
   private var opening: (any Opening)?
   private var retryTimer: Timers.Token?
-  private let queue = DeviceQueue.of("bluetooth")  // as for endpoints
-  /// For the answers of one look at the adapters.
-  private let patience: Duration
+  private let queue = DeviceQueue.of("bluetooth")  // the queue of the endpoints
+  /// The time limit for the answers of one look at the adapters.
+  private let timeout: Duration
 
-  /// With a keeper those who call are paired, where bluetoothd does not see to that, and known again.
-  public convenience init(on poller: Poller, bonds keeper: BondKeeper? = nil) {
+  /// With a keeper, devices that connect to us are paired and recognised later, unless bluetoothd does that.
+  package convenience init(on poller: Poller, bonds keeper: BondKeeper? = nil) {
     self.init(on: poller, services: SDPServer(on: poller), bonds: keeper)
   }
 
   init(
     on poller: Poller, services: SDPServer, sockets: HostSockets = HostSockets(), bonds keeper: BondKeeper? = nil,
-    patience: Duration = AdapterFlow.patience
+    timeout: Duration = AdapterFlow.timeout
   ) {
     (self.poller, self.services, self.sockets) = (poller, services, sockets)
-    (self.keeper, self.patience) = (keeper, patience)
+    (self.keeper, self.timeout) = (keeper, timeout)
   }
 
   // MARK: - Offers
 
-  /// Begins to offer something under a number of the caller's, who is told on this lane what becomes of it until he closes it.
-  public func open(_ number: UInt64, _ offer: RFCOMMOffer, _ tell: @escaping @Sendable (RFCOMMNews) -> Void) {
-    let post = Post(offer, tell)
+  /// Starts an offer under a number that the caller chooses. `report` is called on this lane with its news, until
+  /// `close`.
+  package func open(_ number: UInt64, _ offer: RFCOMMOffer, _ report: @escaping @Sendable (RFCOMMNews) -> Void) {
+    let post = Post(offer, report)
     posts[number] = post
     if management != nil { ask(post.flow.begin(), post) } else { openManagement() }
   }
 
-  /// Takes the offer back, if there is one of that number. The socket that was told of stays whose it is.
-  public func close(_ number: UInt64) {
+  /// Withdraws the offer of that number, if there is one. A socket that was handed over stays with its owner.
+  package func close(_ number: UInt64) {
     guard let post = posts.removeValue(forKey: number) else { return }
     post.making?.cancel()
     post.preparing?.cancel()
@@ -105,16 +106,16 @@ public final class BluetoothHost {
       switch result {
       case .failure(let failure): for post in posts.values { wait(post, failure) }
       case .success(let socket):
-        let management = ManagementSocket(socket, on: poller) { [weak self] in self?.hear($0) }
+        let management = ManagementSocket(socket, on: poller) { [weak self] in self?.handle($0) }
         self.management = management
         management.start()
-        // Each flow asks by itself; the answers are for all.
+        // Each flow sends its own command, and all flows get all answers.
         for post in posts.values { ask(post.flow.begin(hasMissed: true), post) }
       }
     }
   }
 
-  private func hear(_ event: Result<ManagementEvent, SystemError>) {
+  private func handle(_ event: Result<ManagementEvent, SystemError>) {
     switch event {
     case .success(let event):
       for (number, post) in posts { handle(post.flow.handle(event), post, number) }
@@ -127,12 +128,12 @@ public final class BluetoothHost {
 
   private func ask(_ command: ManagementCommand, _ post: Post) {
     guard let management else { return }
-    if post.preparing != nil { endPreparing(post) }  // it is looked at anew
+    if post.preparing != nil { endPreparing(post) }  // the adapter is checked again
     if post.silence == nil {
-      post.silence = poller.timers.after(patience) { [weak self, weak post] in
+      post.silence = poller.timers.after(timeout) { [weak self, weak post] in
         guard let self, let post else { return }
         post.silence = nil
-        wait(post, OpenFailure("choose an adapter", nil, advice: ReachFlow.Fault.silent.advice))
+        wait(post, OpenFailure("choose an adapter", nil, advice: ReachabilityFlow.Fault.silent.advice))
       }
     }
     management.send(command)
@@ -143,7 +144,7 @@ public final class BluetoothHost {
     post.silence = nil
   }
 
-  private func handle(_ step: ReachFlow.Step, _ post: Post, _ number: UInt64) {
+  private func handle(_ step: ReachabilityFlow.Step, _ post: Post, _ number: UInt64) {
     switch step {
     case .send(let command): ask(command, post)
     case .wait: break
@@ -161,7 +162,8 @@ public final class BluetoothHost {
     }
   }
 
-  /// Loads the bonds, once, before the adapter is opened to others: who is paired would else be taken for a stranger.
+  /// Loads the bonds once, before others can connect to the adapter: without them a paired device would count as a
+  /// stranger.
   private func prepare(_ adapter: ManagedAdapter, _ post: Post, _ number: UInt64) {
     endPreparing(post)
     post.open = adapter.address
@@ -173,8 +175,8 @@ public final class BluetoothHost {
     }
     let isDone = post.flow.prepared.contains(adapter.index)
     guard let keeper, !isDone else { return done(isDone ? .ours : .nobody) }
-    // A disk may hang: then nobody is paired, but who need not be gets in.
-    post.silence = poller.timers.after(AdapterStep.patience) { done(.nobody) }
+    // A disk may hang. Then no device can pair, but those that need not pair can connect.
+    post.silence = poller.timers.after(AdapterStep.timeout) { done(.nobody) }
     post.preparing = keeper.prepare(adapter, on: poller) { done($0.side) }
   }
 
@@ -186,7 +188,7 @@ public final class BluetoothHost {
 
   private func tellKeeper() { keeper?.receive(at: Set(posts.values.compactMap(\.open))) }
 
-  /// Nobody can connect, and why; said once per reason.
+  /// Reports that nobody can connect, and why; once per reason.
   private func wait(_ post: Post, _ failure: OpenFailure) {
     endPreparing(post)
     post.open = nil
@@ -195,8 +197,8 @@ public final class BluetoothHost {
     post.making?.cancel()
     post.making = nil
     post.tried = nil
-    if post.waits != failure { post.tell(.waits(failure)) }
-    post.limits = []  // told anew when it listens again
+    if post.waits != failure { post.report(.waits(failure)) }
+    post.limits = []  // reported again when it listens again
     post.waits = failure
     setRetry()
   }
@@ -217,19 +219,19 @@ public final class BluetoothHost {
     guard let reached = post.reached else { return }
     let adapter = post.offer.adapter == nil ? nil : reached.address
     if let socket = post.socket, socket.adapter == adapter {
-      if post.waits != nil { post.tell(.listens(nil, channel: socket.channel)) }
+      if post.waits != nil { post.report(.listens(nil, channel: socket.channel)) }
       post.waits = nil
       return tellLimits(post)
     }
     guard post.making == nil else { return }
     var offer = post.offer
     if let channel = offer.channel {
-      // The kernel lets both have it where one is on all adapters.
+      // Checked here: if one socket is on all adapters, the kernel allows both on one channel.
       for (number, other) in posts where other.offer.channel == nil && other.socket?.channel == Int(channel) {
         other.socket = nil
         listen(other, number)
         return wait(
-          post, OpenFailure("listen on channel \(channel)", nil, advice: "another listener is about to leave it"))
+          post, OpenFailure("listen on channel \(channel)", nil, advice: "another listener is about to release it"))
       }
     } else {
       offer.channel = free(for: number, below: post.tried ?? Self.lastChannel + 1)
@@ -247,7 +249,7 @@ public final class BluetoothHost {
       guard let self, let post, posts[number] === post else { return }
       post.making = nil
       switch result {
-      // Another program has that one.
+      // Another program uses that channel.
       case .failure(let failure) where post.tried != nil && failure.cause?.errno == EADDRINUSE: listen(post, number)
       case .failure(let failure): wait(post, failure)
       case .success(let (socket, channel)): opened(socket, channel, adapter, post, number)
@@ -255,8 +257,8 @@ public final class BluetoothHost {
     }
   }
 
-  /// The last that none of the other offers has, or names. Not the kernel's choice: it compares addresses, and would give a channel of all
-  /// adapters to one of them again.
+  /// The highest channel that no other offer has or names. The kernel must not choose it: it compares channels together
+  /// with addresses. So it could give a channel that is in use on all adapters to one adapter again.
   private func free(for number: UInt64, below limit: UInt8) -> UInt8? {
     var taken: Set<UInt8> = []
     for (other, post) in posts where other != number {
@@ -272,29 +274,29 @@ public final class BluetoothHost {
     post.socket = (channel, adapter)
     post.tried = nil
     post.waits = nil
-    post.limits = []  // told anew: with another channel it has another name
-    post.tell(.listens(socket, channel: channel))
+    post.limits = []  // reported again: with another channel it has another name
+    post.report(.listens(socket, channel: channel))
     services.remove(number)
     services.add(number, post.offer, channel: UInt8(clamping: channel)) { [weak self, weak post] failure in
       guard let self, let post else { return }
-      post.unlisted = failure
+      post.listingFailure = failure
       post.isListed = true
       tellLimits(post)
     }
-    // The adapter may have become another meanwhile.
+    // Another adapter may have been chosen meanwhile.
     listen(post, number)
   }
 
-  /// What keeps others away, once it is known.
+  /// Reports what keeps some devices from connecting, once it is known.
   private func tellLimits(_ post: Post) {
     var limits: [OpenFailure] = []
     if let remark = post.reached?.remark { limits.append(OpenFailure("use the adapter", nil, advice: remark.advice)) }
     if let advice = post.reached?.pairingLimit(of: post.offer) {
       limits.append(OpenFailure("pair with clients", nil, advice: advice))
     }
-    if let unlisted = post.unlisted { limits.append(unlisted) }
-    guard post.waits == nil, limits != post.limits, post.isListed else { return }  // who waits hears it behind that
+    if let listingFailure = post.listingFailure { limits.append(listingFailure) }
+    guard post.waits == nil, limits != post.limits, post.isListed else { return }  // reported after the wait
     post.limits = limits
-    post.tell(.limited(limits))
+    post.report(.limited(limits))
   }
 }

@@ -1,11 +1,12 @@
-// From "a machine" to "an adapter that is on": which there are, which is meant, and what has to be switched on. Sees no socket.
+// From "a machine" to "an adapter that is on": which adapters there are, which one is meant, and what has to be
+// switched on. Uses no socket.
 
 struct AdapterFlow: Sendable {
   enum Step: Hashable, Sendable {
     case send(ManagementCommand)
     case ready(ManagedAdapter)
     case giveUp(Fault)
-    /// `handleRetry()` after a moment.
+    /// Call `handleRetry()` after a moment.
     case retryLater
     case wait
   }
@@ -15,25 +16,25 @@ struct AdapterFlow: Sendable {
     case noSuch(String, others: [ManagedAdapter])
     case noLE(String)
     case noClassic(String)
-    /// Switching it on, or LE, takes CAP_NET_ADMIN.
+    /// Switching it on, or its LE, needs CAP_NET_ADMIN.
     case mayNot(String, isOff: Bool)
     case isBlocked(String)
     case refused(String, status: UInt8)
     case isGone(String)
-    /// Somebody else switches it, and comes to no end.
+    /// Another program is switching it, and does not finish.
     case isBusy(String)
     /// The kernel did not answer.
     case silent
   }
 
-  /// It comes on in some tenths of a second.
-  static let patience = Duration.seconds(5)
+  /// Switching on takes some tenths of a second.
+  static let timeout = Duration.seconds(5)
 
   private enum State: Hashable {
     case listing, asking, enabling, powering, over
   }
 
-  /// What is asked of an adapter.
+  /// What an adapter must support.
   struct Need: OptionSet, Hashable, Sendable {
     let rawValue: UInt8
     /// It must speak Low Energy.
@@ -42,7 +43,7 @@ struct AdapterFlow: Sendable {
     static let classic = Need(rawValue: 2)
   }
 
-  /// "hci0" or an address; nil takes the first that is on, else the first that can.
+  /// "hci0" or an address; nil: the first that is on, else the first that can be switched on.
   let wanted: String?
   let need: Need
   private var state = State.listing
@@ -51,13 +52,13 @@ struct AdapterFlow: Sendable {
   private var chosen: ManagedAdapter?
   private var isBusy = false
 
-  /// With no need at all, Low Energy is switched on where there is such a thing.
+  /// If `need` is empty, Low Energy is switched on where the adapter has it.
   init(_ wanted: String?, need: Need = .lowEnergy) {
     self.wanted = wanted
     self.need = need
   }
 
-  /// What is sent first.
+  /// The command to send first.
   var firstCommand: ManagementCommand { .list }
 
   mutating func handle(_ event: ManagementEvent) -> Step {
@@ -75,12 +76,12 @@ struct AdapterFlow: Sendable {
       return askNext()
     case (.asking, .information) where event.adapter == left.first:
       left.removeFirst()
-      // One that has just gone is one that is not there.
+      // An adapter that has just gone does not count.
       if status == 0, let adapter = ManagedAdapter(event.adapter, content) { adapters.append(adapter) }
       return askNext()
     case (.enabling, .setLE) where event.adapter == chosen?.index,
       (.powering, .setPowered) where event.adapter == chosen?.index:
-      // Somebody else, such as another route, is about to switch it.
+      // Something else, such as another route, is switching it.
       isBusy = status == ManagementStatus.busy
       if isBusy { return .retryLater }
       guard status == ManagementStatus.success else { return giveUp(fault(status)) }
@@ -94,7 +95,7 @@ struct AdapterFlow: Sendable {
     return giveUp(chosen.flatMap { isBusy ? .isBusy($0.name) : nil } ?? .silent)
   }
 
-  /// What has become of the adapter meanwhile.
+  /// Asks for the adapter's state again.
   mutating func handleRetry() -> Step {
     guard let chosen, state == .enabling || state == .powering else { return .wait }
     (state, left, adapters) = (.asking, [chosen.index], [])
@@ -125,7 +126,7 @@ struct AdapterFlow: Sendable {
     (adapter.hasLE || !need.contains(.lowEnergy)) && (adapter.speaksClassic || !need.contains(.classic))
   }
 
-  /// What is missing still, one after the other: LE first, so that it comes up with it.
+  /// Switches on what is still missing, one after the other: LE first, so that the adapter starts with it.
   private mutating func switchOn() -> Step {
     guard let chosen else { return giveUp(.none) }
     guard chosen.hasLE || !need.contains(.lowEnergy) else { return giveUp(.noLE(chosen.name)) }
@@ -147,7 +148,7 @@ struct AdapterFlow: Sendable {
     switch status {
     case ManagementStatus.permissionDenied: return .mayNot(name, isOff: chosen?.isOn == false)
     case ManagementStatus.blocked: return .isBlocked(name)
-    // Kernels say so of one that rfkill blocks.
+    // Kernels return this for an adapter that rfkill blocks.
     case ManagementStatus.failed where state == .powering: return .isBlocked(name)
     case ManagementStatus.invalidIndex: return .isGone(name)
     default: return .refused(name, status: status)
@@ -161,30 +162,31 @@ struct AdapterFlow: Sendable {
 }
 
 extension AdapterFlow.Fault {
-  /// For listeners, which wait until it is better.
+  /// For listeners, which wait until an adapter is there.
   var adviceWhileWaiting: String {
     switch self {
-    case .none, .isGone: "\(advice); it is waited for"
+    case .none, .isGone: "\(advice); waiting for it"
     default: advice
     }
   }
 
-  /// What is wrong, and what to do. Whether it is waited for whoever opens knows.
+  /// What is wrong, and what to do. Only the opener knows whether it waits for the adapter.
   var advice: String {
     switch self {
     case .none: "this machine has no Bluetooth adapter"
     case .noSuch(let wanted, let others):
-      "there is no adapter \(wanted); there is \(others.map(\.description).joined(separator: ", "))"
-    case .noLE(let name): "the adapter \(name) does not know Bluetooth Low Energy"
-    case .noClassic(let name): "the adapter \(name) speaks Bluetooth Low Energy only"
-    case .silent: "the kernel did not answer within \(AdapterFlow.patience)"
-    case .isBusy(let name): "the adapter \(name) is being switched by another program, for \(AdapterFlow.patience) now"
+      "there is no adapter \(wanted), only \(others.map(\.description).joined(separator: ", "))"
+    case .noLE(let name): "the adapter \(name) does not support Bluetooth Low Energy"
+    case .noClassic(let name): "the adapter \(name) supports only Bluetooth Low Energy"
+    case .silent: "the kernel did not answer within \(AdapterFlow.timeout)"
+    case .isBusy(let name):
+      "the adapter \(name) has been switched on or off by another program for \(AdapterFlow.timeout)"
     case .mayNot(let name, let isOff):
       (isOff ? "the adapter \(name) is off" : "the adapter \(name) has Low Energy switched off")
-        + ", and switching it on takes CAP_NET_ADMIN; or let bluetoothd do it, as by 'bluetoothctl power on'"
-    case .isBlocked(let name): "the adapter \(name) does not come on; 'rfkill list' says whether it is blocked"
+        + ", and switching it on needs CAP_NET_ADMIN; or let bluetoothd do it, by 'bluetoothctl power on'"
+    case .isBlocked(let name): "the adapter \(name) does not switch on; 'rfkill list' shows whether it is blocked"
     case .refused(let name, let status): "the kernel refused to switch on the adapter \(name) (status \(status))"
-    case .isGone(let name): "the adapter \(name) has just gone"
+    case .isGone(let name): "the adapter \(name) was just removed"
     }
   }
 }

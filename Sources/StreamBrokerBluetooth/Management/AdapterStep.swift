@@ -1,9 +1,9 @@
-// The first step of every opening: the management channel, an adapter that is on, its bonds. The channel stays until the opening is
-// over, for what is told of links and pairing meanwhile.
+// The first step of every opening: the management channel, an adapter that is on, its bonds. The channel stays open
+// until the opening is over, for events about links and pairing.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
 /// Lives on the lane.
 final class AdapterStep {
@@ -19,30 +19,32 @@ final class AdapterStep {
   private var underWay: () -> Void = {}
   private var deadline: Timers.Token?
   private var whenReady: ((Ready) -> Void)?
-  private let hear: (ManagementEvent) -> Void
+  private let handle: (ManagementEvent) -> Void
   private let failed: (OpenFailure) -> Void
   private let make: ManagementSocket.Making
 
-  /// For what is done off the lane, each: the loading of the kernel's module, a disk and another process of ours may hang.
-  static let patience = Duration.seconds(20)
+  /// The time limit for each thing done off the lane: loading the kernel's module, a disk, or another process of ours
+  /// may hang.
+  static let timeout = Duration.seconds(20)
   private static let betweenLooks = Duration.milliseconds(200)
 
-  /// `hear` is told what the channel tells once the adapter is ready; `failed`, once, why it is not, or what broke the channel later.
+  /// `handle` is called with the channel's events once the adapter is ready. `failed` is called once: with the reason why
+  /// the adapter is not ready, or with what broke the channel later.
   init(
     _ flow: AdapterFlow, bonds keeper: BondKeeper?, on poller: Poller,
     making make: @escaping ManagementSocket.Making = { ManagementSocket.make(on: $0, $1) },
-    hear: @escaping (ManagementEvent) -> Void,
+    handle: @escaping (ManagementEvent) -> Void,
     failed: @escaping (OpenFailure) -> Void
   ) {
     self.flow = flow
     self.keeper = keeper
     self.poller = poller
     self.make = make
-    self.hear = hear
+    self.handle = handle
     self.failed = failed
   }
 
-  /// `ready` is called once, later, unless it fails or is closed before; what it holds is kept until then.
+  /// `ready` is called once, later, unless the step fails or is closed before. The step keeps `ready` until then.
   func start(_ ready: @escaping (Ready) -> Void) {
     whenReady = ready
     setDeadline("open Bluetooth's management channel", "the kernel did not answer")
@@ -58,10 +60,10 @@ final class AdapterStep {
 
   private func setDeadline(_ attempt: String, _ advice: String) {
     poller.timers.cancel(deadline)
-    deadline = poller.timers.after(Self.patience) { [self] in
+    deadline = poller.timers.after(Self.timeout) { [self] in
       underWay()
       underWay = {}
-      fail(OpenFailure(attempt, SystemError("open", ETIMEDOUT), advice: "\(advice) within \(Self.patience)"))
+      fail(OpenFailure(attempt, SystemError("open", ETIMEDOUT), advice: "\(advice) within \(Self.timeout)"))
     }
   }
 
@@ -69,7 +71,7 @@ final class AdapterStep {
     let management = ManagementSocket(socket, on: poller) { [weak self] in self?.handle($0) }
     self.management = management
     poller.timers.cancel(deadline)
-    deadline = poller.timers.after(AdapterFlow.patience) { [self] in follow(flow.handleTimeout()) }
+    deadline = poller.timers.after(AdapterFlow.timeout) { [self] in follow(flow.handleTimeout()) }
     management.start(flow.firstCommand)
   }
 
@@ -77,7 +79,7 @@ final class AdapterStep {
     switch event {
     case .failure(let error): fail(OpenFailure("use Bluetooth's management channel", error))
     case .success(let event):
-      if whenReady != nil { follow(flow.handle(event)) } else { hear(event) }
+      if whenReady != nil { follow(flow.handle(event)) } else { handle(event) }
     }
   }
 
@@ -106,7 +108,7 @@ final class AdapterStep {
 
   private func succeed(_ ready: Ready) { takeWhenReady()?(ready) }
 
-  // What waits to be ready may be all that keeps the one who hears that it failed.
+  // `whenReady` may hold the last reference to the receiver of `failed`, so it is kept during the call.
   private func fail(_ failure: OpenFailure) { withExtendedLifetime(takeWhenReady()) { failed(failure) } }
 
   private func takeWhenReady() -> ((Ready) -> Void)? {
@@ -118,17 +120,17 @@ final class AdapterStep {
 
   func send(_ command: ManagementCommand) { management?.send(command) }
 
-  /// Before a scan begins, and when it is over: see ManagementSocket.
+  /// Call it before a scan begins, and when it is over: see ManagementSocket.
   func hearScans(_ isWanted: Bool) { management?.hearScans(isWanted) }
 
-  /// Hears what has been told already: why a link broke is told before its socket says that it did.
+  /// Handles all events that are queued: why a link broke is reported before its socket hangs up.
   func readAll() { management?.readAll() }
 
-  /// Nothing is told afterwards.
+  /// Nothing is called afterwards.
   func close() {
     whenReady = nil
     poller.timers.cancel(deadline)
-    // Let go of first: a command that can't be sent comes back here.
+    // Clear the properties first: a command that can't be sent calls this again.
     let (management, underWay) = (management, underWay)
     self.management = nil
     self.underWay = {}
@@ -142,7 +144,7 @@ extension AdapterFlow {
 }
 
 extension AdapterFlow.Fault {
-  /// As the sockets say it.
+  /// As the sockets report it.
   fileprivate var cause: SystemError? {
     switch self {
     case .none, .noSuch, .isGone: SystemError("connect", EHOSTUNREACH)

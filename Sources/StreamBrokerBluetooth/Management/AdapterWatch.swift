@@ -1,18 +1,20 @@
-// Tells of adapters that come or are switched on, for those who wait for one: what inotify(7) does for the nodes of other devices.
+// Reports adapters that appear or are switched on, to routes that wait for one. It does what inotify(7) does for the
+// nodes of other devices.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
-/// Which events are news. A value; sees no socket.
+/// Which events are news. A value; uses no socket.
 struct AdapterNews: Sendable {
-  // What is known to be on needs no look when another of its settings changes.
+  // Adapters known to be on: a change of their other settings is no news.
   private var on: Set<UInt16> = []
 
-  // As the kernel says it of sockets without an adapter, of links whose adapter goes, and of one that may not be switched on.
+  // The kernel's errors for sockets without an adapter, and for links whose adapter goes.
   private static let isMissing: Set<Int32> = [EHOSTUNREACH, ENODEV, ENETDOWN, EADDRNOTAVAIL, ECONNABORTED]
 
-  /// Asked first, for one that came before anybody watched: where none was there. What fails with one is no reason to look.
+  /// The first command, if the failure was that no adapter is there, or that it may not be switched on: one may have
+  /// appeared before the watch began. Nil after other failures, which happen with an adapter.
   static func firstCommand(after cause: SystemError?) -> ManagementCommand? {
     guard let cause else { return nil }
     return isMissing.contains(cause.errno) || cause == AdapterFlow.mayNotSwitchOn ? .list : nil
@@ -37,7 +39,7 @@ struct AdapterNews: Sendable {
   }
 }
 
-/// Lives on a lane, from its making to `cancel()`. Takes no capability. Where it can't listen, a retry timer has to do.
+/// Lives on a lane, from `init` to `cancel()`. Needs no capability. If it can't listen, only a retry timer is left.
 final class AdapterWatch: DeviceWatch {
   private let poller: Poller
   private let changed: () -> Void
@@ -46,8 +48,8 @@ final class AdapterWatch: DeviceWatch {
   private var making: (any Opening)?
   private var management: ManagementSocket?
 
-  /// `changed` is called on the lane each time an adapter has come or was switched on; when it is the lack of one that it is waited
-  /// `after`, also once where there is one at the first look.
+  /// `changed` is called on the lane each time an adapter appears or is switched on. If `cause` is the lack of an
+  /// adapter, it is also called once if the first look finds one.
   convenience init(on poller: Poller, after cause: SystemError?, changed: @escaping () -> Void) {
     self.init(on: poller, after: cause, making: { ManagementSocket.make(on: $0, $1) }, changed: changed)
   }

@@ -1,15 +1,15 @@
-// What a device says of itself to whoever listens: an LE advertisement or an extended inquiry response, which have one form
-// (Bluetooth Core, Supplement, Part A). Anybody within range can say anything here: whatever it holds, it is read with bounds.
+// What a device broadcasts about itself: an LE advertisement or an extended inquiry response, which have one format
+// (Bluetooth Core, Supplement, Part A). Any device in range can send anything here, so it is read with bounds.
 
 struct Advertisement: Hashable, Sendable {
-  /// The complete name, or the beginning of it. May hold anything.
+  /// The complete name, or its beginning. May contain anything.
   private(set) var name: String?
   private(set) var isNameComplete = false
   private(set) var services: Set<BluetoothUUID> = []
-  /// Of BR/EDR, where the kernel adds it: class of device (Assigned Numbers, section 2.8).
+  /// Class of device, for BR/EDR, where the kernel adds it (Assigned Numbers, section 2.8).
   private(set) var deviceClass: UInt32?
 
-  /// Takes pairs of a length and a kind; what is cut off or of length 0 ends it (section 1).
+  /// Reads entries of a length and a kind each. Stops at one that is cut off or has length 0 (section 1).
   init(_ bytes: ArraySlice<UInt8>) {
     var rest = bytes
     while let length = rest.popFirst(), length > 0, rest.count >= Int(length), let kind = rest.first {
@@ -34,7 +34,7 @@ struct Advertisement: Hashable, Sendable {
     }
   }
 
-  /// Many a device fills its name up with zeros. Nil for an empty one.
+  /// Many devices fill their name up with zeros. Nil for an empty one.
   private static func text(_ content: ArraySlice<UInt8>) -> String? {
     let content = content.prefix { $0 != 0 }
     return content.isEmpty ? nil : String(decoding: content, as: UTF8.self)
@@ -47,29 +47,30 @@ struct Advertisement: Hashable, Sendable {
   }
 }
 
-/// A device that was heard.
+/// A device that a scan found.
 struct FoundDevice: Hashable, Sendable {
   let address: BluetoothAddress
   let kind: AddressKind
-  /// dBm; 127 where it is not known.
+  /// dBm; 127 if unknown.
   let strength: Int8
-  /// The kernel waits to be told whether somebody knows its name, and asks for it if not.
+  /// The kernel waits for a reply whether the device's name is known; if not, it asks the device.
   let wantsNameConfirmed: Bool
   let advertisement: Advertisement
 
   var name: String? { advertisement.name }
   var services: Set<BluetoothUUID> { advertisement.services }
-  /// Of a device of Low Energy.
+  /// For a device of Low Energy.
   var device: LEAddress { LEAddress(address: address, isRandom: kind == .leRandom) }
 
-  /// From the event: address, its kind, RSSI, flags, then what was advertised. Nil as well for an address that nobody can connect to.
+  /// From the event: address, its kind, RSSI, flags, then the advertisement. Nil if it is malformed, or for an address
+  /// that no device can have.
   init?(_ bytes: ArraySlice<UInt8>) {
     let bytes = Array(bytes)
     guard bytes.count >= 14, Int(LittleEndian.word(bytes[12...])) == bytes.count - 14,
       let kind = AddressKind(rawValue: bytes[6])
     else { return nil }
     address = BluetoothAddress(bytes[..<6].reversed())
-    guard !address.isNobodys else { return nil }
+    guard !address.isReserved else { return nil }
     self.kind = kind
     strength = Int8(bitPattern: bytes[7])
     wantsNameConfirmed = bytes[8] & 1 != 0
@@ -77,7 +78,7 @@ struct FoundDevice: Hashable, Sendable {
   }
 }
 
-/// What is listened for: one bit for each kind of address (mgmt's address types).
+/// What to scan for: one bit for each kind of address (mgmt's address types).
 struct DiscoveryKinds: OptionSet, Hashable, Sendable {
   let rawValue: UInt8
 

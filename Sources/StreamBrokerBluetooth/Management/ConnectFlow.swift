@@ -1,12 +1,13 @@
-// From "that device" to "connected": what ends the waiting for connect(2), and what is said of it. Sees no socket and no clock.
+// From "that device" to "connected": when to stop waiting for connect(2), and what to report then. Uses no socket and
+// no clock.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
 struct ConnectFlow: Sendable {
   enum Event: Hashable, Sendable {
-    /// connect(2) is over, well or not.
+    /// connect(2) has ended: with success, or else by `failed`.
     case connected
     case failed(SystemError)
     case management(ManagementEvent)
@@ -16,18 +17,18 @@ struct ConnectFlow: Sendable {
   enum Step: Hashable, Sendable {
     case ready
     case giveUp(Fault)
-    /// The device is there, and what goes on is pairing: its time counts from now on.
+    /// The device answers, and pairing follows: its time limit counts from now on.
     case nowPairs
     case wait
   }
 
   enum Fault: Error, Hashable, Sendable {
     case system(SystemError)
-    /// The kernel would go on calling an LE device for 40 s.
+    /// No answer in time. The kernel would try an LE device for 40 s.
     case silent(after: Duration)
     case adapterIsGone
     case adapterIsOff
-    /// It is linked, and asked for nothing, and neither encrypted nor ended.
+    /// Pairing began, but the link was neither encrypted nor closed in time.
     case neverSecured
   }
 
@@ -35,17 +36,17 @@ struct ConnectFlow: Sendable {
 
   let device: PairedAddress
   let adapter: UInt16
-  /// For the device to answer; unless whoever opens gives another time (`device.connect-timeout`).
-  let patience: Duration
-  static let standardPatience = Duration.seconds(10)
+  /// How long the device may take to answer. The opener may set it (`device.connect-timeout`).
+  let timeout: Duration
   private var state = State.calling
-  /// It is known that the device was reached, whatever comes of it.
+  /// The device was reached, whatever happens later.
   private(set) var isLinked = false
+  var isPairing: Bool { state == .pairing }
 
-  init(_ device: PairedAddress, on adapter: UInt16, patience: Duration) {
+  init(_ device: PairedAddress, on adapter: UInt16, timeout: Duration) {
     self.device = device
     self.adapter = adapter
-    self.patience = patience
+    self.timeout = timeout
   }
 
   mutating func handle(_ event: Event) -> Step {
@@ -55,7 +56,7 @@ struct ConnectFlow: Sendable {
       state = .over
       return .ready
     case .failed(let error): return giveUp(.system(error))
-    case .timedOut: return giveUp(state == .pairing ? .neverSecured : .silent(after: patience))
+    case .timedOut: return giveUp(state == .pairing ? .neverSecured : .silent(after: timeout))
     case .management(let event): return event.adapter == adapter ? handle(event.content) : .wait
     }
   }
@@ -67,7 +68,7 @@ struct ConnectFlow: Sendable {
       return .wait
     case .adapterRemoved: return giveUp(.adapterIsGone)
     case .settings(let settings) where !settings.contains(.powered): return giveUp(.adapterIsOff)
-    // The socket is not connected before the link is encrypted, where that was asked for.
+    // If encryption was asked for, the socket connects only after the link is encrypted.
     case .asksToPair(device, _), .pairing(.asksForNumber(device)), .pairing(.asksForPIN(device)):
       guard state == .calling else { return .wait }
       isLinked = true
@@ -84,19 +85,19 @@ struct ConnectFlow: Sendable {
 }
 
 extension ConnectFlow.Fault {
-  /// What is said of it whatever was to be reached; its owner has better words for the first two.
+  /// The report for any target. Targets report the first two cases in better words.
   func failure(_ attempt: String) -> OpenFailure {
     switch self {
     case .system(let error): OpenFailure(attempt, error)
     case .silent(let time):
       OpenFailure(attempt, SystemError("connect", ETIMEDOUT), advice: "no answer within \(time)")
     case .adapterIsGone:
-      OpenFailure(attempt, SystemError("connect", EHOSTUNREACH), advice: "the adapter has just gone")
+      OpenFailure(attempt, SystemError("connect", EHOSTUNREACH), advice: "the adapter was just removed")
     case .adapterIsOff:
       OpenFailure(attempt, SystemError("connect", EHOSTUNREACH), advice: "the adapter was just switched off")
     case .neverSecured:
       OpenFailure(
-        attempt, SystemError("connect", ETIMEDOUT), advice: "pairing came to no end within \(SecureFlow.patience)")
+        attempt, SystemError("connect", ETIMEDOUT), advice: "pairing did not finish within \(SecureFlow.timeout)")
     }
   }
 }

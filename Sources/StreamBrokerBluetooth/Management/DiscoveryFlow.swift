@@ -1,13 +1,15 @@
-// Keeps the kernel's discovery going on an adapter: begins it, begins it again when it ends by itself, listens to another's where there is
-// one, and ends what it has begun. Sees no socket and no clock. ScanFlow looks for one device with it, BluetoothScan for all.
+// Keeps the kernel's discovery running on an adapter: starts it, restarts it when it ends by itself, shares another
+// program's if there is one, and stops its own. Uses no socket and no clock. ScanFlow looks for one device with it,
+// BluetoothScan for all.
 
 struct DiscoveryFlow: Sendable {
   enum Step: Hashable, Sendable {
     case send(ManagementCommand)
-    /// Somebody else's discovery is under way, and tells us, too; `handleRetry()` in a second, for it may end.
+    /// Another program's discovery is running, and we get its events, too. Call `handleRetry()` in a second: it may
+    /// have ended.
     case retryLater
-    /// With what the kernel is to be asked, if anything.
-    case heard(FoundDevice, ManagementCommand?)
+    /// A device, and a command to send to the kernel, if any.
+    case received(FoundDevice, ManagementCommand?)
     case giveUp(ScanFlow.Fault)
     /// What `stop()` asked for is done.
     case stopped
@@ -15,12 +17,12 @@ struct DiscoveryFlow: Sendable {
   }
 
   private enum State: Hashable {
-    /// Somebody else's is under way, or nobody's.
+    /// No discovery of ours; another program's may be running.
     case idle
-    /// Asked for, not answered.
+    /// Started, not answered.
     case starting
     case ours
-    /// Ended by us, not answered.
+    /// Stopped by us, not answered.
     case ending
     case over
   }
@@ -30,7 +32,7 @@ struct DiscoveryFlow: Sendable {
   private var state = State.starting
   private var isStopping = false
 
-  /// `firstCommand` is sent next.
+  /// Send `firstCommand` next.
   init(_ kinds: DiscoveryKinds, on adapter: UInt16) {
     self.kinds = kinds
     self.adapter = adapter
@@ -38,7 +40,7 @@ struct DiscoveryFlow: Sendable {
 
   var firstCommand: ManagementCommand { .discovery(true, adapter, of: kinds) }
 
-  /// What ends a discovery of ours; nil when there is none.
+  /// The command that stops our discovery; nil if there is none.
   var ending: ManagementCommand? { state == .ours ? .discovery(false, adapter, of: kinds) : nil }
 
   mutating func handleRetry() -> Step {
@@ -47,13 +49,13 @@ struct DiscoveryFlow: Sendable {
     return .send(firstCommand)
   }
 
-  /// No more of it: what is ours is ended, and `.stopped` said.
+  /// Stops our discovery; `.stopped` follows, now or later.
   mutating func stop() -> Step {
     guard !isStopping, state != .over else { return .wait }
     isStopping = true
     switch state {
     case .ours: return end()
-    case .starting: return .wait  // it can be ended once it has begun
+    case .starting: return .wait  // it can be stopped once it has started
     case .idle, .ending, .over:
       state = .over
       return .stopped
@@ -65,13 +67,13 @@ struct DiscoveryFlow: Sendable {
     switch event.content {
     case .answer(ManagementCommand.Code.startDiscovery.rawValue, let status, _) where state == .starting:
       return started(status)
-    // Whatever the answer: it may have ended by itself a moment before.
+    // Whatever the status: it may have ended by itself a moment before.
     case .answer(ManagementCommand.Code.stopDiscovery.rawValue, _, _) where state == .ending:
       state = .over
       return .stopped
     case .found(let device) where !isStopping:
-      return .heard(device, device.wantsNameConfirmed && device.kind == .classic ? .askName(device, adapter) : nil)
-    // It ends by itself after some ten seconds.
+      return .received(device, device.wantsNameConfirmed && device.kind == .classic ? .askName(device, adapter) : nil)
+    // The kernel ends it after some ten seconds.
     case .discovering(false) where state == .ours:
       state = .starting
       return .send(firstCommand)
@@ -97,7 +99,7 @@ struct DiscoveryFlow: Sendable {
   private static func fault(_ status: UInt8) -> ScanFlow.Fault {
     switch status {
     case ManagementStatus.permissionDenied: .mayNot
-    // Its discovery ends before it is told that it has gone.
+    // When an adapter goes, its discovery ends first: our restart fails before the removal event arrives.
     case ManagementStatus.invalidIndex: .isGone
     // Rejected: one of the kinds is off.
     case ManagementStatus.notPowered, ManagementStatus.rejected: .isOff

@@ -39,7 +39,7 @@ struct ManagementCommand: Hashable, Sendable {
   static func turnOn(_ code: Code, of adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: code, adapter: adapter, parameters: [1])
   }
-  /// To those who look around, without an end.
+  /// Makes the adapter discoverable, without a time limit.
   static func showAlways(_ adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: .setDiscoverable, adapter: adapter, parameters: [1, 0, 0])
   }
@@ -47,22 +47,22 @@ struct ManagementCommand: Hashable, Sendable {
     ManagementCommand(code: isOn ? .startDiscovery : .stopDiscovery, adapter: adapter, parameters: [kinds.rawValue])
   }
 
-  /// That the name of a device that was heard is not known, so that the kernel asks for it.
+  /// Replies that the name of a found device is not known, so that the kernel asks for it.
   static func askName(_ device: FoundDevice, _ adapter: UInt16) -> ManagementCommand {
-    let place = device.address.bytes.reversed() + [device.kind.rawValue]
-    return ManagementCommand(code: .confirmName, adapter: adapter, parameters: place + [0])
+    let identity = device.address.bytes.reversed() + [device.kind.rawValue]
+    return ManagementCommand(code: .confirmName, adapter: adapter, parameters: identity + [0])
   }
 
-  /// How strong the signal of a link is, besides.
+  /// Asks for the signal strength of a link, among other values.
   static func askSignal(_ device: PairedAddress, _ adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: .connectionInformation, adapter: adapter, parameters: device.encoded)
   }
 
-  /// Yes to a pairing in which nobody has anything to compare.
+  /// Accepts a pairing in which there is nothing to compare.
   static func confirm(_ device: PairedAddress, _ adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: .confirm, adapter: adapter, parameters: device.encoded)
   }
-  /// No to one in which somebody would have to compare a number, or type one in.
+  /// Refuses a pairing, with the command for its kind.
   static func refuse(_ code: Code, _ device: PairedAddress, _ adapter: UInt16) -> ManagementCommand {
     ManagementCommand(code: code, adapter: adapter, parameters: device.encoded)
   }
@@ -72,7 +72,7 @@ struct ManagementCommand: Hashable, Sendable {
   }
 }
 
-/// Why a command was not carried out. Those that matter by name.
+/// How a command ended: only the codes that matter here.
 enum ManagementStatus {
   static let success: UInt8 = 0x00
   static let failed: UInt8 = 0x03
@@ -84,23 +84,23 @@ enum ManagementStatus {
   static let permissionDenied: UInt8 = 0x14
 }
 
-/// What the kernel answers or tells.
+/// An answer or an event of the kernel.
 struct ManagementEvent: Hashable, Sendable {
   let adapter: UInt16
   let content: Content
 
   enum Content: Hashable, Sendable {
-    /// The end of a command.
+    /// A command has ended.
     case answer(to: UInt16, status: UInt8, ArraySlice<UInt8>)
     case adapterAdded
     case adapterRemoved
     case found(FoundDevice)
-    /// Whether a discovery is under way, ours or another's.
+    /// Whether a discovery is running, ours or another program's.
     case discovering(Bool)
-    /// Its settings are others now, as bits.
+    /// The adapter's settings have changed to these.
     case settings(AdapterSettings)
-    case pairing(PairingNews)
-    /// A pairing under way waits for a yes; "just works" is one without a number that somebody had to compare.
+    case pairing(PairingEvent)
+    /// A pairing waits for our consent. With "just works" there is no number to compare.
     case asksToPair(PairedAddress, justWorks: Bool)
     case other(UInt16)
   }
@@ -110,7 +110,7 @@ struct ManagementEvent: Hashable, Sendable {
     self.content = content
   }
 
-  /// Nil when it is cut off.
+  /// Nil if it is cut off.
   init?(_ bytes: [UInt8]) {
     guard bytes.count >= 6, Int(LittleEndian.word(bytes[4...])) == bytes.count - 6 else { return nil }
     adapter = LittleEndian.word(bytes[2...])
@@ -129,7 +129,7 @@ struct ManagementEvent: Hashable, Sendable {
       guard let settings = AdapterSettings(parameters) else { return nil }
       content = .settings(settings)
     case 0x0009...0x000C, 0x000E, 0x0010, 0x0011, 0x0018:
-      guard let news = PairingNews(code, parameters) else { return nil }
+      guard let news = PairingEvent(code, parameters) else { return nil }
       content = .pairing(news)
     case 0x0012:
       guard let device = FoundDevice(parameters) else { return nil }
@@ -142,12 +142,12 @@ struct ManagementEvent: Hashable, Sendable {
   }
 }
 
-/// What an adapter can, or does: bits of the management channel's settings.
+/// What an adapter supports, or what is on: bits of the management channel's settings.
 struct AdapterSettings: OptionSet, Hashable, Sendable {
   let rawValue: UInt32
 
   static let powered = AdapterSettings(rawValue: 1 << 0)
-  /// To others, over Classic.
+  /// Others can connect to it, over Classic.
   static let connectable = AdapterSettings(rawValue: 1 << 1)
   static let discoverable = AdapterSettings(rawValue: 1 << 3)
   static let bondable = AdapterSettings(rawValue: 1 << 4)
@@ -158,7 +158,7 @@ struct AdapterSettings: OptionSet, Hashable, Sendable {
 
   init(rawValue: UInt32) { self.rawValue = rawValue }
 
-  /// Nil when it is cut off.
+  /// Nil if it is cut off.
   init?(_ bytes: ArraySlice<UInt8>) {
     guard bytes.count >= 4 else { return nil }
     rawValue = bytes.prefix(4).reversed().reduce(0) { $0 << 8 | UInt32($1) }
@@ -172,7 +172,7 @@ struct ManagedAdapter: Hashable, Sendable, CustomStringConvertible {
   let can: AdapterSettings
   let does: AdapterSettings
 
-  /// From the answer to `information`: address, version, manufacturer, settings that can be, settings that are.
+  /// From the answer to `information`: address, version, manufacturer, supported settings, current settings.
   init?(_ index: UInt16, _ answer: ArraySlice<UInt8>) {
     guard answer.count >= 17, let can = AdapterSettings(answer.dropFirst(9)),
       let does = AdapterSettings(answer.dropFirst(13))

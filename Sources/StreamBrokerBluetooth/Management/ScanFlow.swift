@@ -1,5 +1,5 @@
-// From "something of that kind" to "that device": who advertises the service, the name or the address that is wanted. Sees no socket
-// and no clock.
+// From "something of that kind" to "that device": finds a device by the service, name or address that it advertises.
+// Uses no socket and no clock.
 
 import ByteStreams
 import Glibc
@@ -7,9 +7,10 @@ import Glibc
 struct ScanFlow: Sendable {
   enum Step: Hashable, Sendable {
     case send(ManagementCommand)
-    /// Somebody else's scan is under way, and tells us, too; `handleRetry()` in a second, for it may end.
+    /// Another program's scan is running, and we get its events, too. Call `handleRetry()` in a second: it may have
+    /// ended.
     case retryLater
-    /// The device, and how to end the scan that we have begun.
+    /// The device, and the command that stops our scan, if there is one.
     case found(FoundDevice, ManagementCommand?)
     case giveUp(Fault)
     case wait
@@ -20,26 +21,32 @@ struct ScanFlow: Sendable {
     case mayNot
     case refused(status: UInt8)
     case isGone
-    /// The adapter, or the kind of Bluetooth that is sought, was switched off.
+    /// The adapter, or the kind of Bluetooth to scan for, was switched off.
     case isOff
     case nothingHeard
   }
 
-  /// Devices advertise every few seconds at the least.
-  static let patience = Duration.seconds(8)
+  /// Devices advertise at least every few seconds.
+  static let timeout = Duration.seconds(8)
 
-  /// All that is given must fit; with an address the others are not looked at.
+  /// Only one value counts: the address if there is one, else the name, else the service.
   struct Wish: Hashable, Sendable {
     var service: BluetoothUUID
+    /// With a `*` at its end, the beginning of the name.
     var name: String?
     var address: BluetoothAddress?
 
     func fits(_ device: FoundDevice) -> Bool {
       guard device.kind != .classic else { return false }
       if let address { return device.device.address == address }
-      // Many a device tells its name and not its services: a name is enough.
-      if let name { return device.name == name }
+      // Many devices advertise their name and not their services: the name is enough.
+      if let name { return device.name.map { Self.name($0, fits: name) } ?? false }
       return device.services.contains(service)
+    }
+
+    /// A `*` before the end is an ordinary character.
+    private static func name(_ name: String, fits wanted: String) -> Bool {
+      wanted.hasSuffix("*") ? name.hasPrefix(wanted.dropLast()) : name == wanted
     }
   }
 
@@ -54,7 +61,7 @@ struct ScanFlow: Sendable {
 
   var firstCommand: ManagementCommand { discovery.firstCommand }
 
-  /// What ends a scan of ours; nil when there is none.
+  /// The command that stops our scan; nil if there is none.
   var ending: ManagementCommand? { discovery.ending }
 
   mutating func handleRetry() -> Step { isOver ? .wait : step(discovery.handleRetry()) }
@@ -71,19 +78,19 @@ struct ScanFlow: Sendable {
     switch step {
     case .send(let command): return .send(command)
     case .retryLater: return .retryLater
-    case .heard(let device, _) where wish.fits(device):
+    case .received(let device, _) where wish.fits(device):
       isOver = true
       return .found(device, ending)
     case .giveUp(let fault):
       isOver = true
       return .giveUp(fault)
-    case .heard, .stopped, .wait: return .wait
+    case .received, .stopped, .wait: return .wait
     }
   }
 }
 
 extension ScanFlow.Fault {
-  /// As the sockets say it.
+  /// As the sockets report it.
   var cause: SystemError? {
     switch self {
     case .mayNot: SystemError("scan", EPERM)
@@ -95,12 +102,12 @@ extension ScanFlow.Fault {
   var advice: String {
     switch self {
     case .mayNot:
-      "scanning takes CAP_NET_ADMIN; name the device and its 'address-type' in the URL, as in ble://FFE0/00:0A:3A:22:68:73?address-type=public"
+      "scanning needs CAP_NET_ADMIN; name the device and its 'address-type' in the URL, as in ble://FFE0/00:0A:3A:22:68:73?address-type=public"
     case .refused(let status): "the kernel refused to scan (status \(status))"
-    case .isGone: "the adapter has just gone"
+    case .isGone: "the adapter was just removed"
     case .isOff: "the adapter was switched off, or Low Energy on it; the next attempt switches it on again"
     case .nothingHeard:
-      "nothing of that kind was heard within \(ScanFlow.patience): it is off, out of range, or connected to another host"
+      "it was not found within \(ScanFlow.timeout): it is off, out of range, or connected to another host"
     }
   }
 }

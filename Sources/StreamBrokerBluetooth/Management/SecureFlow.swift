@@ -1,38 +1,38 @@
-// From "connected" to "encrypted", as the management channel tells of it: answers what pairing asks, and says why a link that
-// broke did, as far as pairing has a part in it. Sees no socket and no clock.
+// From "connected" to "encrypted", by events of the management channel: answers pairing requests, and explains why a
+// link broke if pairing was the reason. Uses no socket and no clock.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
 struct SecureFlow: Sendable {
   enum Step: Hashable, Sendable {
     case send(ManagementCommand)
-    /// The link may stay, and will not be encrypted.
+    /// The link may stay open, but will not be encrypted.
     case giveUp(Fault)
     case wait
   }
 
   enum Fault: Error, Hashable, Sendable {
-    /// One side has forgotten the other; the bond is in this line, or at bluetoothd's.
-    case stale(place: String)
-    /// The device, or this machine, does not pair.
+    /// One side has forgotten the other; `path` is the line and file of the bond.
+    case stale(path: String)
+    /// The device, or this machine, refuses to pair.
     case refused(besideDaemon: Bool)
     /// Somebody would have to compare a number or type one in.
     case needsPeople(besideDaemon: Bool)
-    /// It would have to be one in which a number was compared.
+    /// The pairing must be one in which a number is compared.
     case tooWeak
-    /// It came to no end.
+    /// It did not finish in time.
     case silent(BondKeeper.Standing.Side)
   }
 
-  /// For pairing, in which people may have a part. The kernel gives it 30 s, too.
-  static let patience = Duration.seconds(30)
+  /// For pairing, which may need people. The kernel allows 30 s, too.
+  static let timeout = Duration.seconds(30)
 
-  /// Linux makes what pairs over Low Energy when the management channel switches an adapter on, and only then.
+  /// Linux sets up pairing over Low Energy only when the management channel switches the adapter on.
   static let cannotPair =
-    "the adapter can't pair, since it was switched on by the old way, as by 'hciconfig hci0 up': switch it off ('hciconfig hci0 down'), "
-    + "and it is switched on again the new way, by the gateway itself where it may"
+    "the adapter can't pair, because it was switched on by the old interface ('hciconfig hci0 up'): switch it off ('hciconfig hci0 down'); "
+    + "the gateway then switches it on by the new one, if it has CAP_NET_ADMIN"
 
   let device: PairedAddress
   let adapter: UInt16
@@ -53,12 +53,13 @@ struct SecureFlow: Sendable {
     self.standing = standing
   }
 
-  /// Nothing that it is asked is answered here.
+  /// Others answer the device's requests; this flow does not.
   var leavesAnswersToOthers: Bool { besideDaemon }
 
   private var besideDaemon: Bool { standing.side == .daemon }
 
-  /// Who pairs in its name all the same may be anybody that calls us while it is away. Over Low Energy nobody does: we call.
+  /// We have a key of the device, so a pairing request in its name may come from another device that connects to us
+  /// while it is away. Over Low Energy only we connect.
   private var isKnownByKey: Bool {
     standing.side == .ours && device.kind == .classic && standing.lines[device] != nil
   }
@@ -72,7 +73,8 @@ struct SecureFlow: Sendable {
         return .send(.refuse(.refuse, device, adapter))
       }
       hasAsked = true
-      // The URL asks for it. Where bluetoothd runs, its agents answer, and whoever answers first is believed.
+      // Confirm, as the URL asks for pairing. If bluetoothd runs, its agents answer, and the kernel uses the first
+      // answer.
       return besideDaemon ? .wait : .send(.confirm(device, adapter))
     case .asksToPair(device, justWorks: false): return refuse(.refuse)
     case .pairing(let news) where news.device == device: return handle(news)
@@ -80,10 +82,10 @@ struct SecureFlow: Sendable {
     }
   }
 
-  private mutating func handle(_ news: PairingNews) -> Step {
+  private mutating func handle(_ news: PairingEvent) -> Step {
     switch news {
     case .linked:
-      // What is told of an earlier link is no longer of interest.
+      // Events of an earlier link do not count any more.
       (hasAsked, hasNewKey, needsPeople, isRefused) = (false, false, false, false)
     case .key: hasNewKey = true
     case .asksForNumber: return refuse(.refuseNumber)
@@ -97,41 +99,41 @@ struct SecureFlow: Sendable {
     return .wait
   }
 
-  /// Unless there may be others who answer, such as bluetoothd's agents and the people before them.
+  /// Refuses, unless others may answer, such as the people at bluetoothd's agents.
   private mutating func refuse(_ code: ManagementCommand.Code) -> Step {
     (hasAsked, needsPeople) = (true, true)
     return standing.side == .ours ? .send(.refuse(code, device, adapter)) : .wait
   }
 
-  /// Why it was: of a link that ended with this error, or could not be made. Nil when pairing has no part in it.
+  /// Why a link ended with this error, or could not be made. Nil if pairing is not the reason.
   func fault(of number: Int32?) -> Fault? {
     if needsPeople { return .needsPeople(besideDaemon: besideDaemon) }
     let line = hasAsked || hasNewKey ? nil : standing.lines[device]
     let isDenied = number == EACCES || number == EPERM
-    // The kernel's word for "could not decrypt" is that of a code it has no errno for: the keys are of different pairings.
+    // The kernel has no errno for "could not decrypt", and returns ENOSYS: the keys are from different pairings.
     let hasOtherKey = number == ENOSYS && line != nil
     if isDenied, !isRefused {
-      // Who may not hear of pairing can't say more than the error does.
+      // Without pairing events, the error is all we know.
       if standing.side == .nobody, !hasAsked { return nil }
       if wanted == .high { return .tooWeak }
     }
     guard isRefused || isDenied || hasOtherKey else { return nil }
-    if let line { return .stale(place: "line \(line) of \(standing.path)") }
+    if let line { return .stale(path: "line \(line) of \(standing.path)") }
     // Nobody here compares a number.
     return standing.side == .ours && wanted == .high ? .tooWeak : .refused(besideDaemon: besideDaemon)
   }
 
-  /// Time is up.
+  /// The reason when the time is up.
   func faultOfSilence() -> Fault {
     needsPeople ? .needsPeople(besideDaemon: besideDaemon) : .silent(standing.side)
   }
 
-  /// What is said of a link that broke, or could not be made: pairing may know why.
+  /// The report for a link that broke, or could not be made: with the reason from pairing, if there is one.
   func explained(_ failure: OpenFailure) -> OpenFailure {
     fault(of: failure.cause?.errno)?.failure(failure.attempt, failure.cause, device) ?? failure
   }
 
-  /// What is said of a link that may stay, but for this.
+  /// The report for a link that works except for this fault.
   func failure(_ fault: Fault) -> OpenFailure { fault.failure("secure the link with \(device)", nil, device) }
 }
 
@@ -144,28 +146,28 @@ extension SecureFlow.Fault {
 
   func advice(_ device: PairedAddress) -> String {
     switch self {
-    case .stale(let place):
-      "the bond with \(device) is stale, one side has forgotten the other: remove \(place), and it is paired anew at the next try "
-        + "(the device may have to be made ready for that)"
+    case .stale(let path):
+      "the bond with \(device) is stale: one side has lost it. Remove \(path); the next attempt pairs again "
+        + "(the device may need to be in pairing mode)"
     case .refused(besideDaemon: true):
-      "bluetoothd runs, and pairing is its business: 'bluetoothctl pair \(device)' does it once; where it was done, the bond is stale, "
-        + "and 'bluetoothctl remove \(device)' comes first"
+      "bluetoothd runs, and does the pairing: run 'bluetoothctl pair \(device)' once; if that was done, the bond is stale, "
+        + "so run 'bluetoothctl remove \(device)' first"
     case .refused(besideDaemon: false):
-      "the device refused to pair: make it ready for that, and if it knows this machine from before, let it forget that"
-    case .needsPeople(besideDaemon: true): "pairing asks for a number; 'bluetoothctl pair \(device)' does it once"
+      "the device refused to pair: put it in pairing mode, and if it has an old bond with this machine, remove that on the device"
+    case .needsPeople(besideDaemon: true): "pairing asks for a number; run 'bluetoothctl pair \(device)' once"
     case .needsPeople(besideDaemon: false):
-      "the device pairs only with somebody who compares or types in a number: pair it under bluetoothd, by 'bluetoothctl pair \(device)'"
+      "pairing needs a number to compare or enter: pair the device with bluetoothd, by 'bluetoothctl pair \(device)'"
     case .tooWeak:
-      "the pairing is too weak for security=high: it takes one in which a number was compared, which bluetoothd's agent sees to: "
+      "the pairing is too weak for security=high, which needs one in which bluetoothd's agent compared a number: run "
         + "'bluetoothctl remove \(device)', then 'bluetoothctl pair \(device)'"
     case .silent(.daemon):
-      "the link was not encrypted within \(SecureFlow.patience): bluetoothd answers for this machine; pair by 'bluetoothctl pair \(device)' once"
+      "the link was not encrypted within \(SecureFlow.timeout): bluetoothd does the pairing here; run 'bluetoothctl pair \(device)' once"
     case .silent(.nobody):
-      "the link was not encrypted within \(SecureFlow.patience): to pair takes CAP_NET_ADMIN, or, beside bluetoothd, "
+      "the link was not encrypted within \(SecureFlow.timeout): pairing needs CAP_NET_ADMIN, or with bluetoothd "
         + "'bluetoothctl pair \(device)' once"
     case .silent(.ours) where device.kind != .classic:
-      "the link was not encrypted within \(SecureFlow.patience): the device does not pair now, or \(SecureFlow.cannotPair)"
-    case .silent(.ours): "the link was not encrypted within \(SecureFlow.patience)"
+      "the link was not encrypted within \(SecureFlow.timeout): the device is not in pairing mode, or \(SecureFlow.cannotPair)"
+    case .silent(.ours): "the link was not encrypted within \(SecureFlow.timeout)"
     }
   }
 }

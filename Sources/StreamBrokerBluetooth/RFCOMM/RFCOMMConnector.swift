@@ -1,54 +1,49 @@
-// rfcomm://00:0A:3A:22:68:73:3, or without the channel, which is looked up then by the service's UUID at each opening: devices
-// give their services other channels from time to time.
+// rfcomm://00:0A:3A:22:68:73:3. Without the channel, each opening looks it up by the service's UUID: devices give their
+// services other channels from time to time.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
+/// Connects to the serial services of Bluetooth Classic devices: `rfcomm://00:0A:3A:22:68:73`, or channel 3 of one:
+/// `rfcomm://00:0A:3A:22:68:73:3`.
 public struct RFCOMMConnector: BondingConnector {
-  public static let scheme = "rfcomm"
+  public static let grammar = EndpointSchemes.rfcomm
   public static let isLine = true
 
-  /// What a URL asks for, and what its user adds.
+  /// The settings of a URL.
   struct Plan: Sendable {
     let device: BluetoothAddress
     let channel: UInt8?
     let uuid: BluetoothUUID
-    let adapter: String?
-    let security: BluetoothTarget.Security?
-    var connectPatience = ConnectFlow.standardPatience
-    var bonds: BondKeeper?
+    var link: BluetoothLinkSettings
   }
   private var plan: Plan
 
   public init(_ url: EndpointURL) throws(URLProblem) {
-    // The grammar of the scheme has read both already.
+    // The grammar of the scheme has validated both already.
     plan = Plan(
       device: BluetoothAddress(url.host) ?? BluetoothAddress([UInt8](repeating: 0, count: 6)),
       channel: url.port.map { UInt8(clamping: $0) },
       uuid: url.string("uuid").flatMap { BluetoothUUID($0) } ?? BluetoothUUID(0x1101),
-      adapter: url.string("adapter"), security: BluetoothTarget.Security(named: url.string("security")))
+      link: BluetoothLinkSettings(url))
   }
 
-  public var connectPatience: Duration {
-    get { plan.connectPatience }
-    set { plan.connectPatience = newValue }
-  }
   public var bonds: BondKeeper? {
-    get { plan.bonds }
-    set { plan.bonds = newValue }
+    get { plan.link.bonds }
+    set { plan.link.bonds = newValue }
   }
 
-  public var otherSteps: Duration {
-    let lookUp = plan.channel == nil ? plan.connectPatience + SDPConversation.wholePatience : .zero
-    return AdapterFlow.patience + lookUp
+  public func longestOpening(connectTimeout: Duration) -> Duration? {
+    let lookUp = plan.channel == nil ? connectTimeout + SDPExchange.totalTimeout : .zero
+    return AdapterFlow.timeout + lookUp + connectTimeout
   }
 
-  /// There is nothing to discard: what the device says before it is connected, it says to nobody.
+  /// There is nothing to discard: no bytes can arrive before the device is connected.
   public func open(
-    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = RFCOMMOpening(plan, on: poller, done)
+    let opening = RFCOMMOpening(plan, request, on: poller, done)
     opening.start()
     return opening
   }

@@ -1,62 +1,43 @@
-// One opening, step by step: the adapter, a look-up of the channel where none was given, the connection itself. Each step is one of
-// the calls below; what is under way is in `ground`, `connecting` or `underWay`, so that it can be given up at any time.
+// One opening over RFCOMM, step by step: adapter, look-up of the channel if none is given, connection. Each step is one
+// of the calls below.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
-final class RFCOMMOpening: Opening {
+final class RFCOMMOpening: BluetoothOpening {
   private let plan: RFCOMMConnector.Plan
-  private let poller: Poller
-  private let queue: DeviceQueue
   private let make: ManagementSocket.Making
-  private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
-  private var underWay: () -> Void = {}
-  /// Tells the keeper of bonds that we answer the device no more.
+  /// Reports to the bond keeper that we no longer answer the device.
   private var leave: () -> Void = {}
-  private var ground: AdapterStep?
-  private var ready: AdapterStep.Ready?
-  private var connecting: ConnectStep?
-  private var secureFlow: SecureFlow?
-  // The kernel asks a new link for its name beside the connecting, and may have it a little later.
+  // The kernel asks a new link for the device's name while it connects, and may get the name a little later.
   private var isNamed = false
-  private var facts = DeviceFacts()
   private weak var stream: BluetoothStream?
   private var nameDeadline: Timers.Token?
   private static let namePatience = Duration.seconds(10)
 
   init(
-    _ plan: RFCOMMConnector.Plan, on poller: Poller, via queue: DeviceQueue = .of("bluetooth"),
+    _ plan: RFCOMMConnector.Plan, _ request: OpenRequest, on poller: Poller, via queue: DeviceQueue = .of("bluetooth"),
     making make: @escaping ManagementSocket.Making = { ManagementSocket.make(on: $0, $1) },
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.plan = plan
-    self.poller = poller
-    self.queue = queue
     self.make = make
-    self.done = done
+    super.init(plan.link, request, security: plan.link.security, on: poller, via: queue, done)
   }
 
   func start() {
-    let flow = AdapterFlow(plan.adapter, need: .classic)
-    let ground = AdapterStep(flow, bonds: plan.bonds, on: poller, making: make) { [weak self] in
-      self?.handle($0)
-    } failed: { [weak self] in
-      self?.finish(.failure($0))
-    }
-    self.ground = ground
-    ground.start { [self] ready in
-      self.ready = ready
+    begin(AdapterFlow(link.adapter, need: .classic), making: make) { [self] ready in
       let device = PairedAddress(plan.device, .classic)
       let adapter = ready.adapter.index
-      plan.bonds?.enter(device, at: adapter)
-      leave = { [plan] in plan.bonds?.leave(device, at: adapter) }
-      secureFlow = SecureFlow(device, on: adapter, ready.standing, wanting: plan.security)
+      link.bonds?.enter(device, at: adapter)
+      leave = { [link] in link.bonds?.leave(device, at: adapter) }
+      answerPairing(of: device, on: ready)
       if let channel = plan.channel { connect(to: channel) } else { lookUp(plan.uuid) }
     }
   }
 
-  private func handle(_ event: ManagementEvent) {
+  override func handle(_ event: ManagementEvent) {
     if case .pairing(.linked(let device, let name)) = event.content, let flow = secureFlow,
       device == flow.device, event.adapter == flow.adapter
     {
@@ -67,18 +48,13 @@ final class RFCOMMOpening: Opening {
         return release()
       }
     }
-    guard done != nil else { return }
-    switch secureFlow?.handle(event) {
-    case .send(let command): ground?.send(command)
-    case .giveUp(let fault): return fail(fault)
-    case .wait, nil: break
-    }
-    connecting?.hear(event)
+    if isUnderWay { super.handle(event) }
   }
 
   private func lookUp(_ uuid: BluetoothUUID) {
+    request.report(.lookUp("service \(uuid)"))
     reach(.sdp) { [self] socket in
-      let conversation = SDPConversation(socket, ChannelLookUp(uuid), on: poller) { [self] answer in
+      let conversation = SDPExchange(socket, ChannelLookUp(uuid), on: poller) { [self] answer in
         switch answer {
         case .success(let channel): connect(to: channel)
         case .failure(let fault): fail(fault.failure(uuid, at: plan.device))
@@ -93,7 +69,7 @@ final class RFCOMMOpening: Opening {
     underWay = {}
     reach(.rfcomm(channel: channel)) { [self] socket in
       ground?.readAll()
-      guard done != nil, let descriptor = socket.take() else { return }
+      guard isUnderWay, let descriptor = socket.take() else { return }
       finish(BluetoothStream(descriptor, on: poller, knowing: facts))
     }
   }
@@ -101,68 +77,29 @@ final class RFCOMMOpening: Opening {
   private func reach(_ service: BluetoothTarget.Service, _ then: @escaping (DescriptorParcel) -> Void) {
     guard let ready else { return }
     let target = BluetoothTarget(
-      device: plan.device, service: service, adapter: ready.adapter.address, security: plan.security)
-    let flow = ConnectFlow(
-      PairedAddress(plan.device, .classic), on: ready.adapter.index, patience: plan.connectPatience)
-    let connecting = ConnectStep(flow, on: poller, via: queue)
-    self.connecting = connecting
-    // One that is to be secured is no use to the next, and would be in his way (EBUSY).
+      device: plan.device, service: service, adapter: ready.adapter.address, security: security)
+    // A socket that must be encrypted is no use to the next opening, and would block it (EBUSY).
     let late = target.isToBeSecured ? nil : LateTarget.classic(target)
-    connecting.start(target.description, target.prepare, dialling: target.connect, to: late) { [self] result in
-      self.connecting = nil
-      switch result {
-      case .success(let socket): then(socket)
-      case .failure(.unmade(let failure)): finish(.failure(failure))
-      case .failure(.fault(let fault)): fail(target.failure(fault))
-      }
-    }
+    connect(to: target, of: PairedAddress(plan.device, .classic), on: ready, late: late, then)
   }
 
-  /// The link could not be made, or broke.
-  private func fail(_ failure: OpenFailure) {
-    ground?.readAll()
-    finish(.failure(secureFlow?.explained(failure) ?? failure))
-  }
-
-  private func fail(_ fault: SecureFlow.Fault) {
-    if let flow = secureFlow { finish(.failure(flow.failure(fault))) }
-  }
-
-  private func finish(_ result: Result<any ByteStream, OpenFailure>) {
-    let done = done
-    release()
-    done?(result)
-  }
-
-  /// Listens on for the name, where it is to come still.
+  /// Waits for the name after the opening, if it has not come yet.
   private func finish(_ stream: BluetoothStream) {
-    if let flow = secureFlow {
-      stream.metadata?.refresh =
-        SignalInquiry(of: flow.device, on: flow.adapter, for: stream.metadata, on: poller).ask
-    }
-    guard !isNamed, let ground else { return finish(.success(stream)) }
-    let done = done
-    self.ground = nil
-    release()
-    self.ground = ground
-    self.stream = stream
-    stream.socket.whenClosed = { [self] in release() }
-    nameDeadline = poller.timers.after(Self.namePatience) { [weak self] in self?.release() }
-    done?(.success(stream))
+    guard !isNamed, ground != nil else { return finish(stream, staying: nil) }
+    finish(
+      stream,
+      staying: { [self] in
+        self.stream = stream
+        nameDeadline = poller.timers.after(Self.namePatience) { [weak self] in self?.release() }
+      })
   }
 
-  func cancel() { if done != nil { release() } }
-
-  private func release() {
-    done = nil
+  override func released(_ ground: AdapterStep?) {
     poller.timers.cancel(nameDeadline)
     stream?.socket.whenClosed = nil
     stream = nil
-    let (ground, connecting, underWay, leave) = (ground, connecting, underWay, leave)
-    (self.ground, self.connecting, self.underWay, self.leave) = (nil, nil, {}, {})
+    let leave = leave
+    self.leave = {}
     leave()
-    ground?.close()
-    connecting?.cancel()
-    underWay()
   }
 }

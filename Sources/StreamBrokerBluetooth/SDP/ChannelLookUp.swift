@@ -1,17 +1,17 @@
-// From "this service" to "that RFCOMM channel": what is asked and what the answers mean. Sees no socket and no clock.
+// From "this service" to "that RFCOMM channel": what to ask, and what the answers mean. Uses no socket and no clock.
 
 struct ChannelLookUp: Sendable {
   enum Step: Hashable, Sendable {
     case send([UInt8])
     case found(UInt8)
     case giveUp(Fault)
-    /// An answer to something else.
+    /// An answer to another request.
     case wait
   }
 
   enum Fault: Error, Hashable, Sendable {
     case noSuchService
-    /// There are records, but none that is reached over RFCOMM.
+    /// There are records, but none over RFCOMM.
     case notOverRFCOMM
     case refused(code: UInt16)
     case malformed(String)
@@ -24,11 +24,11 @@ struct ChannelLookUp: Sendable {
   private var lists: [UInt8] = []
   private var pieces = 0
 
-  // Attributes (Bluetooth Core, SDP, section 5.1), and RFCOMM among the protocols.
+  // Attributes (Bluetooth Core, SDP, section 5.1), and the UUID of RFCOMM as a protocol.
   private static let classes: UInt16 = 0x0001
   private static let protocols: UInt16 = 0x0004
   private static let rfcomm = BluetoothUUID(0x0003)
-  // A phone has some forty records; two attributes of each are 3 KiB.
+  // A phone has some forty records; two attributes of each take 3 KiB.
   static let mostBytes = 64 << 10
 
   init(_ uuid: BluetoothUUID, mostPieces: Int = 1024) {
@@ -38,10 +38,10 @@ struct ChannelLookUp: Sendable {
       transaction: 1, uuid: uuid, attributes: [Self.classes, Self.protocols], continuation: [])
   }
 
-  /// What is sent first.
+  /// The request to send first.
   var firstRequest: [UInt8] { request.encoded }
 
-  /// One message of the device.
+  /// Handles one message of the device.
   mutating func handle(_ message: [UInt8]) -> Step {
     do throws(DataElementFault) {
       let answer = try ServiceSearchAnswer(message)
@@ -62,14 +62,14 @@ struct ChannelLookUp: Sendable {
     }
   }
 
-  // A record that is of the class asked for comes before one that names it somewhere else, as a profile or a protocol.
+  // A record of the class that was asked for has priority over one that names it elsewhere, as a profile or a protocol.
   private func conclude() throws(DataElementFault) -> Step {
     guard case .sequence(let records) = try DataElement.read(all: lists) else {
-      throw DataElementFault(what: "an answer that is no list")
+      throw DataElementFault(what: "an answer that is not a list")
     }
     var fallback: UInt8?
     for record in records {
-      guard case .sequence(let pairs) = record else { throw DataElementFault(what: "a record that is no list") }
+      guard case .sequence(let pairs) = record else { throw DataElementFault(what: "a record that is not a list") }
       guard let channel = Self.value(Self.protocols, in: pairs).flatMap(Self.channel) else { continue }
       if case .sequence(let classes)? = Self.value(Self.classes, in: pairs), classes.contains(.uuid(uuid)) {
         return .found(channel)
@@ -88,7 +88,7 @@ struct ChannelLookUp: Sendable {
     return nil
   }
 
-  /// Of a list of protocols, each with its parameters; or of several such lists to choose from.
+  /// From a list of protocols with their parameters, or from several such lists to choose from.
   private static func channel(_ protocols: DataElement) -> UInt8? {
     switch protocols {
     case .alternative(let stacks): return stacks.lazy.compactMap(channel).first

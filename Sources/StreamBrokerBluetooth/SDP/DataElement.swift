@@ -1,5 +1,5 @@
-// What SDP's attributes are made of (Bluetooth Core, SDP, section 3). Whatever a device sends is read with bounds; nothing here
-// trusts a length.
+// The elements of SDP's attributes (Bluetooth Core, SDP, section 3). All input from a device is read with bounds, and
+// no length is trusted.
 
 indirect enum DataElement: Hashable, Sendable {
   case null
@@ -7,7 +7,7 @@ indirect enum DataElement: Hashable, Sendable {
   case unsigned(UInt64, bytes: Int)
   /// Of 1, 2, 4 or 8 bytes, as its bit pattern.
   case signed(UInt64, bytes: Int)
-  /// An integer of 16 bytes: 1 is unsigned, 2 signed.
+  /// An integer of 16 bytes: kind 1 is unsigned, 2 signed.
   case wide([UInt8], kind: UInt8)
   case uuid(BluetoothUUID)
   case text([UInt8])
@@ -17,7 +17,7 @@ indirect enum DataElement: Hashable, Sendable {
   case url([UInt8])
 }
 
-/// Bytes that are no data element.
+/// The bytes are not a data element.
 struct DataElementFault: Error, Hashable, Sendable {
   let what: String
 }
@@ -25,7 +25,7 @@ struct DataElementFault: Error, Hashable, Sendable {
 // MARK: - Reading
 
 extension DataElement {
-  /// Sequences within sequences; four are what records have.
+  /// Nested sequences; records have four levels.
   private static let deepest = 16
 
   /// Reads one from the front of `bytes`, which then holds the rest.
@@ -33,16 +33,16 @@ extension DataElement {
     try read(&bytes, depth: 0)
   }
 
-  /// Reads `bytes`, all of them, as one.
+  /// Reads all of `bytes` as one element.
   static func read(all bytes: [UInt8]) throws(DataElementFault) -> DataElement {
     var rest = bytes[...]
     let element = try read(&rest)
-    guard rest.isEmpty else { throw DataElementFault(what: "bytes behind a data element") }
+    guard rest.isEmpty else { throw DataElementFault(what: "bytes after a data element") }
     return element
   }
 
   private static func read(_ bytes: inout ArraySlice<UInt8>, depth: Int) throws(DataElementFault) -> DataElement {
-    guard depth <= deepest else { throw DataElementFault(what: "data elements nested too deep") }
+    guard depth <= deepest else { throw DataElementFault(what: "data elements nested too deeply") }
     guard let header = bytes.popFirst() else { throw DataElementFault(what: "a data element is missing") }
     let kind = header >> 3
     guard kind != 0 else {
@@ -75,7 +75,7 @@ extension DataElement {
     return elements
   }
 
-  /// Size indices 0 to 4 are 1, 2, 4, 8 and 16 bytes; 5 to 7 say that the length follows, in 1, 2 or 4.
+  /// Size indices 0 to 4 mean 1, 2, 4, 8 and 16 bytes; with 5 to 7 the length follows, in 1, 2 or 4 bytes.
   private static func readContent(
     _ bytes: inout ArraySlice<UInt8>, size: UInt8
   ) throws(DataElementFault) -> ArraySlice<UInt8> {

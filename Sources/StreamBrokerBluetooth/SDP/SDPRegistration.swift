@@ -1,16 +1,16 @@
-// A record of ours in bluetoothd's list: it stands there as long as the connection does.
+// A record of ours in bluetoothd's list. It stays there until the connection is closed.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
-/// Lives on the lane; kept by the poller until it is closed.
+/// Lives on the lane; the poller keeps it until it is closed.
 final class SDPRegistration: PollHandler {
   enum News {
     case registered
-    /// It is closed then.
+    /// The registration is closed then.
     case failed(OpenFailure)
-    /// It stood there, and does no more; it is closed then.
+    /// The record was in the list and no longer is; the registration is then closed.
     case lost
   }
 
@@ -21,17 +21,17 @@ final class SDPRegistration: PollHandler {
   private var isRegistered = false
   private var deadline: Timers.Token?
   private var answer: [UInt8] = []
-  private var tell: ((News) -> Void)?
+  private var report: ((News) -> Void)?
 
-  private static let patience = Duration.seconds(5)
+  private static let timeout = Duration.seconds(5)
   private static let longestAnswer = 64
 
   /// Takes the connection out of its parcel.
-  init(_ socket: DescriptorParcel, _ record: ServiceRecord, on poller: Poller, _ tell: @escaping (News) -> Void) {
+  init(_ socket: DescriptorParcel, _ record: ServiceRecord, on poller: Poller, _ report: @escaping (News) -> Void) {
     descriptor = socket.take()
     self.record = record
     self.poller = poller
-    self.tell = tell
+    self.report = report
   }
 
   func start() {
@@ -43,11 +43,11 @@ final class SDPRegistration: PollHandler {
       return fail(error)
     }
     let request = ServiceRegistration.request(record, transaction: 1)
-    // Some hundred bytes: they fit into the buffer of a new connection.
+    // The request has some hundred bytes: it fits into the buffer of a new connection.
     guard send(raw, request, request.count, Int32(MSG_NOSIGNAL)) == request.count else {
       return fail(SystemError("write"))
     }
-    deadline = poller.timers.after(Self.patience) { [self] in fail(SystemError("read", ETIMEDOUT)) }
+    deadline = poller.timers.after(Self.timeout) { [self] in fail(SystemError("read", ETIMEDOUT)) }
   }
 
   func ready(_ events: PollEvents) {
@@ -77,7 +77,7 @@ final class SDPRegistration: PollHandler {
       isRegistered = true
       poller.timers.cancel(deadline)
       deadline = nil
-      tell?(.registered)
+      report?(.registered)
     case .refused(let code): end(.failed(failure(nil, "it refused (SDP error \(code))")))
     case .malformed: end(.failed(failure(nil, "its answer makes no sense")))
     }
@@ -90,14 +90,14 @@ final class SDPRegistration: PollHandler {
   }
 
   private func end(_ news: News) {
-    let tell = tell
+    let report = report
     close()
-    tell?(news)
+    report?(news)
   }
 
-  /// Takes the record out of the list.
+  /// Removes the record from the list.
   func close() {
-    tell = nil
+    report = nil
     poller.timers.cancel(deadline)
     deadline = nil
     if isInPoller, let raw = descriptor?.raw { poller.remove(raw, isClosing: true) }

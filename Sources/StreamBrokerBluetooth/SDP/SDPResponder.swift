@@ -1,5 +1,5 @@
-// Answers those who look up our services. Everybody in range may, so there are few at a time, none for long, and whoever comes when
-// all places are taken has that of the one who was silent longest.
+// Answers devices that look up our services. Any device in range may ask, so there are few connections at a time, each
+// with a time limit. When all slots are taken, a new connection replaces the one that was silent longest.
 
 internal import CBluetooth
 import ByteStreams
@@ -11,17 +11,17 @@ final class SDPResponder: PollHandler {
 
   private let poller: Poller
   private let socket: Descriptor
-  private let hold: ServicePlace.Hold?  // goes behind the socket
-  private var visits: [Visit] = []  // those silent longest come first
+  private let hold: ServiceListOwner.Hold?  // released after the socket
+  private var visits: [Visit] = []  // silent longest first
   private var pause: Timers.Token?
 
   private static let mostVisits = 8
-  private static let patience = Duration.seconds(30)
+  private static let timeout = Duration.seconds(30)
   private static let pauseLength = Duration.milliseconds(100)
 
-  /// Takes over a socket that listens, for connections on which each read is one message.
+  /// Takes over a listening socket for connections on which each read is one message.
   init(
-    _ socket: consuming Descriptor, on poller: Poller, keeping hold: ServicePlace.Hold? = nil
+    _ socket: consuming Descriptor, on poller: Poller, keeping hold: ServiceListOwner.Hold? = nil
   ) throws(SystemError) {
     let raw = socket.raw
     self.hold = hold
@@ -40,7 +40,7 @@ final class SDPResponder: PollHandler {
     let visit = Visit(Descriptor(owning: raw), of: self)
     guard (try? poller.add(raw, handler: visit, for: .readable)) != nil else { return }
     visits.append(visit)
-    visit.setDeadline(Self.patience)
+    visit.setDeadline(Self.timeout)
   }
 
   private func rest() {
@@ -56,15 +56,15 @@ final class SDPResponder: PollHandler {
     for visit in visits { visit.close() }
   }
 
-  // MARK: - One who asks
+  // MARK: - Connections
 
   private final class Visit: PollHandler {
-    private unowned let responder: SDPResponder  // which keeps it
+    private unowned let responder: SDPResponder  // the responder keeps the visit
     private let poller: Poller
     private var descriptor: Descriptor?
     private var deadline: Timers.Token?
 
-    // L2CAP's default, which is what our socket takes.
+    // L2CAP's default MTU, which our socket accepts.
     private static let longestMessage = 672
 
     init(_ descriptor: consuming Descriptor, of responder: SDPResponder) {
@@ -80,17 +80,17 @@ final class SDPResponder: PollHandler {
       if count < 0, errno == EINTR || (errno == EAGAIN && events.isDisjoint(with: .hangUp)) { return }
       guard count > 0 else { return close() }
       responder.moveToEnd(self)
-      setDeadline(SDPResponder.patience)
+      setDeadline(SDPResponder.timeout)
       let mtu = Int(bluetooth_l2cap_send_mtu(raw))
       let request = Array(buffer[..<count])
       guard let answer = responder.list.answer(request, mtu: max(mtu, ServiceList.leastMTU)) else { return }
-      // He who does not take an answer gets no more.
+      // A client that does not accept an answer is disconnected.
       if Glibc.send(raw, answer, answer.count, Int32(MSG_NOSIGNAL)) != answer.count { close() }
     }
 
-    func setDeadline(_ patience: Duration) {
+    func setDeadline(_ timeout: Duration) {
       poller.timers.cancel(deadline)
-      deadline = poller.timers.after(patience) { [weak self] in self?.close() }
+      deadline = poller.timers.after(timeout) { [weak self] in self?.close() }
     }
 
     func close() {

@@ -1,19 +1,19 @@
-// Where others look up what this machine offers: our own list behind PSM 1, or bluetoothd's, where that has the place. Lives on a
-// lane; one for a process.
+// Where others look up the services of this machine: our own list on PSM 1, or bluetoothd's if it has that PSM. Lives
+// on a lane; one per process.
 
 internal import CBluetooth
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
 final class SDPServer {
-  /// Whose the list is.
-  enum Place: Sendable {
-    /// Ours: a socket that listens, and what goes behind it.
-    case own(DescriptorParcel, ServicePlace.Hold?)
-    /// bluetoothd's: a connection to it, for one record.
+  /// The program that keeps the list.
+  enum Owner: Sendable {
+    /// This one: a listening socket, and what is released after it.
+    case own(DescriptorParcel, ServiceListOwner.Hold?)
+    /// bluetoothd: a connection to it, for one record.
     case daemon(DescriptorParcel)
-    /// Another gateway's, such as the one whose place we take, which is about to close.
+    /// Another gateway, such as the one that we replace and that is about to close.
     case gateway
   }
 
@@ -21,29 +21,29 @@ final class SDPServer {
     let uuid: BluetoothUUID
     let channel: UInt8
     let name: String
-    let tell: (OpenFailure?) -> Void
+    private let changed: (OpenFailure?) -> Void
     var handle: UInt32?
     var registration: SDPRegistration?
-    /// What was told last; nil when nothing was yet.
-    var told: OpenFailure??
-    /// How often bluetoothd did not take it.
+    /// The last report; nil before the first.
+    var reported: OpenFailure??
+    /// How often registering it with bluetoothd failed.
     var failures = 0
 
-    init(_ uuid: BluetoothUUID, _ channel: UInt8, _ name: String, _ tell: @escaping (OpenFailure?) -> Void) {
-      (self.uuid, self.channel, self.name, self.tell) = (uuid, channel, name, tell)
+    init(_ uuid: BluetoothUUID, _ channel: UInt8, _ name: String, _ changed: @escaping (OpenFailure?) -> Void) {
+      (self.uuid, self.channel, self.name, self.changed) = (uuid, channel, name, changed)
     }
 
     var isListed: Bool { handle != nil || registration != nil }
 
-    func say(_ failure: OpenFailure?) {
-      if told == .some(failure) { return }
-      told = .some(failure)
-      tell(failure)
+    func report(_ failure: OpenFailure?) {
+      if reported == .some(failure) { return }
+      reported = .some(failure)
+      changed(failure)
     }
   }
 
   private let poller: Poller
-  private let find: @Sendable (_ mayOpenOwn: Bool) -> Result<Place, OpenFailure>
+  private let find: @Sendable (_ mayOpenOwn: Bool) -> Result<Owner, OpenFailure>
   private var entries: [UInt64: Entry] = [:]
   private var responder: SDPResponder?
   private var finding: (any Opening)?
@@ -51,31 +51,33 @@ final class SDPServer {
   private let queue = DeviceQueue.of("bluetooth.services")
   private static let mostAttempts = 16
   private static let retry = Duration.seconds(2)
-  // One that is restarted overlaps with itself by no more than it takes to drain.
+  // A gateway that is restarted overlaps with its predecessor only while that one drains.
   private static let soon = Duration.milliseconds(250)
   private static let overlap = Duration.seconds(10)
 
-  /// bluetoothd that is started again wants its place back: ours would keep it from that.
-  private let deference: Duration
+  /// How long the PSM stays free for a bluetoothd that restarts: our list would keep it from binding the PSM.
+  private let daemonGrace: Duration
   private var notBefore: UInt64 = 0
-  /// Somebody else had the place when we tried last.
+  /// Another program had the PSM when we tried last.
   private var wasTaken = false
-  /// Since when another gateway has it.
+  /// Since when another gateway has the PSM.
   private var overlapBegan: UInt64?
 
-  /// `find` may block. It is told whether it may take the place for ourselves.
+  /// `find` may block. Its parameter is whether it may bind the PSM for ourselves.
   init(
-    on poller: Poller, deference: Duration = .seconds(10),
-    find: @escaping @Sendable (_ mayOpenOwn: Bool) -> Result<Place, OpenFailure> = { ServicePlace.find(mayOpenOwn: $0) }
+    on poller: Poller, daemonGrace: Duration = .seconds(10),
+    find: @escaping @Sendable (_ mayOpenOwn: Bool) -> Result<Owner, OpenFailure> = {
+      ServiceListOwner.find(mayOpenOwn: $0)
+    }
   ) {
     self.poller = poller
-    self.deference = deference
+    self.daemonGrace = daemonGrace
     self.find = find
   }
 
-  /// Lists a service; `tell` hears why it can't be for now, and nil once it is.
-  func add(_ number: UInt64, _ offer: RFCOMMOffer, channel: UInt8, _ tell: @escaping (OpenFailure?) -> Void) {
-    entries[number] = Entry(offer.uuid, channel, offer.name, tell)
+  /// Lists a service. `report` is called with the reason if that fails for now, and with nil once it is listed.
+  func add(_ number: UInt64, _ offer: RFCOMMOffer, channel: UInt8, _ report: @escaping (OpenFailure?) -> Void) {
+    entries[number] = Entry(offer.uuid, channel, offer.name, report)
     look()
   }
 
@@ -92,24 +94,24 @@ final class SDPServer {
     retryTimer = nil
   }
 
-  // MARK: - The place
+  // MARK: - The owner of the list
 
   private func look() {
     if let responder {
       for entry in entries.values where !entry.isListed {
         entry.handle = responder.list.add(entry.uuid, channel: entry.channel, name: entry.name)
-        entry.say(nil)
+        entry.report(nil)
       }
       return
     }
     guard finding == nil, entries.values.contains(where: { !$0.isListed }) else { return }
     let find = find
-    // Where bluetoothd has some of them it has them all.
+    // If bluetoothd has some of the records, it gets all of them.
     let mayOpenOwn = poller.timers.now >= notBefore && !entries.values.contains { $0.isListed }
     finding = queue.open("service list", most: Self.mostAttempts, on: poller) {
       find(mayOpenOwn)
-    } undo: { place in
-      switch place {
+    } undo: { owner in
+      switch owner {
       case .own(let socket, _), .daemon(let socket): _ = socket.take()
       case .gateway: break
       }
@@ -120,7 +122,7 @@ final class SDPServer {
     }
   }
 
-  private func found(_ result: Result<Place, OpenFailure>) {
+  private func found(_ result: Result<Owner, OpenFailure>) {
     let overlapBegan = overlapBegan
     self.overlapBegan = nil
     switch result {
@@ -132,7 +134,7 @@ final class SDPServer {
       guard let descriptor = socket.take() else { return }
       if wasTaken {
         wasTaken = false
-        notBefore = poller.timers.now &+ deference.nanoseconds
+        notBefore = poller.timers.now &+ daemonGrace.nanoseconds
         return setRetry()
       }
       do throws(SystemError) {
@@ -143,54 +145,55 @@ final class SDPServer {
       }
     case .success(.daemon(let socket)):
       wasTaken = false
-      // Who was refused goes behind the others.
+      // Entries that were refused come after the others.
       let unlisted = entries.filter { !$0.value.isListed }
-      guard let (number, entry) = unlisted.min(by: { ($0.value.failures, $0.key) < ($1.value.failures, $1.key) }) else {
+      guard let (number, entry) = unlisted.min(by: { ($0.value.failures, $0.key) < ($1.value.failures, $1.key) })
+      else {
         return
       }
       let record = ServiceRecord(entry.uuid, channel: entry.channel, name: entry.name)
       let registration = SDPRegistration(socket, record, on: poller) { [weak self, weak entry] news in
         guard let self, let entry, entries[number] === entry else { return }
-        hear(news, entry)
+        handle(news, entry)
       }
       entry.registration = registration
       registration.start()
     }
   }
 
-  private func hear(_ news: SDPRegistration.News, _ entry: Entry) {
+  private func handle(_ news: SDPRegistration.News, _ entry: Entry) {
     switch news {
     case .registered:
-      entry.say(nil)
+      entry.report(nil)
       look()
     case .failed(let failure):
       entry.registration = nil
       entry.failures += 1
-      for entry in entries.values where !entry.isListed { entry.say(failure) }
+      for entry in entries.values where !entry.isListed { entry.report(failure) }
       setRetry()
     case .lost:
       entry.registration = nil
-      notBefore = poller.timers.now &+ deference.nanoseconds
-      entry.say(OpenFailure("register the service", nil, advice: "bluetoothd has ended; it is waited for"))
+      notBefore = poller.timers.now &+ daemonGrace.nanoseconds
+      entry.report(OpenFailure("register the service", nil, advice: "bluetoothd has ended; waiting for it"))
       setRetry()
     }
   }
 
   private func wait(_ failure: OpenFailure) {
-    // While bluetoothd is waited for, that it is not there is no news.
-    if poller.timers.now >= notBefore { for entry in entries.values where !entry.isListed { entry.say(failure) } }
+    // While we wait for bluetoothd, its absence is no news.
+    if poller.timers.now >= notBefore { for entry in entries.values where !entry.isListed { entry.report(failure) } }
     setRetry()
   }
 
-  /// Nobody who wants his place back, so it is taken as soon as it is free.
+  /// The other gateway does not need the PSM back, so we bind it as soon as it is free.
   private func waitForGateway(since began: UInt64) {
     wasTaken = false
     overlapBegan = began
     let waited = poller.timers.now &- began
-    // What passes with a restart is no news.
+    // The overlap at a restart is not reported.
     if waited >= Self.retry.nanoseconds {
-      let failure = OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: ServicePlace.another)
-      for entry in entries.values where !entry.isListed { entry.say(failure) }
+      let failure = OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: ServiceListOwner.another)
+      for entry in entries.values where !entry.isListed { entry.report(failure) }
     }
     setRetry(after: waited < Self.overlap.nanoseconds ? Self.soon : Self.retry)
   }

@@ -1,5 +1,6 @@
-// The list of services that others read: requests in, answers out (Bluetooth Core, SDP, section 4). Values only, without a memory
-// of who has asked: what goes on in a second answer, the request itself says. Every byte of a request is hostile.
+// The service list that others read: requests in, answers out (Bluetooth Core, SDP, section 4). Values only, without
+// state per client: a request for the next piece of an answer contains its position. Every byte of a request is
+// hostile.
 
 struct ServiceList: Sendable {
   private struct Entry {
@@ -8,7 +9,7 @@ struct ServiceList: Sendable {
   }
   private var entries: [Entry] = []
   private var lastHandle: UInt32 = 0xFFFF
-  /// Another value than before means that what was asked for in pieces may not fit together any more.
+  /// Changes with the list: pieces of an answer that were read before a change may not fit those after it.
   private var edition: UInt16 = 0
 
   /// SDP_ERROR_RSP's codes (section 4.4.1).
@@ -20,18 +21,18 @@ struct ServiceList: Sendable {
     static let continuation = Refusal(code: 5)
   }
 
-  // Section 4.5.1: so many UUIDs at most in a pattern.
+  // Section 4.5.1: the most UUIDs in a pattern.
   private static let longestPattern = 12
   private static let headerSize = 5
-  // Lengths of a piece and of the continuation behind it.
+  // The size of what surrounds a piece: its length before it, the continuation after it.
   private static let around = 2 + 1 + Self.continuationSize
   private static let continuationSize = 4
-  /// The least MTU there is (Bluetooth Core, L2CAP, section 5.1), for channels that don't tell theirs.
+  /// The least MTU there is (Bluetooth Core, L2CAP, section 5.1), for channels that do not report theirs.
   static let leastMTU = 48
 
-  // MARK: - What is in it
+  // MARK: - Contents
 
-  /// Answers the handle by which it is removed.
+  /// Returns the handle for `remove`.
   mutating func add(_ uuid: BluetoothUUID, channel: UInt8, name: String) -> UInt32 {
     lastHandle += 1
     edition &+= 1
@@ -48,7 +49,7 @@ struct ServiceList: Sendable {
 
   // MARK: - Requests
 
-  /// What a message is answered with, in `mtu` bytes at most; nil for one that is not even the beginning of a request.
+  /// The answer to a message, of at most `mtu` bytes; nil if the message is shorter than a header.
   func answer(_ message: [UInt8], mtu: Int) -> [UInt8]? {
     guard message.count >= Self.headerSize else { return nil }
     let header = message[1..<3]
@@ -68,7 +69,7 @@ struct ServiceList: Sendable {
     }
   }
 
-  /// SDP_SERVICE_SEARCH_REQ: handles of the records that a pattern fits.
+  /// SDP_SERVICE_SEARCH_REQ: handles of the records that match a pattern.
   private func search(_ parameters: inout ArraySlice<UInt8>, _ mtu: Int) throws(Refusal) -> [UInt8] {
     let pattern = try Self.pattern(&parameters)
     let most = Int(try Self.word(&parameters))
@@ -76,7 +77,7 @@ struct ServiceList: Sendable {
     let found = entries.filter { $0.record.matches(pattern) }.prefix(most)
     let handles = found.flatMap { DataElement.bigEndian(UInt64($0.handle), 4) }
     let start = try continuation(&parameters, in: handles.count)
-    // Whole handles, behind the count of all.
+    // Whole handles, after the count of all.
     let room = (mtu - Self.headerSize - Self.around - 2) / 4 * 4
     let end = min(handles.count, start + room)
     return DataElement.bigEndian(UInt64(found.count), 2) + DataElement.bigEndian(UInt64((end - start) / 4), 2)
@@ -92,7 +93,7 @@ struct ServiceList: Sendable {
     return try piece(of: (entry.record.list(wanted) ?? .sequence([])).encoded, most, &parameters, mtu)
   }
 
-  /// SDP_SERVICE_SEARCH_ATTR_REQ: both at once.
+  /// SDP_SERVICE_SEARCH_ATTR_REQ: both in one.
   private func searchAttributes(_ parameters: inout ArraySlice<UInt8>, _ mtu: Int) throws(Refusal) -> [UInt8] {
     let pattern = try Self.pattern(&parameters)
     let most = try Self.most(&parameters)
@@ -111,7 +112,7 @@ struct ServiceList: Sendable {
 
   // MARK: - Continuations
 
-  /// Where to go on, from the request's end.
+  /// Where to continue, from the end of the request.
   private func continuation(_ parameters: inout ArraySlice<UInt8>, in count: Int) throws(Refusal) -> Int {
     guard let length = parameters.popFirst() else { throw .syntax }
     guard parameters.count == length else { throw .size }
@@ -159,7 +160,7 @@ struct ServiceList: Sendable {
     return uuids
   }
 
-  /// An id, or from one to another.
+  /// Single ids, and ranges of ids.
   private static func ids(_ bytes: inout ArraySlice<UInt8>) throws(Refusal) -> [ClosedRange<UInt16>] {
     var ids: [ClosedRange<UInt16>] = []
     for element in try sequence(&bytes) {

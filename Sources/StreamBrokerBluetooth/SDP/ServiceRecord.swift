@@ -1,18 +1,19 @@
-// What a service list says of a serial port of ours (Bluetooth Core, SDP, section 5.1; the Serial Port Profile, section 6).
+// The record of one of our serial ports in a service list (Bluetooth Core, SDP, section 5.1; the Serial Port Profile,
+// section 6).
 
 struct ServiceRecord: Hashable, Sendable {
   struct Attribute: Hashable, Sendable {
     let id: UInt16
     let value: DataElement
   }
-  /// In ascending order of their ids.
+  /// In ascending order of ids.
   let attributes: [Attribute]
 
   private static let handleID: UInt16 = 0x0000
   private static let serialPort = BluetoothUUID(0x1101)
 
-  /// A service of class `uuid` on an RFCOMM channel. `handle` is its number in a list, 0x00010000 at least; nil where another
-  /// program keeps the list and gives the number.
+  /// A service of class `uuid` on an RFCOMM channel. `handle` is its number in a list, 0x00010000 at least; nil if
+  /// another program keeps the list and assigns the number.
   init(_ uuid: BluetoothUUID, channel: UInt8, name: String, handle: UInt32? = nil) {
     var attributes: [Attribute] = []
     if let handle { attributes.append(Attribute(id: Self.handleID, value: .unsigned(UInt64(handle), bytes: 4))) }
@@ -38,19 +39,19 @@ struct ServiceRecord: Hashable, Sendable {
     self.attributes = attributes
   }
 
-  /// Whether each of them stands somewhere in it: how a search finds records (section 2.6.3).
+  /// Whether each of the UUIDs occurs somewhere in the record: how a search finds records (section 2.6.3).
   func matches(_ uuids: [BluetoothUUID]) -> Bool {
     uuids.allSatisfy { uuid in attributes.contains { $0.value.names(uuid) } }
   }
 
-  /// Ids and values of those whose ids are wanted, as one sequence; nil when there are none.
+  /// Ids and values of the attributes that are wanted, as one sequence; nil if there are none.
   func list(_ wanted: [ClosedRange<UInt16>]) -> DataElement? {
     let found = attributes.filter { attribute in wanted.contains { $0.contains(attribute.id) } }
     guard !found.isEmpty else { return nil }
     return .sequence(found.flatMap { [.unsigned(UInt64($0.id), bytes: 2), $0.value] })
   }
 
-  /// All of it.
+  /// The whole record.
   var element: DataElement { list([0...0xFFFF]) ?? .sequence([]) }
 }
 

@@ -1,8 +1,8 @@
-// What is said to bluetoothd's service list (its `--compat` socket), where another program's record is to stand. BlueZ's own
-// messages, beside those of the air. Values only.
+// Messages to bluetoothd's service list (its `--compat` socket), to register another program's record. They are BlueZ's
+// own, in addition to SDP's. Values only.
 
 enum ServiceRegistration {
-  /// SDP_SVC_REGISTER_REQ: the record goes when the connection does.
+  /// SDP_SVC_REGISTER_REQ: bluetoothd removes the record when the connection is closed.
   static func request(_ record: ServiceRecord, transaction: UInt16) -> [UInt8] {
     let parameters = [0] + record.element.encoded  // no flags
     return [0x75] + DataElement.bigEndian(UInt64(transaction), 2)
@@ -10,7 +10,7 @@ enum ServiceRegistration {
   }
 
   enum Answer: Hashable, Sendable {
-    /// It stands in the list, by that number.
+    /// The record is in the list, with that number.
     case registered(handle: UInt32)
     case refused(code: UInt16)
     case malformed

@@ -1,5 +1,5 @@
-// SDP's one transaction that we need (Bluetooth Core, SDP, section 4.7): all records that name a service, with some of their
-// attributes, in one answer or several. Values only; sockets are others' work.
+// The one transaction of SDP that we need (Bluetooth Core, SDP, section 4.7): all records that name a service, with
+// some of their attributes, in one answer or several. Values only; uses no socket.
 
 /// SDP_SERVICE_SEARCH_ATTR_REQ.
 struct ServiceSearchRequest: Hashable, Sendable {
@@ -7,7 +7,7 @@ struct ServiceSearchRequest: Hashable, Sendable {
   var uuid: BluetoothUUID
   /// In ascending order.
   var attributes: [UInt16]
-  /// What the answer before said to go on with; empty the first time.
+  /// The continuation of the previous answer; empty the first time.
   var continuation: [UInt8]
 
   static let kind: UInt8 = 0x06
@@ -15,28 +15,28 @@ struct ServiceSearchRequest: Hashable, Sendable {
   var encoded: [UInt8] {
     let list = DataElement.sequence(attributes.map { .unsigned(UInt64($0), bytes: 2) })
     let parameters =
-      DataElement.sequence([.uuid(uuid)]).encoded + [0xFF, 0xFF]  // as many bytes of attributes as it likes
+      DataElement.sequence([.uuid(uuid)]).encoded + [0xFF, 0xFF]  // as many bytes of attributes as the device likes
       + list.encoded + [UInt8(continuation.count)] + continuation
     return [Self.kind] + DataElement.bigEndian(UInt64(transaction), 2)
       + DataElement.bigEndian(UInt64(parameters.count), 2) + parameters
   }
 }
 
-/// What comes back.
+/// The answer to it.
 struct ServiceSearchAnswer: Hashable, Sendable {
   let transaction: UInt16
   let content: Content
 
   enum Content: Hashable, Sendable {
-    /// A piece of the attribute lists; with a continuation there are more.
+    /// A piece of the attribute lists; with a continuation, more follow.
     case piece(ArraySlice<UInt8>, continuation: ArraySlice<UInt8>)
-    /// SDP_ERROR_RSP and its code.
+    /// The code of an SDP_ERROR_RSP.
     case refused(UInt16)
   }
 
   private static let refusal: UInt8 = 0x01
   private static let answer: UInt8 = 0x07
-  // Section 4.3: the continuation's information is of 16 bytes at most.
+  // Section 4.3: the continuation information has at most 16 bytes.
   private static let longestContinuation = 16
 
   init(_ bytes: [UInt8]) throws(DataElementFault) {

@@ -1,54 +1,71 @@
-// Listens to all that is on the air, until it is told to stop: what `baudway scan` and programs that look for a device use. Lives on a lane.
+// Scans for all devices in range until it is stopped. Used by `baudway scan`, and by the async sequence for programs
+// (NearbyDevices.swift). Lives on a lane.
 
 import ByteStreams
 import Glibc
-import StreamBroker
+import StreamBrokerCore
 
+/// A scan on a lane. `NearbyDevice.scan` is its form for any task.
 public final class BluetoothScan {
+  /// Which devices to find.
   public enum Kinds: Sendable {
-    /// What the adapter knows of both.
+    /// Both, as far as the adapter supports them.
     case all
-    case classic, lowEnergy
+    /// Classic (BR/EDR) only.
+    case classic
+    /// Low Energy only.
+    case lowEnergy
   }
 
-  public enum News: Sendable {
-    /// It has begun, on that adapter.
+  package enum News: Sendable {
+    /// The scan has begun, on that adapter.
     case listening(adapter: String)
-    /// A device that was not known, or says something new of itself.
+    /// A new device, or a known one with new data.
     case found(NearbyDevice)
-    /// How strong a known one is now.
-    case heard(NearbyDevice)
-    /// Nothing comes after this. Of an error that says EPERM or EACCES the cause is a right that is missing.
+    /// A known device, with its current signal strength.
+    case received(NearbyDevice)
+    /// Nothing comes after this. With EPERM or EACCES a privilege is missing.
     case failed(OpenFailure)
-    /// `stop()` is done: the kernel listens no more for us. Nothing comes after this.
+    /// `stop()` is done: the kernel no longer scans for us. Nothing comes after this.
     case stopped
   }
 
   private let poller: Poller
+  private let make: ManagementSocket.Making
   private let kinds: Kinds
-  private var hear: ((News) -> Void)?
+  private var handle: ((News) -> Void)?
   private let adapterFlow: AdapterFlow
   private var ground: AdapterStep?
   private var discovery: DiscoveryFlow?
-  private var devices: [Place: NearbyDevice] = [:]
+  private var devices: [Identity: NearbyDevice] = [:]
   private var deadline: Timers.Token?
   private var retry: Timers.Token?
 
-  private struct Place: Hashable {
+  private struct Identity: Hashable {
     let address: BluetoothAddress
     let kind: AddressKind
   }
 
-  /// Anybody can make up addresses; beyond so many, new ones are passed over.
+  /// Anybody can make up addresses: beyond this number, new ones are ignored.
   private static let mostDevices = 2048
   private static let stopPatience = Duration.seconds(2)
 
-  /// `adapter` is "hci0" or an address; nil takes the first that is on, or else switches one on. `hear` is called on the lane of
-  /// `poller`; `start()` begins.
-  public init(_ kinds: Kinds = .all, adapter: String? = nil, on poller: Poller, _ hear: @escaping (News) -> Void) {
+  /// `adapter` is "hci0" or an address; nil: the first that is on, else one is switched on. `handle` is called on the
+  /// lane of `poller`. Nothing happens before `start()`.
+  package convenience init(
+    _ kinds: Kinds = .all, adapter: String? = nil, on poller: Poller, _ handle: @escaping (News) -> Void
+  ) {
+    self.init(kinds, adapter: adapter, on: poller, making: { ManagementSocket.make(on: $0, $1) }, handle)
+  }
+
+  init(
+    _ kinds: Kinds, adapter: String?, on poller: Poller, making make: @escaping ManagementSocket.Making,
+    _ handle: @escaping (News) -> Void
+  ) {
+    self.make = make
     self.kinds = kinds
     self.poller = poller
-    self.hear = hear
+    self.handle = handle
     let need: AdapterFlow.Need =
       switch kinds {
       case .all: []
@@ -58,9 +75,9 @@ public final class BluetoothScan {
     adapterFlow = AdapterFlow(adapter, need: need)
   }
 
-  /// Once: looks for the adapter, switches it on if need be, and listens.
-  public func start() {
-    let ground = AdapterStep(adapterFlow, bonds: nil, on: poller) { [weak self] event in
+  /// Call it once: finds the adapter, switches it on if needed, and scans.
+  package func start() {
+    let ground = AdapterStep(adapterFlow, bonds: nil, on: poller, making: make) { [weak self] event in
       self?.follow { $0.handle(event) }
     } failed: { [weak self] in
       self?.fail($0)
@@ -74,17 +91,17 @@ public final class BluetoothScan {
     self.discovery = discovery
     ground?.hearScans(true)
     ground?.send(discovery.firstCommand)
-    hear?(.listening(adapter: adapter.name))
+    handle?(.listening(adapter: adapter.name))
   }
 
-  /// No more of it: `.stopped` follows, or `.failed`.
-  public func stop() {
+  /// Ends the scan: `.stopped` follows, or `.failed`.
+  package func stop() {
     guard discovery != nil else { return end(.stopped) }
     deadline = poller.timers.after(Self.stopPatience) { [self] in end(.stopped) }
     follow { $0.stop() }
   }
 
-  // MARK: - What the kernel says
+  // MARK: - Events of the kernel
 
   private func follow(_ next: (inout DiscoveryFlow) -> DiscoveryFlow.Step) {
     guard var flow = discovery else { return }
@@ -94,7 +111,7 @@ public final class BluetoothScan {
     case .send(let command): ground?.send(command)
     case .retryLater:
       retry = poller.timers.after(.seconds(1)) { [self] in follow { $0.handleRetry() } }
-    case .heard(let found, let question):
+    case .received(let found, let question):
       if let question { ground?.send(question) }
       note(found)
     case .giveUp(let fault): fail(fault.failure)
@@ -104,21 +121,21 @@ public final class BluetoothScan {
   }
 
   private func note(_ found: FoundDevice) {
-    let place = Place(address: found.address, kind: found.kind)
-    if var device = devices[place] {
+    let identity = Identity(address: found.address, kind: found.kind)
+    if var device = devices[identity] {
       let hasMore = device.take(found)
-      devices[place] = device
-      hear?(hasMore ? .found(device) : .heard(device))
+      devices[identity] = device
+      handle?(hasMore ? .found(device) : .received(device))
     } else if devices.count < Self.mostDevices {
       let device = NearbyDevice(found)
-      devices[place] = device
-      hear?(.found(device))
+      devices[identity] = device
+      handle?(.found(device))
     }
   }
 
   // MARK: - The end
 
-  // Dropped without `stop()`, on its lane as all else.
+  // Released without `stop()`; on its lane, as all else.
   deinit {
     poller.timers.cancel(deadline)
     poller.timers.cancel(retry)
@@ -128,14 +145,14 @@ public final class BluetoothScan {
   private func fail(_ failure: OpenFailure) { end(.failed(failure)) }
 
   private func end(_ news: News) {
-    guard let hear else { return }
-    self.hear = nil
+    guard let handle else { return }
+    self.handle = nil
     poller.timers.cancel(deadline)
     poller.timers.cancel(retry)
     let ground = ground
     self.ground = nil
     ground?.close()
-    hear(news)
+    handle(news)
   }
 }
 
@@ -159,13 +176,14 @@ extension ScanFlow.Fault {
     case .mayNot:
       OpenFailure(
         "scan", SystemError("bluetooth", EPERM),
-        advice: "scanning takes CAP_NET_ADMIN: run it as root, or let bluetoothd do it, as by 'bluetoothctl scan on'")
+        advice: "scanning needs CAP_NET_ADMIN: run it as root, or let bluetoothd do it, by 'bluetoothctl scan on'")
     case .refused(let status): OpenFailure("scan", nil, advice: "the kernel refused to scan (status \(status))")
-    case .isGone: OpenFailure("scan", nil, advice: "the adapter has just gone")
+    case .isGone: OpenFailure("scan", nil, advice: "the adapter was just removed")
     case .isOff:
       OpenFailure(
         "scan", nil,
-        advice: "the adapter was switched off, or one of its two kinds: the next scan switches it on again")
+        advice: "the adapter was switched off, or one of its two kinds of Bluetooth: the next scan switches it on again"
+      )
     case .nothingHeard: OpenFailure("scan", nil, advice: advice)
     }
   }

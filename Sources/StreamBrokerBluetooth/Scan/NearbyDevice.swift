@@ -1,24 +1,27 @@
-// A device that was heard nearby, and the URLs by which it can be opened. Values only. What it says of itself may hold anything.
+// A device that a scan found, and the URLs that open it. Values only. Texts from the device may contain anything.
 
 import ByteStreams
-import StreamBroker
+import StreamBrokerCore
 
+/// A Bluetooth device in range.
 public struct NearbyDevice: Hashable, Sendable {
+  /// The device's address, as URLs have it.
   public let address: BluetoothAddress
+  /// Classic, or Low Energy with a public or a random address. A device that speaks both is found twice.
   public let kind: AddressKind
-  /// As it was last told; whoever shows it looks after control characters.
+  /// As received last. Code that shows it must handle control characters.
   public private(set) var name: String?
-  /// Signal strength when it was last heard, in dBm.
+  /// Signal strength as received last, in dBm.
   public private(set) var strength: Int?
-  /// In the order of their numbers, at most `mostServices`.
+  /// Sorted by number, at most `mostServices`.
   public private(set) var services: [BluetoothUUID] = []
-  /// Class of device (Assigned Numbers, section 2.8), of a Classic one.
+  /// Class of device (Assigned Numbers, section 2.8), for a Classic one.
   public private(set) var deviceClass: UInt32?
   private var isNameComplete = false
 
-  /// Who says something else each time must not fill memory.
+  /// A device that sends something else each time must not fill memory.
   static let mostServices = 64
-  /// Not known: mgmt's value for it.
+  /// mgmt's value for "unknown".
   private static let noStrength: Int8 = 127
 
   init(_ found: FoundDevice) {
@@ -27,26 +30,26 @@ public struct NearbyDevice: Hashable, Sendable {
     _ = take(found)
   }
 
-  /// Adds what it says now; true when there is more than how strong it is.
+  /// Adds new data. Returns whether more than the signal strength has changed.
   mutating func take(_ found: FoundDevice) -> Bool {
     let before = self
-    let told = found.advertisement
-    if let name = told.name, told.isNameComplete || !isNameComplete {
+    let reported = found.advertisement
+    if let name = reported.name, reported.isNameComplete || !isNameComplete {
       self.name = name
-      isNameComplete = told.isNameComplete
+      isNameComplete = reported.isNameComplete
     }
-    let new = told.services.subtracting(services)
+    let new = reported.services.subtracting(services)
     if !new.isEmpty, services.count < Self.mostServices {
       let sorted = (services + new).sorted { $0.bytes.lexicographicallyPrecedes($1.bytes) }
       services = Array(sorted.prefix(Self.mostServices))
     }
-    deviceClass = told.deviceClass ?? deviceClass
+    deviceClass = reported.deviceClass ?? deviceClass
     let hasMore = self != before
     if found.strength != Self.noStrength { strength = Int(found.strength) }
     return hasMore
   }
 
-  /// What of it a stream to it may tell.
+  /// What a stream to the device reports about it.
   var facts: DeviceFacts {
     var facts = DeviceFacts()
     facts.name = name.flatMap { DeviceFacts.text($0.utf8) }
@@ -54,86 +57,90 @@ public struct NearbyDevice: Hashable, Sendable {
     return facts
   }
 
+  /// Whether it advertises the service. Not all devices list their services.
   public func offers(_ service: BluetoothUUID) -> Bool { services.contains(service) }
 
-  // MARK: - How to open it
+  // MARK: - URLs
 
-  public struct Way: Hashable, Sendable {
-    /// To be pasted.
+  /// A URL that may open the device.
+  public struct Candidate: Hashable, Sendable {
+    /// Ready to paste.
     public let url: String
-    /// "Serial Port", "Nordic UART"; nil where nothing is known but the service's number.
+    /// "Serial Port", "Nordic UART"; nil if only the service's number is known.
     public let service: String?
-    /// It says that it has the service; else only its kind makes it likely.
+    /// The device advertises the service; otherwise it is only likely.
     public let isSure: Bool
   }
 
   private static let serialPort = BluetoothUUID(0x1101)
 
-  /// What people call a service that carries bytes; nil for one that is not known as such.
+  /// The common name of a service that carries bytes; nil if it is not known as one.
   public static func name(of service: BluetoothUUID) -> String? {
-    service == serialPort ? "Serial Port" : SerialServices.name(of: service)
+    service == serialPort ? "Serial Port" : SerialService.name(of: service)
   }
 
-  /// The best first; empty for what is no serial device, as far as can be told. With `service`, by that one alone; with `adapter`
-  /// ("hci0", or an address), through it and no other.
-  public func ways(to service: BluetoothUUID? = nil, by adapter: String? = nil) -> [Way] {
-    let ways = kind == .classic ? classic(service) : lowEnergy(service)
-    guard let adapter else { return ways }
-    return ways.map { way in
-      Way(
-        url: way.url + (way.url.contains("?") ? "&" : "?") + "adapter=\(adapter)", service: way.service,
-        isSure: way.isSure)
+  /// The best first; empty if this is no serial device, as far as we know. With `service`, only by that one; with
+  /// `adapter` ("hci0", or an address), only through that one.
+  public func candidates(to service: BluetoothUUID? = nil, by adapter: String? = nil) -> [Candidate] {
+    let candidates = kind == .classic ? classic(service) : lowEnergy(service)
+    guard let adapter else { return candidates }
+    return candidates.map { candidate in
+      Candidate(
+        url: candidate.url + (candidate.url.contains("?") ? "&" : "?") + "adapter=\(adapter)",
+        service: candidate.service,
+        isSure: candidate.isSure)
     }
   }
 
-  private func classic(_ wanted: BluetoothUUID?) -> [Way] {
-    let place = "rfcomm://\(address)"
+  private func classic(_ wanted: BluetoothUUID?) -> [Candidate] {
+    let url = "rfcomm://\(address)"
     if let wanted {
-      let url = wanted == Self.serialPort ? place : "\(place)?uuid=\(wanted)"
-      return [Way(url: url, service: Self.name(of: wanted), isSure: offers(wanted))]
+      let url = wanted == Self.serialPort ? url : "\(url)?uuid=\(wanted)"
+      return [Candidate(url: url, service: Self.name(of: wanted), isSure: offers(wanted))]
     }
-    var ways: [Way] = []
+    var candidates: [Candidate] = []
     if offers(Self.serialPort) {
-      ways.append(Way(url: place, service: Self.name(of: Self.serialPort), isSure: true))
+      candidates.append(Candidate(url: url, service: Self.name(of: Self.serialPort), isSure: true))
     } else if isLikelySerial {
-      ways.append(Way(url: place, service: Self.name(of: Self.serialPort), isSure: false))
+      candidates.append(Candidate(url: url, service: Self.name(of: Self.serialPort), isSure: false))
     }
-    // UUIDs of one's own are mostly those of serial protocols.
-    return ways + services.filter { !$0.isAssigned }.map { Way(url: "\(place)?uuid=\($0)", service: nil, isSure: true) }
+    // UUIDs that are not assigned are mostly those of serial protocols.
+    return candidates
+      + services.filter { !$0.isAssigned }.map { Candidate(url: "\(url)?uuid=\($0)", service: nil, isSure: true) }
   }
 
-  /// Of devices that do not list their services: all but those whose class says that they are something else (Assigned
-  /// Numbers, section 2.8.1). Serial adapters are "uncategorized", and many call themselves computers, phones or networks.
+  /// For devices that do not list their services: true unless their class is another kind of device (Assigned Numbers,
+  /// section 2.8.1). Serial adapters are "uncategorized", and many report that they are computers, phones or networks.
   private var isLikelySerial: Bool {
     guard services.allSatisfy({ !$0.isAssigned }) else { return false }
     let somethingElse: Set<UInt32> = [4, 5, 6, 7, 8, 9]  // audio, peripheral, imaging, wearable, toy, health
     return !somethingElse.contains((deviceClass ?? 0) >> 8 & 0x1F)
   }
 
-  private func lowEnergy(_ wanted: BluetoothUUID?) -> [Way] {
-    if let wanted { return [way(wanted, isSure: offers(wanted))] }
-    let known = services.filter { SerialServices.name(of: $0) != nil }
-    let others = services.filter { SerialServices.name(of: $0) == nil && !$0.isAssigned }
-    return known.map { way($0, isSure: true) } + others.map { way($0, isSure: false) }
+  private func lowEnergy(_ wanted: BluetoothUUID?) -> [Candidate] {
+    if let wanted { return [candidate(wanted, isSure: offers(wanted))] }
+    let known = services.filter { SerialService.name(of: $0) != nil }
+    let others = services.filter { SerialService.name(of: $0) == nil && !$0.isAssigned }
+    return known.map { candidate($0, isSure: true) } + others.map { candidate($0, isSure: false) }
   }
 
-  private func way(_ service: BluetoothUUID, isSure: Bool) -> Way {
-    Way(url: url(service), service: Self.name(of: service), isSure: isSure)
+  private func candidate(_ service: BluetoothUUID, isSure: Bool) -> Candidate {
+    Candidate(url: url(service), service: Self.name(of: service), isSure: isSure)
   }
 
   private func url(_ service: BluetoothUUID) -> String {
-    let place = "ble://\(service)/\(address)"
-    guard kind == .leRandom else { return place }
-    // Of random addresses, only those that begin with 11 stay (Bluetooth Core, Vol 6, Part B, section 1.3.2): the others mean nobody
-    // in a quarter of an hour, a name does.
+    let url = "ble://\(service)/\(address)"
+    guard kind == .leRandom else { return url }
+    // Random addresses are lasting only if they begin with bits 11 (Bluetooth Core, Vol 6, Part B, section 1.3.2). The
+    // others change within a quarter of an hour, so the URL has the name instead.
     if address.bytes[0] >> 6 != 3, let name, isNameComplete {
       let byName = "ble://\(service)?name=\(escaped(name))"
       if let url = try? EndpointURL(byName), url.string("name") == name { return byName }
     }
-    return "\(place)?address-type=random"
+    return "\(url)?address-type=random"
   }
 
-  /// All but letters and digits, so that it means the same in a URL, a shell and a configuration.
+  /// Escapes all but letters and digits: the result means the same in a URL, a shell and a configuration.
   private func escaped(_ text: String) -> String {
     text.utf8.map { byte in
       let isPlain =
@@ -145,6 +152,6 @@ public struct NearbyDevice: Hashable, Sendable {
 }
 
 extension BluetoothUUID {
-  /// One of Bluetooth's own numbers, in whatever length it was said.
+  /// Whether it is one of Bluetooth's own numbers, in whatever length it was given.
   var isAssigned: Bool { shortest.count < 16 }
 }

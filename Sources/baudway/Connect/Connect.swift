@@ -1,6 +1,6 @@
-// `baudway connect`: a terminal on any endpoint, or a pipe where there is no terminal.
+// `baudway connect`: connects the terminal to any endpoint, or a pipe where there is no terminal.
 
-import ArgumentParser
+import CommandArguments
 import ByteStreams
 import Dispatch
 import GatewayKit
@@ -8,38 +8,39 @@ import Glibc
 import StreamBroker
 import Synchronization
 
-struct Connect: ParsableCommand {
-  static let configuration = CommandConfiguration(
-    abstract: "Joins this terminal, or a pipe, with an endpoint.",
+struct Connect: Command {
+  static let help = CommandHelp(
+    "connect", "Connects this terminal, or a pipe, to an endpoint.",
     discussion: """
-      On a terminal every key goes to the endpoint, and Ctrl-] leaves. Elsewhere standard input goes there and what it says to \
-      standard output, and nothing is added to either. At the end of its input it tells the endpoint, as far as that can be \
-      told, and waits for its end, or until it has been silent for --silence; a serial port can't be told, and is left after 500ms of \
-      silence unless --silence says otherwise.
+      On a terminal every key goes to the endpoint, and Ctrl-] quits. Otherwise standard input goes to the endpoint and its output to \
+      standard output, unchanged. At the end of its input the command half-closes the connection, and waits until the endpoint \
+      ends or has been silent for --silence. A serial port has no half-close: it is closed after 500ms of silence unless --silence \
+      sets another time.
 
-      Exit codes: 64 for a URL with a mistake, 69 when it can't be opened, 77 when that is for want of rights, 74 when it broke.
+      Exit codes: 64 for a mistake in the URL, 69 when it can't be opened, 77 when permissions are missing, 74 when the link failed.
       """)
 
   @Argument(
     help: """
       The endpoint's URL: tty:///dev/ttyUSB0?baud=115200, tcp://host:port, rfcomm://00:0A:3A:22:68:73, \
       ble://FFE0/00:0A:3A:22:68:73, exec:/usr/bin/prog, …
-      """)
+      """, completion: .found { _ in DeviceList.urls() })
   var url: String
-  @Option(help: "How long opening may take; of a Bluetooth device connecting to it.")
+  @Option(
+    help: "How long opening may take; for a Bluetooth device, how long connecting may take.", value: "time")
   var timeout = "10s"
   @Option(
     help:
-      "After the end of input: how long the endpoint may be silent before it is left. Else it ends the connection itself."
-  )
+      "After the end of input: close once the endpoint has been silent this long. Default: wait for the endpoint to end.",
+    value: "time")
   var silence: String?
 
   func validate() throws {
     guard Units.duration(timeout) != nil else {
-      throw ValidationError("--timeout: '\(timeout)' is no duration such as 10s")
+      throw UsageError("--timeout: '\(timeout)' is not a duration such as 10s")
     }
     if let silence, Units.duration(silence) == nil {
-      throw ValidationError("--silence: '\(silence)' is no duration such as 500ms")
+      throw UsageError("--silence: '\(silence)' is not a duration such as 500ms")
     }
   }
 
@@ -58,7 +59,7 @@ struct Connect: ParsableCommand {
     withExtendedLifetime(signals) { dispatchMain() }
   }
 
-  /// With the URL as it may be shown.
+  /// Also returns the URL as it may be shown.
   private func connector(of broker: Broker) throws -> (shown: String, any Connector) {
     let parsed = EndpointURL.parse(url, built: broker.schemes)
     do throws(URLProblem) {
@@ -66,21 +67,24 @@ struct Connect: ParsableCommand {
       let connector = Gateway.keepingBonds(of: try broker.connector(url), at: Gateway.bondsPath(environment())) {
         say("baudway: \($0)")
       }
+      for warning in url.warnings { explain("warning: \(warning)", at: warning.offset) }
       return (hasSecret ? url.description : self.url, connector)
     } catch {
-      for problem in parsed.problems.isEmpty ? [error] : parsed.problems { explain(problem) }
+      for problem in parsed.problems.isEmpty ? [error] : parsed.problems {
+        explain("\(problem)", at: problem.offset)
+      }
       throw ExitCode(EX_USAGE)
     }
   }
 
   private var hasSecret: Bool { url.contains("password=") || url.contains("token=") || url.contains("@") }
 
-  /// The mistake under the place where it is; where the URL may hold a secret, that is not repeated.
-  private func explain(_ problem: URLProblem) {
-    say("baudway: \(problem)")
+  /// Prints the message, and the URL with a mark at the place unless the URL may hold a secret.
+  private func explain(_ message: String, at offset: Int) {
+    say("baudway: \(message)")
     guard !hasSecret else { return }
     let shown = url.unicodeScalars.map { Suggestion.isControl($0) ? $0.escaped(asASCII: true) : String($0) }
-    let before = shown.prefix(problem.offset).joined().unicodeScalars.count
+    let before = shown.prefix(offset).joined().unicodeScalars.count
     say("  \(shown.joined())\n  \(String(repeating: " ", count: before))^")
   }
 }
@@ -92,16 +96,16 @@ private final class Visit: Sendable {
   private let broker: Broker
   private let isTerminal: Bool
   private let timeout: Duration
-  /// Nil when nothing was said of it.
+  /// Nil when the option was not given.
   private let silence: Duration?
-  private let attempt: Resident<Attempt>
+  private let attempt: LaneRef<Attempt>
   private let isEnding = Atomic<Bool>(false)
   private static let mark: UInt8 = 0x1D  // Ctrl-]
   private static let closingTakes = Duration.seconds(5)
-  // What was given up while it was being opened.
+  // The time for cleanup after an opening was cancelled or failed.
   private static let givingUpTakes = Duration.seconds(1)
 
-  /// What is being opened, on its lane.
+  /// The opening in progress, on its lane.
   private final class Attempt {
     var opening: (any Opening)?
   }
@@ -115,7 +119,7 @@ private final class Visit: Sendable {
     self.isTerminal = isTerminal
     self.timeout = timeout
     self.silence = silence
-    do { attempt = Resident(on: try Lane("connect")) { _ in Attempt() } } catch {
+    do { attempt = LaneRef(on: try Lane("connect")) { _ in Attempt() } } catch {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)
     }
@@ -124,7 +128,11 @@ private final class Visit: Sendable {
   func begin() { attempt.post { [self] lane, attempt in open(attempt, on: lane.poller) } }
 
   private func open(_ attempt: Attempt, on poller: Poller) {
-    attempt.opening = broker.open(connector, named: url, on: poller, timeout: timeout) { [self] result in
+    var request = OpenRequest()
+    request.connectTimeout = timeout
+    // Several steps have timeouts of their own.
+    let limit = connector.longestOpening(connectTimeout: timeout) == nil ? timeout : nil
+    attempt.opening = broker.open(connector, named: url, request, on: poller, timeout: limit) { [self] result in
       opened(result, on: poller)
     }
   }
@@ -135,32 +143,32 @@ private final class Visit: Sendable {
     case .failure(let failure):
       say("baudway: \(failure)")
       let isForbidden = failure.cause?.errno == EACCES || failure.cause?.errno == EPERM
-      Closings.settle([poller.closings], within: Self.givingUpTakes, on: poller) { [self] in
-        leave(with: isForbidden ? EX_NOPERM : EX_UNAVAILABLE)
-      }
+      cleanUp(on: poller) { [self] in leave(with: isForbidden ? EX_NOPERM : EX_UNAVAILABLE) }
     }
   }
 
   private func talk(with stream: any ByteStream, on poller: Poller) {
     if isTerminal {
-      say("Connected to \(url). Ctrl-] leaves.")
+      say("Connected to \(url). Ctrl-] quits.")
       RawTerminal.enter()
     }
     let here = BlockingStream(
       reading: STDIN_FILENO, writing: STDOUT_FILENO, endingAt: isTerminal ? Self.mark : nil, on: poller)
-    let parting = EndpointTalk.Parting.whenSilent(silence ?? .milliseconds(500), always: silence != nil)
-    let talk = EndpointTalk(here, with: stream, parting: isTerminal ? .atOnce : parting, on: poller) { [self] in
-      settle($0, on: poller)
+    let parting = StreamBridge.Parting.whenSilent(silence ?? .milliseconds(500), always: silence != nil)
+    let talk = StreamBridge(here, with: stream, parting: isTerminal ? .atOnce : parting, on: poller) { [self] in
+      evaluate($0, on: poller)
     }
     talk.start()
   }
 
-  /// What the endpoint still does behind its close, such as sending what it has, is waited for.
-  private func settle(_ end: EndpointTalk.End, on poller: Poller) {
-    Closings.settle([poller.closings, poller.programs], within: Self.closingTakes, on: poller) { [self] in finish(end) }
+  /// Waits for work of the endpoint after its close, such as sending its output.
+  private func evaluate(_ end: StreamBridge.End, on poller: Poller) {
+    PendingCleanups.settle([poller.closings, poller.programs], within: Self.closingTakes, on: poller) { [self] in
+      finish(end)
+    }
   }
 
-  private func finish(_ end: EndpointTalk.End) {
+  private func finish(_ end: StreamBridge.End) {
     RawTerminal.leave()
     switch end {
     case .weLeft: leave(with: 0)
@@ -170,7 +178,7 @@ private final class Visit: Sendable {
     case .endpointFailed(let error):
       say("baudway: \(url): \(error)")
       leave(with: EX_IOERR)
-    // Who reads our output has enough: nothing to complain about.
+    // The reader of our output has closed it, which needs no message.
     case .weFailed(let error as SystemError) where error.errno == EPIPE: leave(with: EX_IOERR)
     case .weFailed(let error):
       say("baudway: \(error)")
@@ -183,8 +191,7 @@ private final class Visit: Sendable {
     exit(code)
   }
 
-  /// At a signal: the terminal is given back before anything else. What is being opened is given up in order; a second signal ends
-  /// at once.
+  /// At a signal: restores the terminal first, then cancels an opening in order. A second signal ends at once.
   func end(by number: Int32) {
     RawTerminal.leave()
     guard !isEnding.exchange(true, ordering: .relaxed) else { return fall(by: number) }
@@ -193,11 +200,17 @@ private final class Visit: Sendable {
 
   private func giveUp(_ attempt: Attempt, on poller: Poller, by number: Int32) {
     attempt.opening?.cancel()
-    Closings.settle([poller.closings], within: Self.givingUpTakes, on: poller) { [self] in fall(by: number) }
+    cleanUp(on: poller) { [self] in fall(by: number) }
+  }
+
+  /// Waits for what an opening leaves behind that was cancelled or has failed.
+  private func cleanUp(on poller: Poller, then done: @escaping () -> Void) {
+    PendingCleanups.settle(
+      [poller.closings, poller.abandonedConnects], within: Self.givingUpTakes, on: poller, then: done)
   }
 
   private func fall(by number: Int32) {
-    RawTerminal.leave()  // it may have been opened just then
+    RawTerminal.leave()  // an opening may have made it raw just then
     PortLocks.letGoOfAll()
     signal(number, SIG_DFL)
     var these = sigset_t()  // Dispatch's threads block them
@@ -212,7 +225,7 @@ private final class Visit: Sendable {
   }
 }
 
-/// Ends in order at what ends a program, and takes the terminal again when it was stopped in between.
+/// Ends in order at signals that end a program, and sets raw mode again after the program was stopped.
 private final class Signals {
   private var sources: [any DispatchSourceSignal] = []
 

@@ -1,22 +1,22 @@
-// The user's terminal in raw mode, given back whatever happens: at an end of our own, at a signal, at a crash. (Nothing helps
-// against SIGKILL.)
+// The user's terminal in raw mode, restored at a normal end, at a signal and at a crash. (After SIGKILL it is not.)
 
 import Glibc
 
 enum RawTerminal {
-  // Read by handlers of signals, which may come at any moment on any thread: set before they are installed, never changed after.
+  // Signal handlers read these at any moment on any thread: set before the handlers are installed, never changed after.
   private nonisolated(unsafe) static var before = termios()
   private nonisolated(unsafe) static var isRaw = false
 
-  /// What a fault in this program ends in.
+  /// The signals of a crash.
   private static let fatal = [SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGABRT]
 
-  /// Makes standard input raw: each key is a byte for the endpoint, Ctrl-C too. Once per process, again after `leave()`.
+  /// Makes standard input raw: each key is a byte for the endpoint, Ctrl-C too. Once per process, and again after
+  /// `leave()`.
   static func enter() {
     if !isRaw {
       guard tcgetattr(STDIN_FILENO, &before) == 0 else { return }
       isRaw = true
-      signal(SIGTTOU, SIG_IGN)  // or who gives it back from the background would be stopped
+      signal(SIGTTOU, SIG_IGN)  // else restoring from the background would stop us
       for number in fatal {
         signal(number) { number in
           RawTerminal.leave()
@@ -30,10 +30,10 @@ enum RawTerminal {
     tcsetattr(STDIN_FILENO, TCSADRAIN, &raw)
   }
 
-  /// Raw again, if it was: whoever stopped this program has set the terminal to what he likes.
+  /// Sets raw mode again, if it was set: the shell has changed the terminal while this program was stopped.
   static func comeBack() { if isRaw { enter() } }
 
-  /// Gives the terminal back as it was. Does nothing when it was not raw. Safe in handlers of signals (signal-safety(7)).
+  /// Restores the terminal. Does nothing when it was not raw. Safe in signal handlers (signal-safety(7)).
   static func leave() {
     if isRaw { tcsetattr(STDIN_FILENO, TCSANOW, &before) }
   }

@@ -37,7 +37,8 @@ static void begin_one(int port) {
   if (connect(fd, (struct sockaddr *)&address, sizeof address) && errno != EINPROGRESS)
     failed("connect: %s", strerror(errno));
   sent[fd] = 0;
-  // On loopback it is nearly always connected by now: two calls saved in the load, which shares the cores.
+  // On loopback it is nearly always connected by now. Trying at once saves two calls in the load generator, which
+  // shares the cores.
   wait_for(fd, EPOLL_CTL_ADD, send_byte(fd) ? EPOLLIN : EPOLLOUT);
 }
 
@@ -58,7 +59,7 @@ static bool advance(int fd) {
 void accepts(double seconds, int in_flight) {
   int port, endpoint = start_echo_server();
   hear_ports(endpoint, &port, 1);
-  // The first one is not measured: it proves the path.
+  // The first connection is not measured: it proves the path.
   unsigned char byte = 1;
   int first = connect_to(port);
   write_all(first, &byte, 1);

@@ -1,5 +1,5 @@
-// Bulk: each end sends as fast as it can for a time, then everything sent must arrive; two threads, the clients'
-// side and the endpoints' side, each with its epoll set.
+// Bulk: each end sends as fast as it can for a time, then everything sent must arrive. Two threads, the clients' side
+// and the endpoints' side, each with its epoll set.
 #include "load.h"
 
 #include <errno.h>
@@ -106,7 +106,7 @@ static void *run_side(void *argument) {
   }
 }
 
-/// Jain's index of fairness over the connections, 1 = all alike.
+/// Jain's fairness index over the connections; 1 = all equal.
 static double fairness(struct end *clients, struct end *devices, int count) {
   double sum = 0, squares = 0;
   for (int i = 0; i < count; i++) {

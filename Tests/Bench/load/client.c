@@ -1,5 +1,5 @@
-// A client's end of a path: plain, or over TLS, WebSocket or both. Deliberately little of each: what is measured is the
-// other side, and this side shares its cores.
+// A client's end of a path: plain, or over TLS, WebSocket or both, or telnet. Each is kept minimal: the other side is measured,
+// and this side shares its cores.
 #include "load.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ enum transport transport = PLAIN;
 static size_t message_size = 64 * 1024;
 
 struct frames {
-  unsigned char *out;  // what is encoded and not sent yet
+  unsigned char *out;  // encoded and not sent yet
   size_t out_begin, out_end;
   unsigned char header[MOST_HEADER];  // of the frame that is being read
   size_t header_length;
@@ -29,10 +29,11 @@ static bool is_framed(void) { return transport == WS || transport == WSS; }
 void transport_named(const char *words) {
   char name[16];
   if (sscanf(words, "%15[^:]:%zu", name, &message_size) < 1) failed("no transport");
-  const char *names[] = {"plain", "tls", "ws", "wss"};
-  for (int i = 0; i < 4; i++)
+  const char *names[] = {"plain", "tls", "ws", "wss", "telnet"};
+  for (int i = 0; i < 5; i++)
     if (!strcmp(name, names[i])) {
       transport = (enum transport)i;
+      if (transport == TELNET && !message_size) pattern_without_iac();
       return;
     }
   failed("no transport '%s'", words);
@@ -52,7 +53,7 @@ static SSL_CTX *tls_context(void) {
   return context;
 }
 
-// The raw connection: as read(2) and write(2), also where TLS is in between.
+// The raw connection: like read(2) and write(2), also over TLS.
 
 static ssize_t tls_answer(struct client *client, int answer, const char *what) {
   if (answer > 0) return answer;
@@ -109,7 +110,7 @@ static size_t encode(unsigned char *to, const unsigned char *payload, size_t cou
   return (size_t)(at - to) + count;
 }
 
-/// Sends what is encoded; false while some is left.
+/// Sends the encoded bytes; false while some are left.
 static bool flush(struct client *client) {
   struct frames *frames = client->frames;
   while (frames->out_begin < frames->out_end) {
@@ -128,7 +129,7 @@ static ssize_t write_frames(struct client *client, const unsigned char *bytes, s
   size_t taken = 0;
   while (taken < count) {
     size_t length = count - taken < message_size ? count - taken : message_size;
-    // Whole messages: what does not fill one is left for the next time, unless it is all there is.
+    // Whole messages: a rest smaller than a message waits for the next call, unless it is all there is.
     if (length < message_size && taken) break;
     frames->out_end += encode(frames->out + frames->out_end, bytes + taken, length);
     taken += length;
@@ -157,7 +158,7 @@ static void begin_payload(struct frames *frames) {
   frames->header_length = 0;
 }
 
-/// Takes the headers out of what was read; the payload that is left.
+/// Removes the headers from the bytes read; returns the length of the payload left.
 static size_t decode(struct frames *frames, unsigned char *bytes, size_t count) {
   size_t from = 0, to = 0;
   while (from < count) {
@@ -193,7 +194,145 @@ static void upgrade(struct client *client) {
   if (!strstr(answer, " 101 ")) failed("no upgrade: %.60s", answer);
 }
 
-// What the rest of the load sees.
+// Telnet, RFC 854, with BINARY (856), and COM-PORT-OPTION (2217) for the bit rate.
+
+enum { IAC = 255, DONT = 254, DO = 253, WONT = 252, WILL = 251, SB = 250, SE = 240, BINARY = 0, SUPPRESS_GO_AHEAD = 3, COM_PORT = 44 };
+
+struct telnet {
+  unsigned char out[2 * CHUNK];  // encoded and not sent yet
+  size_t out_begin, out_end;
+  enum { DATA, COMMAND, OPTION, PARAMETERS, PARAMETERS_COMMAND } state;
+  unsigned char command, parameters[64];
+  size_t length;
+  bool sends_binary, receives_binary;
+  uint32_t baud;  // of the last answer
+};
+
+static bool flush_telnet(struct client *client) {
+  struct telnet *telnet = client->telnet;
+  while (telnet->out_begin < telnet->out_end) {
+    ssize_t moved = raw_write(client, telnet->out + telnet->out_begin, telnet->out_end - telnet->out_begin);
+    if (moved < 0 && errno == EAGAIN) return false;
+    if (moved <= 0) broken("write: %s", strerror(errno));
+    telnet->out_begin += (size_t)moved;
+  }
+  telnet->out_begin = telnet->out_end = 0;
+  return true;
+}
+
+static ssize_t write_telnet(struct client *client, const unsigned char *bytes, size_t count) {
+  struct telnet *telnet = client->telnet;
+  if (!flush_telnet(client)) return errno = EAGAIN, -1;
+  if (!memchr(bytes, IAC, count)) return raw_write(client, bytes, count);
+  for (size_t from = 0; from < count;) {
+    const unsigned char *iac = memchr(bytes + from, IAC, count - from);
+    size_t run = iac ? (size_t)(iac - bytes) + 1 - from : count - from;
+    memcpy(telnet->out + telnet->out_end, bytes + from, run);
+    telnet->out_end += run, from += run;
+    if (iac) telnet->out[telnet->out_end++] = IAC;
+  }
+  flush_telnet(client);
+  return (ssize_t)count;
+}
+
+static void send_command(struct client *client, unsigned char command, unsigned char option) {
+  unsigned char bytes[] = {IAC, command, option};
+  if (raw_write(client, bytes, sizeof bytes) != sizeof bytes) failed("a telnet command can't be sent");
+}
+
+static void negotiate(struct client *client, unsigned char option) {
+  struct telnet *telnet = client->telnet;
+  bool asked = option == BINARY || option == SUPPRESS_GO_AHEAD || option == COM_PORT;
+  if (telnet->command == DO && option == BINARY) telnet->sends_binary = true;
+  if (telnet->command == WILL && option == BINARY) telnet->receives_binary = true;
+  if ((telnet->command == DO || telnet->command == WILL) && !asked)
+    send_command(client, telnet->command == DO ? WONT : DONT, option);
+}
+
+static void end_parameters(struct telnet *telnet) {
+  const unsigned char *bytes = telnet->parameters;
+  if (telnet->length == 6 && bytes[0] == COM_PORT && bytes[1] == 101)
+    telnet->baud = (uint32_t)bytes[2] << 24 | (uint32_t)bytes[3] << 16 | (uint32_t)bytes[4] << 8 | bytes[5];
+}
+
+static void add_parameter(struct telnet *telnet, unsigned char byte) {
+  if (telnet->length < sizeof telnet->parameters) telnet->parameters[telnet->length++] = byte;
+}
+
+/// Removes commands from the bytes read; returns the length of the data left.
+static size_t decode_telnet(struct client *client, unsigned char *bytes, size_t count) {
+  struct telnet *telnet = client->telnet;
+  size_t from = 0, to = 0;
+  while (from < count) {
+    if (telnet->state == DATA) {
+      unsigned char *iac = memchr(bytes + from, IAC, count - from);
+      size_t run = iac ? (size_t)(iac - bytes) - from : count - from;
+      if (to != from) memmove(bytes + to, bytes + from, run);
+      to += run, from += run;
+      if (iac) telnet->state = COMMAND, from++;
+      continue;
+    }
+    unsigned char byte = bytes[from++];
+    switch (telnet->state) {
+      case DATA: break;
+      case COMMAND:
+        telnet->command = byte, telnet->state = DATA;
+        if (byte == IAC) bytes[to++] = IAC;
+        else if (byte == SB) telnet->state = PARAMETERS, telnet->length = 0;
+        else if (byte >= WILL) telnet->state = OPTION;
+        break;
+      case OPTION:
+        negotiate(client, byte);
+        telnet->state = DATA;
+        break;
+      case PARAMETERS:
+        if (byte == IAC) telnet->state = PARAMETERS_COMMAND;
+        else add_parameter(telnet, byte);
+        break;
+      case PARAMETERS_COMMAND:
+        telnet->state = byte == SE ? DATA : PARAMETERS;
+        if (byte == SE) end_parameters(telnet);
+        else if (byte == IAC) add_parameter(telnet, byte);
+        break;
+    }
+  }
+  return to;
+}
+
+/// Reads what the server sends outside of its data, until `done`.
+static void read_commands(struct client *client, bool (*done)(const struct telnet *, uint32_t), uint32_t value) {
+  while (!done(client->telnet, value)) {
+    unsigned char bytes[512];
+    wait_for(client, POLLIN);
+    ssize_t moved = raw_read(client, bytes, sizeof bytes);
+    if (moved <= 0) failed("no answer to a telnet command");
+    if (decode_telnet(client, bytes, (size_t)moved)) failed("data before the client's own");
+  }
+}
+
+static bool is_binary(const struct telnet *telnet, uint32_t value) {
+  (void)value;
+  return telnet->sends_binary && telnet->receives_binary;
+}
+
+static bool has_baud(const struct telnet *telnet, uint32_t value) { return telnet->baud == value; }
+
+static void open_telnet(struct client *client) {
+  static const unsigned char options[] = {BINARY, SUPPRESS_GO_AHEAD, COM_PORT};
+  for (size_t i = 0; i < sizeof options; i++) send_command(client, WILL, options[i]), send_command(client, DO, options[i]);
+  read_commands(client, is_binary, 0);
+}
+
+void client_set_baud(struct client *client, uint32_t baud) {
+  if (!client->telnet) failed("only telnet has a bit rate");
+  unsigned char bytes[] = {IAC, SB, COM_PORT, 1, (unsigned char)(baud >> 24), (unsigned char)(baud >> 16),
+                           (unsigned char)(baud >> 8), (unsigned char)baud, IAC, SE};  // none of the rates used has 0xFF
+  client->telnet->baud = 0;
+  if (raw_write(client, bytes, sizeof bytes) != sizeof bytes) failed("a change of the bit rate can't be sent");
+  read_commands(client, has_baud, baud);
+}
+
+// The interface for the rest of the load generator.
 
 void client_start(struct client *client, int fd, SSL_SESSION *resumed) {
   *client = (struct client){.fd = fd};
@@ -209,12 +348,14 @@ void client_start(struct client *client, int fd, SSL_SESSION *resumed) {
     size_t room = CHUNK + MOST_HEADER * (CHUNK / message_size + 2) + message_size;
     client->frames->out = malloc(room);
   }
+  if (transport == TELNET) client->telnet = calloc(1, sizeof *client->telnet);
 }
 
 void client_open(struct client *client, int fd) {
   client_start(client, fd, NULL);
   if (client->ssl && SSL_connect(client->ssl) != 1) failed("TLS: no handshake");
   if (client->frames) upgrade(client);
+  if (client->telnet) open_telnet(client);
 }
 
 bool client_handshake(struct client *client) {
@@ -222,22 +363,25 @@ bool client_handshake(struct client *client) {
 }
 
 ssize_t client_write(struct client *client, const void *bytes, size_t count) {
+  if (client->telnet) return write_telnet(client, bytes, count);
   return client->frames ? write_frames(client, bytes, count) : raw_write(client, bytes, count);
 }
 
 bool client_is_sending(const struct client *client) {
+  if (client->telnet) return client->telnet->out_begin < client->telnet->out_end;
   return client->frames && client->frames->out_begin < client->frames->out_end;
 }
 
 void client_send_rest(struct client *client) {
   if (client->frames) flush(client);
+  if (client->telnet) flush_telnet(client);
 }
 
 ssize_t client_read(struct client *client, void *bytes, size_t count) {
   for (;;) {
     ssize_t moved = raw_read(client, bytes, count);
-    if (moved <= 0 || !client->frames) return moved;
-    size_t payload = decode(client->frames, bytes, (size_t)moved);
+    if (moved <= 0 || !(client->frames || client->telnet)) return moved;
+    size_t payload = client->telnet ? decode_telnet(client, bytes, (size_t)moved) : decode(client->frames, bytes, (size_t)moved);
     if (payload) return (ssize_t)payload;
   }
 }
@@ -254,7 +398,7 @@ void client_write_all(struct client *client, const void *bytes, size_t count) {
 
 void client_read_all(struct client *client, void *bytes, size_t count) {
   for (size_t done = 0; done < count;) {
-    if (!client->ssl) wait_for(client, POLLIN);  // what TLS holds already, poll does not see; main's alarm bounds it
+    if (!client->ssl) wait_for(client, POLLIN);  // poll does not see what TLS holds; main's alarm bounds it
     ssize_t moved = client_read(client, (char *)bytes + done, count - done);
     if (moved <= 0) failed("read: %s", moved ? strerror(errno) : "end of stream");
     done += (size_t)moved;
@@ -270,5 +414,6 @@ void client_close(struct client *client) {
     free(client->frames->out);
     free(client->frames);
   }
+  free(client->telnet);
   close(client->fd);
 }

@@ -29,7 +29,7 @@ static struct sockaddr_in loopback(int port) {
   return address;
 }
 
-/// Every end sends at once: what is measured is the subject, not Nagle's algorithm.
+/// Every end sends at once, so that the subject is measured, not Nagle's algorithm.
 static void set_nodelay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
 }
@@ -93,7 +93,7 @@ int hear_ports(int endpoint, int *ports, int limit) {
   return count;
 }
 
-/// A pty's master. Its slave is raw and stays open here too, so that the subject may close it without a hang-up.
+/// A pty's master. Its slave is raw and stays open here too, so that the subject can close it without a hang-up.
 static int open_pty(char *path, size_t size) {
   int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (master < 0 || grantpt(master) || unlockpt(master) || ptsname_r(master, path, size))
@@ -106,7 +106,7 @@ static int open_pty(char *path, size_t size) {
   return master;
 }
 
-/// Four bytes there and back; `listener` ≥ 0 accepts the path's far end in between.
+/// Four bytes there and back; with `listener` ≥ 0, the path's far end is accepted in between.
 static void prove(struct pair *pair, uint32_t number, int listener) {
   uint32_t heard = 0;
   client_write_all(&pair->client, &number, sizeof number);

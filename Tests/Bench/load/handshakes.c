@@ -22,7 +22,7 @@ static void want(struct visit *visit, int operation, uint32_t events) {
   if (epoll_ctl(set, operation, visit->client.fd, &event)) failed("epoll_ctl: %s", strerror(errno));
 }
 
-/// The first client, who is not measured: proves the path, and gets the ticket that the others resume with.
+/// The first client is not measured: it proves the path, and gets the ticket that the others resume with.
 static void first_visit(int port, bool is_resumed) {
   unsigned char byte = 1;
   struct client client;
@@ -47,7 +47,7 @@ static void begin_one(int port) {
   want(visit, EPOLL_CTL_ADD, EPOLLIN);
 }
 
-/// True when the connection is over. All that it sends fits into the socket: only reading is waited for.
+/// True when the connection is over. All that it sends fits into the socket, so it only waits to read.
 static bool advance(struct visit *visit) {
   struct client *client = &visit->client;
   if (!visit->is_greeted) {

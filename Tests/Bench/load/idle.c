@@ -13,7 +13,7 @@ static void add_client(int port, uint32_t number) {
 void idle(int clients) {
   int port, endpoint = start_echo_server();
   hear_ports(endpoint, &port, 1);
-  // The first client is there before and after, so its pages of code and first allocations are nobody's growth.
+  // The first client is there before and after, so its pages of code and first allocations do not count as growth.
   if (clients) add_client(port, UINT32_MAX);
   say("ready");
   hear("go");

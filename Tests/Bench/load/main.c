@@ -1,4 +1,4 @@
-// Arguments of the load generator; load.h says what they are.
+// Arguments of the load generator; load.h explains them.
 #include "load.h"
 
 #include <signal.h>
@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 int main(int argc, char **argv) {
-  // Both ends of 9,900 paths are here.
+  // Both ends of 9,900 paths are in this process.
   struct rlimit files;
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
   signal(SIGPIPE, SIG_IGN);
-  // Whatever hangs, this ends: the driver counts on it.
+  // The driver relies on an end, whatever hangs.
   alarm(120);
   pattern_prepare();
 
@@ -35,9 +35,11 @@ int main(int argc, char **argv) {
     idle(atoi(argv[2]));
   else if (!strcmp(what, "start") && argc == 3)
     start(atoi(argv[2]));
+  else if (!strcmp(what, "baud") && argc == 4)
+    baud(atof(argv[2]), atol(argv[3]));
   else
     failed("usage: see load.h");
   hear("done");
-  // Not exit(): the other thread may still be at work, and the kernel closes everything.
+  // Not exit(): the other thread may still be working, and the kernel closes everything.
   _exit(0);
 }

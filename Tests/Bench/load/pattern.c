@@ -16,6 +16,11 @@ void pattern_prepare(void) {
   for (int i = 0; i < CHUNK; i++) pattern[PERIOD + i] = pattern[i];  // runs on: CHUNK is longer than a period
 }
 
+void pattern_without_iac(void) {
+  for (int i = 0; i < PERIOD + CHUNK; i++)
+    if (pattern[i] == 0xff) pattern[i] = 0xfe;
+}
+
 const unsigned char *pattern_at(uint32_t stream, uint64_t position) {
   return pattern + (position + stream * 7919u) % PERIOD;
 }

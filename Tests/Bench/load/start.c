@@ -1,4 +1,4 @@
-// Start-up: fork and exec the subject, then knock until it listens, and have one byte there and back through it.
+// Start-up: fork and exec the subject, then connect until it listens, and send one byte there and back through it.
 #include "load.h"
 
 #include <arpa/inet.h>

@@ -37,7 +37,7 @@ void failed(const char *format, ...) {
 
 char *hear(const char *word) {
   static char line[16 * 1024];
-  if (!fgets(line, sizeof line, stdin)) _exit(1);  // The driver has gone: nobody to tell.
+  if (!fgets(line, sizeof line, stdin)) _exit(1);  // the driver has ended
   line[strcspn(line, "\n")] = 0;
   size_t length = strlen(word);
   if (strncmp(line, word, length)) failed("expected '%s', heard '%s'", word, line);

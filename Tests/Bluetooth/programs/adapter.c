@@ -1,5 +1,6 @@
-// Switches hci0 on or off, or tells how it is: adapter up|down|state. Answers "none", "off" or "on". adapter links: the links it
-// has, a line each, those that are being made or ended among them: kind (1 Classic, 128 LE), state of the kernel's, address.
+// Switches hci0 on or off, or prints its state: adapter up|down|state. Prints "none", "off" or "on". adapter links:
+// prints its links, one per line, including those being made or ended: kind (1 Classic, 128 LE), the kernel's state,
+// address.
 #include <bluetooth/bluetooth.h>
 #include <bluetooth/hci.h>
 #include <errno.h>

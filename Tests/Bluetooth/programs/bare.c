@@ -1,9 +1,9 @@
-// The least that carries bytes between a TCP client and a Bluetooth socket: what the gateway's speed is held against.
+// The least code that carries bytes between a TCP client and a Bluetooth socket: the reference for the gateway's speed.
 //   bare PORT rfcomm ADDRESS CHANNEL
 //   bare PORT channel ADDRESS PSM     an LE channel
 //   bare PORT gatt ADDRESS            Nordic's serial service, write commands and notifications
-// One client at a time; the radio is reached when he comes, and left when either side ends. LE addresses are random ones. Buffers
-// as large as the gateway's would be; no encryption, no time-outs, no care for what a device may not say.
+// One client at a time; the radio link is opened when it connects, and closed when either side ends. LE addresses are
+// random ones. Buffers are as large as the gateway's; no encryption, no timeouts, no checks of the device's messages.
 #include <arpa/inet.h>
 #include <bluetooth/bluetooth.h>
 #include <bluetooth/l2cap.h>
@@ -35,7 +35,7 @@ static bdaddr_t address_of(const char *text) {
   return address;
 }
 
-// What was let go of a moment ago is busy for another one.
+// A link closed a moment ago is still busy.
 static int dialled(int fd, const void *place, socklen_t size) {
   if (connect(fd, place, size) == 0) return fd;
   if (errno != EBUSY) need(-1, "connect");
@@ -67,11 +67,12 @@ static int reach(const char *kind, bdaddr_t device, int number) {
   return dialled(fd, &place, sizeof place);
 }
 
-// A question and its answer, which begins with that byte.
+// Sends a request and reads its answer, which begins with the byte `answer[0]`.
 static ssize_t ask(int fd, const uint8_t *question, size_t size, uint8_t *answer) {
   need((int)write(fd, question, size), "write");
   for (;;) {
-    // A read that waits would hold the socket's lock in Linux 6.1, without which nothing is received: on the whole adapter.
+    // In Linux 6.1 a blocking read holds the socket's lock, which the kernel needs to receive anything on the whole
+    // adapter.
     struct pollfd news = {fd, POLLIN, 0};
     need(poll(&news, 1, -1), "poll");
     ssize_t count = read(fd, answer, LONGEST);
@@ -80,7 +81,7 @@ static ssize_t ask(int fd, const uint8_t *question, size_t size, uint8_t *answer
   }
 }
 
-// Where Nordic's service is written to and tells; what is returned is the longest value.
+// Finds the handles of Nordic's service for notifications and writes; returns the longest value.
 static size_t look_up(int fd, uint8_t *told, uint8_t *written) {
   uint8_t answer[LONGEST], mtu[] = {0x02, LONGEST & 0xff, LONGEST >> 8};
   uint8_t list[] = {0x08, 1, 0, 0xff, 0xff, 0x03, 0x28};
@@ -106,7 +107,7 @@ struct way {
   size_t from, to;
 };
 
-// The bytes to the socket, in pieces of at most `unit`, each behind `head`; 0 when it broke.
+// Writes the bytes to the socket in pieces of at most `unit`, each preceded by `head`; 0 if the connection broke.
 static int give(int fd, struct way *way, size_t unit, const uint8_t *head, size_t head_size) {
   uint8_t message[LONGEST];
   while (way->from < way->to) {

@@ -1,6 +1,7 @@
-// Joins a virtual Bluetooth controller (/dev/vhci) with whoever plays it, over TCP: relay ADDRESS PORT. HCI packets go back to
-// back, each with its type before it (H4). The driver wants exactly one packet a write and gives one a read, so they are cut here.
-// When either side ends, so does the relay, and the controller is gone as if it had been pulled.
+// Connects a virtual Bluetooth controller (/dev/vhci) with the process that plays it, over TCP: relay ADDRESS PORT. HCI
+// packets follow each other, each preceded by its type (H4). The driver takes exactly one packet per write and returns
+// one per read, so the byte stream is split here. When either side ends, the relay ends too, and the controller is gone
+// as if unplugged.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 enum { MOST = 70000 };
 
-// The length of the packet that `bytes` begin with; 0 while that can't be told, -1 if it is none.
+// The length of the packet at the start of `bytes`; 0 while unknown, -1 if it is not a packet.
 static long length(const uint8_t *bytes, size_t count) {
   switch (bytes[0]) {
     case 1: return count < 4 ? 0 : 4 + bytes[3];                     // command

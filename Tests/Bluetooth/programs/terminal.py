@@ -1,7 +1,8 @@
-"""Runs a program in a terminal of its own, in the machine: terminal.py PROGRAM WORDS…
+"""Runs a program in its own terminal, in the machine: terminal.py PROGRAM WORDS…
 
-What it shows goes to standard output, and a line RAW when it has made the terminal raw. At its end a line tells whether the terminal is as it
-was before; the exit code is the program's, 128 and the number of the signal that ended it.
+Its output goes to standard output, with a line RAW when it has made the terminal raw. At its end a line reports whether
+the terminal's settings are restored; the exit code is the program's, or 128 plus the number of the signal that ended
+it.
 """
 import fcntl
 import os

@@ -1,4 +1,5 @@
-// What a process has used so far: usage PID. Answers its CPU time in nanoseconds and the context switches of all its threads.
+// Resources a process has used so far: usage PID. Prints its CPU time in nanoseconds and the context switches of all
+// its threads.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

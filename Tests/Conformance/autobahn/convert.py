@@ -1,7 +1,8 @@
 """Makes Autobahn's cases importable on Python 3: convert.py SOURCE_FOLDER DESTINATION_FOLDER.
 
-They are Python 2, where text is bytes. fissix changes the syntax; the few places that take a string for bytes are changed here to strings
-whose characters are bytes (Latin-1), and the driver turns those into bytes where they meet the wire.
+The cases are Python 2, where text is bytes. fissix changes the syntax. This script changes the few places that use
+strings as bytes: there, each character of a string is one byte (Latin-1), and the driver encodes such strings for the
+wire.
 """
 
 import pathlib
@@ -19,7 +20,7 @@ for file in sorted((source / "autobahntestsuite" / "case").glob("*.py")):
         text = text.replace('.encode("utf-8")', '.encode("utf-8").decode("latin-1")')
         text = re.sub(r"\.validate\((.*?)\)\n", r".validate((\1).encode('latin-1'))\n", text)
     text = re.sub(r"binascii\.b2a_hex\(", "(lambda text: (text if isinstance(text, bytes) else text.encode('latin-1')).hex())(", text)
-    # The method resolution order of Python 3 has no place for object before a class of its.
+    # Python 3's method resolution order does not allow object before a subclass of it.
     text = text.replace("(object, Case, )", "(Case, )")
     text = text.replace("len(self.payload) / ", "len(self.payload) // ")
     data = str((source / "autobahntestsuite" / "testdata").resolve())
@@ -28,7 +29,7 @@ for file in sorted((source / "autobahntestsuite" / "case").glob("*.py")):
     text = text.replace("from zope.interface import implements\n", "").replace("   implements(interfaces.IPushProducer)\n", "")
     (package / file.name).write_text(text)
 (destination / "caseset.py").write_text((source / "autobahntestsuite" / "caseset.py").read_text())
-# "import" finds nothing beside the file any more.
+# In Python 3, "import" does not look beside the importing file.
 done = subprocess.run(
     [sys.executable, "-m", "fissix", "-w", "-n", "-j", "2", str(package), str(destination / "caseset.py")],
     capture_output=True, text=True,

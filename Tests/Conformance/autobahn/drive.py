@@ -1,10 +1,11 @@
 """Runs Autobahn's cases, converted for Python 3, against a peer and judges the results.
 
-drive.py client URL FOLDER [PATTERN...]        we are the fuzzing client of an echo server
-drive.py server PORT[,CERTIFICATE,KEY] FOLDER [PATTERN...]  we are the fuzzing server, with files over TLS; ends when a client asks for
-                                               the report
+drive.py client URL FOLDER [PATTERN...]: the fuzzing client of an echo server
+drive.py server PORT[,CERTIFICATE,KEY] FOLDER [PATTERN...]: the fuzzing server, with files over TLS; ends when a client
+asks for the report
 
-Patterns as Autobahn's: 1.*, 9.1.3. Exit code 1 when a case failed, or when more than the three informational ones are not plainly OK.
+Patterns are Autobahn's: 1.*, 9.1.3. Exit code 1 if a case failed, or if more than three cases (the informational ones)
+are not plainly OK.
 """
 
 import codecs
@@ -28,7 +29,7 @@ from twisted.internet.ssl import CertificateOptions, PrivateCertificate  # noqa:
 
 
 class Masker:
-    """XOR of long payloads as numbers: a hundred times as fast as byte by byte."""
+    """XOR of long payloads as integers: a hundred times as fast as byte by byte."""
 
     def __init__(self, mask, length=None):
         self.mask, self.place = mask, 0
@@ -48,7 +49,7 @@ class Masker:
 
 
 class Validator:
-    """Python's own decoder, in place of a table walked byte by byte."""
+    """Uses Python's own decoder instead of a byte-by-byte table."""
 
     def __init__(self):
         self.reset()
@@ -69,12 +70,12 @@ protocol.Utf8Validator = Validator
 
 
 def wire(data):
-    """What the cases call bytes."""
+    """The cases' Latin-1 strings as bytes."""
     return data.encode("latin-1") if isinstance(data, str) else data
 
 
 class Fuzzing:
-    """What the cases want of the connection that they are run on."""
+    """The interface that the cases expect of their connection."""
 
     createWirelog = True
     connectionWasOpen = False
@@ -94,11 +95,11 @@ class Fuzzing:
     def text(self, data):
         return bytes(data).decode("latin-1") if self.isText else bytes(data)
 
-    # What the cases do.
+    # Calls that the cases make.
 
     def sendFrame(self, opcode, payload=b"", mask=None, payload_len=None, **others):
         payload = wire(payload)
-        if payload_len is not None:  # what 0.10.9 does with a length fails on Python 3
+        if payload_len is not None:  # in 0.10.9, payload_len does not work on Python 3
             payload = (payload * (payload_len // len(payload) + 1))[:payload_len]
         if opcode not in self.txFrameStats:
             self.txFrameStats[opcode] = 0
@@ -129,7 +130,7 @@ class Fuzzing:
     def closeAfter(self, delay):
         self.later(delay, self.sendClose, protocol.WebSocketProtocol.STATE_CLOSED)
 
-    # What happens to them.
+    # Events that the cases receive.
 
     def logRxFrame(self, header, payload):
         self.rxFrameStats[header.opcode] = self.rxFrameStats.get(header.opcode, 0) + 1
@@ -216,13 +217,13 @@ class ClientFactory(WebSocketClientFactory):
             return
         self.current = self.results.case_set.CasesById[self.left.pop(0)]
         if self.isSecure:
-            # The echo server's certificate is one of its own making.
+            # The echo server's certificate is self-signed.
             reactor.connectSSL(self.host, self.port, self, CertificateOptions(verify=False))
         else:
             reactor.connectTCP(self.host, self.port, self)
 
     def buildProtocol(self, address):
-        # Another case may have left its own.
+        # An earlier case may have changed the options.
         self.setProtocolOptions(perMessageCompressionOffers=[], autoFragmentSize=0)
         connection = self.protocol()
         connection.factory = self

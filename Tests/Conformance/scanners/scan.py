@@ -1,4 +1,5 @@
-"""Starts a gateway with a TLS listener and lets sslyze and testssl.sh look at it. sys.argv[1] is a Python that has sslyze."""
+"""Starts a gateway with a TLS listener and runs sslyze and testssl.sh against it. sys.argv[1] is a Python that has
+sslyze."""
 import json
 import pathlib
 import subprocess
@@ -9,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "EndToEnd")
 from certificates import Authority  # noqa: E402
 from kit import Gateway  # noqa: E402
 
-# What the certificate of a test says is not the gateway's, and what testssl.sh says of itself is no finding.
+# Findings about the test's certificate are not the gateway's, and testssl.sh's messages about itself are not findings.
 NOT_OURS = ("cert_", "DNS_", "engine_problem", "service", "scanTime", "scanProblem", "overall_grade", "final_score", "grade_cap")
 BAD = ("MEDIUM", "HIGH", "CRITICAL")
 
@@ -24,7 +25,7 @@ def sslyze(python: str, port: int, authority: pathlib.Path) -> bool:
 
 def testssl(port: int, folder: pathlib.Path) -> bool:
     report = folder / "testssl.json"
-    # Protocols, ciphers, forward secrecy, order, defaults, vulnerabilities; not what each browser would choose.
+    # Protocols, ciphers, forward secrecy, order, defaults, vulnerabilities; no browser simulations.
     words = ["testssl", "--quiet", "--color", "0", "--warnings", "off", "--ip", "127.0.0.1", "-p", "-s", "-f", "-P", "-S", "-U"]
     subprocess.run(
         [*words, "--jsonfile", str(report), f"localhost:{port}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -1,1 +1,2 @@
-"""Who takes part: the gateway as a process with its log, clients, devices that misbehave on order. One event loop runs all."""
+"""The actors: the gateway as a process with its log, clients, and devices that misbehave on command. One event loop
+runs all."""

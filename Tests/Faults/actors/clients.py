@@ -1,4 +1,4 @@
-"""Who comes to a route: over TCP, through a unix socket, or as a program that opens a terminal."""
+"""A route's clients: over TCP, through a unix socket, or as a program that opens a terminal."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from actors.waits import until
 
 
 class Client:
-    """An ordinary TCP client of a route. `name` is what the gateway's log calls it, `key` the place of its ending."""
+    """An ordinary TCP client of a route. `name` is its name in the gateway's log, `key` the key of its ending."""
 
     def __init__(self, route, sock):
         self.route, self.sock = route, sock
@@ -27,7 +27,7 @@ class Client:
     async def connect(cls, gateway, route, source="127.0.0.1", receive_buffer=None):
         sock = socket.socket()
         sock.setblocking(False)
-        if receive_buffer:  # else the kernel hides what a slow reader does not take
+        if receive_buffer:  # without it the kernel buffers what a slow reader does not take
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.bind((source, 0))
@@ -37,13 +37,13 @@ class Client:
         return cls(route.removesuffix("@2"), sock)
 
     async def send(self, data, within=60):
-        # Not wait_for, which in Python 3.11 forgets to be cancelled when the call has just succeeded.
+        # Not wait_for: in Python 3.11 it loses a cancellation if the call has just succeeded.
         async with asyncio.timeout(within):
             await asyncio.get_running_loop().sock_sendall(self.sock, data)
         self.sent += len(data)
 
     async def receive(self, within=60, most=1 << 18):
-        """What comes next; empty at the end, None when the connection was reset."""
+        """The next bytes; empty at the end, None if the connection was reset."""
         try:
             async with asyncio.timeout(within):
                 data = await asyncio.get_running_loop().sock_recv(self.sock, most)
@@ -53,14 +53,14 @@ class Client:
         return data
 
     async def words(self, within=10):
-        """All that comes until the end, as text."""
+        """All bytes until the end, as text."""
         text = b""
         while data := await self.receive(within):
             text += data
         return text.decode("utf-8", "replace")
 
     async def all_is_there(self):
-        """Waits until the gateway's machine has all that was sent: a reset throws away what is still here."""
+        """Waits until the gateway's kernel has all that was sent: a reset would drop what is still here."""
 
         def unsent():
             return struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0]
@@ -76,7 +76,7 @@ class Client:
         self.sock.close()
 
     def fall_silent(self):
-        """As if the cable were cut: the kernel drops whatever comes for it, and so answers nothing any more."""
+        """Like a cut cable: the kernel drops every incoming packet and so no longer answers."""
         refuse_all = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF: return 0
         program = ctypes.create_string_buffer(refuse_all)
         self.sock.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(program)))  # SO_ATTACH_FILTER
@@ -86,7 +86,7 @@ class Client:
 
 
 class LocalClient(Client):
-    """A client of a unix listener. Nobody has a name there: it is told by its session's number."""
+    """A client of a unix listener. Such clients have no name; the session's number identifies it."""
 
     def __init__(self, route, sock, number):
         self.route, self.sock, self.key = route, sock, number
@@ -105,12 +105,13 @@ class LocalClient(Client):
             return cls(route, sock, gateway.sessions[route][-1])
 
     def reset(self):
-        """There are no resets here; what comes nearest is to go with something unread, and else it is an end."""
+        """Unix sockets have no reset. Closing with unread bytes is the closest; without unread bytes it is a normal
+        end."""
         self.sock.close()
 
 
 class KilledClient(LocalClient):
-    """One whose process is killed: its socket is in another's hands."""
+    """A client whose process is killed: another process holds its socket."""
 
     def hand_over(self):
         self._holder = subprocess.Popen(["sleep", "60"], stdin=self.sock.fileno())
@@ -122,7 +123,7 @@ class KilledClient(LocalClient):
 
 
 class Terminal:
-    """A program that opens the port a pty listener makes."""
+    """A program that opens a pty listener's port."""
 
     def __init__(self, route, descriptor, number):
         self.route, self.descriptor, self.key = route, descriptor, number
@@ -153,7 +154,7 @@ class Terminal:
                     await asyncio.sleep(0.002)
 
     async def receive(self, within=60, most=1 << 18):
-        """What comes next; empty after a hang-up."""
+        """The next bytes; empty after a hang-up."""
         async with asyncio.timeout(within):
             while True:
                 try:
@@ -170,7 +171,7 @@ class Terminal:
         return struct.unpack("i", fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0" * 4))[0]
 
     def hand_over(self):
-        """From now on another process has it open."""
+        """Passes the open port on to another process."""
         self._holder = subprocess.Popen(["sleep", "60"], stdin=self.descriptor)
         self.close()
 

@@ -1,4 +1,4 @@
-"""What is at the far end of a route, which may go and come back: a serial port, a server."""
+"""The far end of a route, which may go away and return: a serial port, a server."""
 
 import errno
 import fcntl
@@ -13,13 +13,13 @@ PIECE = 1 << 16
 
 
 def is_locked(port):
-    """Whether the port's lock file is there still: a pty's number is somebody else's as soon as it is free, before a gateway that
-    had it has taken its lock away."""
+    """Whether the port's lock file still exists. A closed pty's number is free at once, before a gateway that had the
+    port open has removed the lock. A gateway that was killed never removes it."""
     return os.path.exists("/var/lock/LCK.." + port.removeprefix("/dev/").replace("/", "_"))
 
 
 class PtyDevice:
-    """A serial port whose far end we are, under a name that may lead to another port tomorrow."""
+    """A serial port whose far end is the test, under a path that may lead to another port later."""
 
     def __init__(self, path):
         self.path = path
@@ -30,7 +30,7 @@ class PtyDevice:
         return f"tty://{self.path}"
 
     def appear(self, elsewhere=False):
-        """A new port; the path leads to it. `elsewhere`: under another name than the last one."""
+        """Makes a new port; the path leads to it. With `elsewhere` its name differs from the last port's."""
         old, spare = self.slave_name, []
         self.master, self.slave = os.openpty()
         while len(spare) < 32 and (elsewhere and os.ttyname(self.slave) == old or is_locked(os.ttyname(self.slave))):
@@ -46,7 +46,7 @@ class PtyDevice:
         os.rename(new, self.path)
 
     def vanish(self):
-        """The cable is pulled: whoever has the port sees a hang-up."""
+        """Unplugs the port: every process that has it open sees a hang-up."""
         os.unlink(self.path)
         os.close(self.slave)
         os.close(self.master)
@@ -59,25 +59,25 @@ class PtyDevice:
         return self.master is not None
 
     def write(self, data):
-        """How much it took; 0 when it is full."""
+        """Writes; returns how many bytes were taken, 0 if it is full."""
         try:
             return os.write(self.master, data)
         except BlockingIOError:
             return 0
 
     def read(self):
-        """What came; empty when there is nothing now."""
+        """The bytes that have arrived; empty if there are none now."""
         try:
             return os.read(self.master, PIECE)
         except BlockingIOError:
             return b""
         except OSError as error:
-            if error.errno != errno.EIO:  # nobody has the port open
+            if error.errno != errno.EIO:  # the port is not open
                 raise
             return b""
 
     def unread(self):
-        """Bytes of ours that the gateway has not read."""
+        """Number of our bytes that the gateway has not read."""
         word = fcntl.ioctl(self.slave, termios.FIONREAD, b"\0" * 4)
         return struct.unpack("i", word)[0]
 
@@ -87,7 +87,7 @@ class TCPDevice:
 
     def __init__(self):
         self.listener = self.connection = None
-        # Bound all the time, also while nobody listens: a connection that was given the port would meet itself.
+        # Bound all the time, even while not listening: a connection that got this port could connect to itself.
         self._placeholder = self._bound(0)
         self.port = self._placeholder.getsockname()[1]
 
@@ -163,14 +163,14 @@ class TCPDevice:
         return data
 
     def unread(self):
-        """Bytes of ours that the gateway's kernel has not acknowledged."""
+        """Number of our bytes that the gateway's kernel has not acknowledged."""
         if not self.connection:
             return 0
         return struct.unpack("i", fcntl.ioctl(self.connection, termios.TIOCOUTQ, b"\0" * 4))[0]
 
 
 class UnixDevice(TCPDevice):
-    """The same on a unix socket, whose file goes and comes, too."""
+    """The same on a unix socket, whose file is removed and made again."""
 
     def __init__(self, path):
         self.path = path
@@ -192,7 +192,7 @@ class UnixDevice(TCPDevice):
 
 
 class ProgramDevice:
-    """A program of this machine, which has the port open that a `pty` endpoint makes, or has not."""
+    """A local program that opens and closes the port of a `pty` endpoint."""
 
     def __init__(self, path):
         self.path = path
@@ -214,7 +214,7 @@ class ProgramDevice:
         self.port = None
 
     def hand_over(self):
-        """From now on another process has it open."""
+        """Passes the open port on to another process."""
         self._holder = subprocess.Popen(["sleep", "60"], stdin=self.port)
         self.vanish()
 
@@ -235,5 +235,5 @@ class ProgramDevice:
             return b""
 
     def unread(self):
-        """The kernel does not say it; whoever waits for all looks at those who hear it."""
+        """The kernel does not report this count; a caller must check what the clients received."""
         return 0

@@ -1,4 +1,4 @@
-"""The built gateway as a process, and what its log has said."""
+"""The built gateway as a process, and the events of its log."""
 
 import asyncio
 import collections
@@ -17,7 +17,7 @@ from actors.waits import until
 
 
 class Gateway:
-    """The built gateway on a configuration (a dictionary; JSON is YAML) that may change, and what its log has said."""
+    """The built gateway on a configuration that may change (a dictionary; JSON is YAML), and the events of its log."""
 
     def __init__(self, binary, keep_log=None):
         self.binary = binary
@@ -26,26 +26,26 @@ class Gateway:
         self.path = self.folder / "config.yaml"
         self.routes = {}
         self.defaults = {"device": {}}
-        self.listening = {}  # route → the addresses it has, as the log says them
-        self.ended = {}  # (route, client) or a session's number → the entry that ended it; popped by whoever waits for it
-        self.numbers = {}  # (route, client) or a session's number → the session's number
-        self.sessions = collections.defaultdict(list)  # route → the numbers of its sessions, as they opened
-        self.dropping = set()  # numbers of sessions that have lost bytes because they were slow
+        self.listening = {}  # route → its addresses, from the log
+        self.ended = {}  # (route, client) or session number → the log entry of its end; `ending` pops it
+        self.numbers = {}  # (route, client) or session number → session number
+        self.sessions = collections.defaultdict(list)  # route → numbers of its sessions, in the order they opened
+        self.dropping = set()  # numbers of sessions that lost bytes because they were slow
         self.endings = collections.Counter()
-        self.endings_now = collections.Counter()  # (route, word), of routes since they were started last
+        self.endings_now = collections.Counter()  # (route, word), counted since each route was last started
         self.opened = set()
         self.over = set()
-        self.links = collections.Counter()  # (route, event) → how often
-        self.reloads = collections.Counter()  # "reloaded" or "reload failed" → how often
+        self.links = collections.Counter()  # (route, event) → count
+        self.reloads = collections.Counter()  # "reloaded" or "reload failed" → count
         self._changes = asyncio.Lock()
-        self.arriving = collections.defaultdict(asyncio.Lock)  # route → who comes through a door where nobody has a name
+        self.arriving = collections.defaultdict(asyncio.Lock)  # route → lock: nameless clients connect one by one
         self.problems = []
         self.tail = collections.deque(maxlen=200)
         self._log = open(keep_log, "w") if keep_log else None
         self.process = None
 
     def write(self):
-        """The configuration, replaced in one step."""
+        """Writes the configuration, replacing the file atomically."""
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps({"version": 1, "log": {"format": "json", "repeats": "all"}, "defaults": self.defaults, "routes": self.routes}))
         new.rename(self.path)
@@ -64,14 +64,14 @@ class Gateway:
         await until(lambda: all(map(self.is_listening, self.routes)), 20, "listening on every route")
 
     def is_listening(self, route):
-        """On all of its addresses."""
+        """Whether the route listens on all of its addresses."""
         listen = self.routes[route]["listen"]
         have = sum(key.partition("@")[0] == route for key in self.listening)
         return have == (1 if isinstance(listen, str) else len(listen))
 
     @staticmethod
     def _which(address):
-        """A route has one listener on 127.0.0.1; others are told by what follows its name."""
+        """A suffix for the route's name: none for its one listener on 127.0.0.1, another for each other listener."""
         if not address.startswith("tcp://"):
             return "@local"
         return "@2" if "127.0.0.2" in address else ""
@@ -104,7 +104,7 @@ class Gateway:
             self.opened.add(entry["session"])
             self.sessions[entry["route"]].append(entry["session"])
             self.numbers[self._key(entry)] = entry["session"]
-            self.ended.pop(self._key(entry), None)  # of another client who had the same port
+            self.ended.pop(self._key(entry), None)  # of an earlier client with the same port
         elif event == "session ended":
             if entry["session"] in self.over:
                 self.problems.append(f"session {entry['session']} ended twice")
@@ -125,7 +125,7 @@ class Gateway:
 
     @staticmethod
     def _key(entry):
-        """Of a client over TCP his name, else the session's number."""
+        """For a TCP client its name, otherwise the session's number."""
         client = entry.get("client", "")
         return (entry["route"], client) if ":" in client else entry["session"]
 
@@ -134,15 +134,15 @@ class Gateway:
         return self.listening[route].removeprefix("tcp://").rsplit(":", 1)
 
     async def ending(self, client, within=45):
-        """How the client's session ended; the log tells each once."""
+        """How the client's session ended; the log reports each ending once."""
         key = client.key
         await until(lambda: key in self.ended, within, f"an ending of {key}")
         return self.ended.pop(key)
 
     @contextlib.asynccontextmanager
     async def changing(self, outcome="reloaded", by="signal"):
-        """The body changes the routes, one body at a time; then the gateway reads them again, by signal or command. When
-        that is to fail, they are as before."""
+        """The body changes the routes, one body at a time; then the gateway reloads, by signal or command. If the
+        reload is meant to fail, the old routes are restored."""
         async with self._changes:
             good = copy.deepcopy(self.routes) if outcome == "reload failed" else self.routes
             yield self.routes
@@ -159,7 +159,7 @@ class Gateway:
                 self.write()
 
     async def kick(self, route, client=None):
-        """One of a route's clients, or all."""
+        """Kicks one of a route's clients, or all."""
         if client:
             await until(lambda: client.key in self.numbers, 20, "a session to kick")
         numbers = [str(self.numbers[client.key])] if client else ["--all"]
@@ -167,7 +167,7 @@ class Gateway:
         assert code == 0, said
 
     async def command(self, *words):
-        """Another run of the binary beside it; its exit code and what it printed."""
+        """Runs another command of the binary; returns its exit code and output."""
         process = await asyncio.create_subprocess_exec(
             self.binary,
             *words,
@@ -181,7 +181,7 @@ class Gateway:
 
     @contextlib.contextmanager
     def limited(self, kind, most):
-        """Runs the body while the process may have no more of `kind` (a resource.RLIMIT_… number)."""
+        """Runs the body while the process has a limit of `most` for `kind` (a resource.RLIMIT_… number)."""
         before = resource.prlimit(self.process.pid, kind)
         resource.prlimit(self.process.pid, kind, (most, before[1]))
         try:
@@ -190,7 +190,7 @@ class Gateway:
             resource.prlimit(self.process.pid, kind, before)
 
     async def endings_in_status(self):
-        """As `status` counts them, by route and word."""
+        """Endings as `status` counts them, by route and word."""
         code, said = await self.command("status", "--json", str(self.path))
         assert code == 0, said
         routes = json.loads(said)["routes"]
@@ -200,15 +200,15 @@ class Gateway:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def memory(self, what="VmRSS"):
-        """In KiB."""
+        """A field of the gateway's /proc status, in KiB."""
         with open(f"/proc/{self.process.pid}/status") as status:
             return next(int(line.split()[1]) for line in status if line.startswith(what + ":"))
 
     async def stop(self):
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         await until(lambda: self.process.poll() is not None, 12, "the gateway's end")
-        await asyncio.sleep(0.3)  # the last lines of the log
+        await asyncio.sleep(0.3)  # for the last log lines
         return self.process.returncode
 
     def close(self):

@@ -1,4 +1,4 @@
-"""A device at work: what it says and hears, whatever it is made of."""
+"""A device at work: what it sends and receives, whatever kind of device it is."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,14 @@ from actors.waits import until
 
 
 class Line:
-    """A device at work: it says a pattern as it is told to, and sorts what it hears by sender.
+    """A device at work: it sends a pattern at a set pace, and sorts what it receives by sender.
 
-    `pace` is how it speaks and hears: "normal", "flood", "dribble", "stall" (neither), "silent" (it hears only).
+    `pace` is how it sends and receives: "normal", "flood", "dribble", "stall" (neither), "silent" (only receives).
     """
 
     def __init__(self, device, down, ups, random):
         self.device, self.random = device, random
-        self.down = down  # the Pattern it says
+        self.down = down  # the Pattern it sends
         self.said = 0
         self.sorter = ups
         self.pace = "silent"
@@ -29,11 +29,11 @@ class Line:
         try:
             while True:
                 moved = self._turn() if self.device.is_there else 0
-                # A pty wakes nobody of ours whom epoll could tell apart from a hang-up: looking is simpler, and fast enough.
+                # Polled: for a pty, epoll could not tell readable from hung up. Polling is simpler, and fast enough.
                 await asyncio.sleep(0 if moved and self.pace == "flood" else 0.002)
         except asyncio.CancelledError:
             raise
-        except BaseException as fault:  # told to whoever looks next
+        except BaseException as fault:  # reported by the next check
             self.fault = fault
 
     def _turn(self):
@@ -63,7 +63,7 @@ class Line:
             raise self.fault
 
     async def quiet(self, within=30):
-        """Says no more, and waits until the gateway has all of what was said."""
+        """Stops sending, and waits until the gateway has read everything sent."""
         self.pace = "silent"
         await until(lambda: self.fault or self.device.unread() == 0, within, "the gateway reading all the device said")
         self.check()

@@ -1,10 +1,10 @@
-"""Waiting with an end. Used by actors and rooms."""
+"""Waits with a time limit. Used by actors and rooms."""
 
 import asyncio
 
 
 async def until(condition, within, what, every=0.005):
-    """Asks `condition` again and again until it says something true, which is returned."""
+    """Calls `condition` repeatedly until its result is true, and returns the result."""
     loop = asyncio.get_running_loop()
     end = loop.time() + within
     while not (answer := condition()):
@@ -15,7 +15,7 @@ async def until(condition, within, what, every=0.005):
 
 
 async def cancelled(task):
-    """Ends a task, whatever it is waiting for, and lets its errors be: it was in the middle of a fault."""
+    """Ends a task, whatever it waits for, and ignores its errors: it was in the middle of a fault."""
     for _ in range(100):
         task.cancel()
         await asyncio.wait({task}, timeout=0.1)

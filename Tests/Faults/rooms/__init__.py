@@ -1,7 +1,7 @@
-"""The rooms: a route (or a few), what is at its far end, and the faults that are done there. They run side by side."""
+"""The rooms: a route (or a few), its far end, and the faults that are done there. They run in parallel."""
 
 from rooms.absent import CloseRoom, DiscardRoom
-from rooms.door import DoorRoom, QueueRoom, ReplaceRoom
+from rooms.admission import AdmissionRoom, QueueRoom, ReplaceRoom
 from rooms.limits import LimitRoom
 from rooms.lines import LineRoom, ModemRoom, ServerRoom, SocketRoom
 from rooms.local import TerminalRoom, UnixRoom
@@ -11,15 +11,15 @@ from rooms.proxy import ProxyRoom
 from rooms.reload import ChangedRoom, ReloadRoom
 from rooms.slow import DropRoom, SlowRoom, UnixSlowRoom
 from rooms.vanished import VanishedRoom
-from rooms.writers import FirstPenRoom, IdlePenRoom, PenRoom
+from rooms.writers import FirstWriterRoom, IdleWriterRoom, NewestWriterRoom
 
 ALL = [
     LineRoom, ServerRoom, SocketRoom, ModemRoom,
     UnixRoom, TerminalRoom,
     SlowRoom, UnixSlowRoom, DropRoom,
     DiscardRoom, CloseRoom,
-    PenRoom, FirstPenRoom, IdlePenRoom, PacketsRoom, PacketDropRoom,
+    NewestWriterRoom, FirstWriterRoom, IdleWriterRoom, PacketsRoom, PacketDropRoom,
     ProxyRoom, ProgramRoom, SharedProgramRoom,
-    DoorRoom, QueueRoom, ReplaceRoom, VanishedRoom,
+    AdmissionRoom, QueueRoom, ReplaceRoom, VanishedRoom,
     ReloadRoom, ChangedRoom, LimitRoom,
 ]

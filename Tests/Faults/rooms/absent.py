@@ -14,28 +14,29 @@ class DiscardRoom(SharedLineRoom):
         return PtyDevice(f"{self.folder}/{self.route}")
 
     async def fault_device_is_away(self):
-        talkers = await self.talkers(3)
+        writers = await self.writers(3)
         self.line.pace = "normal"
         await self.some_time()
-        for talker in talkers:
-            await talker.pause()
-        await self.hear_all(talkers)
+        for writer in writers:
+            await writer.pause()
+        await self.hear_all(writers)
         lost = self.gateway.links[self.route, "link lost"]
         self.device.vanish()
         await until(lambda: self.gateway.links[self.route, "link lost"] > lost, 10, "the link's loss")
-        for talker in talkers:
-            talker.arrives.may_skip = True
-            talker.is_sending = True
+        for writer in writers:
+            writer.arrives.may_skip = True
+            writer.is_sending = True
         await self.some_time(0.1, 0.4)
         opened = self.gateway.links[self.route, "link open"]
         self.device.appear(elsewhere=self.random.random() < 0.5)
         await until(lambda: self.gateway.links[self.route, "link open"] > opened, 20, "the link's return")
         await self.some_time()
-        await self.settle(talkers, declared=True)
+        await self.settle(writers, declared=True)
 
 
 class CloseRoom(SharedLineRoom):
-    """When the device goes, its clients go, and learn why; who comes meanwhile is told that it can't be opened."""
+    """When the device goes away, its clients are sent away with the reason; a client that connects meanwhile learns
+    that the device can't be opened."""
 
     device_policy = SharedLineRoom.device_policy | {"absent": "close", "open": "on-demand"}
 
@@ -43,15 +44,15 @@ class CloseRoom(SharedLineRoom):
         return PtyDevice(f"{self.folder}/{self.route}")
 
     async def fault_device_is_away(self):
-        talkers = await self.talkers(3)
+        writers = await self.writers(3)
         self.line.pace = "normal"
         await self.some_time()
-        for talker in talkers:
-            await talker.pause()
-        await self.hear_all(talkers)
+        for writer in writers:
+            await writer.pause()
+        await self.hear_all(writers)
         self.device.vanish()
-        for talker in talkers:
-            await self.part(talker, words=("device-lost",))
+        for writer in writers:
+            await self.part(writer, words=("device-lost",))
         early = await self.connect(self.route)
         await early.words()
         await self.gone(early, "open-failed", up=0, down=0)

@@ -7,11 +7,11 @@ from actors.waits import until
 
 
 class ClientFaults:
-    """At the device `traffic` goes on meanwhile, and loses nothing."""
+    """At the device, `traffic` continues meanwhile and loses nothing."""
 
     async def fault_client_resets(self):
-        async def during(talkers):
-            victim = await self.talk(3)
+        async def during(writers):
+            victim = await self.start_writer(3)
             await self.some_time()
             await victim.leave("reset")
             await self.has_gone(victim, *self.left)
@@ -21,7 +21,7 @@ class ClientFaults:
     async def fault_client_sends_and_closes(self):
         """All that it sent is delivered, whatever the device is doing."""
 
-        async def during(talkers):
+        async def during(writers):
             client = await self.join()
             start = self.random.randrange(1 << 30)
             arrives = self.line.sorter.expect(3, start)
@@ -29,7 +29,7 @@ class ClientFaults:
             sending = asyncio.create_task(client.send(arrives.pattern.piece(start, size)))
             while not sending.done():
                 with contextlib.suppress(TimeoutError):
-                    await client.receive(within=0.01)  # what is unread at the close would make a reset of it
+                    await client.receive(within=0.01)  # bytes unread at the close would turn it into a reset
             await sending
             client.finish()
             while arrives.received < size:
@@ -43,17 +43,17 @@ class ClientFaults:
         await self.traffic(during)
 
     async def fault_client_reads_in_jerks(self):
-        async def during(talkers):
+        async def during(writers):
             for _ in range(5):
-                talkers[0].reads = False
+                writers[0].reads = False
                 await asyncio.sleep(self.random.random() * 0.02)
-                talkers[0].reads = True
+                writers[0].reads = True
                 await asyncio.sleep(self.random.random() * 0.05)
 
         await self.traffic(during, pace="dribble")
 
     async def fault_one_client_too_many(self):
-        async def during(talkers):
+        async def during(writers):
             extra = await self.connect(self.route)
             words = await extra.words()
             assert "full" in words, words
@@ -63,10 +63,10 @@ class ClientFaults:
         await self.traffic(during, count=4)
 
     async def fault_client_is_kicked(self):
-        """What he had on its way ends somewhere, as counted; the others notice nothing."""
+        """Its bytes on the way stop somewhere, as counted; the others notice nothing."""
 
-        async def during(talkers):
-            victim = await self.talk(3)
+        async def during(writers):
+            victim = await self.start_writer(3)
             await self.some_time()
             await self.gateway.kick(self.route, victim.client)
             await self.has_gone(victim, "kicked")
@@ -74,16 +74,16 @@ class ClientFaults:
         await self.traffic(during)
 
     async def fault_client_never_stops(self):
-        """The others get their turns all the same; in the end somebody stops him."""
+        """The others still get their turns; in the end it is kicked."""
 
-        async def during(talkers):
-            greedy = await self.talk(3)
+        async def during(writers):
+            greedy = await self.start_writer(3)
             greedy.is_greedy = True
-            before = [talker.arrives.received for talker in talkers]
+            before = [writer.arrives.received for writer in writers]
             await self.some_time(0.2, 0.5)
 
             def all_have_had_turns():
-                return all(talker.arrives.received > had for talker, had in zip(talkers, before))
+                return all(writer.arrives.received > had for writer, had in zip(writers, before))
 
             await until(all_have_had_turns, 20, "everybody having turns beside one who never stops")
             await self.gateway.kick(self.route, greedy.client)
@@ -92,15 +92,15 @@ class ClientFaults:
         await self.traffic(during)
 
     async def fault_client_finishes_and_listens(self):
-        async def during(talkers):
-            await talkers[0].pause()
-            talkers[0].client.finish()
+        async def during(writers):
+            await writers[0].pause()
+            writers[0].client.finish()
             await self.some_time()
 
-        talkers = await self.talkers(2)
+        writers = await self.writers(2)
         self.line.pace = "normal"
-        await during(talkers)
-        await talkers[1].pause()
-        await self.hear_all(talkers)
-        for talker in talkers:
-            await self.part(talker, words=("client-lost", "client-left"))
+        await during(writers)
+        await writers[1].pause()
+        await self.hear_all(writers)
+        for writer in writers:
+            await self.part(writer, words=("client-lost", "client-left"))

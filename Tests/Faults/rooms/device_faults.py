@@ -3,7 +3,7 @@
 from actors.waits import until
 
 
-class Moods:
+class PaceFaults:
     """A device is slow, fast, or silent for a while."""
 
     async def fault_device_dribbles(self):
@@ -29,42 +29,42 @@ class Moods:
 
 
 class HangUps:
-    """It goes and comes back."""
+    """It goes away and returns."""
 
-    async def hang_up(self, talkers, comes_back):
-        """Nothing is on its way when it goes, so nothing may be missing. What is sent meanwhile is kept."""
-        for talker in talkers:
-            await talker.pause()
-        await self.hear_all(talkers)
+    async def hang_up(self, writers, comes_back):
+        """No bytes are on their way when it goes away, so none may be missing. What is sent meanwhile is kept."""
+        for writer in writers:
+            await writer.pause()
+        await self.hear_all(writers)
         lost = self.gateway.links[self.route, "link lost"]
         self.device.vanish()
         await until(lambda: self.gateway.links[self.route, "link lost"] > lost, 10, "the link's loss")
-        for talker in talkers:
-            await talker.client.send(talker.next_piece(20000))
+        for writer in writers:
+            await writer.client.send(writer.next_piece(20000))
         await self.some_time(0, 0.3)
         await comes_back()
-        for talker in talkers:
-            talker.is_sending = True
+        for writer in writers:
+            writer.is_sending = True
 
     async def fault_device_hangs_up_between_bytes(self):
         async def comes_back():
             self.device.appear()
 
-        await self.traffic(lambda talkers: self.hang_up(talkers, comes_back))
+        await self.traffic(lambda writers: self.hang_up(writers, comes_back))
 
     async def fault_cable_torn_in_mid_traffic(self):
-        """What the kernel held for the device goes with it: exactly that may be missing, and no more."""
-        talkers = await self.talkers(3)
+        """What the kernel held for the device is lost with it: exactly that may be missing, and no more."""
+        writers = await self.writers(3)
         self.line.pace = "normal"
         await self.some_time()
-        await self.hear_all(talkers)  # the other direction is to lose nothing
-        for talker in talkers:
-            talker.arrives.may_skip = True
+        await self.hear_all(writers)  # the other direction must lose nothing
+        for writer in writers:
+            writer.arrives.may_skip = True
         self.device.tear()
         await self.some_time(0, 0.2)
         self.device.appear()
         await self.some_time(0.2, 0.5)
-        await self.settle(talkers)
+        await self.settle(writers)
 
 
 class Renamings:
@@ -74,7 +74,7 @@ class Renamings:
         async def comes_back():
             self.device.appear(elsewhere=True)
 
-        await self.traffic(lambda talkers: self.hang_up(talkers, comes_back))
+        await self.traffic(lambda writers: self.hang_up(writers, comes_back))
 
 
 class Refusals:
@@ -87,4 +87,4 @@ class Refusals:
             await until(lambda: self.gateway.links[self.route, "link waiting"] > waited, 10, "a refusal")
             self.device.appear()
 
-        await self.traffic(lambda talkers: self.hang_up(talkers, comes_back))
+        await self.traffic(lambda writers: self.hang_up(writers, comes_back))

@@ -1,4 +1,5 @@
-"""No descriptors, no memory, while somebody is at work. A gateway of its own, for whoever needs more would meet the limit."""
+"""No descriptors, no memory, while a client is at work. A separate gateway, because in the others every new resource
+would hit the limit."""
 
 import asyncio
 import contextlib
@@ -40,7 +41,7 @@ class LimitRoom(Room):
 
     @contextlib.asynccontextmanager
     async def bystander(self):
-        """Somebody who was there before, and loses nothing."""
+        """A client that was connected before, and loses nothing."""
         client = await self.connect("crowd")
         said = bytearray()
 
@@ -100,7 +101,7 @@ class LimitRoom(Room):
 
     async def fault_memory_limit(self):
         async with self.bystander():
-            # A ring of 16 MiB takes 32 MiB of addresses; what the gateway has now must do.
+            # A ring of 16 MiB needs 32 MiB of address space; the limit is what the gateway has now.
             with self.gateway.limited(resource.RLIMIT_AS, (self.gateway.memory("VmSize") + 4096) * 1024):
                 client = await self.connect("big")
                 await client.words()

@@ -1,4 +1,4 @@
-"""Shared links to whatever a device can be: a serial port, a server, a program with a terminal."""
+"""Shared links to every kind of device: a serial port, a server, a program with a terminal."""
 
 import asyncio
 import os
@@ -6,11 +6,11 @@ import os
 from actors.devices import ProgramDevice, PtyDevice, TCPDevice, UnixDevice
 from actors.waits import until
 from rooms.client_faults import ClientFaults
-from rooms.device_faults import HangUps, Moods, Refusals, Renamings
+from rooms.device_faults import HangUps, PaceFaults, Refusals, Renamings
 from rooms.shared_line import SharedLineRoom
 
 
-class LineRoom(Moods, HangUps, Renamings, ClientFaults, SharedLineRoom):
+class LineRoom(PaceFaults, HangUps, Renamings, ClientFaults, SharedLineRoom):
     """A serial port."""
 
     copies = 3
@@ -19,8 +19,8 @@ class LineRoom(Moods, HangUps, Renamings, ClientFaults, SharedLineRoom):
         return PtyDevice(f"{self.folder}/{self.route}")
 
 
-class ServerRoom(Moods, HangUps, Refusals, ClientFaults, SharedLineRoom):
-    """A server behind the shared link, which may refuse, and whose cable may be torn with a reset."""
+class ServerRoom(PaceFaults, HangUps, Refusals, ClientFaults, SharedLineRoom):
+    """A server behind the shared link, which may refuse, and whose connection may be reset."""
 
     copies = 3
 
@@ -28,8 +28,8 @@ class ServerRoom(Moods, HangUps, Refusals, ClientFaults, SharedLineRoom):
         return TCPDevice()
 
 
-class SocketRoom(Moods, HangUps, Refusals, SharedLineRoom):
-    """A server on a unix socket, which takes its file along when it goes."""
+class SocketRoom(PaceFaults, HangUps, Refusals, SharedLineRoom):
+    """A server on a unix socket, which removes its file when it goes away."""
 
     copies = 2
 
@@ -37,8 +37,9 @@ class SocketRoom(Moods, HangUps, Refusals, SharedLineRoom):
         return UnixDevice(f"{self.folder}/{self.route}.sock")
 
 
-class ModemRoom(Moods, SharedLineRoom):
-    """A `pty` endpoint: the gateway makes the port, programs open and close it. What they leave unread, the next one reads."""
+class ModemRoom(PaceFaults, SharedLineRoom):
+    """A `pty` endpoint: the gateway makes the port, programs open and close it. The next program reads what the last
+    one left unread."""
 
     copies = 2
 

@@ -1,4 +1,4 @@
-"""The doors of this machine: a unix socket, and a port that programs open as if it were serial."""
+"""Local listeners: a unix socket, and a port that programs open as if it were serial."""
 
 import asyncio
 
@@ -10,24 +10,25 @@ from rooms.device_faults import HangUps, Renamings
 from rooms.shared_line import SharedLineRoom
 
 
-class UnixDoor:
-    """Clients come through a unix socket. There are no resets: who goes with something unread is lost, else he has left."""
+class UnixSocketFile:
+    """Clients of a unix socket, which has no reset: a client that closes with unread bytes ends as `client-lost`,
+    otherwise as `client-left`."""
 
     left = ("client-lost", "client-left")
 
     @property
-    def door(self):
-        return f"{self.folder}/{self.route}.door"
+    def listener_path(self):
+        return f"{self.folder}/{self.route}.listener"
 
     def listeners(self):
-        return ["unix://" + self.door, "tcp://127.0.0.1:0"]
+        return ["unix://" + self.listener_path, "tcp://127.0.0.1:0"]
 
     async def join(self, kind=LocalClient):
-        return await kind.connect(self.gateway, self.route, self.door)
+        return await kind.connect(self.gateway, self.route, self.listener_path)
 
 
-class UnixRoom(UnixDoor, ClientFaults, SharedLineRoom):
-    """A unix listener. One of the four is turned away through the other door, where his ending can be told."""
+class UnixRoom(UnixSocketFile, ClientFaults, SharedLineRoom):
+    """A unix listener. One of the four is refused at the other listener, where its ending can be identified."""
 
     copies = 3
 
@@ -55,26 +56,26 @@ class UnixRoom(UnixDoor, ClientFaults, SharedLineRoom):
 
 
 class TerminalRoom(HangUps, Renamings, SharedLineRoom):
-    """A pty listener: one program after another, and a serial port behind it that goes and comes meanwhile."""
+    """A pty listener: one program after another, with a serial port as the endpoint that goes away and returns."""
 
     copies = 3
     left = ("client-left",)
 
     @property
-    def door(self):
-        return f"{self.folder}/{self.route}.door"
+    def listener_path(self):
+        return f"{self.folder}/{self.route}.listener"
 
     def listeners(self):
-        return "pty://" + self.door
+        return "pty://" + self.listener_path
 
     def make_device(self):
         return PtyDevice(f"{self.folder}/{self.route}")
 
     async def join(self):
-        return await Terminal.open(self.gateway, self.route, self.door)
+        return await Terminal.open(self.gateway, self.route, self.listener_path)
 
-    async def talkers(self, count):
-        return await super().talkers(1)
+    async def writers(self, count):
+        return await super().writers(1)
 
     async def fault_programs_one_after_the_other(self):
         async def nothing(_):
@@ -84,7 +85,7 @@ class TerminalRoom(HangUps, Renamings, SharedLineRoom):
             await self.traffic(nothing)
 
     async def fault_program_writes_and_closes(self):
-        """All that it wrote is delivered, whoever opens the port next."""
+        """All that it wrote is delivered, whichever program opens the port next."""
         for _ in range(3):
             program = await self.join()
             start = self.random.randrange(1 << 30)
@@ -97,25 +98,25 @@ class TerminalRoom(HangUps, Renamings, SharedLineRoom):
             self.moved += size
 
     async def fault_program_is_killed(self):
-        talkers = await self.talkers(1)
+        writers = await self.writers(1)
         self.line.pace = "normal"
         await self.some_time()
-        await talkers[0].rest()
-        await talkers[0].leave("hand_over")
+        await writers[0].rest()
+        await writers[0].leave("hand_over")
         await self.some_time(0, 0.1)
-        talkers[0].client.kill()
-        await self.gone(talkers[0].client, *self.left, up=talkers[0].said)
-        await until(lambda: talkers[0].arrives.received == talkers[0].said, 20, "all that the killed one wrote arriving")
-        self.moved += talkers[0].said
+        writers[0].client.kill()
+        await self.gone(writers[0].client, *self.left, up=writers[0].said)
+        await until(lambda: writers[0].arrives.received == writers[0].said, 20, "all that the killed one wrote arriving")
+        self.moved += writers[0].said
         self.line.pace = "silent"
-        await self.account(await self.talkers(1))  # who comes next hears what is left
+        await self.account(await self.writers(1))  # the next program reads what is left
 
     async def fault_program_stops_reading(self):
-        async def during(talkers):
-            talkers[0].reads = False
+        async def during(writers):
+            writers[0].reads = False
             self.line.pace = "flood"
             await self.some_time(0.2, 0.6)
-            talkers[0].reads = True
+            writers[0].reads = True
 
         await self.traffic(during)
 
@@ -123,18 +124,18 @@ class TerminalRoom(HangUps, Renamings, SharedLineRoom):
         lost = self.gateway.links[self.route, "link lost"]
         self.device.vanish()
         await until(lambda: self.gateway.links[self.route, "link lost"] > lost, 10, "the link's loss")
-        talkers = await self.talkers(1)
+        writers = await self.writers(1)
         await self.some_time(0.1, 0.3)
         self.device.appear()
         self.line.pace = "normal"
         await self.some_time()
-        await self.account(talkers)
+        await self.account(writers)
 
     async def fault_program_is_kicked(self):
-        """He is hung up on; who opens the port afterwards has all of it."""
-        talker = await self.talk(0)
+        """The kicked program is hung up on; the next program that opens the port has the full line."""
+        writer = await self.start_writer(0)
         await self.some_time()
-        await self.gateway.kick(self.route, talker.client)
-        await until(lambda: talker.has_heard_the_end, 20, "the hang-up")
-        await self.has_gone(talker, "kicked")
+        await self.gateway.kick(self.route, writer.client)
+        await until(lambda: writer.has_heard_the_end, 20, "the hang-up")
+        await self.has_gone(writer, "kicked")
         await self.fault_program_writes_and_closes()

@@ -1,4 +1,4 @@
-"""Routes with packets: none is torn, whoever writes, leaves or is slow."""
+"""Routes with packets: none is torn, whichever client writes, leaves or is slow."""
 
 import asyncio
 
@@ -6,13 +6,13 @@ from actors.devices import TCPDevice
 from actors.waits import until
 from packets import SIZE, PacketReader, Packets, PacketSorter
 from rooms.client_faults import ClientFaults
-from rooms.device_faults import Moods
+from rooms.device_faults import PaceFaults
 from rooms.shared_line import SharedLineRoom
 from rooms.slow import DropRoom
-from rooms.talker import Talker
+from rooms.writer_client import WriterClient
 
 
-class PacketTalker(Talker):
+class PacketWriterClient(WriterClient):
     """Sends whole packets, each in several pieces with pauses between."""
 
     def next_piece(self, most=16384, least=1):
@@ -30,12 +30,13 @@ class PacketTalker(Talker):
 
 
 class PacketLineRoom(SharedLineRoom):
-    """The device says numbered packets, and so does everybody else."""
+    """The device sends numbered packets, and so do all clients."""
 
-    # On a busy machine, where one process plays everybody, a writer may stop in the middle of a packet for more than a second.
+    # On a busy machine, where one process plays all roles, a writer may stop in the middle of a packet for more than a
+    # second.
     more = {"packets": {"delimiter": "\\n", "idle": "20s"}}
     unit = SIZE
-    talker = PacketTalker
+    client_type = PacketWriterClient
 
     def make_device(self):
         return TCPDevice()
@@ -48,20 +49,20 @@ class PacketLineRoom(SharedLineRoom):
     def reader(self):
         return PacketReader(self.line.down)
 
-    async def hear_all(self, talkers):
+    async def hear_all(self, writers):
         self.line.pace = "silent"
-        while self.line.said % SIZE:  # half a packet is for nobody yet
+        while self.line.said % SIZE:  # half a packet is not delivered yet
             self.line.say(SIZE - self.line.said % SIZE)
             await asyncio.sleep(0.001)
-        await super().hear_all(talkers)
+        await super().hear_all(writers)
 
 
-class PacketsRoom(Moods, ClientFaults, PacketLineRoom):
-    """Several writers; also one who leaves in the middle of a packet."""
+class PacketsRoom(PaceFaults, ClientFaults, PacketLineRoom):
+    """Several writers; one of them leaves in the middle of a packet."""
 
     copies = 3
 
-    # These leave anywhere.
+    # In these faults a client leaves anywhere.
     fault_client_sends_and_closes = fault_client_resets = fault_client_is_kicked = fault_client_never_stops = None
 
     async def fault_client_leaves_in_mid_packet(self):
@@ -82,7 +83,7 @@ class PacketsRoom(Moods, ClientFaults, PacketLineRoom):
 
 
 class PacketDropRoom(PacketLineRoom, DropRoom):
-    """Of one who is behind whole packets are dropped."""
+    """A client that lags loses whole packets."""
 
     def make_device(self):
         return TCPDevice()

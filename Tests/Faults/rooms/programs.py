@@ -1,4 +1,4 @@
-"""Programs as endpoints: each client has one of his own, or all share one that talks for a device of ours."""
+"""Programs as endpoints: each client has its own, or all share one that talks for one of our devices."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from actors.devices import UnixDevice
 from actors.waits import cancelled, until
 from pattern import LENGTH, Pattern, Reader
 from rooms.client_faults import ClientFaults
-from rooms.device_faults import Moods
+from rooms.device_faults import PaceFaults
 from rooms.room import Room
 from rooms.shared_line import SharedLineRoom
 
@@ -17,14 +17,14 @@ MIB = 1 << 20
 
 
 def program(path, *arguments):
-    """Its URL."""
+    """The program's URL."""
     return f"exec:{path}" + "".join(
         f"{'&' if index else '?'}arg={urllib.parse.quote(argument, safe='/')}" for index, argument in enumerate(arguments)
     )
 
 
 def children(parent, name, argument=""):
-    """The processes of that name, with something like that among their arguments, whose parent it is."""
+    """The processes with that name, `argument` among their arguments, and that parent."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -41,7 +41,7 @@ def children(parent, name, argument=""):
 
 
 class ProgramRoom(Room):
-    """`cat`, and others that end badly. One scenario at a time, so that the program there is is the one that is meant."""
+    """`cat`, and others that end badly. One scenario at a time, so that a found program belongs to that scenario."""
 
     blocks = 6
     tail = 100_000
@@ -72,7 +72,7 @@ class ProgramRoom(Room):
         await until(lambda: not children(self.gateway.process.pid, "cat"), 20, "the programs' end")
 
     async def talk(self, client, size):
-        """Says so much, and hears all of it again."""
+        """Sends `size` bytes, and receives all of them again."""
         heard = Reader(self.up, 0)
         saying = asyncio.create_task(self.say(client, size))
         while heard.received < size:
@@ -102,7 +102,7 @@ class ProgramRoom(Room):
         await self.all_gone()
 
     async def fault_program_is_killed(self):
-        """What it had said before is heard."""
+        """What it had sent before is received."""
         client = await self.connect("cat")
         heard = Reader(self.up, 0)
         saying = asyncio.create_task(self.say(client, 1 << 40))
@@ -120,7 +120,7 @@ class ProgramRoom(Room):
         await self.all_gone()
 
     async def fault_program_fails(self):
-        """With a status of its own; what it said before is heard."""
+        """It exits with its own status; what it sent before is received."""
         client = await self.connect("failing")
         await self.talk(client, self.tail)
         while await client.receive():
@@ -147,7 +147,7 @@ class ProgramRoom(Room):
         client.close()
 
     async def fault_client_resets(self):
-        """His program is ended."""
+        """The gateway ends the program of a client that left."""
         client = await self.connect("cat")
         await self.talk(client, 1000)
         await self.cat()
@@ -157,14 +157,14 @@ class ProgramRoom(Room):
 
 
 class TalkingDevice(UnixDevice):
-    """A device of ours that a program of the gateway's talks to."""
+    """One of our devices, which a program of the gateway talks to."""
 
     @property
     def url(self):
         return program("/usr/bin/socat", "STDIO", f"UNIX-CONNECT:{self.path}")
 
 
-class SharedProgramRoom(Moods, ClientFaults, SharedLineRoom):
+class SharedProgramRoom(PaceFaults, ClientFaults, SharedLineRoom):
     """One program for all; when it dies it is started again, and clients stay."""
 
     copies = 3
@@ -173,14 +173,14 @@ class SharedProgramRoom(Moods, ClientFaults, SharedLineRoom):
         return TalkingDevice(f"{self.folder}/{self.route}.sock")
 
     async def fault_program_is_killed(self):
-        async def during(talkers):
-            for talker in talkers:
-                await talker.pause()
-            await self.hear_all(talkers)
+        async def during(writers):
+            for writer in writers:
+                await writer.pause()
+            await self.hear_all(writers)
             opened = self.gateway.links[self.route, "link open"]
             os.kill(children(self.gateway.process.pid, "socat", self.device.path)[0], signal.SIGKILL)
             await until(lambda: self.gateway.links[self.route, "link open"] > opened, 10, "another program")
-            for talker in talkers:
-                talker.is_sending = True
+            for writer in writers:
+                writer.is_sending = True
 
         await self.traffic(during)

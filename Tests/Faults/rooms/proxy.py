@@ -1,4 +1,4 @@
-"""Plain proxies: a link for each client, and the far end of each is ours, too."""
+"""Plain proxies: a link for each client; the test plays the far end of each, too."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ PIECE_LIMIT = 1 << 18
 
 
 class ProxyRoom(Room):
-    """A link for each client. The far end of each is ours, too."""
+    """A link for each client. The test plays the far end of each, too."""
 
     def __init__(self, *args):
         super().__init__(*args)
         self.up, self.down = Pattern(f"up {self.random.random()}"), Pattern(f"down {self.random.random()}")
         self._came = asyncio.Queue()
         self._dialling = asyncio.Lock()
-        # A port where nobody listens. Bound all the same, or a connection might be given it and meet itself.
+        # A port without a listener. Still bound, because a connection might be given it and connect to itself.
         self._placeholder = socket.socket()
         self._placeholder.bind(("127.0.0.1", 0))
         self._nobody = self._placeholder.getsockname()[1]
@@ -63,7 +63,7 @@ class ProxyRoom(Room):
 
     @staticmethod
     async def far_hears(stream, reader, size=None, within=60):
-        """Up to `size` bytes or the end."""
+        """Reads `size` bytes, or until the end."""
         while size is None or reader.received < size:
             async with asyncio.timeout(within):
                 data = await stream.read(1 << 18)

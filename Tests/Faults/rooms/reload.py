@@ -1,11 +1,11 @@
-"""The configuration changes while everybody is at work: routes come, change and go, and whoever is not meant does not notice."""
+"""The configuration changes during traffic: routes are added, changed and removed, and other routes do not notice."""
 
 import os
 
 from actors.clients import LocalClient
 from actors.devices import PtyDevice
 from actors.waits import until
-from rooms.door import EchoRoom
+from rooms.admission import EchoRoom
 from rooms.shared_line import SharedLineRoom
 
 
@@ -21,7 +21,7 @@ class ReloadRoom(EchoRoom):
         return self.echo_route(max=self.random.randint(3, 9), backlog=self.random.choice([0, 4096]))
 
     def changing(self, **options):
-        """By a signal or by the command, as it comes."""
+        """By a signal or by the command, at random."""
         return self.gateway.changing(by=self.random.choice(["signal", "command"]), **options)
 
     async def listens(self):
@@ -52,7 +52,7 @@ class ReloadRoom(EchoRoom):
         async with self.changing() as routes:
             before, routes[self.name]["listen"] = routes[self.name]["listen"], listen
         await self.listens()
-        await self.echoes(client)  # whoever was there stays
+        await self.echoes(client)  # a connected client stays
         return client, before
 
     async def back_to(self, listen, client):
@@ -66,8 +66,8 @@ class ReloadRoom(EchoRoom):
         await self.back_to(before, client)
 
     async def fault_listener_added_and_removed(self):
-        """Who came through it goes on when it is gone."""
-        path = f"{self.folder}/{self.name}.door"
+        """A client keeps its session when its listener is removed."""
+        path = f"{self.folder}/{self.name}.listener"
         client, before = await self.with_listeners(["tcp://127.0.0.1:0", "unix://" + path])
         local = await LocalClient.connect(self.gateway, self.name, path)
         await self.echoes(client)
@@ -82,7 +82,7 @@ class ReloadRoom(EchoRoom):
         await self.stays(client)
 
     async def echoes_on(self, client):
-        """He hears what others said before, too."""
+        """The client also receives the echo of what others sent before."""
         word = self.word()
         await client.send(word)
         heard = b""
@@ -104,7 +104,7 @@ class ReloadRoom(EchoRoom):
             {"slow": self.random.choice(["block", "disconnect", "drop-oldest"])},
             {"writers": "one", "takeover": self.random.choice(["newest", "refuse", "idle:1s"])},
             {"when-full": self.random.choice(["queue", "replace-oldest"])},
-            {"max": 1},  # who is there stays
+            {"max": 1},  # connected clients stay
             {"buffer": self.random.choice(["4KiB", "1MiB"])},
             {"idle-timeout": "1h", "keepalive": False},
             {"banner": "welcome\\n", "notices": False},
@@ -120,8 +120,8 @@ class ReloadRoom(EchoRoom):
         async with self.changing() as routes:
             del routes[self.name]["clients"]["deny"]
 
-    async def fault_door_for_monitors_only(self):
-        """Those who may not write any more are sent away, those who come may listen."""
+    async def fault_listener_for_monitors_only(self):
+        """Clients that may no longer write are sent away; new ones may read."""
         client = await self.guest()
         async with self.changing() as routes:
             routes[self.name]["listen"] += "?role=monitor"
@@ -133,7 +133,7 @@ class ReloadRoom(EchoRoom):
         await monitor.all_is_there()
         monitor.reset()
         counts = await self.gone(monitor, "client-lost", up=0)
-        assert counts["dropped"] >= 4  # and perhaps what was kept for him
+        assert counts["dropped"] >= 4  # and perhaps bytes that were kept for it
         async with self.changing() as routes:
             routes[self.name]["listen"] = self.extra()["listen"]
 
@@ -151,7 +151,7 @@ class ReloadRoom(EchoRoom):
             del routes[self.name]["clients"]["writers"]
 
     async def fault_link_of_another_kind(self):
-        """Its clients can't stay: the route is another one."""
+        """Its clients can't stay: it becomes another route."""
         client = await self.guest()
         async with self.changing() as routes:
             routes[self.name]["link"] = "per-client"
@@ -169,7 +169,7 @@ class ReloadRoom(EchoRoom):
         await self.listens()
 
     async def fault_defaults_changed(self):
-        """That is every route, and no link or session minds."""
+        """This changes every route, and no link or session is affected."""
         client = await self.guest()
         async with self.changing():
             self.gateway.defaults["device"]["drain"] = f"{self.random.randint(5, 20)}s"
@@ -183,7 +183,7 @@ class ReloadRoom(EchoRoom):
 
 
 class ChangedRoom(SharedLineRoom):
-    """Changes of a line in full traffic, which loses nothing by them."""
+    """Changes of a line in full traffic, which loses nothing."""
 
     def make_device(self):
         return PtyDevice(f"{self.folder}/{self.route}")
@@ -193,7 +193,7 @@ class ChangedRoom(SharedLineRoom):
         self.elsewhere = PtyDevice(f"{self.folder}/{self.route}-2")
 
     async def fault_line_settings_changed(self):
-        """They go to the open port."""
+        """They are applied to the open port."""
         opened = self.gateway.links[self.route, "link open"]
 
         async def during(_):
@@ -208,10 +208,10 @@ class ChangedRoom(SharedLineRoom):
         assert self.gateway.links[self.route, "link open"] == opened, "the port was opened again"
 
     async def fault_policies_changed(self):
-        async def during(talkers):
+        async def during(writers):
             self.line.pace = "flood"
             for _ in range(2):
-                talkers[0].reads = not talkers[0].reads  # so that there is something to keep
+                writers[0].reads = not writers[0].reads  # so that some output has to be kept
                 async with self.gateway.changing() as routes:
                     routes[self.route]["clients"] = {
                         "max": self.random.randint(1, 9), "slow": "block", "buffer": self.random.choice(["4KiB", "64KiB", "1MiB"])
@@ -224,18 +224,18 @@ class ChangedRoom(SharedLineRoom):
         await self.traffic(during)
 
     async def fault_endpoint_changed(self):
-        """The link moves to another device, and the clients with it. What they send is at one or at the other."""
+        """The link moves to another device, and its clients with it. What they send arrives at one or the other."""
 
-        async def during(talkers):
-            for talker in talkers:
-                await talker.pause()
-            await self.hear_all(talkers)
+        async def during(writers):
+            for writer in writers:
+                await writer.pause()
+            await self.hear_all(writers)
             old, new = self.device, self.elsewhere
             new.appear()
             opened = self.gateway.links[self.route, "link open"]
             async with self.gateway.changing() as routes:
-                for talker in talkers:
-                    await talker.client.send(talker.next_piece(20000))
+                for writer in writers:
+                    await writer.client.send(writer.next_piece(20000))
                 routes[self.route]["endpoint"] = new.url
                 await self.some_time(0, 0.02)
             await until(lambda: self.gateway.links[self.route, "link open"] > opened, 10, "the link to the other device")
@@ -244,7 +244,7 @@ class ChangedRoom(SharedLineRoom):
             self.device = self.line.device = new
             self.elsewhere = old
             old.vanish()
-            for talker in talkers:
-                talker.is_sending = True
+            for writer in writers:
+                writer.is_sending = True
 
         await self.traffic(during)

@@ -4,14 +4,14 @@ from actors.clients import Client
 
 
 class Room:
-    """A route (or a few), what is at its far end, and the faults that are done there: methods `fault_…`, one scenario each.
+    """A route (or a few), its far end, and the faults that are done there: methods `fault_…`, one scenario each.
 
     A scenario makes its clients, does its fault in the middle of traffic, and ends when every byte and every ending is
-    accounted for. `done` counts them by name, `moved` the bytes that arrived where they belonged.
+    accounted for. `done` counts scenarios by name, `moved` the bytes that arrived in their right place.
     """
 
-    workers = 1  # scenarios at a time; more than one only where they don't meet
-    copies = 1  # of the room in a long run, for those with many kinds of faults that take their time
+    workers = 1  # scenarios at a time; more than one only if they do not interfere
+    copies = 1  # of the room in a long run, for rooms with many slow kinds of faults
 
     def __init__(self, gateway, random, folder, copy=0):
         self.everybodys_gateway, self.random, self.folder = gateway, random, folder
@@ -24,7 +24,7 @@ class Room:
         }
         self.done = dict.fromkeys(self.faults, 0)
         self.under_way = dict.fromkeys(self.faults, 0)
-        self.lost_by_fault = 0  # bytes that a torn cable took with it, which the sessions' counts account for
+        self.lost_by_fault = 0  # bytes lost with a torn cable, which the sessions' counts account for
 
     @property
     def gateway(self):
@@ -32,7 +32,7 @@ class Room:
 
     @property
     def gateways(self):
-        """Those that are not everybody's."""
+        """The gateways that only this room uses."""
         return []
 
     @classmethod
@@ -56,12 +56,12 @@ class Room:
         return self.done[name] + self.under_way[name]
 
     def next_fault(self):
-        """One of those done least often; after the first round not strictly, so that each may follow each."""
+        """One of the faults done least often; after the first round not strictly, so that every order can occur."""
         least = min(map(self.begun, self.faults))
         return self.random.choice([name for name in self.faults if self.begun(name) <= least + (least > 0)])
 
     def missing(self, often):
-        """The fault that is done least, if not often enough."""
+        """The fault done least often, unless that is often enough."""
         name = min(self.faults, key=self.begun)
         return name if self.begun(name) < often else None
 
@@ -69,7 +69,7 @@ class Room:
         return await Client.connect(self.gateway, route, **options)
 
     async def gone(self, client, *words, within=45, up=None, down=None, dropped=None):
-        """The client's session has ended with one of `words` and these counts."""
+        """Checks that the client's session has ended with one of `words` and these counts."""
         entry = await self.gateway.ending(client, within)
         found = {key: int(entry[key]) for key in ("up", "down", "dropped")}
         assert entry["reason"] in words, f"{client.route}: ended {entry['reason']}, not {'/'.join(words)}: {entry}"

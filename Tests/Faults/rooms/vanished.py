@@ -1,10 +1,10 @@
-"""Clients whose cable is cut: nothing comes from them any more, not even an answer of their kernel's. They are found."""
+"""Clients whose cable is cut: nothing arrives from them, not even acknowledgements. The gateway must detect that."""
 
 import asyncio
 
 from rooms.room import Room
 
-LONGEST = 35  # 30 s are promised; and a busy machine
+LONGEST = 35  # 30 s are promised; the rest is for a busy machine
 
 
 class VanishedRoom(Room):
@@ -19,7 +19,7 @@ class VanishedRoom(Room):
         }
 
     async def fault_client_vanishes_in_silence(self):
-        """Keepalive finds him."""
+        """Keepalive detects it."""
         client = await self.connect("quiet")
         size = self.random.randint(1, 1000)
         await client.send(bytes(size))
@@ -30,7 +30,7 @@ class VanishedRoom(Room):
         client.close()
 
     async def fault_client_vanishes_in_mid_download(self):
-        """What he was sent and did not acknowledge tells of him."""
+        """Unacknowledged output detects it."""
         client = await self.connect("busy")
         for _ in range(self.random.randint(1, 5)):
             assert await client.receive()

@@ -1,4 +1,5 @@
-"""One may write; the pen goes from hand to hand. What others send is dropped and counted; everybody hears everything."""
+"""One client may write, and the writer role moves between clients. What others send is dropped and counted; all receive
+everything."""
 
 import asyncio
 
@@ -7,8 +8,8 @@ from actors.waits import until
 from rooms.shared_line import SharedLineRoom
 
 
-class PenRoom(SharedLineRoom):
-    """Who comes last has the pen."""
+class NewestWriterRoom(SharedLineRoom):
+    """The newest client has the writer role."""
 
     takeover = "newest"
 
@@ -22,38 +23,38 @@ class PenRoom(SharedLineRoom):
     def listeners(self):
         return ["tcp://127.0.0.1:0", "tcp://127.0.0.2:0?role=monitor"]
 
-    async def join(self, door=""):
-        return await self.connect(self.route + door)
+    async def join(self, listener=""):
+        return await self.connect(self.route + listener)
 
-    async def writer(self, mark, **options):
-        """Of his pattern some may be missing, which his session's count must tell."""
-        talker = await self.talk(mark, **options)
-        talker.arrives.may_skip = True
-        return talker
+    async def start_writer(self, mark, **options):
+        """Some of its pattern may be missing, which its session's count must report."""
+        writer = await super().start_writer(mark, **options)
+        writer.arrives.may_skip = True
+        return writer
 
-    async def count_out(self, talker):
-        """All that he sent has arrived or is dropped."""
-        await talker.rest()
-        await talker.client.all_is_there()
-        await talker.leave()
-        counts = await self.gone(talker.client, "client-lost", down=talker.client.received)
-        await until(lambda: self.up_has_come(talker, counts["up"]), 20, "what the session put up arriving")
-        assert counts["up"] + counts["dropped"] == talker.said, f"{counts} of {talker.said}"
-        self.moved += talker.client.received + counts["up"]
+    async def count_out(self, writer):
+        """All that it sent has arrived or was dropped."""
+        await writer.rest()
+        await writer.client.all_is_there()
+        await writer.leave()
+        counts = await self.gone(writer.client, "client-lost", down=writer.client.received)
+        await until(lambda: self.up_has_come(writer, counts["up"]), 20, "what the session put up arriving")
+        assert counts["up"] + counts["dropped"] == writer.said, f"{counts} of {writer.said}"
+        self.moved += writer.client.received + counts["up"]
         return counts
 
-    def up_has_come(self, talker, up):
-        """What has arrived is too short to tell its place where it is but a few bytes."""
+    def up_has_come(self, writer, up):
+        """Whether `up` bytes have arrived; a few more may be too short to identify their position."""
         self.line.check()
-        talker.check()
-        arrived = talker.arrives.received + talker.arrives.undecided
-        assert arrived <= up, f"{arrived} bytes of mark {talker.mark} arrived, {up} were put up"
+        writer.check()
+        arrived = writer.arrives.received + writer.arrives.undecided
+        assert arrived <= up, f"{arrived} bytes of mark {writer.mark} arrived, {up} were put up"
         return arrived == up
 
-    async def fault_pen_is_taken(self):
-        first = await self.writer(0)
+    async def fault_writer_role_is_taken(self):
+        first = await self.start_writer(0)
         await self.some_time()
-        second = await self.writer(1)
+        second = await self.start_writer(1)
         await self.some_time()
         await first.rest()
         await second.pause()
@@ -62,8 +63,8 @@ class PenRoom(SharedLineRoom):
         await self.count_out(first)
 
     async def fault_monitor_writes(self):
-        writer = await self.writer(0)
-        monitor = await self.writer(1, door="@2")
+        writer = await self.start_writer(0)
+        monitor = await self.start_writer(1, listener="@2")
         self.line.pace = "normal"
         await self.some_time()
         await monitor.rest()
@@ -74,56 +75,56 @@ class PenRoom(SharedLineRoom):
         assert (await self.count_out(writer))["dropped"] == 0
 
     async def fault_writers_come_and_go(self):
-        """Who leaves leaves the pen to somebody who is there."""
+        """A client that leaves passes the writer role to another one."""
         present = {}
         for _ in range(10):
             mark = self.random.randrange(4)
             if mark in present:
                 await self.count_out(present.pop(mark))
             else:
-                present[mark] = await self.writer(mark)
+                present[mark] = await self.start_writer(mark)
             await self.some_time(0, 0.1)
-        if not present:  # what the device says needs somebody to hear it
-            present[0] = await self.writer(0)
+        if not present:  # the device's output needs a reader
+            present[0] = await self.start_writer(0)
         self.line.pace = "normal"
         await self.some_time(0.05, 0.1)
-        for talker in present.values():
-            await talker.rest()
+        for writer in present.values():
+            await writer.rest()
         await asyncio.sleep(0.05)
         await self.hear_all(present.values())
-        for talker in present.values():
-            await self.count_out(talker)
+        for writer in present.values():
+            await self.count_out(writer)
 
 
-class FirstPenRoom(PenRoom):
-    """Who has the pen keeps it until he leaves."""
+class FirstWriterRoom(NewestWriterRoom):
+    """The client with the writer role keeps it until it leaves."""
 
     takeover = "refuse"
 
-    async def fault_pen_is_taken(self):
-        first = await self.writer(0)
+    async def fault_writer_role_is_taken(self):
+        first = await self.start_writer(0)
         await self.some_time()
-        second = await self.writer(1)
+        second = await self.start_writer(1)
         await self.some_time(0.05, 0.2)
         assert (await self.count_out(first))["dropped"] == 0
         await self.some_time(0.05, 0.1)
-        assert (await self.count_out(second))["up"] > 0, "the pen was lost"
+        assert (await self.count_out(second))["up"] > 0, "the writer role was lost"
 
 
-class IdlePenRoom(PenRoom):
-    """Whoever sends has it once its holder has sent nothing for so long."""
+class IdleWriterRoom(NewestWriterRoom):
+    """A client that sends gets the role once its holder has sent nothing for that long."""
 
     takeover = "idle:100ms"
 
-    async def fault_pen_is_taken(self):
-        first = await self.writer(0)
+    async def fault_writer_role_is_taken(self):
+        first = await self.start_writer(0)
         await self.some_time(0.05, 0.1)
-        second = await self.writer(1)
+        second = await self.start_writer(1)
         await self.some_time(0.05, 0.1)
         await first.rest()
-        # On a busy machine the pause alone proves nothing: second may not have sent in it.
-        await until(lambda: second.arrives.received + second.arrives.undecided > 0, 20, "the pen being taken")
+        # On a busy machine the pause alone proves nothing: `second` may not have sent anything in it.
+        await until(lambda: second.arrives.received + second.arrives.undecided > 0, 20, "the writer role being taken")
         first.is_sending = True
         await self.some_time(0.05, 0.1)
-        assert (await self.count_out(second))["up"] > 0, "the pen was not taken"
+        assert (await self.count_out(second))["up"] > 0, "the writer role was not taken"
         await self.count_out(first)

@@ -1,4 +1,4 @@
-// libFuzzer's side: `Fuzz TARGET [-libfuzzer-options] [corpus or files]`. Tests/Fuzz/run builds and starts it.
+// libFuzzer's entry point: `Fuzz TARGET [-libfuzzer-options] [corpus or files]`. Tests/Fuzz/run builds and starts it.
 
 import Glibc
 
@@ -10,7 +10,7 @@ private func runFuzzer(
   _ body: @convention(c) (UnsafePointer<UInt8>?, Int) -> CInt
 ) -> CInt
 
-// libFuzzer's callback has no context. Set once before it starts, on its one thread.
+// libFuzzer's callback has no context argument. Set once before libFuzzer starts, and used on its one thread.
 nonisolated(unsafe) private var check: ([UInt8]) throws(Broken) -> Void = { _ in }
 
 @main
@@ -28,7 +28,7 @@ enum Fuzz {
   }
 
   private static func start(_ words: [String]) -> CInt {
-    let list = Words.allocate(capacity: words.count + 1)  // for as long as the process
+    let list = Words.allocate(capacity: words.count + 1)  // lives as long as the process
     for (index, word) in words.enumerated() { list[index] = strdup(word) }
     list[words.count] = nil
     var (count, start) = (CInt(words.count), list)

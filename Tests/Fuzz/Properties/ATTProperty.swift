@@ -1,5 +1,5 @@
-// What a Bluetooth device says to a look-up of a serial service, each message with its length before it: it ends, every request is
-// whole, and what is found can be used.
+// A Bluetooth device's messages to a look-up of a serial service, each preceded by its length. The look-up must end,
+// every request must be complete, and the result must be usable.
 
 @testable import StreamBrokerBluetooth
 
@@ -25,7 +25,7 @@ enum ATTProperty {
       case .wait: break
       }
     }
-    // A device that says the same for ever.
+    // A device that sends the same message without end.
     var endless = GATTLookUp(GATTWish(service: BluetoothUUID(0xFFE0)))
     for _ in 0...GATTLookUp.mostMessages {
       switch endless.handle(Array(input.prefix(64))) {

@@ -1,5 +1,5 @@
-// What devices nearby say of themselves: an address, a kind and what is advertised, each with its length before it. Whatever that is,
-// it is one line for people, JSON for programs, and the URLs can be opened as they are.
+// Nearby Bluetooth devices: an address, a kind and an advertisement, each preceded by its length. Every input must give
+// one line of text and valid JSON, and its URLs must open unchanged.
 
 import StreamBroker
 
@@ -12,11 +12,11 @@ enum AdvertsProperty {
     var devices: [BluetoothAddress: NearbyDevice] = [:]
     var rest = input[...]
     while let length = rest.popFirst() {
-      let told = rest.prefix(Int(length))
-      rest = rest.dropFirst(told.count)
-      let kind = (told.first ?? 0) & 3
-      let address: [UInt8] = [told.dropFirst().first ?? 0, 0x0A, 0x0A, 0x0A, 0x0A, 0x0A]
-      let data = told.dropFirst(2)
+      let reported = rest.prefix(Int(length))
+      rest = rest.dropFirst(reported.count)
+      let kind = (reported.first ?? 0) & 3
+      let address: [UInt8] = [reported.dropFirst().first ?? 0, 0x0A, 0x0A, 0x0A, 0x0A, 0x0A]
+      let data = reported.dropFirst(2)
       let event = address + [kind, 0xC4, 1, 0, 0, 0] + LittleEndian.bytes(UInt16(data.count)) + data
       guard let found = FoundDevice(event[...]) else {
         try hold(kind == 3, "a device that is none")
@@ -28,7 +28,7 @@ enum AdvertsProperty {
       try hold(device.services.count <= NearbyDevice.mostServices, "\(device.services.count) services")
       devices[found.address] = device
       _ = list.note(device)
-      for way in device.ways() { try checkURL(way.url) }
+      for way in device.candidates() { try checkURL(way.url) }
       for line in list.lines(for: device) { try holdsCells(line) }
     }
     for line in list.table(Paint(isOn: false)) { try holdsOneLine(line, "a row") }

@@ -1,7 +1,7 @@
-// What must hold for every input, as functions of bytes that know no fuzzer: Driver runs them under libFuzzer, Replay on
-// the files beside this folder. A property that does not hold throws; a trap is a finding as well.
+// What must hold for every input, as functions of bytes that do not know the fuzzer: Driver runs them under libFuzzer,
+// Replay on the stored inputs. A property that does not hold throws; a trap is a finding as well.
 
-/// An input for which something does not hold.
+/// An input for which a property does not hold.
 struct Broken: Error, CustomStringConvertible {
   let description: String
   init(_ description: String) { self.description = description }
@@ -9,14 +9,15 @@ struct Broken: Error, CustomStringConvertible {
 
 /// One fuzz target.
 enum Property: String, CaseIterable {
-  case url, config, control, credentials, messages, proxy, sdp, att, gatt, management, adverts, frames, upgrade,
-    policies
+  case url, config, ser2net, control, credentials, messages, proxy, sdp, att, gatt, management, adverts, frames,
+    upgrade, telnet, negotiation, comport, policies
 
-  /// Throws for an input for which the property does not hold. To be used by one thread at a time.
+  /// The checker throws for an input for which the property does not hold. For one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
     switch self {
     case .url: return URLProperty.check
     case .config: return ConfigProperty.check
+    case .ser2net: return Ser2netProperty.check
     case .credentials: return CredentialsProperty.check
     case .proxy: return ProxyProperty.check
     case .messages: return MessagesProperty.check
@@ -26,6 +27,11 @@ enum Property: String, CaseIterable {
     case .adverts: return AdvertsProperty.check
     case .frames: return FramesProperty.check
     case .upgrade: return UpgradeProperty.check
+    case .telnet: return TelnetProperty.check
+    case .negotiation: return NegotiationProperty.check
+    case .comport:
+      let stream = try ComPortProperty()
+      return { input throws(Broken) in try stream.check(input) }
     case .gatt:
       let stream = try GATTStreamProperty()
       return { input throws(Broken) in try stream.check(input) }
@@ -43,7 +49,7 @@ func hold(_ condition: Bool, _ rule: @autoclosure () -> String) throws(Broken) {
   if !condition { throw Broken(rule()) }
 }
 
-/// Messages are lines: whatever a file or a caller puts into one, a terminal and a log see one line of text.
+/// Messages are single lines: whatever a file or a client puts into one, terminals and logs get one line of text.
 func holdsOneLine(_ text: String?, _ what: String) throws(Broken) {
   guard let text else { return }
   let isLine = text.unicodeScalars.allSatisfy { scalar in

@@ -1,5 +1,5 @@
-// Config files: any bytes, in a world of their own. Either a config that means the same when it is written out and read
-// again, or problems that can be found in the file.
+// Config files: any bytes, in a made-up environment. The result is either a config that reads back unchanged after it
+// is written, or problems with places in the file.
 
 import StreamBroker
 
@@ -7,12 +7,12 @@ import StreamBroker
 @testable import GatewayKit
 
 enum ConfigProperty {
-  /// Stands in the files of secrets, and nowhere in what is printed.
+  /// The content of every secret's file; it must never be printed.
   private static let sentinel = "Tr0ub4dor-sentinel"
 
-  private static let surroundings: Surroundings = {
-    var world = Surroundings(
-      environment: [
+  static let environment: ConfigEnvironment = {
+    var world = ConfigEnvironment(
+      variables: [
         "PORT": "4001", "BAUD": "9600", "EMPTY": "", "URL": "tcp://[::1]:9", "ODD": "a\u{1b}\n\"'{${PORT}",
       ],
       directory: "/nowhere")
@@ -21,20 +21,27 @@ enum ConfigProperty {
       case "/nowhere/secret": .success(Array((sentinel + "\n").utf8))
       case "/nowhere/bytes": .success([0xFF, 0xFE, 0x00])
       case "/nowhere/empty": .success([])
+      case "/nowhere/more.yaml":
+        .success(
+          Array(
+            "users: {x: {password: 'file:secret'}}\nroutes: {gps: {listen: 'tcp://:7', endpoint: 'sim://nmea'}}".utf8))
+      case "/nowhere/none.yaml": .success(Array("routes: {a: {listen: 'tcp://:8'}}\nlog: {}".utf8))
       default: .failure(SystemError("open", path.utf8.count % 2 == 0 ? 2 : 13))
       }
     }
+    world.names = { $0 == "/nowhere" ? ["more.yaml", "none.yaml", "gone.yaml"] : [] }
+    world.folderFacts = { _ in nil }
     world.lacksUser = { $0 != "root" }
     world.lacksGroup = { $0 != "dialout" }
     return world
   }()
 
-  /// The connectors of the build, which check their URLs and ask the file system nothing.
-  private static let broker = Broker(Schemes.standard.map { paper($0) })
+  /// The connectors of this build; they check their URLs without access to the file system.
+  static let broker = Broker(Schemes.standard.map { paper($0) })
 
   private static func paper<Real: Connector>(_ type: Real.Type) -> any Connector.Type { Paper<Real>.self }
 
-  /// What runs before a reload.
+  /// The config that runs before a reload.
   private static let before: Config = {
     let text = """
       routes:
@@ -51,16 +58,16 @@ enum ConfigProperty {
     case .success(let config): try check(config)
     case .failure(let problems): try check(problems, of: input)
     }
-    // The commands look for the control socket in broken files, too.
+    // The commands also look for the control socket in broken files.
     if let root = try? YAMLParser.parse(input), !root.isNull {
-      let reader = ConfigReader(file: "config.yaml", broker: broker, in: surroundings)
+      let reader = ConfigReader(files: ["config.yaml"], broker: broker, in: environment)
       _ = ConfigBuilder.controlSocket(root, reader)
     }
   }
 
   private static func read(_ bytes: [UInt8]) -> Result<Config, ConfigProblems> {
     do throws(ConfigProblems) {
-      return .success(try ConfigFile.read(bytes, file: "config.yaml", in: surroundings, broker: broker))
+      return .success(try ConfigFile.read(bytes, file: "config.yaml", in: environment, broker: broker))
     } catch {
       return .failure(error)
     }
@@ -71,13 +78,17 @@ enum ConfigProperty {
   private static func check(_ problems: ConfigProblems, of input: [UInt8]) throws(Broken) {
     try hold((1...100).contains(problems.list.count), "\(problems.list.count) problems")
     let widths = widths(of: input)
-    var last = ConfigProblem.Place.start
+    var last = ConfigProblem.SourceLocation.start
     for problem in problems.list {
-      guard let place = problem.place else { throw Broken("a problem without a place: \(problem)") }
+      let isOfMain = problem.file == "config.yaml"
+      guard let place = problem.location else {
+        try hold(!isOfMain, "a problem without a place: \(problem)")
+        continue
+      }
       try hold(place >= last, "problems in the order of their places")
       last = place
       try hold(
-        widths.indices.contains(place.line - 1) && (1...widths[place.line - 1] + 1).contains(place.column),
+        !isOfMain || widths.indices.contains(place.line - 1) && (1...widths[place.line - 1] + 1).contains(place.column),
         "a place outside the file: \(problem)")
       try hold(!problem.message.isEmpty && problem.description.utf8.count < 8000, "a message to be read: \(problem)")
       try holdsOneLine(problem.description, "problem")
@@ -89,7 +100,7 @@ enum ConfigProperty {
     text.utf8.count >= word.utf8.count && text.firstRange(of: word) != nil
   }
 
-  /// Characters of each line, as YAML 1.1 parts them: at CR LF, CR, LF, NEL, LS and PS.
+  /// Characters of each line, with the line breaks of YAML 1.1: CR LF, CR, LF, NEL, LS and PS.
   private static func widths(of input: [UInt8]) -> [Int] {
     var widths = [0]
     var isAfterReturn = false
@@ -108,7 +119,7 @@ enum ConfigProperty {
 
   private static func check(_ config: Config) throws(Broken) {
     var config = config
-    // Secrets are masked in a table, which reads back as all the rest.
+    // The table masks secrets; everything else reads back.
     for index in config.users.indices where config.users[index].password != nil || !config.users[index].tokens.isEmpty {
       try hold(!contains(config.table, sentinel), "a secret is printed")
       config.users[index].password = nil
@@ -139,7 +150,7 @@ enum ConfigProperty {
     }
   }
 
-  /// A reload accounts for every route, and comes to its end in any order of events that this plays.
+  /// A reload covers every route, and ends in every order of events that this plays.
   private static func checkReload(to config: Config) throws(Broken) {
     let plan = ReloadPlan(from: before, to: config)
     let report = plan.report
@@ -148,7 +159,7 @@ enum ConfigProperty {
       report.added.count + report.changed.count + report.untouched == names.count, "a new route that is forgotten")
     try hold(Set(report.removed) == Set(before.routes.map(\.name)).subtracting(names), "an old route that is forgotten")
     try hold(report.changed.allSatisfy { !$0.keys.isEmpty }, "a change of nothing: \(report.changed)")
-    var reloading = Reloading(plan, from: before.routes)
+    var reloading = ReloadSequence(plan, from: before.routes)
     var left = 4 * (config.routes.count + before.routes.count) + 4
     while !reloading.isOver {
       try hold(left > 0, "a reload that does not end")
@@ -161,15 +172,15 @@ enum ConfigProperty {
   }
 }
 
-/// A connector that is only asked whether a URL is good.
+/// A connector that only checks a URL.
 private struct Paper<Real: Connector>: Connector {
-  static var scheme: String { Real.scheme }
+  static var grammar: SchemeGrammar { Real.grammar }
   static var isLine: Bool { Real.isLine }
 
   init(_ url: EndpointURL) throws(URLProblem) { _ = try Real(url) }
 
   func open(
-    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
     preconditionFailure("nothing is opened while a config is read")
   }

@@ -1,5 +1,5 @@
-// The control protocol from both sides: bytes as a request, said to a real conversation in pieces, and the same bytes as an
-// answer that a command reads.
+// The control protocol from both sides: bytes as a request, sent in pieces to a real conversation, and the same bytes
+// as an answer that a command reads.
 
 @testable import ByteStreams
 @testable import GatewayKit
@@ -12,7 +12,7 @@ struct ControlProperty {
   func check(_ input: [UInt8]) throws(Broken) {
     let isJSON = try checkJSON(input)
     let parsed = result(input)
-    // An escape makes some of them longer than a request may be.
+    // Escapes can make a request longer than the limit.
     if case .success(let request) = parsed, request.line.utf8.count <= ControlRequest.longest {
       try hold(result(Array(request.line.utf8)) == parsed, "\(request) does not read back")
     }
@@ -41,20 +41,21 @@ struct ControlProperty {
     }
   }
 
-  /// C0, DEL and C1 are what terminals obey.
+  /// Terminals act on C0, DEL and C1.
   private func holdsOneTerminalLine(_ text: String) throws(Broken) {
     try hold(!text.unicodeScalars.contains { JSONValue.isControl($0) }, "controls: \(text.debugDescription)")
   }
 
   // MARK: - A conversation
 
-  /// What a request is answered with here: itself.
+  /// The answer to a request in this test: the request itself.
   private func echo(_ request: ControlRequest) -> JSONValue { .object(["asked": .text(request.line)]) }
 
   private func checkConversation(_ input: [UInt8]) throws(Broken) {
     let said = try rig.answer(to: input) { OneLine(echo($0)) }
     let line = input.prefix { $0 != UInt8(ascii: "\n") }
-    // Too long, or nothing at all: nobody to answer. How much of a long line was there at once is the chunks' matter.
+    // A request that is too long, or none at all, is not answered. How much of a long line had arrived depends on the
+    // chunks.
     if said.isEmpty {
       return try hold(input.isEmpty || line.count > ControlRequest.longest, "a request that is not answered")
     }

@@ -1,4 +1,4 @@
-// A conversation at the control socket: a real one over a socket pair, on a lane that is played by hand.
+// A conversation at the control socket: a real one over a socket pair, on a lane that the test drives.
 
 import CLinux
 import Glibc
@@ -6,19 +6,20 @@ import Glibc
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// One for many conversations. Not for two threads at once.
+/// One rig serves many conversations. Not for two threads at once.
 final class ConversationRig {
   private let lane: PollerRig
   private var endings = 0
 
   init() throws(Broken) { lane = try PollerRig() }
 
-  /// What the one who says `input`, in pieces, and then no more, hears until he is cut off. `respond` makes the answers.
+  /// What a client receives that sends `input` in pieces and then nothing more, until its connection closes. `respond`
+  /// makes the answers.
   func answer(to input: [UInt8], respond: @escaping (ControlRequest) -> any ControlAnswer) throws(Broken) -> [UInt8] {
     let ends = try PollerRig.pair(SOCK_STREAM)
     let client = Descriptor(owning: ends.1)
     endings = 0
-    let conversation = Conversation(Descriptor(owning: ends.0), on: lane.poller, answer: respond) { [self] _ in
+    let conversation = ControlConnection(Descriptor(owning: ends.0), on: lane.poller, answer: respond) { [self] _ in
       endings += 1
     }
     say(input, client.raw)
@@ -26,7 +27,8 @@ final class ConversationRig {
     var rounds = 0
     while endings == 0 {
       rounds += 1
-      // An answer is one piece, and its end the next; where there is none the time-out ends it.
+      // An answer arrives in one round and its end in the next; if there is no answer, the timeout ends the
+      // conversation.
       if rounds > 4 { lane.pass(seconds: 3) }
       try hold(rounds < 8, "a conversation that does not end")
       lane.turn()
@@ -46,7 +48,7 @@ final class ConversationRig {
       state = state &* 1_664_525 &+ 1_013_904_223
       let size = isWhole ? rest.count : min(rest.count, 1 + Int(state >> 24) % (rest.count < 32 ? 8 : 700))
       let sent = rest.prefix(size).withUnsafeBytes { send(socket, $0.baseAddress, $0.count, Int32(MSG_NOSIGNAL)) }
-      guard sent > 0 else { break }  // it has heard enough
+      guard sent > 0 else { break }  // the server has closed
       rest = rest.dropFirst(sent)
       lane.turn()
     }

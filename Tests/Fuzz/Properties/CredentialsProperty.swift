@@ -1,5 +1,5 @@
-// What a client shows to say who he is: `LINE` is an Authorization header, or what begins with a letter and a colon another
-// thing: `s:` a sub-protocol, `h:` a hash of crypt(3) from a config file, `p:` a pattern of routes and a name.
+// What a client sends to authenticate: an Authorization header, or by prefix: `s:` a sub-protocol, `h:` a hash of
+// crypt(3) from a config file, `p:` a pattern of routes and a name.
 
 import StreamBroker
 
@@ -27,7 +27,7 @@ enum CredentialsProperty {
     case .password(let user, let password):
       try hold(!user.isEmpty && !user.contains(":") && !password.reveal().isEmpty, "a name with a colon, or nothing")
       try holdsOneLine(user, "a user")
-      // Two headers never mean the same, but for the blanks and the case of the scheme.
+      // Two different headers never mean the same, except for spaces and the case of the scheme.
       let again = base64(Array("\(user):\(password.reveal())".utf8))
       try hold(text.utf8.reversed().starts(with: again.utf8.reversed()), "another way to say the same")
     }
@@ -42,7 +42,7 @@ enum CredentialsProperty {
     try decide(credential)
   }
 
-  /// Nobody gets in by chance, and what comes of it tells no secret.
+  /// Only right credentials are accepted, and results print no secret.
   private static func decide(_ credential: Credential) throws(Broken) {
     let users = [
       Config.User(
@@ -82,7 +82,7 @@ enum CredentialsProperty {
     let parts = text.split(separator: " ", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
     guard parts.count == 2, parts[0].utf8.count <= 64, parts[1].utf8.count <= 64 else { return }
     let (pattern, name) = (Array(parts[0].utf8), Array(parts[1].utf8))
-    // The same by the book: which beginnings of the name the pattern so far fits.
+    // A reference implementation: which prefixes of the name match the pattern so far.
     var fits = [true] + [Bool](repeating: false, count: name.count)
     for letter in pattern {
       var next = [Bool](repeating: false, count: name.count + 1)

@@ -1,5 +1,5 @@
-// WebSocket's frames: the first byte says what was agreed upon, the rest is what the other side sends. However it is cut, and
-// however little room there is, the same is heard.
+// WebSocket frames: the first byte selects the negotiated terms, the rest is the peer's input. Pieces and output space
+// must not change the result.
 
 @testable import StreamWebSocket
 
@@ -10,7 +10,7 @@ enum FramesProperty {
     var fault: WebSocketFault.Code?
   }
 
-  // Little, since one of the three ways goes byte by byte.
+  // Short, since one of the three ways goes byte by byte.
   private static let longest = 1 << 12
 
   static func check(_ input: [UInt8]) throws(Broken) {
@@ -27,15 +27,15 @@ enum FramesProperty {
       settings.deflate = terms
     }
     let stream = Array(input.dropFirst())
-    let room = settings.deflate == nil && !settings.marksMessages ? nil : 4096  // else it decodes where it lies
-    let whole = try hear([stream], settings, room: room)
-    let cut = try hear(stream.map { [$0] }, settings, room: 1)
+    let room = settings.deflate == nil && !settings.marksMessages ? nil : 4096  // nil: decodes in place
+    let whole = try handle([stream], settings, room: room)
+    let cut = try handle(stream.map { [$0] }, settings, room: 1)
     let size = Int(choice >> 5) * 7 + 3
     let pieces = stride(from: 0, to: stream.count, by: size).map { Array(stream[$0..<min($0 + size, stream.count)]) }
-    let some = try hear(pieces, settings, room: 5)
+    let some = try handle(pieces, settings, room: 5)
     for other in [cut, some] {
       try hold(other.events == whole.events, "\(other.events) and \(whole.events)")
-      // What of a broken message is handed out before it is known to be broken is the pieces' matter.
+      // How much of a broken message is returned before the fault depends on the pieces.
       if whole.fault == nil {
         try hold(other.fault == nil && other.bytes == whole.bytes, "other bytes in pieces")
       } else {
@@ -49,24 +49,27 @@ enum FramesProperty {
     try checkUTF8(stream)
   }
 
-  private static func hear(_ pieces: [[UInt8]], _ settings: FrameDecoder.Settings, room: Int?) throws(Broken) -> Heard {
+  private static func handle(_ pieces: [[UInt8]], _ settings: FrameDecoder.Settings, room: Int?) throws(Broken) -> Heard
+  {
     var decoder = FrameDecoder(settings)
-    var heard = Heard()
-    for piece in pieces where heard.fault == nil {
+    var received = Heard()
+    for piece in pieces where received.fault == nil {
       do {
-        try hear(piece, &decoder, room, &heard)
+        try handle(piece, &decoder, room, &received)
       } catch let fault as WebSocketFault {
-        heard.fault = fault.code
+        received.fault = fault.code
       } catch let broken as Broken {
         throw broken
       } catch {
         throw Broken("\(error)")
       }
     }
-    return heard
+    return received
   }
 
-  private static func hear(_ piece: [UInt8], _ decoder: inout FrameDecoder, _ room: Int?, _ heard: inout Heard) throws {
+  private static func handle(_ piece: [UInt8], _ decoder: inout FrameDecoder, _ room: Int?, _ received: inout Heard)
+    throws
+  {
     var source = piece
     var place = [UInt8](repeating: 0, count: room ?? 0)
     var used = 0
@@ -79,7 +82,7 @@ enum FramesProperty {
           let place = room == nil ? rest : place
           defer {
             used += progress.used
-            heard.bytes += place[..<progress.made]
+            received.bytes += place[..<progress.made]
           }
           return try decoder.decode(rest, into: place, &progress)
         }
@@ -90,10 +93,10 @@ enum FramesProperty {
       try hold(decoder.control.count <= 125 && decoder.text.count <= 256 + 4096, "it keeps too much")
       switch stop {
       case .sourceIsUsed: return
-      case .placeIsFull: continue
-      case .control(let opcode): heard.events.append("\(opcode) \(decoder.control)")
-      case .text: heard.events.append("text \(decoder.text)")
-      case .messageEnd(let kind): heard.events.append("\(kind)")
+      case .outputIsFull: continue
+      case .control(let opcode): received.events.append("\(opcode) \(decoder.control)")
+      case .text: received.events.append("text \(decoder.text)")
+      case .messageEnd(let kind): received.events.append("\(kind)")
       }
     }
   }

@@ -1,5 +1,6 @@
-// What a Bluetooth device says to an open stream over GATT, each message with its length before it; an empty one is our turn to write. The
-// first byte says how the stream is: its values come whole, once and in order, what has to be answered is, and what we write arrives.
+// A Bluetooth device's messages to an open GATT stream, each preceded by its length; at an empty one the stream writes.
+// The first byte selects the stream's kind. Values must arrive complete, once and in order; requests must be answered;
+// what the stream writes must arrive.
 
 import CLinux
 import Glibc
@@ -43,19 +44,19 @@ private final class Talk {
   private let device: Int32
   private(set) var isBroken = false
   private var isRefused = false
-  // What has to come: values, confirmations, other answers; what we wrote.
+  // Expected: values, confirmations and other answers from the stream, and what it wrote.
   private var values: [UInt8] = []
   private var (confirmations, answers) = (0, 0)
   private var written: [UInt8] = []
-  // What came.
-  private var heard: [UInt8] = []
+  // Received so far.
+  private var received: [UInt8] = []
   private var (confirmed, answered) = (0, 0)
   private var arrived: [UInt8] = []
 
   init(_ kind: UInt8, on lane: PollerRig) throws(Broken) {
     self.lane = lane
     let ends = try PollerRig.pair(SOCK_SEQPACKET)
-    if kind & 4 != 0 {  // its queue takes a few messages only
+    if kind & 4 != 0 {  // the send queue holds a few messages only
       var least: Int32 = 1
       setsockopt(ends.0, SOL_SOCKET, SO_SNDBUF, &least, 4)
     }
@@ -98,12 +99,12 @@ private final class Talk {
     }
   }
 
-  /// Whether something came.
+  /// Whether bytes were read.
   func read(_ room: Int) throws(Broken) -> Bool {
     var run = [UInt8](repeating: 0, count: room)
     do {
       guard case .moved(let count) = try run.withUnsafeMutableBytes({ try stream.read(into: $0) }) else { return false }
-      heard += run[..<count]
+      received += run[..<count]
       return count > 0
     } catch {
       try broke(error)
@@ -131,16 +132,16 @@ private final class Talk {
     }
   }
 
-  /// All that was said is taken, and then the end.
+  /// Everything sent is read, and then the end.
   func conclude() throws(Broken) {
-    for _ in 0..<400 where !isBroken && (heard.count < values.count || confirmed < confirmations || answered < answers)
-    {
+    for _ in 0..<400
+    where !isBroken && (received.count < values.count || confirmed < confirmations || answered < answers) {
       try listen()
       lane.turn()
       _ = try read(300)
     }
     try listen()
-    try hold(isBroken ? values.starts(with: heard) : heard == values, "\(heard) was told for \(values)")
+    try hold(isBroken ? values.starts(with: received) : received == values, "\(received) was told for \(values)")
     if !isBroken {
       try hold(confirmed == confirmations, "\(confirmed) of \(confirmations) confirmed")
       try hold(answered == answers, "\(answered) of \(answers) answered")

@@ -1,6 +1,6 @@
-// What the kernel's management channel says, each event with its length before it, to the choice of an adapter, a scan, a
-// connection and its pairing; what is advertised comes from anybody on the air. They end, ask only what there is, and find only what was
-// wished for. And the same bytes as a file of bonds.
+// The kernel's management channel: events, each preceded by its length, go to the choice of an adapter, a scan, a
+// connection and its pairing; any device in range can advertise. All of these must end, send only valid requests, and
+// find only what was asked for. The same bytes are also read as a file of bonds.
 
 @testable import StreamBrokerBluetooth
 
@@ -75,7 +75,7 @@ enum ManagementProperty {
 
   private static func link(_ events: [ManagementEvent]) throws(Broken) {
     let device = PairedAddress(BluetoothAddress([0xC0, 0, 0, 0, 0, 5]), .leRandom)
-    var connecting = ConnectFlow(device, on: 0, patience: .seconds(1))
+    var connecting = ConnectFlow(device, on: 0, timeout: .seconds(1))
     var securing = SecureFlow(device, on: 0, .init(side: .ours, lines: [device: 1], path: "/b"))
     var isOver = false
     for event in events {
@@ -88,7 +88,7 @@ enum ManagementProperty {
     }
   }
 
-  /// What stands in a file of bonds is written as it was read, and is what the kernel takes.
+  /// A file of bonds reads back as it was written, and the kernel accepts its content.
   private static func keep(_ input: [UInt8]) throws(Broken) {
     guard let file = try? BondFile(input) else { return }
     try hold((try? BondFile(file.encoded)) == file, "a file of bonds that is read otherwise when it is written again")

@@ -1,4 +1,4 @@
-// Text messages of `baudway.v1`, each line one: a request is answered in one line of JSON that names it, or refused so.
+// Text messages of `baudway.v1`, one per line: a request is answered or refused in one line of JSON that names it.
 
 import StreamBroker
 
@@ -27,33 +27,35 @@ enum MessagesProperty {
 
   private static func parse(
     _ text: [UInt8]
-  ) -> Result<(id: DeskRequest.ID?, request: DeskRequest), DeskRequest.Fault> {
-    do throws(DeskRequest.Fault) { return .success(try DeskRequest.parse(text)) } catch { return .failure(error) }
+  ) -> Result<(id: ControlChannelRequest.ID?, request: ControlChannelRequest), ControlChannelRequest.Fault> {
+    do throws(ControlChannelRequest.Fault) { return .success(try ControlChannelRequest.parse(text)) } catch {
+      return .failure(error)
+    }
   }
 
   /// A reply is one line of JSON that names its request.
-  private static func holdsReply(_ reply: DeskReply, _ id: DeskRequest.ID?) throws(Broken) {
+  private static func holdsReply(_ reply: ControlChannelReply, _ id: ControlChannelRequest.ID?) throws(Broken) {
     let text = reply.json.description
     try holdsOneLine(text, "a reply")
     guard let json = try? JSONReader.read(text.utf8) else { throw Broken("a reply that is no JSON: \(text)") }
     try hold(json == reply.json && json["reply"] == id ?? .null, "a reply to something else: \(text)")
   }
 
-  private static func checkRequest(_ request: DeskRequest, _ text: [UInt8]) throws(Broken) {
-    try hold(text.count <= DeskRequest.longest, "a request that is too long")
+  private static func checkRequest(_ request: ControlChannelRequest, _ text: [UInt8]) throws(Broken) {
+    try hold(text.count <= ControlChannelRequest.longest, "a request that is too long")
     switch request {
     case .line(let change):
       let line = change.applied(to: LineSettings())
       try hold(line.bitsPerSecond > 0 && (5...8).contains(line.dataBits), "a line that can't be: \(line)")
-      try hold(change != DeskRequest.LineChange(), "a change of nothing")
-      let event = DeskEvent.line(line).json.description
+      try hold(change != ControlChannelRequest.LineChange(), "a change of nothing")
+      let event = ControlChannelEvent.line(line).json.description
       guard let json = try? JSONReader.read(event.utf8), json["baud"]?.integer == UInt64(line.bitsPerSecond) else {
         throw Broken("an event that is no JSON: \(event)")
       }
-      // What an event says of a line, a request can ask for.
+      // A request can set every line setting that an event reports.
       let members = (json.members ?? []).filter { $0.key != "event" }
       let again = JSONValue.object([JSONValue.Member(key: "request", value: .text("line"))] + members).description
-      guard let back = try? DeskRequest.parse(Array(again.utf8)), case .line(let same) = back.request else {
+      guard let back = try? ControlChannelRequest.parse(Array(again.utf8)), case .line(let same) = back.request else {
         throw Broken("an event that can't be asked for: \(again)")
       }
       try hold(same.applied(to: LineSettings(bitsPerSecond: 1)) == line, "an event says something else")

@@ -1,16 +1,16 @@
-// A lane that is played by hand: its epoll set, and a clock that stands still unless it is turned.
+// A lane that the test drives: its epoll set, and a clock that only the test advances.
 
 import CLinux
 import Glibc
 
 @testable import ByteStreams
 
-/// One for many inputs: an epoll set costs more than all the rest. Not for two threads at once.
+/// One rig serves many inputs, because an epoll set costs more than all the rest. Not for two threads at once.
 final class PollerRig {
   let poller: Poller
   private let clock = Clock()
 
-  /// Ahead of the machine's, whose timers must not fire.
+  /// Ahead of the machine's clock, so that real timers do not fire.
   private final class Clock { var now = PollerRig.start }
   private static let start: UInt64 = 1 << 60
 
@@ -34,7 +34,7 @@ final class PollerRig {
     set { clock.now = newValue }
   }
 
-  /// Forgets all that waits, and turns the clock back.
+  /// Forgets all handlers and timers, and sets the clock back.
   func restart() {
     poller.forgetAll()
     clock.now = Self.start
@@ -42,7 +42,7 @@ final class PollerRig {
 
   func pass(seconds: UInt64) { clock.now += seconds * 1_000_000_000 }
 
-  /// Two ends that never block; whoever asks owns both.
+  /// Two non-blocking ends; the caller owns both.
   static func pair(_ kind: __socket_type) throws(Broken) -> (Int32, Int32) {
     var ends: [Int32] = [-1, -1]
     guard socketpair(AF_UNIX, Int32(kind.rawValue | SOCK_NONBLOCK.rawValue), 0, &ends) == 0 else {

@@ -1,4 +1,4 @@
-// A PROXY header, as a proxy or somebody else says it, and what follows.
+// A PROXY header, from a proxy or any other client, and the bytes after it.
 
 import ByteStreams
 
@@ -7,7 +7,7 @@ import ByteStreams
 enum ProxyProperty {
   private struct Outcome: Equatable {
     var result: Result<ProxyHeader?, ProxyFault>
-    /// Bytes that were taken of it; of no meaning behind a fault.
+    /// Number of header bytes consumed; meaningless after a fault.
     var taken: Int
   }
 
@@ -29,7 +29,7 @@ enum ProxyProperty {
     }
   }
 
-  /// The same address in either version is the same header.
+  /// The same address in either version gives the same header.
   private static func holdsSaidAgain(_ outcome: Outcome) throws(Broken) {
     guard case .success(let header?) = outcome.result, let source = header.source else { return }
     let family = source.family == .ipv4 ? "TCP4" : "TCP6"

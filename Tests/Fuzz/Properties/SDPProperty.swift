@@ -1,15 +1,15 @@
-// What a Bluetooth device says to a look-up: the bytes are taken for a data element, for a whole answer, and for the content of
-// a good answer; and for what it asks our own list of services.
+// A Bluetooth device's answers to a look-up, and its requests to our own list of services. The bytes are read as a data
+// element, as a whole answer, as the content of a valid answer, and as a request.
 
 @testable import StreamBrokerBluetooth
 
 enum SDPProperty {
-  // Fewer than in earnest: each costs as much as all before.
+  // Fewer than in the product, because each piece costs as much as all before it.
   private static let mostPieces = 16
 
   static func check(_ input: [UInt8]) throws(Broken) {
     try checkElement(input)
-    // One of each, by chance: going on with an answer costs.
+    // One of each, chosen by the input's length, because continuing an answer is expensive.
     let mtu = input.count.isMultiple(of: 2) ? ServiceList.leastMTU : 672
     try checkRequest(input, mtu)
     try checkRequest(Self.request([2, 4, 6][input.count % 3], Array(input.prefix(600))), mtu)
@@ -27,7 +27,7 @@ enum SDPProperty {
 
   private static func checkAnswer(_ message: [UInt8]) throws(Broken) {
     var lookUp = ChannelLookUp(BluetoothUUID(0x1101), mostPieces: mostPieces)
-    // The same again and again, as a device may: it ends, and every request is whole.
+    // The same message again and again, as a device may send it: the look-up ends, and every request is complete.
     for round in 0...mostPieces + 1 {
       let next = UInt16(truncatingIfNeeded: round + 1)
       var again = message
@@ -52,7 +52,7 @@ enum SDPProperty {
     return list
   }()
 
-  /// Every answer is whole and fits, and who goes on asking as he was told comes to an end.
+  /// Every answer is complete and fits the MTU, and a client that continues as told reaches the end.
   private static func checkRequest(_ first: [UInt8], _ mtu: Int) throws(Broken) {
     var request = first
     for _ in 0..<64 {
@@ -63,7 +63,7 @@ enum SDPProperty {
       try hold(Int(answer[3]) << 8 | Int(answer[4]) == answer.count - 5, "an answer of another length")
       try hold(answer[1...2].elementsEqual(request[1...2]), "an answer to something else")
       guard answer[0] != 1, answer.count > 10, answer[answer.count - 5] == 4 else { return }
-      // Its continuation in place of the one before, which was empty or as long.
+      // Replace the previous continuation, which was empty or of the same length.
       let isFirst = request.last == 0
       request = Array(request.dropLast(isFirst ? 1 : 5)) + answer.suffix(5)
       let count = request.count - 5

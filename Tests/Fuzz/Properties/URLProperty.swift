@@ -1,4 +1,5 @@
-// Endpoint and listener URLs. The first line of an input is the URL, each further one `name=value` a parameter beside it.
+// Endpoint and listener URLs. The first line of an input is the URL; each further line `name=value` is a parameter
+// given beside it.
 
 import GatewayKit
 import StreamBroker
@@ -7,7 +8,7 @@ enum URLProperty {
   private static let broker = Broker(Schemes.standard)
   private static let tables = [EndpointSchemes.all, ListenerSchemes.all, [trial]]
 
-  /// A scheme with a parameter of each kind that a URL can have, a secret among them.
+  /// A scheme with a parameter of each kind that a URL can have, including a secret.
   private static let trial: SchemeGrammar = {
     let kinds: [(String, ValueKind)] = [
       ("text", .text), ("password", .secret), ("path", .path), ("file", .file(limit: 107)),
@@ -16,6 +17,7 @@ enum URLProperty {
       ("durations", .durations(.zero ... .seconds(3600))), ("flag", .flag), ("words", .words(["one", "two"])),
       ("uuid", .uuid), ("network", .network), ("idle", .prefixed("idle", .duration(.zero ... .seconds(60)))),
       ("either", .either(.words(["off"]), .size(1...4096))),
+      ("recipe", .resetRecipe),
     ]
     return SchemeGrammar(
       "trial", example: "trial://host", authority: .network(ports: 1...65535, defaultPort: 1), path: .any,
@@ -32,18 +34,21 @@ enum URLProperty {
       let cut = line.firstIndex(of: "=") ?? line.endIndex
       return (name: String(line[..<cut]), value: String(line[cut...].dropFirst()))
     }
-    // Who does not know a scheme has little to say.
+    // Tables that do not have this scheme all give the same error.
     let scheme = lines[0].prefix { $0 != ":" }.lowercased()
     let all = tables.filter { table in table.contains { $0.scheme == scheme } }
     for table in all.isEmpty ? [EndpointSchemes.all] : all {
       let parsed = EndpointURL.parse(lines[0], beside: beside, schemes: table)
       try check(parsed, of: lines[0], beside)
-      if let url = parsed.url { try check(url, table) }
+      if let url = parsed.url {
+        try checkWarnings(of: url, lines[0])
+        try check(url, table)
+      }
     }
     if scheme == trial.scheme { try checkSecret(lines[0], beside) }
   }
 
-  /// Places within the input, messages in one line of a readable length.
+  /// Positions are within the input, and messages are one line of readable length.
   private static func check(_ parsed: Parsed, of text: String, _ beside: Beside) throws(Broken) {
     try hold((parsed.url == nil) == !parsed.problems.isEmpty, "a URL exactly when there are no problems")
     let length = text.unicodeScalars.count
@@ -60,18 +65,27 @@ enum URLProperty {
     }
   }
 
-  // MARK: - URLs that were taken
+  private static func checkWarnings(of url: EndpointURL, _ text: String) throws(Broken) {
+    for warning in url.warnings {
+      try hold((0...text.unicodeScalars.count).contains(warning.offset), "offset \(warning.offset): \(warning)")
+      try hold(!warning.message.isEmpty && warning.message.utf8.count < 600, "a message to be read: \(warning)")
+      try holdsOneLine(warning.message, "warning")
+    }
+  }
+
+  // MARK: - Accepted URLs
 
   private static func check(_ url: EndpointURL, _ table: [SchemeGrammar]) throws(Broken) {
     let canonical = url.description
     try holdsOneLine(canonical, "canonical text")
     for setting in url.settings {
-      if case .secret = setting.value { return }  // masked: it can't be read back, which `checkSecret` looks into
+      if case .secret = setting.value { return }  // masked, so it can't be read back; `checkSecret` checks it
     }
     let parsed = EndpointURL.parse(canonical, schemes: table)
     guard let again = parsed.url else {
       throw Broken("\(canonical.debugDescription) of \(url.text.debugDescription) is refused: \(parsed.problems)")
     }
+    try hold(again.warnings.isEmpty, "\(canonical) has warnings: \(again.warnings)")
     try hold(again == url && again.hashValue == url.hashValue, "\(canonical) of \(url.text) means something else")
     try hold(again.description.utf8.elementsEqual(canonical.utf8), "\(canonical) is not canonical: \(again)")
     try hold(again.host == url.host && again.path == url.path, "\(canonical): host or path of \(url.text) is lost")
@@ -84,7 +98,7 @@ enum URLProperty {
     try checkUses(of: url, and: again)
   }
 
-  /// What others make of a URL.
+  /// What other code makes of a URL.
   private static func checkUses(of url: EndpointURL, and again: EndpointURL) throws(Broken) {
     try hold(again.differsInLineOnly(from: url), "equal URLs differ")
     try hold(again.outputs(changedFrom: url).isEmpty, "equal URLs change outputs")
@@ -104,7 +118,7 @@ enum URLProperty {
 
   // MARK: - Secrets
 
-  /// What is printed of a URL and of its problems must not depend on a secret in it.
+  /// What is printed of a URL and its problems must not depend on a secret in it.
   private static func checkSecret(_ text: String, _ beside: Beside) throws(Broken) {
     let secret = beside.last?.value ?? text
     guard !secret.isEmpty else { return }
@@ -118,6 +132,6 @@ enum URLProperty {
   }
 
   private static func shown(_ url: EndpointURL) -> String {
-    "\(url) \(url.place) \(url.settings) \(url.settingsInForce) \(url.settings.map { String(reflecting: $0) })"
+    "\(url) \(url.target) \(url.settings) \(url.settingsInForce) \(url.settings.map { String(reflecting: $0) })"
   }
 }

@@ -1,5 +1,5 @@
-// The upgrade from both sides: bytes as a request, and the same bytes as an answer. However they come, the same is made of them,
-// and what is said about them is a whole answer of HTTP.
+// The upgrade from both sides: bytes as a request, and the same bytes as an answer. Pieces must not change the result,
+// and the reply must be a complete HTTP answer.
 
 @testable import StreamWebSocket
 
@@ -25,8 +25,8 @@ enum UpgradeProperty {
     }
   }
 
-  /// A port that is no web server judges the same bytes by their first line: the same however they come, and what a server would take
-  /// for a request is one.
+  /// A raw port judges the same bytes by their first line. Pieces must not change the verdict, and what a server reads
+  /// as a request counts as one.
   private static func checkLine(_ input: [UInt8], isHead: Bool) throws(Broken) {
     guard input.withUnsafeBytes({ HTTPRequestLine.mayBegin(with: $0) }) else { return }
     var whole = HTTPRequestLine()
@@ -64,13 +64,12 @@ enum UpgradeProperty {
     try holdsOneLine(head.method + head.target, "a first line")
     try hold(head.path.hasPrefix("/"), "the path \(head.path)")
     for field in head.fields.all { try holdsOneLine(field.name, "a field's name") }
-    _ = WebSocketUpgrade.bearerToken(in: head)
     for isSecure in [false, true] {
       let settings = WebSocketUpgrade.Settings(isSecure: isSecure, deflate: DeflateSettings(windowBits: 12))
       var named = settings
       named.hosts = HostNames(["gate", "*.lab.example"])
       if case .success = upgrade(head, named), head.fields.count(of: "origin") > 0 {
-        // Behind the port and the root's dot stands one of ours.
+        // Without the port and the root's dot, the host is one of ours.
         let host = lowercased(head["host"] ?? "")
         let isAddress = host.first.map { $0 == "[" || $0.isNumber } ?? false
         try hold(

@@ -1,4 +1,4 @@
-// Files made to take long: a fuzzer's inputs are too small to show what grows by the square of the length.
+// Files made to take long: a fuzzer's inputs are too small to show quadratic growth.
 
 import Glibc
 import Testing
@@ -7,7 +7,7 @@ import Testing
 
 @Suite("A large config file", .timeLimit(.minutes(2)))
 struct LargeConfigTests {
-  /// What a file is filled up with.
+  /// The repeated content of a file.
   struct Shape: CustomTestStringConvertible {
     let testDescription: String
     let before: String
@@ -18,7 +18,7 @@ struct LargeConfigTests {
       (testDescription, self.before, self.after, self.item) = (name, before, after, item)
     }
 
-    /// Of about `count` bytes.
+    /// A file of about `count` bytes.
     func bytes(_ count: Int) -> [UInt8] {
       var bytes = Array(before.utf8)
       let start = bytes.count
@@ -85,10 +85,10 @@ struct LargeConfigTests {
     Shape("long keys") { "? \"\(marks)\($0)\"\n" },
   ]
 
-  @Test("takes time by its length and not by its square, whatever it is full of", arguments: shapes)
+  @Test("takes time linear in its length, whatever it contains", arguments: shapes)
   func growth(shape: Shape) {
     let (small, large) = (time(shape.bytes(16 << 10)), time(shape.bytes(64 << 10)))
-    // Too little to be told from the noise; by the square it would still be read in seconds.
+    // Too short to measure; even with quadratic growth such a file is read in seconds.
     if large < 100_000_000 { return }
     #expect(large < 9 * small)
   }
@@ -100,7 +100,7 @@ struct LargeConfigTests {
       time(Array((text + "routes: { a: { listen: 'tcp://:1', endpoint: 'sim://echo' } }\n").utf8)) < 10_000_000_000)
   }
 
-  /// Nanoseconds of this thread's own time, which others do not lengthen.
+  /// This thread's CPU time in nanoseconds, which other threads do not lengthen.
   private func time(_ bytes: [UInt8]) -> UInt64 {
     func now() -> UInt64 {
       var time = timespec()

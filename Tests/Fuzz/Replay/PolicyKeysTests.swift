@@ -1,4 +1,4 @@
-// A key of a route's policies that the fuzzer does not know of is a key whose meeting with all others nobody has tried.
+// The fuzzer must know every key of a route's policies; otherwise a key is never tested together with the others.
 
 import Testing
 
@@ -6,7 +6,7 @@ import Testing
 
 @Suite("The fuzzer of policies")
 struct PolicyKeysTests {
-  @Test("varies every key of clients, device and packets, but for exceptions that have a reason")
+  @Test("varies every key of clients, device and packets, except those listed with a reason")
   func keys() {
     var keys: Set<String> = []
     for section in ConfigKeys.policies where ["clients", "device", "packets"].contains(section.name) {

@@ -1,10 +1,10 @@
-// PID 1 of the emulated machine after its start: runs shell commands for the host, one per TCP connection, as many at
-// once as come.
+// PID 1 of the emulated machine after its start: runs shell commands for the host, one per TCP connection, any number
+// at a time.
 //
-//   host → guest   "LENGTH\n", a command of so many bytes; then each byte is the number of a signal for it
-//   guest → host   "O LENGTH\n" or "E LENGTH\n" and so many bytes of its standard output or error; at last "X STATUS\n"
+//   host → guest   "LENGTH\n", a command of that many bytes; then each byte is the number of a signal for it
+//   guest → host   "O LENGTH\n" or "E LENGTH\n" and that many bytes of its output or errors; at last "X STATUS\n"
 //
-// When the host hangs up, the command's process group is killed; what it put into a group of its own (setsid) stays.
+// When the host hangs up, the command's process group is killed; processes that left the group (setsid) stay.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static int frame(int host, char kind, const char *bytes, size_t count) {
   return put(host, head, (size_t)length) || put(host, bytes, count);
 }
 
-// The command, or NULL when the host says nothing sensible.
+// The command, or NULL if the host sends something invalid.
 static char *hear(int host) {
   char digits[16] = "";
   for (size_t at = 0; at < sizeof digits - 1 && read(host, digits + at, 1) == 1; at++)
@@ -61,8 +61,8 @@ static pid_t start(const char *command, int out, int err) {
   _exit(127);
 }
 
-// Hands on what the command says until it has ended and its pipes are empty; children that it left behind may keep the
-// pipes open, and are not waited for.
+// Forwards the command's output until it has ended and its pipes are empty. Its children may keep the pipes open; they
+// are not waited for.
 static void serve(int host) {
   int out[2], err[2], status = 0, ended = 0;
   char *command = hear(host), bytes[16384];
@@ -105,7 +105,7 @@ int main(void) {
   for (;;) {
     struct pollfd wait = {door, POLLIN, 0};
     poll(&wait, 1, 1000);
-    while (waitpid(-1, NULL, WNOHANG) > 0) {  // orphans, too
+    while (waitpid(-1, NULL, WNOHANG) > 0) {  // orphans too
     }
     if (!(wait.revents & POLLIN)) continue;
     int host = accept4(door, NULL, NULL, SOCK_CLOEXEC);

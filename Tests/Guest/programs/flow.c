@@ -1,11 +1,11 @@
-// A client of the gateway inside the machine, that measures what a host outside could not: how long after a device's node
-// is back bytes flow again. It sends numbered lines to a port whose far end is an echo, and checks what comes back.
+// A client of the gateway inside the machine. It measures what a client on the host cannot: how long after a device's
+// node is back bytes flow again. It sends numbered lines to a port whose far end echoes, and checks what comes back.
 //
 //   flow TCP-PORT PREFIX      runs until SIGTERM; PREFIX of the nodes in /dev to watch, such as ttyUSB
 //
-// Says one line per event: "ready" at the first echo; "gone NODE"; "back NODE FIRST FRESH" with milliseconds from the node's
-// making to the first byte, and to the first echo of a line that was sent since; at the end "sent N echoed N broken N late N":
-// broken are lines that are none, late those whose number had come already.
+// Prints one line per event: "ready" at the first echo; "gone NODE"; "back NODE FIRST FRESH" with milliseconds from the
+// node's creation to the first byte, and to the first echo of a line sent since; at the end "sent N echoed N broken N
+// late N": broken are invalid lines, late those whose number had arrived already.
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ enum { LINE = 9, PERIOD_MS = 5 };  // eight digits and a newline
 static volatile sig_atomic_t is_over;
 static long sent, echoed, broken, late, newest = -1;
 static char node[64];               // the one that came back, until bytes flow
-static long long appeared_at;       // nanoseconds, wall clock, as the node's own time is
+static long long appeared_at;       // nanoseconds, wall clock, like the node's ctime
 static long fresh_from = -1;        // the first line sent after that
 static double first_ms;
 
@@ -54,7 +54,7 @@ static void node_event(const struct inotify_event *event) {
   struct stat status;
   snprintf(path, sizeof path, "/dev/%s", event->name);
   appeared_at = now();
-  // The node's own time is nearer to the truth than the moment at which we were told of it.
+  // The node's ctime is more exact than the moment when the event arrived here.
   if (stat(path, &status) == 0) appeared_at = status.st_ctim.tv_sec * 1000000000LL + status.st_ctim.tv_nsec;
   snprintf(node, sizeof node, "%.60s", event->name);
   fresh_from = sent;
@@ -109,7 +109,7 @@ static void hear_gateway(int gateway) {
   if (count == sizeof kept - 1) count = 0, broken++;
 }
 
-// A line that is not taken whole goes on with its rest: nothing may be broken by ourselves.
+// After a partial write the rest of the line follows: this program itself must not break lines.
 static void say(int gateway) {
   static char line[32];
   static size_t at = LINE;

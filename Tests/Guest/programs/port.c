@@ -1,10 +1,10 @@
-// Looks at a serial port through the descriptor of the process that has it open, for opening it here would raise DTR and RTS, as
-// every opening does.
+// Inspects a serial port through the descriptor of the process that has it open, because opening it here would raise
+// DTR and RTS, as every opening does.
 //
-//   port line PID DEVICE    its settings as the driver has them, one JSON object
-//   port loop PID DEVICE on|off   its outputs are its inputs: RTS is CTS, and DTR is DSR
+//   port line PID DEVICE    the driver's settings as one JSON object
+//   port loop PID DEVICE on|off   loopback: RTS is CTS, and DTR is DSR
 //   port break DEVICE       opens it and sends a break
-//   port mark USB-NODE      a request to a USB device that no serial driver makes (GET_STATUS), to be found in usbmon's record
+//   port mark USB-NODE      sends a USB request that no serial driver sends (GET_STATUS), as a mark in usbmon's record
 
 #define _GNU_SOURCE
 #include <asm/termbits.h>
@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// <asm/termios.h>, which has these, does not go with <asm/termbits.h>.
+// <asm/termios.h> defines these, but conflicts with <asm/termbits.h>.
 enum { DTR = 0x002, RTS = 0x004, LOOP = 0x8000 };
 
 static const char *parity(unsigned flags) {
@@ -30,7 +30,7 @@ static const char *parity(unsigned flags) {
 
 static const char *flag(unsigned is_on) { return is_on ? "true" : "false"; }
 
-// The number of the descriptor that process `pid` has of `device`, or -1; `is_locked`: with flock(2).
+// The descriptor number that process `pid` has for `device`, or -1; `is_locked`: whether it holds flock(2).
 static int find(const char *pid, const char *device, int *is_locked) {
   char path[320], target[256], lock[256];
   snprintf(path, sizeof path, "/proc/%s/fd", pid);

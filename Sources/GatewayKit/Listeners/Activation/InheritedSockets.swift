@@ -1,44 +1,45 @@
-// Sockets that systemd, or another starter, has bound for us. A listener whose address is that of one listens on it. They stay
-// open as long as the process lives: a listener that a reload takes away and another brings back finds its own again, and
-// who connects meanwhile waits in the kernel's queue.
+// Sockets that systemd, or another starter, has bound for us. A listener with the address of such a socket uses it.
+// They stay open as long as the process lives: a listener that one reload removes and another adds gets its socket
+// back, and clients that connect meanwhile wait in the kernel's queue.
 
 import ByteStreams
 import CLinux
 import Glibc
 import StreamBroker
 
-public struct InheritedSockets: Sendable {
+package struct InheritedSockets: Sendable {
   struct Socket: Sendable {
     let raw: Int32
-    let place: Place
+    let address: Address
   }
 
-  /// Where one listens.
-  enum Place: Hashable, Sendable {
+  /// The address on which a socket listens.
+  enum Address: Hashable, Sendable {
     case tcp(SocketAddress)
     case unix(path: String)
   }
 
-  /// Why one is of no use.
-  public enum Fault: Error, Hashable, Sendable {
+  /// Why a socket can't be used.
+  package enum Fault: Error, Hashable, Sendable {
     case noSocket, noStream, doesNotListen, unnamed
     case same(as: Int32)
   }
 
   let sockets: [Socket]
 
-  /// None: what a gateway has that was started by hand.
-  public init() { sockets = [] }
+  /// No sockets: for a gateway that was started by hand.
+  package init() { sockets = [] }
 
-  /// Takes over what listeners of `routes` name; the rest is told of and closed. May block, over paths: for the start.
-  public init(_ handover: Handover, for routes: [Config.Route], tell: (StatusEvent) -> Void) {
+  /// Takes over the sockets that match listeners of `routes`; reports and closes the others. May block on paths: for
+  /// the start only.
+  package init(_ handover: ListenFDs, for routes: [Config.Route], report: (StatusEvent) -> Void) {
     var sockets: [Socket] = []
     for item in handover.items {
       do throws(Fault) {
         sockets.append(try Self.adopt(item.raw, beside: sockets, for: routes))
       } catch {
-        let socket = (try? Place(of: item.raw))?.description ?? "descriptor \(item.raw)"
-        tell(.inheritedUnused(socket: socket, name: item.name, error))
+        let socket = (try? Address(of: item.raw))?.description ?? "descriptor \(item.raw)"
+        report(.inheritedUnused(socket: socket, name: item.name, error))
         close(item.raw)
       }
     }
@@ -48,26 +49,26 @@ public struct InheritedSockets: Sendable {
   private static func adopt(
     _ raw: Int32, beside others: [Socket], for routes: [Config.Route]
   ) throws(Fault) -> Socket {
-    let place = try Place(of: raw)
-    if let other = others.first(where: { place.isServed(by: $0, as: raw) }) { throw .same(as: other.raw) }
-    guard routes.contains(where: { $0.listen.contains(where: place.isMeant) }) else { throw .unnamed }
+    let address = try Address(of: raw)
+    if let other = others.first(where: { address.isServed(by: $0, as: raw) }) { throw .same(as: other.raw) }
+    guard routes.contains(where: { $0.listen.contains(where: address.isMeant) }) else { throw .unnamed }
     _ = fcntl(raw, F_SETFD, FD_CLOEXEC)
     _ = fcntl(raw, F_SETFL, fcntl(raw, F_GETFL) | O_NONBLOCK)
-    return Socket(raw: raw, place: place)
+    return Socket(raw: raw, address: address)
   }
 
-  /// Those that are for `listen`: for a TCP address there may be several. May block over a path, not over a TCP address.
-  func matching(_ listen: Config.Listen) -> [Socket] { sockets.filter { $0.place.isMeant(by: listen) } }
+  /// The sockets for `listen`: there can be several for a TCP address. May block on a path, not on a TCP address.
+  func matching(_ listen: Config.Listen) -> [Socket] { sockets.filter { $0.address.isMeant(by: listen) } }
 }
 
 extension InheritedSockets.Socket {
-  /// Whether a unix socket takes clients still. One that was shut down says it listens, and can't be made to again (unix(7) has no
-  /// way back); a TCP socket can.
+  /// Whether a unix socket still accepts clients. After shutdown(2) it reports SO_ACCEPTCONN, but unlike a TCP socket
+  /// it can't be made to listen again.
   var accepts: Bool {
     !AcceptLoop.isShutDown(raw)
   }
 
-  /// A descriptor of a listener's own, which ends with the listener; the socket stays.
+  /// A duplicate that the listener owns and closes; the socket stays open.
   func duplicate() throws(SystemError) -> Descriptor {
     let copy = fcntl(raw, F_DUPFD_CLOEXEC, 0)
     guard copy >= 0 else { throw SystemError("fcntl") }
@@ -75,8 +76,8 @@ extension InheritedSockets.Socket {
   }
 }
 
-extension InheritedSockets.Place: CustomStringConvertible {
-  /// Where a descriptor listens, which may be anything.
+extension InheritedSockets.Address: CustomStringConvertible {
+  /// The address on which `raw` listens; `raw` may be any descriptor.
   init(of raw: Int32) throws(InheritedSockets.Fault) {
     guard let type = Self.option(SO_TYPE, of: raw) else { throw .noSocket }
     guard type == Int32(SOCK_STREAM.rawValue) else { throw .noStream }
@@ -103,25 +104,24 @@ extension InheritedSockets.Place: CustomStringConvertible {
     }
   }
 
-  /// Whether the socket `raw`, which listens here, is `other` once more, or stands in its way: two may share a TCP address
-  /// (SO_REUSEPORT), but only one of a path can be reached.
+  /// Whether `raw`, which listens on this address, is the socket `other` again, or can't be used beside it: two sockets
+  /// can share a TCP address (SO_REUSEPORT), but clients reach only one at a path.
   fileprivate func isServed(by other: InheritedSockets.Socket, as raw: Int32) -> Bool {
-    if case .unix = self { return other.place == self }
+    if case .unix = self { return other.address == self }
     var (one, two) = (stat(), stat())
     return fstat(raw, &one) == 0 && fstat(other.raw, &two) == 0 && one.st_ino == two.st_ino
   }
 
   func isMeant(by listen: Config.Listen) -> Bool {
-    switch (self, listen.scheme) {
-    case (.tcp(let address), "tcp"), (.tcp(let address), "tls"), (.tcp(let address), "ws"),
-      (.tcp(let address), "wss"):
-      Int(address.port) == listen.port && Self.means(address, listen.host)
-    case (.unix(let path), "unix"): path == listen.url.path || FileIdentity.isSame(path, listen.url.path)
+    switch (self, listen.traits.family) {
+    case (.tcp(let address), .tcp): Int(address.port) == listen.port && Self.means(address, listen.host)
+    case (.unix(let path), .unix): path == listen.url.path || FileIdentity.isSame(path, listen.url.path)
     default: false
     }
   }
 
-  /// A listener for all addresses takes whatever means all. One for 0.0.0.0 does not take [::], which lets in more than it says.
+  /// A listener for all addresses matches 0.0.0.0 and [::]. A listener for 0.0.0.0 does not match [::], which accepts
+  /// more than the URL allows.
   private static func means(_ address: SocketAddress, _ host: String?) -> Bool {
     guard let host else { return address.isAny }
     return SocketAddress(numeric: host, port: address.port) == address
@@ -129,10 +129,10 @@ extension InheritedSockets.Place: CustomStringConvertible {
 }
 
 extension InheritedSockets.Fault: CustomStringConvertible {
-  public var description: String {
+  package var description: String {
     switch self {
-    case .noSocket: "it is no socket"
-    case .noStream: "it is no TCP socket and no unix stream socket with a path"
+    case .noSocket: "it is not a socket"
+    case .noStream: "it is neither a TCP socket nor a unix stream socket with a path"
     case .doesNotListen: "it does not listen"
     case .same(let other): "it is the same as descriptor \(other)"
     case .unnamed: "no listener has its address"

@@ -1,46 +1,52 @@
-// pty:///run/baudway/gps?mode=0660&owner=gps&group=dialout: a serial port for programs of this machine. Whoever opens it is a
-// client, until the last program that has it open closes it; several at once are one.
+// pty:///run/baudway/gps?mode=0660&owner=gps&group=dialout: a serial port for programs of this machine. A program that
+// opens it is a client until the last program closes it; several at once are one client.
 
 import ByteStreams
 import StreamBroker
 import Synchronization
 
-/// A pty lives as long as programs open and close it one after the other. It makes way for another only when the gateway ended
-/// the client, which must hang up on him, or when he left it so that nobody else could use it. One who was not let in may
-/// keep it, and then it rests until he closes it or somebody else opens it.
+/// One pty serves programs that open and close it one after the other. It is replaced only in two cases: the gateway
+/// ends a client, which must then see a hang-up, or a client leaves the pty in a state that the next can't use. A
+/// refused client may keep it open; the pty is then idle until that client closes it or another program opens it.
 final class PtyListener: Listener, PollHandler {
   private let name: String
   private let context: ListenerContext
-  private let binding: LocalBinding<PtyDoor>
-  private var door: PtyDoor?
-  /// It has no client.
+  private let path: ListenPath<PtyDevice>
+  private var device: PtyDevice?
+  /// The settings that the pty shows to the next client, which asks for what it changes.
+  private var offered: PtySettings
+  private let toMake: PtyToMake
+  /// The pty has no client.
   private var isFree = true
-  /// The pty of the one it has is not the one that others open.
+  /// The present client has an old pty; others open a new one.
   private var isLeaving = false
-  /// One who was not let in has it still.
-  private var rest: PtyRest?
+  /// A refused client still has the pty open.
+  private var rest: OrderlyClose?
   private var isTold = false
   private var isShort = false
   private var nextLook: Timers.Token?
-  /// When its client came.
+  /// When the present client connected.
   private var since: UInt64 = 0
-  /// Nobody becomes a client before that.
+  /// Earliest time to accept the next client.
   private var notBefore: UInt64 = 0
 
   private static let pauseLength = Duration.milliseconds(100)
-  /// A program that opens the port again at once, whenever it is hung up on, would else come and go as fast as the machine
-  /// can, while the endpoint is not to be had.
+  /// If the gateway hangs up on a client sooner than this, in nanoseconds, the next client has to wait for the same
+  /// time. Otherwise a program that reopens at once would loop at full speed while the endpoint can't be opened.
   private static let shortest: UInt64 = 1_000_000_000
 
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     let path = listen.url.path
     let ownership = NodeOwnership(listen.url)
-    name = listen.place
+    name = listen.target
     self.context = context
-    let queue = LocalBinding<PtyDoor>.queue(of: path)
-    binding = LocalBinding(context, listener: name, path: path) { old in
+    offered = PtySettings(context.lineSettings())
+    let toMake = PtyToMake(offered)
+    self.toMake = toMake
+    let queue = ListenPath<PtyDevice>.queue(of: path)
+    self.path = ListenPath(context, listener: name, path: path) { old in
       do throws(OpenFailure) {
-        return .success(try PtyDoor.open(path, ownership, replacing: old))
+        return .success(try PtyDevice.open(path, ownership, toMake.settings, replacing: old))
       } catch {
         return .failure(error)
       }
@@ -49,19 +55,22 @@ final class PtyListener: Listener, PollHandler {
     } isThere: {
       $0.isThere
     }
-    binding.waits = { [unowned self] in tellClosed() }
+    self.path.waits = { [unowned self] in tellClosed() }
   }
 
   func start() { start(replacing: nil) }
 
-  private func start(replacing old: PtyDoor?) {
-    binding.start(replacing: old) { [weak self] door throws(SystemError) in try self?.serve(door) }
+  private func start(replacing old: PtyDevice?) {
+    toMake.settings = PtySettings(context.lineSettings())
+    path.start(replacing: old) { [weak self] device throws(SystemError) in try self?.serve(device) }
   }
 
-  private func serve(_ door: PtyDoor) throws(SystemError) {
-    try context.poller.add(door.opens.raw, handler: self, for: .readable)
-    self.door = door
-    if !isTold { context.status.tell(.listening(route: context.route, listener: name, bound: name)) }
+  private func serve(_ device: PtyDevice) throws(SystemError) {
+    try context.poller.add(device.opens.raw, handler: self, for: .readable)
+    self.device = device
+    offered = device.settings
+    offer()
+    if !isTold { context.status.publish(.listening(route: context.route, listener: name, bound: name)) }
     isTold = true
     look()
   }
@@ -70,63 +79,74 @@ final class PtyListener: Listener, PollHandler {
     notBefore = 0
     look()
     context.poller.timers.cancel(nextLook)
-    binding.stop(takeDoor(), then: done)
-    context.status.tell(.listenerClosed(route: context.route, listener: name, bound: isTold ? name : nil))
+    path.stop(takeDevice(), then: done)
+    context.status.publish(.listenerClosed(route: context.route, listener: name, bound: isTold ? name : nil))
   }
 
-  func lookAfterPlace(then done: @escaping () -> Void) {
-    guard let door else { return done() }
-    binding.look(at: door, takeAnew: { [weak self] in self?.makeAnew() }, then: done)
+  func contextChanged() { offer() }
+  func lineChanged() { offer() }
+
+  /// Shows the line's settings, unless a program has the pty open.
+  private func offer() {
+    let settings = PtySettings(context.lineSettings())
+    guard settings != offered, isFree, let device, !device.isInUse else { return }
+    device.show(settings)
+    offered = settings
   }
 
-  /// Another pty, with a link. Who has the one before open stays with it, and the next waits for his end.
+  func checkSocketFile(then done: @escaping () -> Void) {
+    guard let device else { return done() }
+    path.look(at: device, takeAnew: { [weak self] in self?.makeAnew() }, then: done)
+  }
+
+  /// Creates a new pty and its link. A client that has the old one keeps it; the next client waits until it has closed.
   private func makeAnew() {
     if rest != nil { endRest() }
     if !isFree { isLeaving = true }
     replace()
   }
 
-  /// It listened, and does not find another place at once.
+  /// Reports that the pty can no longer be opened, until it is created again.
   private func tellClosed() {
-    if isTold { context.status.tell(.listenerClosed(route: context.route, listener: name, bound: name)) }
+    if isTold { context.status.publish(.listenerClosed(route: context.route, listener: name, bound: name)) }
     isTold = false
   }
 
-  private func takeDoor() -> PtyDoor? {
-    rest?.end()
-    rest = nil
-    if let door { context.poller.remove(door.opens.raw) }
-    return door.take()
+  private func takeDevice() -> PtyDevice? {
+    forgetRest()
+    if let device { context.poller.remove(device.opens.raw) }
+    return device.take()
   }
 
-  // MARK: - Who comes
+  // MARK: - Clients open the pty
 
   func ready(_ events: PollEvents) {
-    guard let door, door.wasOpened() else { return }
+    guard let device, device.wasOpened() else { return }
     if rest != nil { endRest() }
     check()
   }
 
   private func check() {
-    guard isFree, let door else { return }
-    // Somebody who only looked in, such as stty, or one who is here.
-    if door.isInUse || door.refresh() { look() } else { replace() }
+    guard isFree, let device else { return }
+    // A program still has the pty open, or has closed it at once, as stty does. In the second case, reset the pty.
+    if device.isInUse || refresh(device) { look() } else { replace() }
   }
 
   private func look() {
-    guard let door, isFree, door.isInUse else { return }
+    guard let device, isFree, device.isInUse else { return }
     let now = context.poller.timers.now
     guard now >= notBefore else { return check(in: .nanoseconds(Int64(notBefore - now))) }
     do {
-      let descriptor = try door.duplicate()
+      let descriptor = try device.duplicate()
       isShort = false
       isFree = false
       isLeaving = false
       since = now
       context.arrived(
-        Arrival(descriptor, kind: .ptyMaster, label: Arrival.Label(address: nil, listener: name), seat: seat()))
+        AcceptedConnection(
+          descriptor, kind: .ptyMaster, label: AcceptedConnection.Label(address: nil, listener: name), seat: seat()))
     } catch {
-      if !isShort { context.status.tell(.outOfDescriptors(route: context.route, listener: name, error)) }
+      if !isShort { context.status.publish(.outOfDescriptors(route: context.route, listener: name, error)) }
       isShort = true
       check(in: Self.pauseLength)
     }
@@ -137,32 +157,39 @@ final class PtyListener: Listener, PollHandler {
     nextLook = context.poller.timers.after(pause) { [weak self] in self?.check() }
   }
 
-  private func seat() -> PtySeat {
-    PtySeat(
+  private func seat() -> PtyClientExit {
+    PtyClientExit(
+      offered: offered,
       leaving: context.poller.expect { [weak self] isTrue in if isTrue { self?.leaves() } },
       closed: context.poller.expect { [weak self] end in self?.hasGone(end) })
   }
 
-  // MARK: - Who goes
+  // MARK: - Clients close the pty
 
-  /// He has closed the port and what he wrote has to wait. Whoever opens the next one waits for the end of that.
+  /// The client has closed the pty, but its input has to wait. The next client gets another pty, and waits until this
+  /// input is delivered.
   private func leaves() {
-    guard door != nil, !isLeaving else { return }
+    guard device != nil, !isLeaving else { return }
     isLeaving = true
     replace()
   }
 
-  private func hasGone(_ end: PtySeat.End) {
+  private func hasGone(_ end: PtyClientExit.End) {
     isFree = true
-    guard let door else { return }
+    guard let device else { return }
     if !isLeaving {
-      let hasClosed = end == .hungUp || PtyMaster.isHungUp(door.master)
-      if end == .refused && !hasClosed { return rest(at: door) }
-      // A user who is there still was sent away, and is hung up on like every client.
+      let hasClosed = end == .hungUp || PtyMaster.isHungUp(device.master)
+      if end == .refused && !hasClosed { return rest(at: device) }
+      // The gateway ended a client that still has it open: the client must see a hang-up.
       guard hasClosed else { return hangUp() }
-      guard door.refresh() else { return replace() }
+      guard refresh(device) else { return replace() }
     }
     look()
+  }
+
+  private func refresh(_ device: PtyDevice) -> Bool {
+    offered = PtySettings(context.lineSettings())
+    return device.refresh(showing: offered)
   }
 
   private func hangUp() {
@@ -171,36 +198,58 @@ final class PtyListener: Listener, PollHandler {
     replace()
   }
 
-  private func rest(at door: PtyDoor) {
-    guard let descriptor = try? door.duplicate() else { return hangUp() }
+  private func rest(at device: PtyDevice) {
+    guard let descriptor = try? device.duplicate() else { return hangUp() }
     isFree = false
-    _ = door.wasOpened()  // by us, who looked what he had read
-    rest = PtyRest(descriptor, on: context.poller) { [weak self] in
-      guard let self, door.wasOpened() else { return false }
+    _ = device.wasOpened()  // drops the event of our own open(2)
+    rest = OrderlyClose(keeping: PtyClientStream(descriptor, on: context.poller), on: context.poller) { [weak self] in
+      guard let self, device.wasOpened() else { return false }
       endRest()
       look()
       return true
-    } over: { [weak self] hungUp in
+    } then: { [weak self] hasClosed in
       self?.rest = nil
-      self?.hasGone(hungUp ? .hungUp : .sentAway)
+      self?.hasGone(hasClosed ? .hungUp : .sentAway)
     }
+    rest?.start()
   }
 
   private func endRest() {
-    rest?.end()
-    rest = nil
+    forgetRest()
     isFree = true
   }
 
-  private func replace() { start(replacing: takeDoor()) }
+  private func forgetRest() {
+    rest?.forget()
+    rest = nil
+  }
+
+  private func replace() { start(replacing: takeDevice()) }
 }
 
-/// A client's place at a pty. Both calls are made, each once, also when his stream is never made.
-final class PtySeat: Sendable {
-  /// How he went.
+extension PtyListener {
+  static let grammar = SchemeGrammar(
+    "pty", example: "pty:///run/baudway/gps", authority: .none, path: .file,
+    parameters: ListenerSchemes.ownership + [ListenerSchemes.role])
+}
+
+/// The settings of a pty that a queue makes.
+private final class PtyToMake: Sendable {
+  private let value: Mutex<PtySettings>
+  init(_ settings: PtySettings) { value = Mutex(settings) }
+  var settings: PtySettings {
+    get { value.withLock { $0 } }
+    set { value.withLock { $0 = newValue } }
+  }
+}
+
+/// Reports to the listener when a client closes its pty. Calls each of the two closures once, even if no stream is ever
+/// made.
+final class PtyClientExit: Sendable {
+  /// How the client's use of the pty ended.
   enum End: Sendable {
     case hungUp, sentAway
-    /// He never was a client.
+    /// The route refused it.
     case refused
   }
 
@@ -211,15 +260,21 @@ final class PtySeat: Sendable {
   }
 
   private let calls: Mutex<Calls>
+  /// The settings that the client has found.
+  let offered: PtySettings
 
-  init(leaving: @escaping @Sendable (_ isTrue: Bool) -> Void, closed: @escaping @Sendable (End) -> Void) {
+  init(
+    offered: PtySettings, leaving: @escaping @Sendable (_ isTrue: Bool) -> Void,
+    closed: @escaping @Sendable (End) -> Void
+  ) {
+    self.offered = offered
     calls = Mutex(Calls(leaving: leaving, closed: closed))
   }
 
-  /// There is no place for him behind this one.
+  /// The route refuses the client.
   func refuse() { calls.withLock { $0.isRefused = true } }
 
-  func tell(_ departure: PtyClientStream.Departure) {
+  func report(_ departure: PtyClientStream.Departure) {
     switch departure {
     case .leaving: calls.withLock { $0.leaving.take() }?(true)
     case .closed(let hungUp):
@@ -229,5 +284,5 @@ final class PtySeat: Sendable {
     }
   }
 
-  deinit { tell(.closed(hungUp: false)) }
+  deinit { report(.closed(hungUp: false)) }
 }

@@ -3,95 +3,66 @@
 import ByteStreams
 import StreamBroker
 
-final class TCPListener: Listener {
-  private let url: String
+final class TCPListener: Listener, TCPAcceptorOwner {
   private let listen: Config.Listen
   private let context: ListenerContext
-  private var loops: [AcceptLoop] = []  // one, but for inherited sockets
+  private lazy var acceptor = TCPAcceptor(of: self, on: context.poller)
+  /// Its URL while clients can connect: "tcp://127.0.0.1:4001".
   private var bound: String?
-  private var retryTimer: Timers.Token?
-  private var lastError: SystemError?
-  private var rebindPause = RebindPause()
-
-  private static let retry = Duration.seconds(1)
 
   init(_ listen: Config.Listen, _ context: ListenerContext) {
-    url = listen.place
     self.listen = listen
     self.context = context
   }
 
-  private var binding: TCPBinding {
-    TCPBinding(
+  func start() { acceptor.start() }
+
+  func contextChanged() { acceptor.keepaliveChanged() }
+
+  func stop(then done: @escaping () -> Void) {
+    acceptor.stop()
+    context.status.publish(.listenerClosed(route: context.route, listener: listen.target, bound: bound))
+    bound = nil
+    done()
+  }
+
+  // MARK: - Its acceptor
+
+  var listenSocket: TCPListenSocket {
+    TCPListenSocket(
       listen: listen, inherited: context.inherited, keepsAlive: context.keepsAlive, limitsUnsent: context.isShared)
   }
 
-  func start() {
-    do throws(SystemError) {
-      try binding.open { socket throws(SystemError) in try accept(from: socket) }
-      lastError = nil
-      context.status.tell(.listening(route: context.route, listener: url, bound: bound ?? url))
-    } catch {
-      closeLoops()
-      // An address that is not there yet, or a port somebody still holds: wait for it, and say so once.
-      if error != lastError {
-        context.status.tell(
-          .listenerWaits(route: context.route, listener: url, binding.failure(error), retry: Self.retry))
+  var isReady: Bool { true }
+  var farewell: String? { context.sendsNotices ? "baudway: out of descriptors" : nil }
+
+  func accepted(_ descriptor: consuming Descriptor, from peer: SocketAddress?, at url: String) {
+    let label = AcceptedConnection.Label(address: peer, listener: url)
+    guard context.rates.admits(peer) else {
+      let ending = Ending.tooFast(label)
+      if context.sendsNotices, let reason = ending.cause {
+        AcceptLoop.sendLine("baudway: \(reason)", to: descriptor.raw)
       }
-      lastError = error
-      retryTimer = context.poller.timers.after(Self.retry) { [weak self] in self?.start() }
+      return context.ended(label, ending, nanoseconds: 0)
     }
+    context.arrived(AcceptedConnection(descriptor, kind: .tcp(wasDialled: false), label: label))
   }
 
-  private func accept(from socket: consuming Descriptor) throws(SystemError) {
-    let name = "tcp://\(try binding.name(of: socket.raw))"
-    let context = context
-    loops.append(
-      try AcceptLoop(
-        socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
-        outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
-        lost: { [unowned self] in lost($0) },  // its loops stop before it goes
-        accepted: { descriptor, address in
-          let label = Arrival.Label(address: address, listener: name)
-          guard context.rates.admits(address) else {
-            let ending = Ending.tooFast(label)
-            if context.sendsNotices, let reason = ending.cause {
-              AcceptLoop.say("baudway: \(reason)", to: descriptor.raw)
-            }
-            return context.ended(label, ending, nanoseconds: 0)
-          }
-          context.arrived(Arrival(descriptor, kind: .tcp(wasDialled: false), label: label))
-        }))
-    bound = name
-  }
-
-  private func lost(_ error: SystemError) {
-    let bound = bound
-    closeLoops()
-    let pause = rebindPause.next(at: context.poller.timers.now)
-    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: bound))
-    context.status.tell(.listenerWaits(route: context.route, listener: url, .lost(error), retry: pause))
-    retryTimer = context.poller.timers.after(pause) { [weak self] in self?.start() }
-  }
-
-  private func closeLoops() {
-    if loops.isEmpty { return }
-    let isInherited = binding.isInherited
-    for loop in loops { loop.stop(isSocketShared: isInherited) }
-    loops = []
-    bound = nil
-  }
-
-  func contextChanged() {
-    // Inherited by those who come from now on.
-    for loop in loops { loop.withSocket { try? binding.setKeepalive(of: $0) } }
-  }
-
-  func stop(then done: @escaping () -> Void) {
-    context.poller.timers.cancel(retryTimer)
-    let bound = bound
-    closeLoops()
-    context.status.tell(.listenerClosed(route: context.route, listener: url, bound: bound))
-    done()
+  func happened(_ event: TCPAcceptor.Event) {
+    let (route, target) = (context.route, listen.target)
+    switch event {
+    case .listening:
+      let name = "tcp://\(acceptor.name ?? "")"
+      bound = name
+      context.status.publish(.listening(route: route, listener: target, bound: name))
+    case .waiting(let failure, let retry):
+      context.status.publish(.listenerWaits(route: route, listener: target, failure, retry: retry))
+    case .lost(_, let failure, let retry):
+      context.status.publish(.listenerClosed(route: route, listener: target, bound: bound))
+      bound = nil
+      context.status.publish(.listenerWaits(route: route, listener: target, failure, retry: retry))
+    case .outOfDescriptors(let error):
+      context.status.publish(.outOfDescriptors(route: route, listener: bound ?? target, error))
+    }
   }
 }

@@ -1,4 +1,5 @@
-// unix:///run/baudway/gps.sock?mode=0660&owner=gps&group=dialout: programs of this machine, as far as the file's mode lets them.
+// unix:///run/baudway/gps.sock?mode=0660&owner=gps&group=dialout: for programs of this machine that the file's mode
+// allows.
 
 import ByteStreams
 import CLinux
@@ -7,25 +8,24 @@ import StreamBroker
 final class UnixListener: Listener {
   private let name: String
   private let context: ListenerContext
-  private let binding: LocalBinding<UnixDoor>
-  private var door: UnixDoor?
+  private let path: ListenPath<UnixSocketFile>
+  private var socketFile: UnixSocketFile?
   private var loop: AcceptLoop?
-  private var rebindPause = RebindPause()
 
-  // Clients that may wait for accept(2); the kernel cuts it to net.core.somaxconn.
+  // The most clients that wait for accept(2); net.core.somaxconn can lower it.
   private static let queue: Int32 = 4096
 
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     let path = listen.url.path
     let ownership = NodeOwnership(listen.url)
-    name = listen.place
+    name = listen.target
     self.context = context
     let inherited = context.inherited
-    binding = LocalBinding(context, listener: name, path: path) { _ in
+    self.path = ListenPath(context, listener: name, path: path) { _ in
       do throws(OpenFailure) {
         let given = inherited.matching(listen).first
         if let given, given.accepts { return .success(try .inherited(given)) }
-        return .success(try UnixDoor.open(path, ownership, queue: Self.queue, replacingDead: given != nil))
+        return .success(try UnixSocketFile.open(path, ownership, queue: Self.queue, replacingDead: given != nil))
       } catch {
         return .failure(error)
       }
@@ -34,65 +34,76 @@ final class UnixListener: Listener {
     } isThere: {
       $0.isThere
     }
-    binding.waits = { [unowned self] in hasLostItsFile() }
+    self.path.waits = { [unowned self] in hasLostItsFile() }
   }
 
   func start() {
-    binding.start { [weak self] door throws(SystemError) in try self?.accept(at: door) }
+    path.start { [weak self] socketFile throws(SystemError) in try self?.accept(at: socketFile) }
   }
 
-  private func accept(at door: UnixDoor) throws(SystemError) {
+  private func accept(at socketFile: UnixSocketFile) throws(SystemError) {
     let context = context
     let name = name
     loop = try AcceptLoop(
-      door.socket.take()!, on: context.poller,  // nobody else has seen the parcel
+      socketFile.socket.take()!, on: context.poller,  // nothing else has used the parcel
       farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
-      outOfDescriptors: { context.status.tell(.outOfDescriptors(route: context.route, listener: name, $0)) },
-      lost: { [unowned self] in lost($0) },  // its loop stops before it goes
+      outOfDescriptors: { context.status.publish(.outOfDescriptors(route: context.route, listener: name, $0)) },
+      lost: { [unowned self] in lost($0) },  // the loop stops before the listener is freed
       accepted: { descriptor, _ in
-        let label = Arrival.Label(address: nil, process: PeerProcess(of: descriptor.raw), listener: name)
-        context.arrived(Arrival(descriptor, kind: .socket, label: label))
+        let label = AcceptedConnection.Label(address: nil, process: PeerProcess(of: descriptor.raw), listener: name)
+        context.arrived(AcceptedConnection(descriptor, kind: .socket, label: label))
       })
-    self.door = door
-    context.status.tell(.listening(route: context.route, listener: name, bound: name))
+    self.socketFile = socketFile
+    context.status.publish(.listening(route: context.route, listener: name, bound: name))
   }
 
-  func lookAfterPlace(then done: @escaping () -> Void) {
-    guard let door else { return done() }
-    binding.look(at: door, takeAnew: { [weak self] in self?.start() }, then: done)
+  func checkSocketFile(then done: @escaping () -> Void) {
+    guard let socketFile else { return done() }
+    path.look(at: socketFile, takeAnew: { [weak self] in self?.start() }, then: done)
   }
 
-  /// Who has connected already is let in.
+  /// Stops listening. Clients that have already connected are accepted first.
   private func hasLostItsFile() {
-    guard let loop else { return }  // it never had one
+    guard let loop else { return }  // it was not listening
     loop.stop()
     self.loop = nil
-    door = nil
-    context.status.tell(.listenerClosed(route: context.route, listener: name, bound: name))
+    socketFile = nil
+    context.status.publish(.listenerClosed(route: context.route, listener: name, bound: name))
   }
 
   private func lost(_ error: SystemError) {
-    guard let door else { return }
+    guard let socketFile else { return }
     hasLostItsFile()
-    let pause = rebindPause.next(at: context.poller.timers.now)
-    binding.lost(door, .lost(error), pause: pause) { [weak self] in self?.start() }
+    path.lost(socketFile, error) { [weak self] in self?.start() }
   }
 
   func stop(then done: @escaping () -> Void) {
-    loop?.stop(isSocketShared: door?.isInherited ?? false)
+    loop?.stop(isSocketShared: socketFile?.isInherited ?? false)
     let wasBound = loop != nil
     loop = nil
-    binding.stop(door, then: done)
-    door = nil
-    context.status.tell(.listenerClosed(route: context.route, listener: name, bound: wasBound ? name : nil))
+    path.stop(socketFile, then: done)
+    socketFile = nil
+    context.status.publish(.listenerClosed(route: context.route, listener: name, bound: wasBound ? name : nil))
   }
 }
 
-/// Who connected to a socket of this machine, as the kernel noted it then (SO_PEERCRED of unix(7)).
-public struct PeerProcess: Hashable, Sendable, CustomStringConvertible {
-  public let user: UInt32
-  /// 0 for one of another PID namespace.
-  public let process: Int32
+extension UnixListener {
+  static let grammar = SchemeGrammar(
+    "unix", example: "unix:///run/baudway/gps.sock?mode=0660", authority: .none, path: .file,
+    parameters: ListenerSchemes.ownership + [ListenerSchemes.role],
+    rules: [
+      SchemeGrammar.Rule(nil) {
+        $0.path.utf8.count > UnixAddress.mostBytes
+          ? "the path of a socket has \(UnixAddress.mostBytes) bytes at most" : nil
+      }
+    ])
+}
+
+/// The process that connected to a unix socket, as the kernel recorded it at that time (SO_PEERCRED of unix(7)).
+package struct PeerProcess: Hashable, Sendable, CustomStringConvertible {
+  package let user: UInt32
+  /// 0 for a process of another PID namespace.
+  package let process: Int32
 
   init(user: UInt32, process: Int32) {
     self.user = user
@@ -107,5 +118,5 @@ public struct PeerProcess: Hashable, Sendable, CustomStringConvertible {
   }
 
   /// "uid 1000, pid 4711"
-  public var description: String { process > 0 ? "uid \(user), pid \(process)" : "uid \(user)" }
+  package var description: String { process > 0 ? "uid \(user), pid \(process)" : "uid \(user)" }
 }

@@ -1,4 +1,4 @@
-// One client as it should fare: what it must and may be sent, what of its own must and may reach the device, what is dropped,
+// Model of one client: what it must and may receive, which of its bytes must and may reach the device, what is dropped,
 // and how its session may end.
 
 import Glibc
@@ -14,50 +14,58 @@ final class ClientModel: StreamAccount {
   let slot: Int
   let role: Config.Listen.Role
   private(set) var stream: PlayedStream!
+  /// Nil for a client that only sends and reads bytes.
+  private(set) var telnet: TelnetModel?
+  /// Its bytes for the device, how many of them its session has read, and the others.
+  var content: [UInt8] { telnet?.plain ?? stream.content }
+  private var readCount: Int { telnet?.readCount ?? stream.readCount }
+  private var left: Int { telnet?.left ?? stream.left }
+  private var takesBytes: Bool { telnet?.takesBytes ?? stream.takesBytes }
+  let getsNotices: Bool
   var isShared: Bool { run.isShared }
-  /// Nil before the hub has it. Kept behind its end.
+  /// nil before the hub has the session. Kept after its end.
   private(set) var session: Session?
   private var banner: ArraySlice<UInt8>
   let joinedIn: Int
 
   // Down.
   private let starts: ClosedRange<Int>
-  /// Where it began to listen, and the place of the next byte for it.
+  /// Where its output began, and the position of its next byte.
   private(set) var start: Int?
   private(set) var next = 0
   private var received = 0
   private let hasBanner: Bool
-  /// What is left of the words of ours that come behind everything else, once they have begun.
-  private var lastWords: ArraySlice<UInt8>?
-  /// They could not begin before the session was over.
+  /// The rest of our final text (notice or HTTP answer) once it has begun. It comes after everything else.
+  private var notice: ArraySlice<UInt8>?
+  /// The final text could not begin before the session was over.
   private var lastWordsMayCome = false
-  /// Its stream broke, or its session is over: no byte behind this place is for it.
+  /// Its stream broke or its session is over: it gets no byte from this position on.
   private var takesUpTo: Int?
   private var outputHasFailed = false
-  /// The policy may drop what it does not take.
+  /// The policy may drop output that it does not take.
   var mayLose: Bool
   private var fullSince: UInt64?
   private var fullFor: UInt64 = 0
   var hadCompany = false
 
   // Up.
-  /// What it says before anything else, in the steps to come.
+  /// Its first bytes, which it sends in the next steps.
   var opening: ArraySlice<UInt8> = []
   private(set) var screen: ScreenModel
-  /// Its end, or its failure, was met behind bytes that its session has not read.
+  /// Its end or failure came after bytes that its session has not read.
   private var endIsHeld = false
   private var hasHungUp = false
   /// It could take the answer to its request at once.
   private var couldBeAnswered = false
   private var reads: [(end: Int, step: Int)] = []
-  /// How much of what was read has come to its session, and what the hub keeps of that, in order.
+  /// How many of the bytes read have reached its session, and which of them the hub keeps, in order.
   private var taken = 0
   private var kept: [Range<Int>] = []
-  private var skimmed: UInt64 = 0
+  private var readAndDiscarded: UInt64 = 0
   private var rights: [(from: Int, to: Int)] = []
-  /// It could write as soon as it was there, and not only later in that step.
+  /// It could write as soon as it was connected, not only later in that step.
   var couldWriteAtOnce = false
-  /// It may not write since: what is read in the rest of that step is dropped.
+  /// The step in which it lost the right to write: what is read in the rest of that step is dropped.
   private var lostRightIn: Int?
   private(set) var delivered = 0
   private var upNext = 0
@@ -68,32 +76,34 @@ final class ClientModel: StreamAccount {
 
   // The end.
   private(set) var finishedAt: UInt64?
-  /// What it was told to go with.
-  var told: Ending.Word?
+  /// The ending word with which it was sent away.
+  var reported: Ending.Word?
   private(set) var ending: Ending.Word?
   var isOver: Bool { ending != nil }
 
   init(
     _ run: PolicyRun, _ link: LinkModel, number: UInt64, slot: Int, kind: UInt8, starts: ClosedRange<Int>,
-    banner: [UInt8]
+    banner: [UInt8], isTelnet: Bool
   ) {
     self.run = run
     self.link = link
     self.number = number
     self.slot = slot
     self.starts = starts
-    self.banner = banner[...]
+    self.banner = isTelnet ? [] : banner[...]
+    getsNotices = run.route.clients.notices
     hasBanner = !banner.isEmpty
-    screen = ScreenModel(isOn: run.isShared && run.route.clients.refuseHttp)
+    screen = ScreenModel(isOn: run.isShared && run.route.clients.refuseHttp && !isTelnet)
     role = kind & 1 == 0 ? .writer : .monitor
     joinedIn = run.step
     activeAt = run.now
     upActiveAt = run.now
     mayLose = run.route.clients.slow == .dropOldest
-    stream = PlayedStream(PlayedStream.Kind(rawValue: kind >> 1 & 15), account: self)
+    if isTelnet { telnet = TelnetModel(self, banner: banner) }
+    stream = PlayedStream(PlayedStream.Kind(rawValue: kind >> 1 & 15), account: telnet ?? self)
     if kind & 32 != 0 { stream.room = 0 }
     if kind & 64 != 0 { stream.room = 20 }
-    if kind & 128 != 0 {
+    if kind & 128 != 0, !isTelnet {
       let words = HTTPOpening.of(slot: slot)
       stream.content = words.atOnce
       opening = words.later[...]
@@ -101,7 +111,7 @@ final class ClientModel: StreamAccount {
     }
   }
 
-  private func fail(_ rule: String) { run.fail("client \(number): \(rule)") }
+  func fail(_ rule: String) { run.fail("client \(number): \(rule)") }
 
   /// Finds its session as soon as the hub has it.
   func meet() -> Session? {
@@ -112,32 +122,31 @@ final class ClientModel: StreamAccount {
   // MARK: - Down
 
   func takes(_ stream: PlayedStream, _ bytes: UnsafeRawBufferPointer, _ count: Int) {
-    if stream.isToldEnd { fail("is written to behind our end") }
+    if stream.isNotifiedOfEnd { fail("is written to behind our end") }
     if !banner.isEmpty {
       if !banner.starts(with: bytes[..<count]) { fail("reads something else before the banner") }
       banner = banner.dropFirst(count)
       return
     }
-    if let words = lastWords {
+    if let words = notice {
       if !words.starts(with: bytes[..<count]) { fail("reads something else behind our last words") }
-      lastWords = words.dropFirst(count)
+      notice = words.dropFirst(count)
       return
     }
     if screen.state == .isRefused {
       let isHead = stream.content.starts(with: "HEAD ".utf8)
       if !ScreenModel.isAnswer(bytes, toHead: isHead) { fail("reads something else than the answer to its request") }
-      lastWords = ArraySlice(bytes[count...])
+      notice = ArraySlice(bytes[count...])
       return
     }
     if isOver ? lastWordsMayCome : session?.isOver == true && isToldWhy {
       if !Self.notices.contains(where: { bytes.starts(with: $0.utf8) }) { fail("reads no reason") }
-      lastWords = ArraySlice(bytes[count...])
+      notice = ArraySlice(bytes[count...])
       return
     }
     if isOver { return fail("is written to behind its end") }
     activeAt = run.now
-    if let since = fullSince { fullFor += run.now - since }
-    fullSince = nil
+    isNoLongerFull()
     guard let session = meet() else { return fail("reads before it has a session") }
     link.followCuts()
     begin(session)
@@ -157,14 +166,14 @@ final class ClientModel: StreamAccount {
     received += count
   }
 
-  /// Of its next byte: behind what it was given and what it has lost, but that the rest of a packet goes out before a gap.
+  /// The position of its next byte: after all that it was given and has lost. The rest of a packet comes before a gap.
   private func place(in session: Session) -> Int {
-    session.hasRest ? next : (start ?? 0) + received + Int(session.droppedAsSlow)
+    session.down.hasRest ? next : (start ?? 0) + received + Int(session.down.droppedAsSlow)
   }
 
   private func begin(_ session: Session) {
     guard start == nil else { return }
-    let start = Int(session.cursor) - Int(session.droppedAsSlow)
+    let start = Int(session.down.cursor) - Int(session.down.droppedAsSlow)
     if !starts.contains(start) { fail("begins at \(start), not within \(starts)") }
     self.start = start
     next = start
@@ -177,40 +186,47 @@ final class ClientModel: StreamAccount {
     if !link.isEnd(place) { fail("loses the beginning of a packet before \(place)") }
   }
 
-  /// A line of ours is for one that got nothing: why its session is over.
+  /// Only a client that received nothing gets our line on why its session is over.
   private var isToldWhy: Bool {
-    run.route.clients.notices && isShared && run.closeWas && received == 0 && !hasBanner && !outputHasFailed
+    telnet == nil && run.route.clients.notices && isShared && run.closeWas && received == 0 && !hasBanner
+      && !outputHasFailed
   }
   private static let notices = ["baudway: the device of x can't be opened", "baudway: the device of x is gone\r\n"]
+
+  func isNoLongerFull() {
+    if let since = fullSince { fullFor += run.now - since }
+    fullSince = nil
+  }
 
   func isFull(_ stream: PlayedStream) { if fullSince == nil { fullSince = run.now } }
 
   var isBlocked: Bool { fullSince != nil }
 
-  /// It has got everything there is for now, and could take more.
+  /// It has everything available now, and could take more.
   var waitsForMore: Bool {
     guard let session, start != nil, !isOver, session.leaving == nil, takesUpTo == nil else { return false }
-    return next >= link.available && stream.takesBytes && !stream.isBroken
+    return next >= link.available && takesBytes && !stream.isBroken
   }
 
-  /// In the quiet: nothing is left that could be delivered.
+  /// In the quiet phase nothing deliverable is left.
   func mustBeServed() {
     guard let session = meet(), !isOver, session.leaving == nil else { return }
     follow()
-    if hasHungUp, session.pump.count == 0, taken == stream.readCount { fail("is gone, and its session is not over") }
+    if hasHungUp, session.pump.count == 0, taken == readCount { fail("is gone, and its session is not over") }
     guard !stream.isBroken else { return }
     begin(session)
-    if takesUpTo == nil, place(in: session) != link.available {
+    if takesUpTo == nil, place(in: session) != link.available, telnet?.isSuspended != true {
       fail("was given \(place(in: session)) of \(link.available) bytes, and nothing moves any more")
     }
-    guard link.hub?.takesInput == true || link.hub?.dropsInput == true else { return }
-    if taken < stream.readCount, !session.pump.sourceEnded {
-      fail("\(stream.readCount - taken) of its bytes are held back, and nothing moves any more")
+    guard link.hub?.upstream.takesInput == true || link.hub?.upstream.dropsInput == true else { return }
+    if taken < readCount, !session.pump.sourceEnded {
+      fail("\(readCount - taken) of its bytes are held back, and nothing moves any more")
     }
-    if stream.left > 0, !session.pump.sourceEnded {
-      fail("\(stream.left) of its bytes are not read, and nothing moves any more")
+    if left > 0, !session.pump.sourceEnded {
+      fail("\(left) of its bytes are not read, and nothing moves any more")
     }
     if session.pump.count > 0 { fail("\(session.pump.count) of its bytes are kept, and nothing moves any more") }
+    if finishedAt == nil { telnet?.mustBeAnswered() }
   }
 
   // MARK: - Up
@@ -229,26 +245,28 @@ final class ClientModel: StreamAccount {
 
   func willRead(_ stream: PlayedStream, room: Int) {
     if room < stream.largestUnit { fail("a read has room for \(room) of \(stream.largestUnit)") }
-    link.settlePen()
+    link.settleUndecided()
   }
 
   func didRead(_ stream: PlayedStream, _ bytes: UnsafeRawBufferPointer) {
-    if isOver { return }  // it lingers
+    if isOver { return }  // its stream is lingering
     activeAt = run.now
     follow()
-    screen.reads(stream.content[..<(stream.readCount + bytes.count)], at: run.now)
+    if telnet == nil { screen.reads(stream.content[..<(stream.readCount + bytes.count)], at: run.now) }
     if screen.state == .isRefused { couldBeAnswered = banner.isEmpty && stream.takesBytes }
   }
 
-  /// What was read has come to its session, unless it is held, and is kept there, or was dropped at once; and what was kept before may
-  /// have been dropped since. Called before anything changes that, so what was kept came before what was dropped at once.
+  /// Updates what its session has read, keeps and has dropped. The session first reads bytes (unless the screen holds
+  /// them) and keeps or drops them; bytes it kept may be dropped later. Called before anything changes that, so bytes
+  /// kept came before bytes dropped at once.
   func follow() {
-    link.settlePen()
+    link.settleUndecided()
     sortReads()
   }
 
-  /// While somebody's bytes go: who may be handed what was held, and has got a right by it, is looked at before.
-  func followHeld() { if taken < stream.readCount { sortReads() } }
+  /// Called while another client's bytes are written: updates a client that may just have been given held bytes and the
+  /// right to write.
+  func followHeld() { if taken < readCount { sortReads() } }
 
   private func sortReads() {
     guard let session = meet() else { return }
@@ -260,11 +278,11 @@ final class ClientModel: StreamAccount {
         if !isLong, session.leaving == nil { fail("sends on what may become a request") }
         screen.opens()
       }
-      let end = place - Int(pump.skimmed - skimmed)
+      let end = place - Int(pump.readAndDiscarded - readAndDiscarded)
       if end > taken { kept.append(taken..<end) }
       if reads.last?.step == run.step { reads[reads.count - 1].end = place } else { reads.append((place, run.step)) }
       taken = place
-      skimmed = pump.skimmed
+      readAndDiscarded = pump.readAndDiscarded
     }
     var dropped = kept.reduce(0) { $0 + $1.count } - pump.count
     while dropped > 0, let first = kept.first { dropped -= takeKept(min(dropped, first.count)).count }
@@ -284,7 +302,7 @@ final class ClientModel: StreamAccount {
     var rest = bytes
     for part in kept where !rest.isEmpty {
       let count = min(part.count, rest.count)
-      let isRight = stream.content.withUnsafeBytes { content in
+      let isRight = content.withUnsafeBytes { content in
         memcmp(content.baseAddress! + part.lowerBound, rest.baseAddress!, count) == 0
       }
       guard isRight else { return false }
@@ -310,27 +328,28 @@ final class ClientModel: StreamAccount {
     if place > upNext, !mayDropInput(upNext..<place) { fail("its bytes \(upNext)..<\(place) are left out") }
     if place > upNext { upPacket.mayEnd() }
     checkRight(bytes)
+    telnet?.delivers(bytes)
     if let packets {
       let silence = run.now - wroteAt
       if let idle = packets.idle {
         if silence >= idle.nanoseconds { upPacket.restart() }
       } else if silence >= Duration.seconds(1).nanoseconds {
-        upPacket.mayEnd()  // for somebody who waited, and then could not write
+        upPacket.mayEnd()  // it may have waited, and then was not able to write
       }
-      upPacket.add(stream.content[bytes], packets)
+      upPacket.add(content[bytes], packets)
     }
     wroteAt = run.now
     upNext = bytes.upperBound
   }
 
   var isUpDelivered: Bool {
-    upNext == stream.readCount || stream.isBroken || isOver || mayDropInput(upNext..<stream.readCount)
+    upNext == readCount || stream.isBroken || isOver || mayDropInput(upNext..<readCount)
   }
 
-  /// Another writer goes on: this one's packet must be over, or nothing more of it may come.
+  /// Another writer goes on: this client's packet must be over, or no more of it may come.
   func packetMayEnd(_ packets: Config.Packets) -> Bool {
     if !upPacket.mustStayWhole || isOver || finishedAt != nil || stream.isBroken { return true }
-    if session?.leaving != nil, upNext == stream.readCount { return true }
+    if session?.leaving != nil, upNext == readCount { return true }
     return run.now - wroteAt >= (packets.idle ?? .seconds(1)).nanoseconds || (rights.last?.to ?? 0) < run.step
       || run.step == lostRightIn || run.step == run.reloadedIn
   }
@@ -344,9 +363,9 @@ final class ClientModel: StreamAccount {
     }
   }
 
-  /// Whether a policy may have dropped what it sent.
+  /// Whether a policy may have dropped these bytes.
   private func mayDropInput(_ bytes: Range<Int>) -> Bool {
-    if run.mayDropAnyInput { return true }
+    if run.mayDropAnyInput || bytes.upperBound <= telnet?.mayBePurgedUpTo ?? 0 { return true }
     for read in reads where read.end > bytes.lowerBound {
       if !rights.contains(where: { $0.from < read.step && read.step < $0.to }) { return true }
       if read.end >= bytes.upperBound { break }
@@ -354,10 +373,42 @@ final class ClientModel: StreamAccount {
     return false
   }
 
+  // MARK: - Telnet
+
+  /// It had the right to write in that step or later.
+  func couldWrite(since step: Int) -> Bool { rights.contains { $0.to >= step } }
+  var everCouldWrite: Bool { !rights.isEmpty }
+  var couldAlwaysWrite: Bool {
+    couldWriteAtOnce && rights.count == 1 && rights[0].from == joinedIn && rights[0].to >= run.step
+      && lostRightIn == nil
+  }
+  var canWriteNow: Bool { session?.up.mayWrite == true && couldAlwaysWrite }
+  func keepsBytes(before place: Int) -> Bool { kept.contains { $0.lowerBound < place } }
+  /// Its session is over, or will be once everything is delivered.
+  var mayBeOver: Bool {
+    stream.isNotifiedOfEnd || isOver || finishedAt != nil || stream.isBroken || session?.isOver == true
+      || session?.leaving != nil
+  }
+
+  /// Begins its session; for a telnet client through a stream that reports what the session reads and writes.
+  func begin(on poller: Poller, _ take: (any ByteStream) -> Void) {
+    guard let telnet else { return take(stream) }
+    let room = stream.room
+    stream.room = 0  // the session writes nothing before the model can see it
+    take(telnet.begin(on: poller))
+    if let session = meet(), !session.isOver {
+      let front = TelnetFront(session.client, self, telnet)
+      session.exchangeClient(for: front)
+      front.delegate = session
+    }
+    stream.room = room
+  }
+
   // MARK: - The end
 
   func finishes() {
     guard !stream.hasEnded, stream.readFailure == nil else { return }
+    telnet?.release()
     stream.hasEnded = true
     finishedAt = run.now
     stream.arrived()
@@ -373,40 +424,41 @@ final class ClientModel: StreamAccount {
     hasHungUp = true
     meetsEnd()
   }
-  /// It is gone, for both directions. Its session learns of that behind what is held.
+  /// Both directions are over. Its session notices that only after the bytes that are still unread.
   private func meetsEnd() {
     if isOver { return }
     follow()
     screen.opens()
-    endIsHeld = taken < stream.readCount
+    endIsHeld = taken < readCount
     if endIsHeld { return }
     banner = []
     outputFails()
   }
-  /// Before the device says more: whether its session has learnt of it.
-  func followEnd() { if endIsHeld, session?.takesOutput == false { outputFails() } }
+  /// Called before the device sends more: whether its session has noticed the end.
+  func followEnd() { if endIsHeld, session?.down.takesOutput == false { outputFails() } }
   private func outputFails() {
     outputHasFailed = true
     takesNoMore()
   }
 
-  /// The route refuses HTTP no more.
+  /// The route stops refusing HTTP.
   func screenEnds() { screen.opens() }
 
-  /// After each step.
+  /// Called after each step.
   func look() {
     follow()
+    telnet?.look()
     guard !isOver, let session, !session.isOver else { return }
     if screen.state == .isRefused { return fail("has sent a request, and is not sent away") }
     if isHeldWhileLeaving { fail("is sent away, and held back as before") }
     let held = run.now - screen.since
-    guard taken == 0, stream.readCount > 0, screen.state == .isThrough || held >= ScreenModel.longest.nanoseconds else {
+    guard taken == 0, readCount > 0, screen.state == .isThrough || held >= ScreenModel.longest.nanoseconds else {
       return
     }
     fail("is held back since \(held / 1_000_000) ms")
   }
   private var isHeldWhileLeaving: Bool {
-    guard screen.state == .holds, let leavingSince = session?.leavingSince else { return false }
+    guard screen.state == .holds, let leavingSince = session?.ending.leavingSince else { return false }
     return screen.since < leavingSince
   }
   func isFinished(_ stream: PlayedStream) {}
@@ -432,22 +484,26 @@ final class ClientModel: StreamAccount {
     if report.down != received { fail("\(report.down) bytes down are counted, \(received) went") }
     if let start {
       let meant = (takesUpTo ?? link.head) - start
-      let dropped = stream.readCount - delivered + meant - received
+      let dropped = readCount - delivered + meant - received
       if report.dropped != dropped { fail("\(report.dropped) dropped bytes are counted, \(dropped) were") }
     }
     if mustHaveDelivered(word) {
-      if upNext != stream.readCount { fail("\(stream.readCount - upNext) of its bytes are dropped at its end") }
-      if word == .clientLeft, !stream.isBroken, stream.left > 0 { fail("\(stream.left) bytes are unread at its end") }
+      if telnet == nil || telnet!.mayBePurgedUpTo < readCount, upNext != readCount {
+        fail("\(readCount - upNext) of its bytes are dropped at its end")
+      }
+      if word == .clientLeft, !stream.isBroken, left > 0 { fail("\(left) bytes are unread at its end") }
     }
-    if isShared, takesUpTo == nil, word == .clientLeft, !mayLose, next < link.available, fullFor == 0, fullSince == nil
+    if isShared, takesUpTo == nil, word == .clientLeft, !mayLose, next < link.available, fullFor == 0, fullSince == nil,
+      telnet?.isSuspended != true
     {
       fail("ends with \(link.available - next) bytes that it could have taken")
     }
   }
 
-  /// It was sent away behind what it had sent, and its device takes that.
+  /// It was sent away after its last bytes, and its device still accepts them.
   private func mustHaveSentOn(_ word: Ending.Word) -> Bool {
-    guard let session, session.leaving?.word == word, session.mayWrite, link.hub?.canReachEndpoint == true else {
+    guard let session, session.leaving?.word == word, session.up.mayWrite, link.hub?.upstream.canReachEndpoint == true
+    else {
       return false
     }
     return !run.dropsByPolicy && run.leastDrain > .milliseconds(20)
@@ -457,26 +513,26 @@ final class ClientModel: StreamAccount {
     let areDue: Bool
     if screen.state == .isRefused {
       areDue = true
-      if couldBeAnswered, lastWords == nil { fail("is not answered") }
+      if couldBeAnswered, notice == nil { fail("is not answered") }
     } else {
       areDue = isToldWhy && (word == .openFailed || word == .deviceLost)
-      if areDue, lastWords == nil, stream.takesBytes { fail("is not told why") }
+      if areDue, notice == nil, stream.takesBytes { fail("is not told why") }
     }
-    if !areDue, lastWords != nil { fail("reads a line of ours") }
+    if !areDue, notice != nil { fail("reads a line of ours") }
     lastWordsMayCome = areDue
   }
 
   private func mayEnd(as word: Ending.Word) -> Bool {
     if screen.state == .isRefused { return word == .denied }
     return switch word {
-    case .clientLeft: finishedAt != nil || stream.isBroken || !stream.canHalfClose
+    case .clientLeft: finishedAt != nil || stream.isBroken || !stream.closeBehavior.canHalfClose
     case .clientLost: stream.isBroken
     case .endpointLeft: !isShared && link.deviceIsOver
     case .openFailed, .deviceLost: !isShared || run.closeWas
     case .tooSlow: mayBeTooSlow
     case .idle: run.idleLimits.contains { run.now - activeAt >= $0.nanoseconds }
     case .shutdown: run.isStopping
-    default: word == told
+    default: word == reported
     }
   }
 
@@ -489,7 +545,8 @@ final class ClientModel: StreamAccount {
   }
 
   private func mustHaveDelivered(_ word: Ending.Word) -> Bool {
-    guard isShared, word == .clientLeft || word == .clientLost, !run.mayDropAnyInput, !run.closeWas, told == nil else {
+    guard isShared, word == .clientLeft || word == .clientLost, !run.mayDropAnyInput, !run.closeWas, reported == nil
+    else {
       return false
     }
     guard rights.count == 1, couldWriteAtOnce, rights[0].from == joinedIn, rights[0].to >= reads.last?.step ?? 0,

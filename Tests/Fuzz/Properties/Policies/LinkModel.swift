@@ -1,47 +1,55 @@
-// What one link's device has said, as it should be: a queue of bytes, where its packets end, and what somebody who comes must and
-// may get of it. Finds ends of packets by itself, in the plainest way, and allows the hub others only where a rule says so.
+// Model of one link's device output: a queue of bytes, where its packets end, and what a new client must and may get of
+// it. Finds packet ends itself, in the simplest way, and allows the hub other ends only where a rule says so.
 
 import Glibc
+import StreamBroker
 
 @testable import ByteStreams
 @testable import GatewayKit
 
-/// One for a shared link; one for each client that has a link of its own.
+/// One for a shared link; one per client on per-client links.
 final class LinkModel: StreamAccount {
   unowned let run: PolicyRun
   weak var hub: Hub?
   weak var link: Link?
-  /// What the hub has read, since the beginning.
+  /// All that the hub has read.
   private(set) var down: [UInt8] = []
   var head: Int { down.count }
-  /// Whether a packet ends before the byte of that place.
+  /// Whether a packet ends before the byte at that position.
   private var isEnd: [Bool] = [true]
   /// Where the last packet ends.
   private(set) var lastEnd = 0
-  /// Where packets end, oldest first; and up to where there were so many in the ring that two may count as one.
+  /// Where packets end, oldest first. Before `mayMergeBefore` the ring held so many ends that two packets may count as
+  /// one.
   private var ends: [Int] = []
   private(set) var mayMergeBefore = 0
-  /// Before it there were other packets, or none.
+  /// Before this position there was another packet setting, or none.
   private(set) var packetsFrom = 0
   private var lastByteAt: UInt64 = 0
   private(set) var packets: Config.Packets?
 
   /// The stream that is open, or was last.
   private(set) var device: PlayedStream?
-  /// Its end or its failure was read, or it was closed.
+  /// Its end or failure was read, or it was closed.
   private(set) var deviceIsOver = true
   private var words: ArraySlice<UInt8> = []
 
-  /// While nobody is there: from where on the next one must get everything, and from where on it may.
+  /// While there are no clients: the next one must get everything from `mustFrom` on, and may get it from `mayFrom` on.
   var mustFrom = 0
   var mayFrom = 0
-  /// A backlog is kept from here on at most.
+  /// The earliest position that the backlog may keep.
   private var backlogFrom = 0
   private var backlog = 0
 
-  /// Up: who wrote last to the device.
+  /// Up: the last client to write to the device.
   private weak var writer: ClientModel?
-  private var pen: [(client: ClientModel, count: Int, moved: UInt64)] = []
+  private var undecided: [(client: ClientModel, count: Int, moved: UInt64)] = []
+
+  private(set) lazy var line = LineModel(run, self)
+  var isShared: Bool { run.isShared }
+  /// The device is open, and the hub uses it.
+  var isAttached: Bool { device != nil && hub?.endpoint === device }
+  var isAway: Bool { if let status = link?.status, case .waiting = status { true } else { false } }
 
   init(_ run: PolicyRun) {
     self.run = run
@@ -55,7 +63,7 @@ final class LinkModel: StreamAccount {
     if run.isReloading, let hub, hub.policy.packets != packets { follow(hub.policy.packets) }
   }
 
-  /// Other packets, or none, from here on.
+  /// From here on another packet setting holds, or none.
   private func follow(_ packets: Config.Packets?) {
     self.packets = packets
     packetsFrom = head
@@ -84,27 +92,29 @@ final class LinkModel: StreamAccount {
     ends.append(head)
   }
 
-  /// The hub keeps a bounded number of ends.
+  /// The hub keeps a bounded number of packet ends.
   private func noteCrowd() {
-    let oldest = Int(hub?.ring?.oldest ?? 0)
+    let oldest = Int(hub?.downstream.output.ring?.oldest ?? 0)
     guard ends.count > Self.fewestMerged, head - oldest > Self.fewestMerged else { return }
     if ends[ends.count - Self.fewestMerged] >= oldest { mayMergeBefore = head }
   }
   private static let fewestMerged = PacketMarks.most * 3 / 4
 
-  /// The hub has ended a packet without a delimiter: is there a reason?
+  /// Checks the reason when the hub has ended a packet without a delimiter.
   func followCuts() {
     followReload()
-    guard packets != nil, let hub, let cutter = hub.cutter else { return }
+    guard packets != nil, let hub, let cutter = hub.downstream.cutter else { return }
     let end = Int(cutter.end)
     guard end != lastEnd else { return }
     guard end == head, end > lastEnd else {
       return run.fail("the hub's packets end at \(end) where \(lastEnd) of \(head) was right")
     }
     let isSilent = packets?.idle.map { run.now - lastByteAt >= $0.nanoseconds } ?? false
-    let isFull = head - lastEnd + (device?.largestUnit ?? 1) > hub.ringSizes.buffer + hub.ringSizes.backlog
+    let isFull =
+      head - lastEnd + (device?.largestUnit ?? 1) > hub.downstream.output.sizes.buffer
+      + hub.downstream.output.sizes.backlog
     guard
-      isSilent || isFull || deviceIsOver || hub.endpoint !== device || hub.writeFailure != nil
+      isSilent || isFull || deviceIsOver || hub.endpoint !== device || hub.upstream.writeFailure != nil
         || hub.sessions.isEmpty || run.step == run.reloadedIn
     else {
       return run.fail("a packet ended at \(end) for no reason")
@@ -112,18 +122,18 @@ final class LinkModel: StreamAccount {
     self.end()
   }
 
-  /// Without packets every byte is one.
+  /// Without packets, each byte counts as a packet.
   func isEnd(_ place: Int) -> Bool { packets == nil || place <= packetsFrom || isEnd[place] }
 
-  /// What everybody should have got in the end.
+  /// What every client should have got in the end.
   var available: Int { packets == nil ? head : lastEnd }
 
-  // MARK: - Who comes
+  // MARK: - New clients
 
-  /// Where a newcomer may begin.
+  /// Where a new client may begin.
   func starts(hub: Hub) -> ClosedRange<Int> {
-    guard hub.ring != nil else { return head...head }
-    let kept = hub.ringSizes.backlog
+    guard hub.downstream.output.ring != nil else { return head...head }
+    let kept = hub.downstream.output.sizes.backlog
     if kept > 0 {
       let wanted = max(0, head - kept)
       var latest = min(max(wanted, backlogFrom), head)
@@ -131,30 +141,30 @@ final class LinkModel: StreamAccount {
       return min(wanted, available)...min(latest, max(available, wanted))
     }
     guard hub.sessions.isEmpty else { return available...available }
-    if hub.policy.dropsUnheard { return available...available }
+    if hub.policy.dropsWithoutClients { return available...available }
     return min(mayFrom, available)...min(mustFrom, available)
   }
 
-  /// After each step.
+  /// Called after each step.
   func look(_ hub: Hub) {
     if Int(hub.head) != head { run.fail("the hub is at \(hub.head), but has read \(head)") }
     followCuts()
-    if hub.ring == nil {
+    if hub.downstream.output.ring == nil {
       backlogFrom = head
       (mayFrom, mustFrom) = (available, available)
     }
-    let hasChanged = hub.ringSizes.backlog != backlog
+    let hasChanged = hub.downstream.output.sizes.backlog != backlog
     if hasChanged {
-      backlogFrom = max(backlogFrom, head - min(backlog, hub.ringSizes.backlog))
-      backlog = hub.ringSizes.backlog
+      backlogFrom = max(backlogFrom, head - min(backlog, hub.downstream.output.sizes.backlog))
+      backlog = hub.downstream.output.sizes.backlog
     }
-    // Until the ring changed, in the middle of this step, what nobody heard was kept as a backlog only.
+    // Until the ring changed in the middle of this step, unread output was kept only as a backlog.
     let isKept = hub.sessions.isEmpty && backlog == 0 && !hasChanged
-    if !isKept || hub.policy.dropsUnheard { mustFrom = available }
-    if !isKept { mayFrom = Int(hub.ring?.oldest ?? hub.head) }
+    if !isKept || hub.policy.dropsWithoutClients { mustFrom = available }
+    if !isKept { mayFrom = Int(hub.downstream.output.oldest) }
   }
 
-  /// What nobody has heard may be gone.
+  /// Output that no client has read may be gone.
   func unheardIsDropped() { mustFrom = head }
 
   // MARK: - The device
@@ -162,22 +172,23 @@ final class LinkModel: StreamAccount {
   func opened(_ device: PlayedStream, _ words: [UInt8]) {
     followCuts()
     self.device = device
+    if run.hasTelnet, let line = device.line { self.line.opened(line) }
     deviceIsOver = false
     self.words = words[...]
-    writer = nil  // a client's packet goes on where it was, but need not be whole here
+    writer = nil  // a client's packet continues where it was, but need not be whole on the new device
   }
 
   func willRead(_ stream: PlayedStream, room: Int) {
     if room < stream.largestUnit { run.fail("a read of the device has room for \(room) of \(stream.largestUnit)") }
-    settlePen()
+    settleUndecided()
     if stream === device { followCuts() }
   }
 
   func didRead(_ stream: PlayedStream, _ bytes: UnsafeRawBufferPointer) {
-    guard stream === device, !deviceIsOver else { return }  // behind its session nobody hears it
-    guard hub?.endpoint === stream else { return }  // the last words are said to it
+    guard stream === device, !deviceIsOver else { return }  // after its session, its output is dropped
+    guard hub?.endpoint === stream else { return }  // the endpoint is draining
     followReload()
-    // Nothing of this is for those whose end is under way.
+    // Clients whose end is in progress get none of this.
     for case let client? in run.clients where client.session?.isOver == true { client.takesNoMore() }
     for case let client? in run.clients { client.followEnd() }
     for byte in bytes { append(byte) }
@@ -187,8 +198,8 @@ final class LinkModel: StreamAccount {
 
   func takes(_ stream: PlayedStream, _ run: UnsafeRawBufferPointer, _ count: Int) {
     let owner = self.run
-    settlePen()
-    if stream.isToldEnd { owner.fail("the device is written to behind our end") }
+    settleUndecided()
+    if stream.isNotifiedOfEnd { owner.fail("the device is written to behind our end") }
     guard stream === device else { return owner.fail("a device is written to that is not open") }
     guard words.isEmpty else {
       if !words.starts(with: run[..<count]) { owner.fail("the first the device hears is not 'on-open'") }
@@ -200,25 +211,26 @@ final class LinkModel: StreamAccount {
       return
     }
     guard hub?.endpoint === stream else { return owner.fail("a client's bytes go to a device that is closing") }
-    // Whose bytes they are shows in them, and in where the hub keeps them; only delimiters may be several clients'.
-    pen.removeAll(keepingCapacity: true)
+    if owner.hasTelnet { line.bytesGo() }
+    // The bytes and the hub's queue show whose they are; only delimiters may belong to several clients.
+    undecided.removeAll(keepingCapacity: true)
     for case let client? in owner.clients { client.followHeld() }
     for case let client? in owner.clients where client.link === self && client.offers(run) {
-      pen.append((client, count, client.session?.pump.moved ?? 0))
+      undecided.append((client, count, client.session?.pump.moved ?? 0))
     }
-    if pen.isEmpty { return owner.fail("the device is sent bytes that are nobody's, or not in their order") }
-    if pen.count == 1 { settle(pen.removeLast()) }
+    if undecided.isEmpty { return owner.fail("the device is sent bytes that are nobody's, or not in their order") }
+    if undecided.count == 1 { evaluate(undecided.removeLast()) }
   }
 
-  /// Of several who may have written it was the one who has got rid of so much since.
-  func settlePen() {
-    guard !pen.isEmpty else { return }
-    let wrote = pen.first { ($0.client.session?.pump.moved ?? 0) != $0.moved }
-    pen.removeAll(keepingCapacity: true)
-    if let wrote { settle(wrote) } else { run.fail("nobody counts what the device took") }
+  /// If several clients may have written, it was the one whose count of moved bytes has changed.
+  func settleUndecided() {
+    guard !undecided.isEmpty else { return }
+    let wrote = undecided.first { ($0.client.session?.pump.moved ?? 0) != $0.moved }
+    undecided.removeAll(keepingCapacity: true)
+    if let wrote { evaluate(wrote) } else { run.fail("nobody counts what the device took") }
   }
 
-  private func settle(_ written: (client: ClientModel, count: Int, moved: UInt64)) {
+  private func evaluate(_ written: (client: ClientModel, count: Int, moved: UInt64)) {
     let client = written.client
     if let writer, writer !== client, let packets, client.isShared, !writer.packetMayEnd(packets) {
       run.fail("a packet of client \(writer.number) is cut by client \(client.number)")
@@ -236,20 +248,24 @@ final class LinkModel: StreamAccount {
   }
   func isFinished(_ stream: PlayedStream) {
     guard stream === device, !deviceIsOver, hub?.endpoint === stream else { return }
-    settlePen()
+    settleUndecided()
     for case let client? in run.clients where client.link === self && !client.isUpDelivered {
       run.fail("the device is told an end before all of client \(client.number)'s bytes")
     }
   }
-  func isClosed(_ stream: PlayedStream) { if stream === device { over() } }
+  func isClosed(_ stream: PlayedStream) {
+    guard stream === device else { return }
+    over()
+    if run.hasTelnet, let line = stream.line { self.line.isClosed(line, of: stream) }
+  }
 
   private func over() { deviceIsOver = true }
 }
 
-/// A packet of one client's on its way up.
+/// One client's packet on its way up.
 struct UpPacket {
   private var bytes: [UInt8] = []
-  /// Whether a packet is begun; not known after something that may have ended it.
+  /// Whether a packet is begun; unknown after an event that may have ended it.
   private(set) var isBegun = false
   private var isKnown = true
 
@@ -259,7 +275,7 @@ struct UpPacket {
     isKnown = true
   }
 
-  /// Perhaps it is over: until the next one that ends for sure nothing is said of it.
+  /// The packet may be over: until the next certain end nothing is checked.
   mutating func mayEnd() { isKnown = false }
   var mustStayWhole: Bool { isBegun && isKnown }
 

@@ -1,16 +1,16 @@
-// Policies and timing of a route, together: clients that come, send, take and leave, a device that speaks, breaks and comes back,
-// time that passes and reloads in between, all as the input says. A step is two bytes: what happens, and how.
+// A route's policies and timing together: clients connect, send, take output and leave; a device sends, breaks and
+// returns; time passes; reloads happen, all as the input says. A step is two bytes: what happens, and how.
 
 import Glibc
 
 final class PoliciesProperty {
-  /// Tells each step before it is done.
+  /// Whether each step is printed before it is done.
   static let tells = getenv("FUZZ_TELL") != nil
-  static func tell(_ line: String) {
+  static func report(_ line: String) {
     line.withCString { _ = write(STDERR_FILENO, $0, strlen($0)) + write(STDERR_FILENO, "\n", 1) }
   }
   private let world: PolicyWorld
-  /// Of all inputs so far; the driver prints it.
+  /// Number of steps of all inputs so far; the driver prints it.
   nonisolated(unsafe) static var steps = 0
 
   init() throws(Broken) { world = try PolicyWorld() }

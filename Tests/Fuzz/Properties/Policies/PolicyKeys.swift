@@ -1,5 +1,8 @@
-// Which keys of a route's policies the fuzzer varies, and how. Each value is one of eight, so that a byte names a key and its
-// value. A test compares this table with ConfigKeys: a key is varied, or stands among the exceptions with its reason.
+// Which keys of a route's policies the fuzzer varies, and how. Each key has eight values, so that a byte names a key
+// and its value. A test compares this table with ConfigKeys: each key is either varied, or listed as an exception with
+// its reason.
+
+import StreamBroker
 
 @testable import GatewayKit
 
@@ -20,7 +23,7 @@ struct PolicyKey: Sendable {
     self.init(name) { route, number in route[keyPath: path] = values[number % values.count] }
   }
 
-  /// One of the keys of `packets`, which is off when none of them is set.
+  /// One of the keys of `packets`, which is off if none of them is set.
   private init<Value: Sendable>(
     packets name: String, _ path: any WritableKeyPath<Config.Packets, Value?> & Sendable, _ values: [Value?]
   ) {
@@ -36,7 +39,7 @@ struct PolicyKey: Sendable {
     PolicyKey(
       "clients.takeover", \.clients.takeover, [.refuse, .newest, .idle(.milliseconds(20)), .idle(.seconds(1))]),
     PolicyKey("clients.slow", \.clients.slow, [.automatic, .block, .disconnect, .dropOldest]),
-    // Smaller than a configuration may say, so that a ring is full after some steps.
+    // Smaller than a config file may set, so that a ring is full after some steps.
     PolicyKey("clients.buffer", \.clients.buffer, [64, 32, 100, 256, 64, 17, 4096, 64]),
     PolicyKey("clients.backlog", \.clients.backlog, [0, 0, 0, 16, 0, 40, 64, 200]),
     PolicyKey(
@@ -61,11 +64,13 @@ struct PolicyKey: Sendable {
     PolicyKey(
       "clients.half-close", \.clients.halfClose, [.seconds(5), nil, .milliseconds(100), .seconds(5), .seconds(60)]),
     PolicyKey("clients.notices", \.clients.notices, [true, false]),
+    PolicyKey("device.reset", \.device.reset, [nil, nil, nil, nil] + recipes),
   ]
-  /// An input has a byte for each of so many keys, so that a new one does not change what old inputs mean. Add keys at the end.
+  /// An input has one byte for each of this many keys, so that a new key does not change the meaning of old inputs. Add
+  /// keys at the end.
   static let places = 24
 
-  /// Places in `varied` of keys that mean something on shared links only.
+  /// Positions in `varied` of keys that apply to shared links only.
   static let sharedOnly: Set<Int> = {
     var names: Set<String> = []
     for section in ConfigKeys.policies {
@@ -76,6 +81,10 @@ struct PolicyKey: Sendable {
     return Set(varied.indices.filter { names.contains(varied[$0].name) })
   }()
 
+  private static let recipes = [
+    "esp32", "avr", "esp32-usbjtag", "custom(rts=on dtr=off, 20ms, rts=off !, 10ms, dtr=on)",
+  ].map { try? ResetRecipe($0) }
+
   // No byte of a client or of the device is one of these.
   static let onOpen: [UInt8] = [1, 2, 1]
   static let onClose: [UInt8] = [3, 4, 3]
@@ -85,7 +94,6 @@ struct PolicyKey: Sendable {
     "clients.allow": admission, "clients.deny": admission,
     "clients.users": "decided before there is a session, by Access; the targets `credentials` and `config` are for it",
     "clients.keepalive": "an option of sockets, which the played streams are not",
-    "device.reset": "not in Baudway yet",
   ]
   private static let admission =
     "Route decides it between lanes, with descriptors; what follows from it, `replaced`, `denied`, places that are wanted, are steps"

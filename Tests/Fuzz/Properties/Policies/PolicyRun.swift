@@ -1,5 +1,5 @@
-// One input at work: a route's group of sessions with its link, hub and device, on a clock turned by hand, and the model beside it.
-// The fuzzer's bytes say which policies hold and what happens next; README.md says what is checked.
+// Runs one input: a route's session group with its link, hub and device, on a manual clock, with the model in parallel.
+// The fuzzer's bytes choose the policies and the events; README.md lists what is checked.
 
 import Glibc
 import StreamBroker
@@ -12,13 +12,15 @@ final class PolicyRun {
   private let world: PolicyWorld
   private(set) var route: Config.Route
   let isShared: Bool
-  private let isLine: Bool
+  let isLine: Bool
+  /// Clients may be telnet clients, and the device's line is watched.
+  let hasTelnet: Bool
   private var connector: PlayedConnector!
   private(set) var group: SessionGroup!
   private var links: [LinkModel] = []
-  /// By their place, which a byte of the input names.
+  /// By slot, which a byte of the input names.
   private(set) var clients: [ClientModel?] = Array(repeating: nil, count: 8)
-  /// Whose sessions are not over; and all that ever were, whose streams may linger.
+  /// Clients whose sessions are not over, and all earlier ones, whose streams may linger.
   private var everybody: [ClientModel] = []
   private var past: [ClientModel] = []
   private var streams: [PlayedStream] = []
@@ -31,19 +33,23 @@ final class PolicyRun {
   private(set) var reloadedIn = 0
   private(set) var isStopping = false
   private var hasStopped = false
-  private var pen: UInt64?
-  private var placesAreWanted = false
+  private var writer: UInt64?
+  private var slotsAreWanted = false
   var now: UInt64 { rig.now }
   var deviceIsFullSince: UInt64?
   private var heldUpSince: UInt64?
   private var heldUpAt = 0
 
-  // What has held since the beginning, and may still have consequences.
+  // Policies that were in force at some time, and may still have consequences.
   private(set) var closeWas = false
   private var discardWas = false
   private var flushWas = false
   private(set) var leastDrain = Duration.seconds(3600)
   private(set) var idleLimits: [Duration] = []
+  /// Reset recipes that were in force, and the first one.
+  private(set) var recipes: [ResetRecipe] = []
+  private var recipe: ResetRecipe??
+  private(set) var recipeHasChanged = false
 
   init(_ world: PolicyWorld, _ input: inout ArraySlice<UInt8>) {
     self.world = world
@@ -51,6 +57,7 @@ final class PolicyRun {
     let shape = input.popFirst() ?? 0
     isShared = shape & 7 != 7
     isLine = shape & 8 == 0
+    hasTelnet = shape & 0x80 != 0
     route = world.route
     route.link = isShared ? .shared : .perClient
     for key in 0..<PolicyKey.places {
@@ -59,12 +66,13 @@ final class PolicyRun {
     }
     noteSettings()
     if PoliciesProperty.tells {
-      PoliciesProperty.tell(
-        "\(route.link) \(isLine ? "line" : "no line") \(route.clients) \(route.device) packets \(route.packets as Any)")
+      PoliciesProperty.report(
+        "\(route.link) \(isLine ? "line" : "no line")\(hasTelnet ? " telnet" : "") \(route.clients) \(route.device) packets \(route.packets as Any)"
+      )
     }
     connector = isLine ? PlayedConnector(self) : PlayedOtherConnector(self)
     if isShared { links.append(LinkModel(self)) }
-    // Unchecked: the run, the sink and all that tells are one thread's.
+    // `unsafe`, because the run, the sink and all reporters use one thread.
     nonisolated(unsafe) let run = Weak(self)
     let status = StatusSink([{ run.value?.hears($0) }])
     group = SessionGroup(settings, on: rig.poller, status: status) { _ in }
@@ -91,7 +99,18 @@ final class PolicyRun {
     discardWas = discardWas || route.device.absent == .discard
     flushWas = flushWas || route.device.flush.atDisconnect
     leastDrain = min(leastDrain, route.device.drain)
+    if let recipe = route.device.reset, !recipes.contains(recipe) { recipes.append(recipe) }
+    if let recipe, recipe != route.device.reset { recipeHasChanged = true }
+    recipe = recipe ?? route.device.reset
     if let limit = route.clients.idleTimeout, !idleLimits.contains(limit) { idleLimits.append(limit) }
+  }
+
+  var tells: Bool { PoliciesProperty.tells }
+  /// `device.flush` may drop what the port holds.
+  var mayFlush: Bool { flushWas }
+  var hasShortDrains: Bool { leastDrain < .seconds(5) }
+  func telnetClients(of link: LinkModel) -> [ClientModel] {
+    hasTelnet ? (everybody + past).filter { $0.link === link && $0.telnet != nil } : []
   }
 
   func fail(_ rule: String) { if broken == nil { broken = "step \(step): \(rule)" } }
@@ -102,11 +121,11 @@ final class PolicyRun {
 
   // MARK: - Steps
 
-  /// Whether there was one.
+  /// Plays one step; false if the input is used up.
   func play(_ input: inout ArraySlice<UInt8>) -> Bool {
     guard let what = input.popFirst(), let how = input.popFirst() else { return false }
     step += 1
-    if PoliciesProperty.tells { tell(Int(what), Int(how)) }
+    if PoliciesProperty.tells { report(Int(what), Int(how)) }
     grantRights()
     act(Int(what & 15), slot: Int(what >> 4 & 7), Int(how))
     if what & 0x80 == 0 { turn() }
@@ -119,6 +138,7 @@ final class PolicyRun {
     let client = clients[slot].flatMap { $0.isOver ? nil : $0 }
     switch what {
     case 0: connect(slot, UInt8(how))
+    case 2 where client?.telnet != nil: client?.telnet?.command(how)
     case 1, 2: if let client { send(client, how) }
     case 3:
       guard let stream = client?.stream else { break }
@@ -130,6 +150,7 @@ final class PolicyRun {
       device.room = how == 0 ? 0 : how >= 250 ? .max : device.room == .max ? how : device.room + how
     case 8: if let link = link(slot) { endDevice(link, how) }
     case 9: answerOpening(how)
+    case 11 where hasTelnet && how < 96: touchPort(link(slot), how)
     case 10, 11: pass(how)
     case 12: reload(how)
     case 13: if !isStopping { sendAway(client, how) }
@@ -145,12 +166,14 @@ final class PolicyRun {
     }
   }
 
-  /// What is about to happen, for people: FUZZ_TELL=1.
-  private func tell(_ what: Int, _ how: Int) {
+  /// Prints the next step, with FUZZ_TELL=1.
+  private func report(_ what: Int, _ how: Int) {
     let slot = what >> 4 & 7
     let name =
       switch what & 15 {
-      case 0: "client \(slot) connects, kind \(how & 127)\(how & 128 == 0 ? "" : ", and speaks HTTP")"
+      case 0:
+        "client \(slot) connects, kind \(how & 127)\(how & 128 == 0 ? "" : hasTelnet ? ", and is a telnet client" : ", and speaks HTTP")"
+      case 2 where clients[slot]?.telnet != nil: "client \(slot) sends command \((how >> 3) % 13), value \(how & 7)"
       case 1, 2: "client \(slot) sends \((how & 31) + 1) bytes, delimiters \(how >> 5)"
       case 3: "client \(slot) has room: \(how)"
       case 4: "client \(slot) \(["finishes", "finishes", "is reset", "takes no more"][how & 3])"
@@ -159,6 +182,7 @@ final class PolicyRun {
       case 7: "the device has room: \(how)"
       case 8: "the device \(["ends", "breaks", "takes no more", "hangs up"][how & 3])"
       case 9: "the opening \(how & 7 == 7 ? "fails" : "succeeds, kind \(how >> 3 & 15)")"
+      case 11 where hasTelnet && how < 96: "the port changes: \(how >> 4), \(how & 15)"
       case 10, 11: "\(Self.times[how & 15]) pass\(how & 0xF0 == 0xF0 ? ", all at once" : "")"
       case 12 where how >> 3 < PolicyKey.varied.count: "reload: \(PolicyKey.varied[how >> 3].name), value \(how & 7)"
       case 12: "reload: endpoint \(how % world.endpoints.count)"
@@ -166,19 +190,19 @@ final class PolicyRun {
       case 14: "the line answers \((how & 7) + 1) calls"
       default: how < 64 ? "the node \(how & 1 == 0 ? "appears" : "is freed")" : how < 255 ? "quiet" : "the route stops"
       }
-    PoliciesProperty.tell("\(step): \(name)\(what & 0x80 == 0 ? "" : "; no turn")")
+    PoliciesProperty.report("\(step): \(name)\(what & 0x80 == 0 ? "" : "; no turn")")
   }
 
   private func tellState() {
     for link in links {
       guard let hub = link.hub else { continue }
-      PoliciesProperty.tell(
-        "     link \(link.link?.status.word ?? "") head \(hub.head) ring \(hub.ring?.oldest ?? hub.head) packets to \(link.lastEnd) "
-          + "\(hub.isPaused ? "paused " : "")the device has \(link.device?.left ?? 0)")
+      PoliciesProperty.report(
+        "     link \(link.link?.status.word ?? "") head \(hub.head) ring \(hub.downstream.output.oldest) packets to \(link.lastEnd) "
+          + "\(hub.downstream.isPaused ? "paused " : "")the device has \(link.device?.left ?? 0)")
       for session in hub.sessions {
-        PoliciesProperty.tell(
-          "     session \(session.number) at \(session.cursor) of \(session.pump.taken) kept \(session.pump.count) "
-            + "dropped \(session.dropped)\(session.takesOutput ? "" : " takes nothing")\(session.leaving.map { " leaving \($0.word)" } ?? "")"
+        PoliciesProperty.report(
+          "     session \(session.number) at \(session.down.cursor) of \(session.pump.taken) kept \(session.pump.count) "
+            + "dropped \(session.dropped)\(session.down.takesOutput ? "" : " takes nothing")\(session.leaving.map { " leaving \($0.word)" } ?? "")"
         )
       }
     }
@@ -198,25 +222,28 @@ final class PolicyRun {
     }
     lastNumber += 1
     let starts = link.hub.map { link.starts(hub: $0) } ?? 0...0
-    var label = Arrival.Label(
+    var label = AcceptedConnection.Label(
       address: nil, listener: "tcp://127.0.0.1:1", role: kind & 1 == 0 ? .writer : .monitor)
-    label.isRawTCP = true
+    let isTelnet = hasTelnet && kind & 128 != 0
+    label.isRawTCP = !isTelnet  // HTTP is played with other clients
     let client = ClientModel(
       self, link, number: lastNumber, slot: slot, kind: kind, starts: starts,
-      banner: route.clients.banner == nil ? [] : Array("hello a local client".utf8))
+      banner: route.clients.banner == nil ? [] : Array("hello a local client".utf8), isTelnet: isTelnet)
     clients[slot] = client
     everybody.append(client)
     streams.append(client.stream)
     connector.link = link
     grantRights()
-    group.take(client.stream, label, preface: [], lastNumber)
-    if let own = group.links[lastNumber] { (link.link, link.hub) = (own, own.hub) }
-    client.couldWriteAtOnce = client.meet()?.mayWrite == true
+    client.begin(on: rig.poller) {
+      group.take($0, label, preface: [], lastNumber)
+      if let own = group.links[lastNumber] { (link.link, link.hub) = (own, own.hub) }
+    }
+    client.couldWriteAtOnce = client.meet()?.up.mayWrite == true
     noteCompany()
     if isShared, route.clients.writers == .one, route.clients.takeover == .newest, client.role == .writer,
-      !client.isOver, let session = client.session, session.leaving == nil, session.hub.pen !== session
+      !client.isOver, let session = client.session, session.leaving == nil, session.hub.upstream.writer !== session
     {
-      // One that finds the end of the device and is sent away for it has lost it again.
+      // A client that was sent away because the device had ended has lost the role again.
       fail("the newest client does not get the writer role")
     }
   }
@@ -226,9 +253,10 @@ final class PolicyRun {
     if present.count > 1 { for client in present { client.hadCompany = true } }
   }
 
-  /// Bytes of a kind nobody else sends; delimiters where the fuzzer wants them.
+  /// Bytes that only this client sends; delimiters where the fuzzer puts them.
   private func send(_ client: ClientModel, _ how: Int) {
     guard !client.stream.hasEnded, !client.stream.isBroken, client.stream.content.count < 1 << 16 else { return }
+    if let telnet = client.telnet { return send(telnet, of: client, how) }
     for _ in 0..<(how & 31) + 1 {
       let place = client.stream.content.count
       if let byte = client.opening.popFirst() {
@@ -241,11 +269,24 @@ final class PolicyRun {
     client.stream.arrived()
   }
 
+  private func send(_ telnet: TelnetModel, of client: ClientModel, _ how: Int) {
+    var bytes: [UInt8] = []
+    for place in telnet.plain.count..<telnet.plain.count + (how & 31) + 1 {
+      let low = Self.mix(place) & 15
+      bytes.append(low == 15 ? 255 : 0x80 | UInt8(client.slot << 4) | low)
+    }
+    Self.delimit(&bytes, how)
+    telnet.send(bytes)
+  }
+
   private func say(_ link: LinkModel, _ how: Int, times: Int) {
     guard let device = link.device, !device.isClosed, !device.hasEnded, device.readFailure == nil else { return }
     guard device.content.count < 1 << 16 else { return }
     for _ in 0..<times {
-      for _ in 0..<(how & 31) + 1 { device.content.append(0x80 | Self.mix(device.content.count + link.head)) }
+      for _ in 0..<(how & 31) + 1 {
+        let byte = 0x80 | Self.mix(device.content.count + link.head)
+        device.content.append(hasTelnet && byte & 7 == 7 ? 255 : byte)
+      }
       Self.delimit(&device.content, how)
     }
     device.arrived()
@@ -259,11 +300,12 @@ final class PolicyRun {
     if how & 32 != 0 { content += [10] }
   }
 
-  /// It finishes sending, or is reset, or only takes no more.
+  /// It finishes sending, or is reset, or only takes no more output.
   private func leave(_ client: ClientModel, _ how: Int) {
     switch how & 3 {
     case 0, 1: client.finishes()
     case 2:
+      client.telnet?.release()
       client.stream.readFailure = SystemError("read", ECONNRESET)
       client.stream.writeFailure = SystemError("write", EPIPE)
     default: client.stream.writeFailure = SystemError("write", how & 4 == 0 ? EPIPE : ECONNRESET)
@@ -287,22 +329,57 @@ final class PolicyRun {
     guard let opening = connector.openings.first(where: { !$0.isOver }) else { return }
     connector.openings.removeAll { $0 === opening || $0.isOver }
     if how & 7 == 7 { return opening.answer(.failure(OpenFailure("open x", SystemError("open", ENOENT)))) }
+    // The calls of a port that was open before are over.
+    if hasTelnet { opening.link.device?.line?.answerAll() }
     let device = PlayedStream(
-      PlayedStream.Kind(rawValue: UInt8(how >> 3 & 15) | (isLine ? 20 : 0)), line: isLine ? PlayedLine() : nil,
+      PlayedStream.Kind(rawValue: UInt8(how >> 3 & 15) | (isLine ? 20 : 0)),
+      line: isLine ? line(of: opening.link) : nil,
       account: opening.link)
     streams.append(device)
     opening.link.opened(device, route.device.onOpen)
     opening.answer(.success(device))
   }
 
-  /// Other policies: a key and a value of one.
+  private func line(of link: LinkModel) -> PlayedLine {
+    guard hasTelnet, let url = link.link?.settings.url else { return PlayedLine { [rig] in rig.now } }
+    return PlayedLine(LineSettings(url), outputs: ModemOutputStates(dtr: true, rts: true)) { [rig] in rig.now }
+  }
+
+  /// The port's inputs change, errors occur, or its driver begins to refuse.
+  private func touchPort(_ link: LinkModel?, _ how: Int) {
+    guard let line = link?.device?.line else { return }
+    switch how >> 4 {
+    case 0, 1: line.changes { $0.inputs = ModemInputs(rawValue: UInt8(how & 15)) }
+    case 2: line.changes { $0.changes &+= 1 }
+    case 3: line.refuses = PlayedLine.Refusal(rawValue: how & 15) ?? .nothing
+    case 5:
+      guard let link, let owner = link.link, let recipe = try? ResetRecipe(how & 1 == 0 ? "esp32" : "avr") else {
+        break
+      }
+      link.line.isCommanded(recipe)
+      owner.reset(by: recipe) { [weak link] _ in link?.line.commandIsAnswered() }
+    default:
+      line.changes {
+        if how & 1 != 0 { $0.counts?.breaks &+= 1 }
+        if how & 2 != 0 { $0.counts?.framing &+= 1 }
+        if how & 4 != 0 { $0.counts?.parity &+= 1 }
+        if how & 8 != 0 { $0.counts?.overruns &+= 1 }
+      }
+    }
+  }
+
+  /// Reloads with one key changed; `how` names the key and its value.
   private func reload(_ how: Int) {
     guard !isStopping else { return }
     let key = how >> 3
     if key < PolicyKey.varied.count {
       vary(key, how & 7)
+      for link in links { link.line.policyChanged() }
     } else {
+      let old = route.endpoint
       route.endpoint = world.endpoints[how % world.endpoints.count]
+      let changesLine = isShared && route.endpoint != old && route.endpoint.differsInLineOnly(from: old)
+      if changesLine { links[0].line.isReloaded(to: LineSettings(route.endpoint)) }
     }
     noteSettings()
     for client in clients { client?.upPacket.mayEnd() }
@@ -318,27 +395,27 @@ final class PolicyRun {
     for client in everybody where !mayWrite(client) { client.losesRight() }
   }
 
-  /// What a route does with clients, beside taking them.
+  /// Sends clients away, as a route does.
   private func sendAway(_ client: ClientModel?, _ how: Int) {
     switch how & 7 {
     case 0, 1, 2:
       guard let client else { return }
       let word: Ending.Word = how & 7 == 0 ? .kicked : how & 7 == 1 ? .replaced : .denied
-      client.told = word
+      client.reported = word
       if word == .denied {
         group.endForbidden { _ in true }
-        client.told = nil
+        client.reported = nil
       } else {
         group.end(client.number, Ending(word))
       }
     case 3:
-      for client in everybody { client.told = .denied }
+      for client in everybody { client.reported = .denied }
       group.endForbidden { $0.role == .writer }
-      for client in everybody where !client.isOver { client.told = nil }
-    case 4: group.freePlaceOfHalfClosed()
+      for client in everybody where !client.isOver { client.reported = nil }
+    case 4: group.freeSlotOfHalfClosed()
     default:
-      placesAreWanted.toggle()
-      group.placesAreWanted = placesAreWanted
+      slotsAreWanted.toggle()
+      group.slotsAreWanted = slotsAreWanted
     }
   }
 
@@ -356,7 +433,7 @@ final class PolicyRun {
 
   // MARK: - The lane
 
-  /// Whether anything happened.
+  /// Runs the lane once. Returns whether anything happened.
   @discardableResult
   private func turn() -> Bool {
     var isBusy = false
@@ -386,7 +463,8 @@ final class PolicyRun {
 
   private func pass(_ how: Int) { pass(Self.times[how & 15], late: how & 0xF0 == 0xF0) }
 
-  /// From deadline to deadline, as a lane does; or all at once, as one that is late. With `calm` the lane comes to rest at each.
+  /// Advances the clock from deadline to deadline, as a lane does; or all at once, like a late lane. With `calm` the
+  /// lane comes to rest at each.
   private func pass(_ time: Duration, late: Bool = false, calm: Bool = false) {
     let end = now + time.nanoseconds
     var left = late ? 0 : 200
@@ -402,14 +480,14 @@ final class PolicyRun {
     lookWhoHoldsUp(isLate: true)
   }
 
-  /// What the device took was taken before.
+  /// What the device took was taken before this moment.
   private func setClock(_ moment: UInt64) {
-    for link in links { link.settlePen() }
+    for link in links { link.settleUndecided() }
     for client in everybody { client.follow() }
     rig.now = moment
   }
 
-  /// Nobody waits longer than 50 ms for another client, unless that is the policy; with the ticks of looking 70.
+  /// No client waits longer than 50 ms for another one, unless the policy allows it; with the check interval, 70 ms.
   private func lookWhoHoldsUp(isLate: Bool) {
     let isHeldUp = isShared && isOutputHeldUp
     if !isHeldUp {
@@ -424,12 +502,12 @@ final class PolicyRun {
 
   private var isOutputHeldUp: Bool {
     guard route.clients.slow != .block, let device = links[0].device, device.left > 0, !device.isClosed,
-      let hub = links[0].hub, hub.endpoint === device, hub.isPaused
+      let hub = links[0].hub, hub.endpoint === device, hub.downstream.isPaused
     else { return false }
     return everybody.contains { $0.waitsForMore }
   }
 
-  // MARK: - What must hold behind each step
+  // MARK: - What must hold after each step
 
   private func grantRights() {
     for case let client? in clients where !client.isOver && mayWrite(client) { client.mayWrite() }
@@ -439,20 +517,20 @@ final class PolicyRun {
     guard client.role == .writer else { return false }
     return switch route.clients.writers {
     case .all: true
-    case .one: client.number == pen || !isShared
+    case .one: client.number == writer || !isShared
     case .none: false
     }
   }
 
   private func endStep() {
     for link in links {
-      link.settlePen()
+      link.settleUndecided()
       if let hub = link.hub { link.look(hub) }
     }
     for client in everybody { client.look() }
-    if isShared, let hub = links[0].hub, route.clients.writers == .one, hub.pen == nil,
+    if isShared, let hub = links[0].hub, route.clients.writers == .one, hub.upstream.writer == nil,
       let heir = hub.sessions.first(where: {
-        $0.arrival.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil
+        $0.accepted.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil
       }), !isStopping
     {
       fail("nobody has the writer role, though session \(heir.number) could")
@@ -471,12 +549,12 @@ final class PolicyRun {
       past.append(client)
       sessionsHaveEnded.insert(number)
       if isShared, let hub = links[0].hub, hub.sessions.isEmpty {
-        // What is kept for the next one begins here.
+        // The output kept for the next client begins here.
         links[0].followCuts()
         links[0].mustFrom = links[0].available
         if route.device.flush.atDisconnect { links[0].unheardIsDropped() }
       }
-    case .writerChanged(_, let from, let to): penMoves(from, to)
+    case .writerChanged(_, let from, let to): writerRoleMoves(from, to)
     case .link(_, _, let status, _):
       if status == .closed || status == .draining { links[0].unheardIsDropped() }
     default: break
@@ -484,9 +562,9 @@ final class PolicyRun {
   }
   private var sessionsHaveEnded: Set<UInt64> = []
 
-  private func penMoves(_ from: UInt64?, _ to: UInt64?) {
-    if from != pen { fail("the writer role comes from \(from ?? 0), who does not have it") }
-    pen = to
+  private func writerRoleMoves(_ from: UInt64?, _ to: UInt64?) {
+    if from != writer { fail("the writer role comes from \(from ?? 0), who does not have it") }
+    writer = to
     everybody.first { $0.number == from }?.losesRight()
     guard let to else { return }
     guard let client = everybody.first(where: { $0.number == to }), client.role == .writer else {
@@ -494,7 +572,7 @@ final class PolicyRun {
     }
     client.mayWrite()
     guard let from, let holder = everybody.first(where: { $0.number == from }), !isReloading else { return }
-    // From one that is there still: it has finished, or another may take over.
+    // Taken from a client that is still connected: it has finished, or another client may take over.
     if holder.stream.hasEnded || holder.stream.isBroken { return }
     if holder.session?.leaving != nil || holder.session?.isOver == true { return }
     switch route.clients.takeover {
@@ -509,23 +587,31 @@ final class PolicyRun {
 
   // MARK: - Quiet
 
-  /// Everybody takes what comes, the device answers: then nothing is left that could be delivered.
+  /// All clients take their output and the device answers: afterwards nothing deliverable is left.
   private func beCalm() {
     for stream in streams where !stream.isClosed { stream.room = .max }
+    for client in everybody { client.telnet?.becomesCalm() }
     settleDown()
-    // The beginning of a packet holds back others for the silence that ends one, each of them in turn: a second where none is given.
+    // A packet's beginning holds up other writers for the idle gap that ends it, one writer after another; without
+    // `idle` the gap is a second.
     let isSlow = links.contains { $0.packets.map { ($0.idle ?? .seconds(1)) >= .seconds(1) } ?? false }
     for _ in 0..<(isSlow ? 2 + clients.count : 3) {
       pass(.seconds(1), calm: true)
       settleDown()
     }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
-      // Its last words may wait for somebody to come.
-      if isShared, let hub = link.hub, hub.writeFailure != nil, !hub.isPaused || !hub.sessions.isEmpty {
+      // The device's last output may wait for a new client.
+      if isShared, let hub = link.hub, hub.upstream.writeFailure != nil,
+        !hub.downstream.isPaused || !hub.sessions.isEmpty
+      {
         fail("the device can't be written to, and is open still")
       }
       guard let device = link.device, !device.isBroken, link.link?.status == .open else { continue }
-      if device.left > 0, link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsUnheard == true {
+      // A client that has suspended and finished can't go on.
+      let isSuspended = everybody.contains { $0.link === link && $0.telnet?.isSuspended == true }
+      if device.left > 0, !isSuspended,
+        link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsWithoutClients == true
+      {
         fail("the device has \(device.left) bytes more, and nobody reads them")
       }
       link.followCuts()
@@ -533,11 +619,13 @@ final class PolicyRun {
         fail("a packet is not over after seconds of silence")
       }
       for client in everybody where client.link === link { client.mustBeServed() }
+      if hasTelnet, isLine { link.line.mustBeAtRest() }
+      if hasTelnet, !isLine { link.line.mustKnow([.cts, .dsr, .dcd]) }
     }
   }
 
   private func settleDown() {
-    for _ in 0..<200_000 {  // a byte each, where packets are that short
+    for _ in 0..<200_000 {  // one byte each, where packets are that short
       var isBusy = turn()
       for link in links {
         guard let line = link.device?.line, line.isAsked else { continue }
@@ -549,10 +637,10 @@ final class PolicyRun {
     fail("the lane does not come to rest")
   }
 
-  /// All finish, and the route stops: each session has ended once, and nothing is left.
+  /// All clients finish, and the route stops: each session must have ended once, and nothing may be left.
   func conclude() {
     step += 1
-    if PoliciesProperty.tells { PoliciesProperty.tell("\(step): the end: quiet, all finish, the route stops") }
+    if PoliciesProperty.tells { PoliciesProperty.report("\(step): the end: quiet, all finish, the route stops") }
     grantRights()
     for _ in 0..<4 where broken == nil {
       while connector.openings.contains(where: { !$0.isOver }), broken == nil { answerOpening(0) }
@@ -586,13 +674,14 @@ final class PolicyRun {
     }
   }
 
-  /// Lets go of everything, so that the next input begins anew.
+  /// Releases everything, so that the next input starts fresh.
   func end() {
     for stream in streams {
       stream.line?.forget()
       stream.close()
     }
     for client in everybody { client.stream.close() }
+    for client in everybody + past { client.telnet?.close() }
     rig.restart()
   }
 
@@ -623,8 +712,10 @@ final class PolicyWorld {
 }
 
 /// Each opening waits for the fuzzer.
-class PlayedConnector: Connector, @unchecked Sendable {  // one thread's
-  class var scheme: String { "played" }
+class PlayedConnector: Connector, @unchecked Sendable {  // used by one thread
+  class var grammar: SchemeGrammar {
+    SchemeGrammar("played", example: "played:///x", authority: .none, path: .file)
+  }
   class var isLine: Bool { true }
   private unowned let run: PolicyRun
   var link: LinkModel?
@@ -643,7 +734,7 @@ class PlayedConnector: Connector, @unchecked Sendable {  // one thread's
   }
 
   func open(
-    on poller: Poller, discardingInput: Bool, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
     let opening = PlayedOpening(run.linkToOpen, done)
     openings.append(opening)
@@ -674,8 +765,8 @@ final class PlayedOpening: Opening {
 }
 
 final class PlayedWatch: DeviceWatch {
-  private var tell: ((DeviceNews) -> Void)?
-  init(_ changed: @escaping (DeviceNews) -> Void) { tell = changed }
-  func changed(_ news: DeviceNews) { tell?(news) }
-  func cancel() { tell = nil }
+  private var report: ((DeviceNews) -> Void)?
+  init(_ changed: @escaping (DeviceNews) -> Void) { report = changed }
+  func changed(_ news: DeviceNews) { report?(news) }
+  func cancel() { report = nil }
 }

@@ -1,7 +1,8 @@
-// A client's first bytes on a route that refuses HTTP: they wait until it shows whether they are a request, for a second at most.
-// Judges all that was read each time anew, in the plainest way.
+// A client's first bytes on a route that refuses HTTP: they are held until it is clear whether they are a request, for
+// up to a second. Judges all bytes read so far again each time, in the simplest way.
 
-/// What a client that speaks HTTP, or nearly, sends first: with its connection, and in the steps that follow. Each place has its own.
+/// The first bytes of a client that speaks HTTP, or nearly: with its connection, and in the steps that follow. Each
+/// slot has its own.
 struct HTTPOpening {
   let atOnce: [UInt8]
   let later: [UInt8]
@@ -16,11 +17,11 @@ struct HTTPOpening {
     HTTPOpening("GET /", " HTTP/1.1\r\n"),
     HTTPOpening("GET / HTTP/1.1\r\n", "x: y\r\n\r\n"),
     HTTPOpening("HEAD http", "://a/ HTTP/1.0\r"),  // longer than the smallest ring
-    HTTPOpening("POST * HTTP/", "2.0\nGET / HTTP/1.1\n"),  // of another version, and so none
+    HTTPOpening("POST * HTTP/", "2.0\nGET / HTTP/1.1\n"),  // HTTP/2.0, so not a request line
     HTTPOpening("PUT /a HTTP/1.1", "\n"),
     HTTPOpening("GET", " / HTTP/1.1\r\n"),  // too little to be held
-    HTTPOpening("TRACE /\r", "\nPUT / HTTP/1.1\r\n"),  // none, and what comes later is not judged
-    // A line that gets too long to be held.
+    HTTPOpening("TRACE /\r", "\nPUT / HTTP/1.1\r\n"),  // not a request line, and later bytes are not judged
+    // A line that becomes too long to be held.
     HTTPOpening("DELETE /" + String(repeating: "x", count: 16_360), "yyyyyyyyyyyyyyyyyyyy HTTP/1.1\r\n"),
   ]
 }
@@ -31,7 +32,7 @@ struct ScreenModel {
     case fresh
     /// It may become a request.
     case holds
-    /// What was read goes on, as soon as there is room for it.
+    /// The bytes are forwarded as soon as there is space.
     case isThrough
     case isRefused
   }
@@ -40,10 +41,10 @@ struct ScreenModel {
 
   init(isOn: Bool) { state = isOn ? .fresh : .isThrough }
 
-  /// The route screens no more, or the client has ended.
+  /// The route no longer screens, or the client has ended.
   mutating func opens() { if state != .isRefused { state = .isThrough } }
 
-  /// `bytes` is all that was read, `first` the first of it, as far as one read went.
+  /// `bytes` is all that was read, `first` the part that the first read returned.
   mutating func reads(_ bytes: ArraySlice<UInt8>, at now: UInt64) {
     switch state {
     case .fresh:
@@ -71,7 +72,7 @@ struct ScreenModel {
 
   static let longest = Duration.seconds(1)
 
-  /// Whether it is the whole answer to such a request.
+  /// Whether `bytes` is the complete answer to such a request.
   static func isAnswer(_ bytes: UnsafeRawBufferPointer, toHead isHead: Bool) -> Bool {
     let text = String(decoding: bytes, as: UTF8.self)
     guard text.hasPrefix("HTTP/1.1 400 Bad Request\r\n"), let end = text.utf8.firstRange(of: "\r\n\r\n".utf8) else {

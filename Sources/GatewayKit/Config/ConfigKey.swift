@@ -1,0 +1,74 @@
+// One key of config.yaml: its name, the values that it accepts, and whether this version supports it. BoundKey adds the
+// property of Config that holds its value.
+
+import StreamBroker
+
+struct ConfigKey: Sendable {
+  let name: String
+  let shape: Shape
+  /// The default as text; nil when a missing key has a meaning that no value has.
+  let standard: String?
+  /// Whether this build supports the key. If `listeners` is not empty, this holds for a build with none of these
+  /// listeners.
+  let support: Support
+  /// The schemes of listeners that the key is for; empty = all.
+  let listeners: Set<String>
+  /// Applies to shared links only.
+  let isForSharedLinks: Bool
+  /// Its description in one line; config.yaml has the long one.
+  let summary: String
+
+  indirect enum Shape: Sendable {
+    case value(ValueKind)
+    /// Values of one kind; a single value needs no list.
+    case list(ValueKind)
+    case mapping([ConfigKey])
+    /// The word `off`, or a mapping.
+    case switched([ConfigKey])
+    case mappings([ConfigKey])
+    /// A mapping whose keys are names.
+    case named(Shape, Names)
+    /// A URL of these schemes, alone or as `url:` with its parameters as keys beside it.
+    case url([SchemeGrammar], built: BuiltSchemes, isList: Bool)
+  }
+
+  enum Names: Sendable {
+    case any
+    /// `[a-z0-9._-]+`
+    case routes
+  }
+
+  /// Which schemes can be used.
+  enum BuiltSchemes: Sendable {
+    case listeners
+    /// The schemes for which ConfigFile's broker has connectors.
+    case endpoints
+    case none
+  }
+
+  init(
+    _ name: String, _ kind: ValueKind, _ standard: String? = nil, support: Support = .built,
+    listeners: Set<String> = [], sharedOnly: Bool = false, says summary: String = ""
+  ) {
+    self.init(
+      name, .value(kind), standard, support: support, listeners: listeners, sharedOnly: sharedOnly, says: summary)
+  }
+
+  init(
+    _ name: String, _ shape: Shape, _ standard: String? = nil, support: Support = .built,
+    listeners: Set<String> = [], sharedOnly: Bool = false, says summary: String = ""
+  ) {
+    self.name = name
+    self.shape = shape
+    self.standard = standard
+    self.support = support
+    self.listeners = listeners
+    isForSharedLinks = sharedOnly
+    self.summary = summary
+  }
+
+  /// Whether a build that can listen on `built` supports the key.
+  func support(with built: Set<String>) -> Support {
+    listeners.isEmpty ? support : listeners.isDisjoint(with: built) ? support : .built
+  }
+}

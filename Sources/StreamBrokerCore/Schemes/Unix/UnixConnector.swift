@@ -1,0 +1,104 @@
+// unix:///path.sock: a stream socket of this machine. The path is looked up on a queue, because its file system may
+// hang; connecting itself takes no time.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+/// Connects to stream sockets of this machine: `unix:///run/app.sock` (unix(7)).
+public struct UnixConnector: Connector {
+  public static let grammar = EndpointSchemes.unix
+  public static let isLine = false
+
+  private let path: String
+  private let device: DeviceQueue
+
+  public init(_ url: EndpointURL) throws(URLProblem) {
+    path = url.path
+    device = DeviceQueue.of("unix \(url.path)")
+  }
+
+  public var node: String? { path }
+
+  public func open(
+    _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) -> any Opening {
+    request.report(.connect(path))
+    let opening = UnixOpening(path, device, on: poller, done)
+    opening.attempt()
+    return opening
+  }
+}
+
+private final class UnixOpening: Opening {
+  private let path: String
+  private let device: DeviceQueue
+  private let poller: Poller
+  private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
+  private var underWay: (any Opening)?
+  private var pause: Timers.Token?
+
+  // Openings that may wait for a path that hangs, before further ones are refused at once.
+  private static let mostAttempts = 1024
+  // While the server's queue is full, connect(2) does not wait: it must be called again.
+  private static let retry = Duration.milliseconds(20)
+
+  init(
+    _ path: String, _ device: DeviceQueue, on poller: Poller,
+    _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
+  ) {
+    self.path = path
+    self.device = device
+    self.poller = poller
+    self.done = done
+  }
+
+  func attempt() {
+    let path = path
+    underWay = device.open(path, most: Self.mostAttempts, on: poller) {
+      Self.connected(to: path)
+    } undo: {
+      _ = $0.take()
+    } _: { [self] in
+      finish($0)
+    }
+  }
+
+  private func finish(_ result: Result<DescriptorParcel, OpenFailure>) {
+    if case .failure(let failure) = result, failure.cause?.errno == EAGAIN {
+      pause = poller.timers.after(Self.retry) { [self] in attempt() }
+      return
+    }
+    done?(result.map { DescriptorStream($0.take()!, kind: .socket, on: poller) })  // no other code has seen the parcel
+    done = nil
+  }
+
+  func cancel() {
+    done = nil
+    underWay?.cancel()
+    poller.timers.cancel(pause)
+  }
+
+  private static func connected(to path: String) -> Result<DescriptorParcel, OpenFailure> {
+    let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
+    guard raw >= 0 else { return .failure(OpenFailure("connect \(path)", SystemError("socket"))) }
+    let socket = DescriptorParcel(Descriptor(owning: raw))
+    do throws(SystemError) {
+      let answer = try UnixAddress.path(path).withSockaddr { connect(raw, $0, $1) }
+      guard answer == 0 else { throw SystemError("connect") }
+    } catch {
+      return .failure(OpenFailure("connect \(path)", error, advice: advice(error)))
+    }
+    return .success(socket)
+  }
+
+  private static func advice(_ error: SystemError) -> String? {
+    switch error.errno {
+    case ENOENT: "no program listens there yet"
+    case ECONNREFUSED: "no program listens there any more; the socket file is a leftover"
+    case EACCES: "the gateway's user may not write to it"
+    case EPROTOTYPE: "this is not a stream socket"
+    default: nil
+    }
+  }
+}

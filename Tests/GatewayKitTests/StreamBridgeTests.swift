@@ -1,0 +1,174 @@
+// `connect` without a terminal: which bytes are delivered before it ends, when either side ends or fails, and how it
+// closes.
+
+import StreamTestKit
+import StreamWebSocket
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("A bridge to an endpoint", .timeLimit(.minutes(1)))
+struct StreamBridgeTests {
+  private let clock = ManualClock()
+  private let poller: Poller
+  private let broken = SystemError("write", 32)
+
+  init() throws { poller = try Poller(clock: clock.clock) { _ in } }
+
+  /// How it ended.
+  private final class Result {
+    var words: [String] = []
+  }
+
+  private func talk(
+    _ here: ScriptedStream, _ there: any ByteStream, _ parting: StreamBridge.Parting = .whenSilent(.milliseconds(500))
+  ) -> Result {
+    let result = Result()
+    StreamBridge(here, with: there, parting: parting, on: poller) { end in
+      switch end {
+      case .endpointLeft: result.words.append("endpoint left")
+      case .weLeft: result.words.append("we left")
+      case .endpointFailed(let error): result.words.append("endpoint failed: \(error)")
+      case .weFailed(let error): result.words.append("we failed: \(error)")
+      }
+    }.start()
+    return result
+  }
+
+  private func report(_ stream: any ByteStream, _ event: ByteStreamEvent) {
+    stream.delegate?.stream(stream, handle: event)
+  }
+
+  private func pass(_ time: Duration) {
+    clock.advance(by: time)
+    poller.timers.fireDue()
+    poller.runAgain()
+  }
+
+  @Test("delivers the endpoint's output from before a failed write to it", arguments: [true, false])
+  func brokenWrite(outputWaits: Bool) throws {
+    let here = ScriptedStream(
+      reads: [.blocked(until: .readable), .moved(5)],
+      writes: outputWaits ? [.blocked(until: .writable)] : [], takesAll: !outputWaits)
+    let there = ScriptedStream(reads: [.blocked(until: .readable)], writes: [.failed(broken)])
+    let result = talk(here, there)
+    there.willRead(.bytes([1, 2, 3]))
+    report(here, .hasBytesAvailable)
+    if outputWaits {
+      #expect(result.words.isEmpty)
+      here.willWrite(.moved(10))
+      report(here, .hasSpaceAvailable)
+    }
+    #expect(here.written == [1, 2, 3] && here.isClosed && there.isClosed)
+    #expect(result.words == ["endpoint failed: \(broken)"])
+  }
+
+  @Test("delivers the endpoint's output from before its failure", arguments: [true, false])
+  func brokenRead(isTold: Bool) {
+    let here = ScriptedStream(writes: [.blocked(until: .writable)])
+    let there = ScriptedStream(reads: [.bytes([1, 2, 3]), isTold ? .blocked(until: .readable) : .failed(broken)])
+    there.hasBufferedInput = !isTold
+    let result = talk(here, there)
+    if isTold { report(there, .errorOccurred(broken)) }
+    #expect(result.words.isEmpty && !here.isClosed)
+    here.willWrite(.moved(2), .moved(2))
+    report(here, .hasSpaceAvailable)
+    #expect(here.written == [1, 2, 3] && result.words == ["endpoint failed: \(broken)"])
+  }
+
+  @Test("sends its close frame to a WebSocket after a silence, and waits for the other side's close frame")
+  func closingHandshake() throws {
+    let here = ScriptedStream(reads: [.bytes([65]), .ended], takesAll: true)
+    let wire = ScriptedStream(takesAll: true)
+    let there = WebSocketStream(over: wire, as: .client, .init(pingInterval: nil), on: poller)
+    let result = talk(here, there)
+    report(here, .hasBytesAvailable)
+    let asked = wire.written.count
+    pass(.milliseconds(499))
+    #expect(wire.written.count == asked)
+    wire.willRead(.bytes([0x82, 1, 66]))
+    report(wire, .hasBytesAvailable)
+    #expect(here.written == [66])
+    pass(.milliseconds(499))
+    #expect(wire.written.count == asked)
+    pass(.milliseconds(2))
+    #expect(wire.written.count == asked + 8 && wire.written[asked] == 0x88 && !wire.isClosed && result.words.isEmpty)
+    wire.willRead(.bytes([0x82, 1, 67, 0x88, 2, 3, 0xE8]))
+    report(wire, .hasBytesAvailable)
+    pass(.milliseconds(1))
+    #expect(here.written == [66, 67] && wire.isClosed && result.words == ["we left"])
+  }
+
+  @Test(
+    "waits three seconds for the other side's close frame, also after the key that quits", arguments: [true, false])
+  func deafServer(isTerminal: Bool) throws {
+    let here = ScriptedStream(reads: [.ended], takesAll: true)
+    let wire = ScriptedStream(takesAll: true)
+    let there = WebSocketStream(over: wire, as: .client, .init(pingInterval: nil), on: poller)
+    let result = talk(here, there, isTerminal ? .atOnce : .whenSilent(.zero))
+    pass(.milliseconds(1))
+    #expect(wire.written.count == 8 && result.words.isEmpty)
+    pass(.milliseconds(2990))
+    #expect(result.words.isEmpty)
+    pass(.milliseconds(20))
+    #expect(wire.isClosed && result.words == ["we left"])
+  }
+
+  @Test("lets a write wait for readability if the write asks for that", arguments: [true, false])
+  func writeThatReads(isTerminal: Bool) {
+    let here = ScriptedStream(reads: [.bytes([1]), .ended], takesAll: true)
+    let there = ScriptedStream(writes: [.blocked(until: .readable)])
+    let result = talk(here, there, isTerminal ? .atOnce : .whenSilent(.zero))
+    report(here, .hasBytesAvailable)
+    #expect(there.writerWaits == .readable && there.written.isEmpty && result.words.isEmpty)
+    there.willWrite(.blocked(until: .writable), .moved(1))
+    report(there, .hasSpaceAvailable)
+    #expect(there.writerWaits == .writable)
+    report(there, .hasSpaceAvailable)
+    #expect(there.written == [1])
+  }
+
+  @Test("closes an endpoint that can't be half-closed after a silence, and others at their end")
+  func partings() {
+    let there = ScriptedStream(takesAll: true)
+    there.closeBehavior.canHalfClose = false
+    let result = talk(ScriptedStream(reads: [.ended], takesAll: true), there)
+    pass(.milliseconds(499))
+    #expect(result.words.isEmpty)
+    pass(.milliseconds(2))
+    #expect(result.words == ["we left"] && !there.finishedWriting)
+
+    let reported = ScriptedStream(takesAll: true)
+    let other = talk(ScriptedStream(reads: [.ended], takesAll: true), reported)
+    pass(.seconds(60))
+    #expect(reported.finishedWriting && other.words.isEmpty)
+    reported.willRead(.ended)
+    report(reported, .hasBytesAvailable)
+    #expect(other.words == ["endpoint left"])
+  }
+
+  @Test("with `always` closes a half-closed endpoint after a silence since its last byte")
+  func alwaysBySilence() {
+    let reported = ScriptedStream(takesAll: true)
+    let here = ScriptedStream(reads: [.bytes([1]), .ended], takesAll: true)
+    let result = talk(here, reported, .whenSilent(.milliseconds(500), always: true))
+    report(here, .hasBytesAvailable)
+    #expect(reported.finishedWriting && reported.written == [1])
+    pass(.milliseconds(499))
+    reported.willRead(.bytes([2]))
+    report(reported, .hasBytesAvailable)
+    pass(.milliseconds(499))
+    #expect(result.words.isEmpty && !reported.isClosed)
+    pass(.milliseconds(2))
+    #expect(result.words == ["we left"] && reported.isClosed)
+
+    // An endpoint that ends earlier ends the bridge at once.
+    let ended = ScriptedStream(takesAll: true)
+    let other = talk(
+      ScriptedStream(reads: [.ended], takesAll: true), ended, .whenSilent(.milliseconds(500), always: true))
+    ended.willRead(.ended)
+    report(ended, .hasBytesAvailable)
+    #expect(other.words == ["endpoint left"])
+  }
+}
