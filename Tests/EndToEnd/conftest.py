@@ -1,11 +1,13 @@
 """Options and marks of the end-to-end tests, and a time limit for each: a test that hangs has failed."""
 import os
+import random
 import shutil
 import tempfile
 
 import figures
 import pytest
 from figures import add_aims, figure  # noqa: F401
+from kit import SEED
 
 
 def pytest_addoption(parser):
@@ -52,6 +54,12 @@ def quick(request):
         assert took < limit or not request.param, f"{took:.3f} s of {limit} s: {what}"
 
     return judge
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Each test makes the same random choices, also when it runs alone."""
+    random.seed(SEED)
 
 
 @pytest.fixture

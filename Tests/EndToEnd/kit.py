@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import select
 import shutil
@@ -24,6 +25,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Seconds that a test waits for what must happen before it gives up. This finds what hangs, and is no promise of a speed: a
 # machine may be slow and busy. A test that means a time says so itself, and carries the mark `timed`.
 GUARD = 60
+
+
+# The seed of every random choice: each run makes the same ones unless BAUDWAY_SEED says otherwise.
+SEED = int(os.environ.get("BAUDWAY_SEED") or 1)
+
+
+def noise(count: int) -> bytes:
+    """Bytes without a pattern, the same in each run with this seed."""
+    return random.Random(SEED).randbytes(count)
 
 
 def binary() -> str:
@@ -512,8 +522,15 @@ def compiled(source: str, *flags: str) -> str:
     return str(target)
 
 
+def free_ports(count: int) -> list[int]:
+    """Different ports that nothing listens on at this moment."""
+    with contextlib.ExitStack() as probes:
+        taken = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in taken:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in taken]
+
+
 def free_port() -> int:
     """A port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports(1)[0]

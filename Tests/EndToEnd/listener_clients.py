@@ -1,6 +1,7 @@
 """Clients for the kinds of listeners: TLS and WebSocket over plain sockets, small and blocking, for tests that check
 each byte."""
 import base64
+import itertools
 import os
 import random
 import socket
@@ -10,9 +11,13 @@ import struct
 from kit import connect, receive
 
 
+ADDRESSES = itertools.count(1)
+
+
 def own_address() -> tuple[str, int]:
-    """A free port, for listeners that share one: on the test's own loopback address."""
-    return f"127.{random.randint(16, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}", 8443
+    """A free port, for listeners that share one: on the test's own loopback address, which no other test has."""
+    number = os.getpid() % 50_000 * 256 + next(ADDRESSES) % 256
+    return f"127.{16 + number // 65536}.{number // 256 % 256}.{number % 256}", 8443
 
 
 def trusting(authority, pair=None, **settings) -> ssl.SSLContext:
@@ -51,7 +56,7 @@ def request(client, path: str, fields: dict | None = None, upgrade=True) -> tupl
     """Sends a request; returns the head of its answer (status, fields) and the bytes after it."""
     head = {"Host": "gw.test"}
     if upgrade:
-        key = base64.b64encode(os.urandom(16)).decode()
+        key = base64.b64encode(random.randbytes(16)).decode()
         head |= {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": key, "Sec-WebSocket-Version": "13"}
     head |= fields or {}
     text = f"GET {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in head.items()) + "\r\n"
@@ -138,7 +143,7 @@ def frame(payload: bytes, opcode: int = 2, fin: bool = True) -> bytes:
         head += bytes([0x80 | 126]) + struct.pack("!H", len(payload))
     else:
         head += bytes([0x80 | 127]) + struct.pack("!Q", len(payload))
-    mask = os.urandom(4)
+    mask = random.randbytes(4)
     wide = int.from_bytes((mask * (len(payload) // 4 + 1))[: len(payload)], "big")
     masked = (int.from_bytes(payload, "big") ^ wide).to_bytes(len(payload), "big")
     return head + mask + masked

@@ -14,7 +14,7 @@ import time
 import pytest
 import serial
 
-from kit import GUARD, Gateway, Pty, lock_file, receive, receive_all, receive_until, reset, until
+from kit import GUARD, Gateway, Pty, lock_file, noise, receive, receive_all, receive_until, reset, until
 
 LIMIT = 0.5  # seconds from the node's return to bytes
 
@@ -192,7 +192,7 @@ def unix_echo(path):
 
 
 def test_a_unix_socket_is_proxied_with_half_close_and_without_loss(folder):
-    data = os.urandom(1 << 20)
+    data = noise(1 << 20)
     with unix_echo(folder / "echo.sock"), Gateway({"routes": {"proxy": route(f"unix://{folder}/echo.sock")}}) as gateway:
         def send(client):
             client.sendall(data)
@@ -311,7 +311,7 @@ def test_each_client_has_its_own_program_and_the_exit_is_reported():
             ended = gateway.event("session ended", route="greeter", count=count)
             assert ended["reason"] == "device-lost" and ended["error"] == "/bin/sh exited with status 7", ended
         assert {gateway.event("endpoint says", count=count)["text"] for count in (1, 2)} == {"greeted ada", "greeted bob"}
-        data = os.urandom(1 << 20)
+        data = noise(1 << 20)
         with gateway.connect("tee") as client:
             sender = threading.Thread(
                 target=lambda: (client.sendall(data), client.shutdown(socket.SHUT_WR)), daemon=True)

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from kit import GUARD, ROOT, Deadline, Pty, receive, receive_until, until
+from kit import GUARD, ROOT, Deadline, Pty, noise, receive, receive_until, until
 
 
 def program(name: str) -> str:
@@ -174,7 +174,7 @@ def test_join_of_a_serial_port_and_a_server(port):
                 assert port.pty.read(11) == b"to the port"
                 port.pty.write(b"to the server")
                 assert receive(connection, 13) == b"to the server"
-                large = os.urandom(300_000)
+                large = noise(300_000)
                 connection.sendall(b"x" * 1000)
                 assert port.pty.read(1000) == b"x" * 1000
                 writing = threading.Thread(target=port.pty.write, args=(large,), daemon=True)

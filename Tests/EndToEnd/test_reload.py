@@ -11,10 +11,10 @@ import threading
 import time
 
 import pytest
-from kit import GUARD, Deadline, Gateway, Pty, Server, binary, connect, free_port, receive_all, until
+from kit import GUARD, Deadline, Gateway, Pty, Server, binary, connect, free_ports, noise, receive_all, until
 from test_control import status
 
-BLOCK = os.urandom(1 << 16)
+BLOCK = noise(1 << 16)
 
 
 def pattern(place: int, count: int) -> bytes:
@@ -99,7 +99,7 @@ class Changes:
 
     def __init__(self, devices):
         self.devices = devices
-        self.ports = [free_port() for _ in range(3)]
+        *self.ports, self.guest, self.other = free_ports(5)
         self.base = {"listen": [f"tcp://127.0.0.1:{self.ports[0]}"], "endpoint": {"url": devices[0].url}}
         self.kinds = [
             ("listener added", {"listen": self.base["listen"] + [f"tcp://127.0.0.1:{self.ports[1]}"]}),
@@ -125,9 +125,6 @@ class Changes:
         else:
             routes["other"] = {"listen": f"tcp://127.0.0.1:{self.other}", "endpoint": "sim://echo"}
         return name, routes, {"log": {"format": "json", "level": "info" if turn % 3 else "notice"}} if turn % 5 == 4 else {}
-
-    guest = free_port()
-    other = free_port()
 
 
 def ask(client: socket.socket, token: bytes):
