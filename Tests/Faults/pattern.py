@@ -71,11 +71,28 @@ class Reader:
                 self._kept = bytes(view)
                 return
             found = self.pattern.find(bytes(view[:WINDOW]), self.position or 0)
+            if found is None and self.may_skip and self.position is not None:
+                if len(view) < 2 * WINDOW:
+                    self._kept = bytes(view)
+                    return
+                found = self._short_run(bytes(view[:2 * WINDOW]))
             if found is None:
                 raise Misplaced(f"after {self.received} bytes: {bytes(view[:WINDOW]).hex()} stands nowhere")
             if self.position is not None:
                 self.gaps += found - self.position
             self.position = found
+
+    def _short_run(self, data):
+        """The place of a few bytes between two gaps, as of a client that had the writer role for a moment; None if `data` does not
+        begin with such. They may stand at several places, and the first of them is not after the true one."""
+        for count in range(1, WINDOW):
+            first = self.pattern.find(data[:count], self.position)
+            if first is None:
+                return None
+            after = self.pattern.find(data[count : count + WINDOW], first + count)
+            if after is not None and after - self.position < LENGTH:
+                return first
+        return None
 
     def take_next(self, view):
         """Consumes the bytes that match the pattern's next ones, and returns their number."""
