@@ -39,7 +39,7 @@ let fuzz: Target =
     name: "FuzzReplayTests",
     dependencies: [
       "ByteStreams", "CLinux", "GatewayKit", "StreamBroker", "StreamBrokerBluetooth", "StreamBrokerCore",
-      "StreamTelnet", "StreamWebSocket",
+      "StreamTelnet", "StreamTestKit", "StreamWebSocket",
     ],
     path: "Tests/Fuzz",
     exclude: ["Driver", "README.md", "run", "corpus", "found", "dictionaries"], sources: ["Properties", "Replay"],

@@ -6,7 +6,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("A descriptor's stream", .timeLimit(.minutes(1)))
+@Suite("A descriptor's stream", .timeLimit(.minutes(5)))
 struct DescriptorStreamTests {
   @Test("reports the end when the other side of a pty closed, though read(2) fails with EIO")
   func ptyEnd() async throws {

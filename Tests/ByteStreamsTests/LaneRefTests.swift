@@ -8,7 +8,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("A lane reference", .timeLimit(.minutes(1)))
+@Suite("A lane reference", .timeLimit(.minutes(5)))
 struct LaneRefTests {
   private final class Place: Sendable {
     let wasOnLane = Mutex<[Bool]>([])
@@ -61,7 +61,7 @@ struct LaneRefTests {
     var ref: LaneRef<Object>? = await onLane(lane) { lane in LaneRef(Object(place, key), on: lane) }
     lane.stop()
     try await onOwnThread {
-      for _ in 0..<1000 where !lane.executor.isClosed { usleep(1000) }
+      for _ in 0..<Patience.milliseconds where !lane.executor.isClosed { usleep(1000) }
       #expect(lane.executor.isClosed)
     }
     #expect(ref != nil)

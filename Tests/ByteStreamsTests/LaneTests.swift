@@ -8,7 +8,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("A lane", .timeLimit(.minutes(1)))
+@Suite("A lane", .timeLimit(.minutes(5)))
 struct LaneTests {
   @Test("runs what many threads post, each thread's in its order")
   func manyThreads() async throws {
@@ -42,7 +42,7 @@ struct LaneTests {
     var isInOrder: Bool { state.withLock { $0.isInOrder } }
   }
 
-  @Test("runs posts at once while it lingers")
+  @Test("runs posts at once while it lingers", .timed)
   func linger() async throws {
     let lane = try Lane("linger")
     defer { lane.stop() }

@@ -71,7 +71,7 @@ private final class FramingEnd: FarParty {
   func close() { below.close() }
 }
 
-@Suite("A layer", .timeLimit(.minutes(1)))
+@Suite("A layer", .timeLimit(.minutes(5)))
 struct LayerTests {
   @Test("with only four methods of its own forwards everything else", arguments: [true, false])
   func smallest(aborting: Bool) {

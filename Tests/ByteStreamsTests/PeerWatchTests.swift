@@ -7,7 +7,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("The watch over peers", .timeLimit(.minutes(1)))
+@Suite("The watch over peers", .timeLimit(.minutes(5)))
 struct PeerWatchTests {
   private final class Peer: WatchedPeer {
     var watchedDescriptor: Int32? = 7

@@ -6,7 +6,7 @@ import StreamTestKit
 import Synchronization
 import Testing
 
-@Suite("A pending cleanup", .timeLimit(.minutes(1)))
+@Suite("A pending cleanup", .timeLimit(.minutes(5)))
 struct PendingCleanupsTests {
   /// Whether `all` has settled by the time `meanwhile` returns.
   private func settles(

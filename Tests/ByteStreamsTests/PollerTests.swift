@@ -7,7 +7,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("A poller", .timeLimit(.minutes(1)))
+@Suite("A poller", .timeLimit(.minutes(5)))
 struct PollerTests {
   private final class Reader: PollHandler {
     let poller: Poller

@@ -51,11 +51,11 @@ private func write(_ user: Int32, _ text: String) {
 /// Waits until no process has the slave open. A process that another test is just starting may keep it open a little
 /// longer than this one.
 private func hangUp(_ terminal: Terminal) throws {
-  for _ in 0..<10_000 where !PtyMaster.isHungUp(terminal.master.raw) { usleep(1000) }
+  for _ in 0..<Patience.milliseconds where !PtyMaster.isHungUp(terminal.master.raw) { usleep(1000) }
   try #require(PtyMaster.isHungUp(terminal.master.raw))
 }
 
-@Suite("A pty's stream", .timeLimit(.minutes(1)))
+@Suite("A pty's stream", .timeLimit(.minutes(5)))
 struct PtyClientStreamTests {
   @Test("carries bytes, however they are written")
   func layer() async throws {
@@ -165,7 +165,7 @@ private func set(_ user: Int32, _ change: (inout linux_termios) -> Void) {
   #expect(linux_tcsets2(user, &modes) == 0)
 }
 
-@Suite("Settings of a pty", .timeLimit(.minutes(1)))
+@Suite("Settings of a pty", .timeLimit(.minutes(5)))
 struct PtySettingsTests {
   private let offered = PtySettings(LineSettings(bitsPerSecond: 115_200))
 
@@ -276,7 +276,7 @@ struct PtySettingsTests {
   }
 }
 
-@Suite("A pty between two users", .timeLimit(.minutes(1)))
+@Suite("A pty between two users", .timeLimit(.minutes(5)))
 struct PtyMasterTests {
   @Test("is in its initial state: raw, no echo, empty, not exclusive, and still delivers what the first user wrote")
   func refresh() throws {
@@ -322,7 +322,7 @@ struct PtyMasterTests {
     try hangUp(terminal)
     #expect(!PtyMaster.hasInput(terminal.master.raw))
     #expect(Glibc.write(terminal.master.raw, "echo", 4) == 4)
-    for _ in 0..<10_000 where !PtyMaster.hasInput(terminal.master.raw) { usleep(1000) }
+    for _ in 0..<Patience.milliseconds where !PtyMaster.hasInput(terminal.master.raw) { usleep(1000) }
     try PtyMaster.refresh(terminal.master.raw, allIsRead: true)
     #expect(!PtyMaster.hasInput(terminal.master.raw))
   }

@@ -5,7 +5,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("A pump", .timeLimit(.minutes(1)))
+@Suite("A pump", .timeLimit(.minutes(5)))
 struct PumpTests {
   private let poller: Poller
 

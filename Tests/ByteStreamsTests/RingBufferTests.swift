@@ -4,7 +4,7 @@ import ByteStreams
 import StreamTestKit
 import Testing
 
-@Suite("A ring", .timeLimit(.minutes(1)))
+@Suite("A ring", .timeLimit(.minutes(5)))
 struct RingBufferTests {
   @Test("returns the bytes that were filled in, whatever the chunks", arguments: [1, 2, 3, 7, 4096, 5000])
   func randomChunks(capacity: Int) throws {

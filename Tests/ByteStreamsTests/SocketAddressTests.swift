@@ -5,7 +5,7 @@ import Glibc
 import StreamTestKit
 import Testing
 
-@Suite("A socket's address", .timeLimit(.minutes(1)))
+@Suite("A socket's address", .timeLimit(.minutes(5)))
 struct SocketAddressTests {
   @Test(
     "prints as it was read",

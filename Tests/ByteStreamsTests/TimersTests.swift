@@ -5,7 +5,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("Timers", .timeLimit(.minutes(1)))
+@Suite("Timers", .timeLimit(.minutes(5)))
 struct TimersTests {
   private let clock = ManualClock()
 

@@ -6,7 +6,7 @@ import Testing
 
 @testable import ByteStreams
 
-@Suite("A transfer", .timeLimit(.minutes(1)))
+@Suite("A transfer", .timeLimit(.minutes(5)))
 struct TransferTests {
   @Test("that was checked has moved between nothing and what was offered")
   func checked() throws {

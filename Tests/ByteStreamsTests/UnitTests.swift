@@ -4,7 +4,7 @@ import ByteStreams
 import StreamTestKit
 import Testing
 
-@Suite("A stream of units", .timeLimit(.minutes(1)))
+@Suite("A stream of units", .timeLimit(.minutes(5)))
 struct UnitTests {
   @Test("holds one unit that the stream below has not taken, and takes no second one")
   func oneUnit() throws {

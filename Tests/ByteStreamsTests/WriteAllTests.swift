@@ -3,7 +3,7 @@ import Glibc
 import StreamTestKit
 import Testing
 
-@Suite("Output that must be complete", .timeLimit(.minutes(1)))
+@Suite("Output that must be complete", .timeLimit(.minutes(5)))
 struct WriteAllTests {
   @Test("is written completely to a non-blocking descriptor that is read slowly")
   func whole() async throws {

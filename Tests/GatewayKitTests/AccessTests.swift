@@ -5,7 +5,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("Access to a route", .timeLimit(.minutes(1)))
+@Suite("Access to a route", .timeLimit(.minutes(5)))
 struct AccessTests {
   private typealias Rule = Config.User.Rule
 

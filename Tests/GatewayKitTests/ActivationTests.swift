@@ -57,7 +57,7 @@ private func expectEcho(_ client: FarEnd, _ byte: UInt8 = 1) throws {
   #expect(try client.receive(exactly: 1) == [byte])
 }
 
-@Suite("An inherited socket", .timeLimit(.minutes(1)))
+@Suite("An inherited socket", .timeLimit(.minutes(5)))
 struct ActivationTests {
   private func listen(_ url: String) throws -> Config.Listen { try #require(try echo(url).listen.first) }
 

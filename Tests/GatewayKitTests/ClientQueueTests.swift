@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A queue of clients", .timeLimit(.minutes(1)))
+@Suite("A queue of clients", .timeLimit(.minutes(5)))
 struct ClientQueueTests {
   @Test("finishes each line that it has begun, before the next line and before the client's session starts")
   func wholeLines() throws {

@@ -233,7 +233,7 @@ struct ConfigFileTests {
   @Test("with any damage is read without a crash", arguments: ConfigGoldenTests.names)
   func damage(name: String) throws {
     let bytes = try readBytes(#filePath.replacing("ConfigFileTests.swift", with: "Golden/\(name)"))
-    var random = SystemRandomNumberGenerator()
+    var random = SeededRandom()
     let odd = Array("{}[]:,-'\"#&*!|>%@`?<$~\n\t 0\u{0}".utf8) + [0xC3, 0xFF]
     for _ in 0..<60 {
       var damaged = bytes
@@ -243,7 +243,9 @@ struct ConfigFileTests {
         case 0: damaged.insert(odd.randomElement(using: &random)!, at: place)
         case 1 where !damaged.isEmpty: damaged.remove(at: place)
         case 2 where !damaged.isEmpty: damaged[place] = odd.randomElement(using: &random)!
-        default: damaged.insert(contentsOf: damaged[place...].prefix(40), at: damaged.indices.randomElement() ?? 0)
+        default:
+          damaged.insert(
+            contentsOf: damaged[place...].prefix(40), at: damaged.indices.randomElement(using: &random) ?? 0)
         }
       }
       do throws(ConfigProblems) {

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A control channel on a shared line", .timeLimit(.minutes(1)))
+@Suite("A control channel on a shared line", .timeLimit(.minutes(5)))
 struct ControlChannelLineTests {
   private let line = ScriptedLine()
   private let rig: HubRig

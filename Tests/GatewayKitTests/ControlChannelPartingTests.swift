@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A control channel, when the device or another client is gone,", .timeLimit(.minutes(1)))
+@Suite("A control channel, when the device or another client is gone,", .timeLimit(.minutes(5)))
 struct ControlChannelPartingTests {
   private let line = ScriptedLine()
 

@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A request of baudway.v1", .timeLimit(.minutes(1)))
+@Suite("A request of baudway.v1", .timeLimit(.minutes(5)))
 struct ControlChannelRequestTests {
   @Test(
     "is read",

@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A control channel", .timeLimit(.minutes(1)))
+@Suite("A control channel", .timeLimit(.minutes(5)))
 struct ControlChannelTests {
   private func rig(
     line: ScriptedLine? = ScriptedLine(), writes: [ScriptedStream.Step] = [], takesAll: Bool = true,

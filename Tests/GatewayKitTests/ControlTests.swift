@@ -11,7 +11,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A control socket", .timeLimit(.minutes(1)))
+@Suite("A control socket", .timeLimit(.minutes(5)))
 struct ControlTests {
   private static func path(_ name: String) -> String {
     "/tmp/baudway-control-\(getpid())-\(name).sock"
@@ -330,7 +330,7 @@ struct ControlTests {
   }
 }
 
-@Suite("A client of the control socket", .timeLimit(.minutes(1)))
+@Suite("A client of the control socket", .timeLimit(.minutes(5)))
 struct ControlClientTests {
   /// Asks a simulated gateway that behaves oddly. Returns the errno and the time it took.
   private func ask(
@@ -394,7 +394,7 @@ struct ControlClientTests {
   }
 }
 
-@Suite("A control socket that another process shuts down", .timeLimit(.minutes(1)))
+@Suite("A control socket that another process shuts down", .timeLimit(.minutes(5)))
 struct LostControlTests {
   @Test("is noticed, and the address is bound again", arguments: ["path", "abstract"])
   func boundAnew(kind: String) async throws {

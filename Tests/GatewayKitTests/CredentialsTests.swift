@@ -5,7 +5,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("A credential", .timeLimit(.minutes(1)))
+@Suite("A credential", .timeLimit(.minutes(5)))
 struct CredentialsTests {
   @Test(
     "is read from an Authorization header",

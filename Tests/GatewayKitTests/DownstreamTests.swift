@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("The downstream path", .timeLimit(.minutes(1)))
+@Suite("The downstream path", .timeLimit(.minutes(5)))
 struct DownstreamTests {
   /// Records what is reported to it.
   private final class Owner: DownstreamDelegate {

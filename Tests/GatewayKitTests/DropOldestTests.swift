@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub with 'slow: drop-oldest'", .timeLimit(.minutes(1)))
+@Suite("A hub with 'slow: drop-oldest'", .timeLimit(.minutes(5)))
 struct DropOldestTests {
   private func hub(buffer: Int = 64, packets: Config.Packets? = nil) throws -> HubRig {
     try HubRig(buffer: buffer, slow: .dropOldest, packets: packets)
@@ -213,7 +213,7 @@ struct DropOldestTests {
   }
 }
 
-@Suite("A hub with 'slow: disconnect'", .timeLimit(.minutes(1)))
+@Suite("A hub with 'slow: disconnect'", .timeLimit(.minutes(5)))
 struct LoneSlowClientTests {
   @Test("ends a lone client that has taken nothing for 5 s with a full ring, and keeps one that takes a little")
   func alone() throws {

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("An ending", .timeLimit(.minutes(1)))
+@Suite("An ending", .timeLimit(.minutes(5)))
 struct EndingTests {
   static let table: [(word: String, fault: Ending.Fault)] = [
     ("client-left", .nobody), ("endpoint-left", .nobody), ("client-lost", .client), ("open-failed", .endpoint),

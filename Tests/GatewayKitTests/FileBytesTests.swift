@@ -7,7 +7,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("A small file", .timeLimit(.minutes(1)))
+@Suite("A small file", .timeLimit(.minutes(5)))
 struct FileBytesTests {
   private let folder: TemporaryFolder
 

@@ -77,7 +77,7 @@ func clientFrame(_ bytes: [UInt8]) -> [UInt8] { [0x82, 0x80 | UInt8(bytes.count)
 
 /// Waits until a pending connection has reached `step`. Blocks, ten seconds at most.
 func waitForPending(_ step: String, at handshakeServer: LaneRef<HandshakeServer>) throws {
-  let limit = monotonicNanoseconds() + 10_000_000_000
+  let limit = monotonicNanoseconds() + Patience.nanoseconds
   while try !ask(handshakeServer, { $0.pendingConnections.values.contains { $0.step == step } }) {
     guard monotonicNanoseconds() < limit else { throw SystemError("waiting for a pending connection", ETIMEDOUT) }
     usleep(2000)

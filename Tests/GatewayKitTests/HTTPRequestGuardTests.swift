@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A client's first bytes", .timeLimit(.minutes(1)))
+@Suite("A client's first bytes", .timeLimit(.minutes(5)))
 struct HTTPRequestGuardTests {
   /// A client of a hub with a request guard, and its endpoint.
   private struct Story {
@@ -263,7 +263,7 @@ struct HTTPRequestGuardTests {
   }
 }
 
-@Suite("HTTP at a raw listener", .timeLimit(.minutes(1)))
+@Suite("HTTP at a raw listener", .timeLimit(.minutes(5)))
 struct HTTPRefusalTests {
   private static let request = Array("POST /x HTTP/1.1\r\nHost: 10.0.0.7\r\n\r\nreboot\r\n".utf8)
 
@@ -342,7 +342,7 @@ struct HTTPRefusalTests {
     }
   }
 
-  @Test("that is held back is forwarded when a reload turns the refusal off")
+  @Test("that is held back is forwarded when a reload turns the refusal off", .timed)
   func reloaded() async throws {
     let config = try routeConfig(endpoint: "sim://echo")
     let open = try routeConfig("clients: { refuse-http: no }", endpoint: "sim://echo")

@@ -9,7 +9,7 @@ import Testing
 /// 127.0.0.1 is a proxy.
 private let proxied = HandshakeServer.Rules(proxies: [AddressBlock("127.0.0.1")!])
 
-@Suite("A handshake server", .timeLimit(.minutes(1)))
+@Suite("A handshake server", .timeLimit(.minutes(5)))
 struct HandshakeServerTests {
   private static let url = "tcp://127.0.0.1:0?proxy-protocol=required"
 
@@ -140,7 +140,7 @@ struct HandshakeServerTests {
     try await withRoute(config, rules: proxied) { story, route in
       let client = try connectTCP(story.address())
       try client.send(Array("PROXY".utf8))
-      route.post { _, route in route.stop(Ending(.shutdown), within: .milliseconds(50)) {} }
+      route.post { _, route in route.stop(Ending(.shutdown), within: .seconds(10)) {} }
       #expect((try? client.receiveToEnd())?.isEmpty ?? true)
       let reports = try story.reports(atLeast: 1)
       #expect(reports.map(\.ending.word) == [.shutdown])

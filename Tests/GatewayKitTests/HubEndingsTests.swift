@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A session on a shared link", .timeLimit(.minutes(1)))
+@Suite("A session on a shared link", .timeLimit(.minutes(5)))
 struct SharedEndingsTests {
   /// A client that has sent two bytes and its FIN, on a device that takes everything.
   private func halfClosed(_ rig: HubRig, writes: [ScriptedStream.Step] = []) throws -> (
@@ -348,7 +348,7 @@ struct SharedEndingsTests {
   }
 }
 
-@Suite("A session on a per-client link", .timeLimit(.minutes(1)))
+@Suite("A session on a per-client link", .timeLimit(.minutes(5)))
 struct OwnLinkEndingsTests {
   private func rig() throws -> HubRig {
     let rig = try HubRig(isShared: false)

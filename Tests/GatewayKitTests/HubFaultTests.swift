@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A fault of our own", .timeLimit(.minutes(1)))
+@Suite("A fault of our own", .timeLimit(.minutes(5)))
 struct HubFaultTests {
   /// Two clients, the first of which is blocked, and a device that has sent ten bytes.
   private func rig(_ packets: Config.Packets? = nil) throws -> (HubRig, [Session], [ScriptedStream], ScriptedStream) {

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub whose writers send packets", .timeLimit(.minutes(1)))
+@Suite("A hub whose writers send packets", .timeLimit(.minutes(5)))
 struct HubPacketWritersTests {
   private func hub(
     _ packets: Config.Packets = .lines, writers count: Int = 2, buffer: Int = 64, policy: Config.Clients.Writers = .all,

@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub of packets", .timeLimit(.minutes(1)))
+@Suite("A hub of packets", .timeLimit(.minutes(5)))
 struct HubPacketsTests {
   private func bytes(_ text: String) -> [UInt8] { Array(text.utf8) }
   private func pieces(_ client: PieceStream) -> [String] {

@@ -101,9 +101,9 @@ final class HubRig: HubDelegate {
     }
   }
 
-  /// Runs the lane's turns until `condition` holds, at most ten seconds.
+  /// Runs the lane's turns until `condition` holds, at most for `Patience`.
   func run(until condition: () -> Bool, sourceLocation: SourceLocation = #_sourceLocation) {
-    let limit = monotonicNanoseconds() + 10_000_000_000
+    let limit = monotonicNanoseconds() + Patience.nanoseconds
     while !condition() {
       guard monotonicNanoseconds() < limit else {
         Issue.record("nothing moves any more", sourceLocation: sourceLocation)

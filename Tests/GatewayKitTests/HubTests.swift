@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub", .timeLimit(.minutes(1)))
+@Suite("A hub", .timeLimit(.minutes(5)))
 struct HubTests {
   // MARK: - Down
 

@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub with streams of units", .timeLimit(.minutes(1)))
+@Suite("A hub with streams of units", .timeLimit(.minutes(5)))
 struct HubUnitsTests {
   /// A unit of the framing stream on the wire.
   private func unit(_ bytes: [UInt8]) -> [UInt8] { [UInt8(bytes.count >> 8), UInt8(bytes.count & 255)] + bytes }

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub that is reloaded", .timeLimit(.minutes(1)))
+@Suite("A hub that is reloaded", .timeLimit(.minutes(5)))
 struct HubUpdateTests {
   private func resize(_ rig: HubRig, buffer: Int, backlog: Int = 0) {
     var policy = rig.hub.policy

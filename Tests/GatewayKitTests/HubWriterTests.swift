@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A hub with several writers", .timeLimit(.minutes(1)))
+@Suite("A hub with several writers", .timeLimit(.minutes(5)))
 struct HubWriterTests {
   private static let takesNothing = [ScriptedStream.Step.blocked(until: .writable)]
 

@@ -6,7 +6,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("A layer of the gateway", .timeLimit(.minutes(1)))
+@Suite("A layer of the gateway", .timeLimit(.minutes(5)))
 struct LayerTests {
   @Test("that checks for HTTP requests forwards every other call", arguments: [true, false])
   func requestGuard(aborting: Bool) async throws {

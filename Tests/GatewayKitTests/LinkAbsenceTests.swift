@@ -10,7 +10,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link whose device is away", .timeLimit(.minutes(1)))
+@Suite("A link whose device is away", .timeLimit(.minutes(5)))
 struct LinkAbsenceTests {
   static let absences: [Config.Device.Absent] = [.hold, .discard, .close]
 

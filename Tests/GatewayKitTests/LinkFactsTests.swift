@@ -7,7 +7,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("The known facts of a device", .timeLimit(.minutes(1)))
+@Suite("The known facts of a device", .timeLimit(.minutes(5)))
 struct LinkFactsTests {
   private func facts(_ name: String) -> DeviceFacts {
     var facts = DeviceFacts()

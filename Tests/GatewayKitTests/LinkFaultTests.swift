@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link whose nth step fails", .timeLimit(.minutes(1)))
+@Suite("A link whose nth step fails", .timeLimit(.minutes(5)))
 struct LinkFaultTests {
   /// What a link may do besides carrying bytes. The running pattern has no 255: those are the link's own bytes.
   enum Policy: CaseIterable {

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link that is flushed after its last client", .timeLimit(.minutes(1)))
+@Suite("A link that is flushed after its last client", .timeLimit(.minutes(5)))
 struct LinkFlushTests {
   /// Always open, so that there is still a link when all clients have left. The device takes two bytes and then no
   /// more.

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link that no client needs", .timeLimit(.minutes(1)))
+@Suite("A link that no client needs", .timeLimit(.minutes(5)))
 struct LinkPartingTests {
   private func leave(_ rig: LinkRig, _ client: ScriptedStream) {
     rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))

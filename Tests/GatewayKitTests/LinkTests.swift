@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link", .timeLimit(.minutes(1)))
+@Suite("A link", .timeLimit(.minutes(5)))
 struct LinkTests {
   @Test("opens with its first client and closes with its last")
   func onDemand() throws {

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A link whose settings change", .timeLimit(.minutes(1)))
+@Suite("A link whose settings change", .timeLimit(.minutes(5)))
 struct LinkUpdateTests {
   @Test(
     "opens another endpoint and holds its clients, under any policy for an absent device",

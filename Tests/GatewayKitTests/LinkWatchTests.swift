@@ -8,7 +8,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("A link that waits for its device", .timeLimit(.minutes(1)))
+@Suite("A link that waits for its device", .timeLimit(.minutes(5)))
 struct LinkWatchTests {
   @Test("retries at once when its watch reports news, also during a try, and watches only while it waits")
   func woken() throws {

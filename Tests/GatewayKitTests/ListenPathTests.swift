@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A path in the file system", .timeLimit(.minutes(1)))
+@Suite("A path in the file system", .timeLimit(.minutes(5)))
 struct ListenPathTests {
   /// Two listeners that want one path, as at a reload.
   private final class Rivals {

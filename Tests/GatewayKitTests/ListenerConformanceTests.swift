@@ -143,7 +143,7 @@ func openPort(_ path: String) throws -> FarEnd {
   return FarEnd(Descriptor(owning: raw), isSocket: false)
 }
 
-@Suite("A listener", .timeLimit(.minutes(1)))
+@Suite("A listener", .timeLimit(.minutes(5)))
 struct ListenerConformanceTests {
   @Test("reports its bound address and accepts clients there", arguments: ListenerRig.rigs)
   func accepts(rig: ListenerRig) async throws {
@@ -197,7 +197,7 @@ struct ListenerConformanceTests {
   }
 }
 
-@Suite("A TLS listener", .timeLimit(.minutes(1)))
+@Suite("A TLS listener", .timeLimit(.minutes(5)))
 struct TLSListenerTests {
   @Test("is reported with its server name (SNI), since other listeners may share its port")
   func serverName() async throws {
@@ -220,7 +220,7 @@ struct TLSListenerTests {
   }
 }
 
-@Suite("A TCP listener", .timeLimit(.minutes(1)))
+@Suite("A TCP listener", .timeLimit(.minutes(5)))
 struct TCPListenerTests {
   @Test("for all addresses is reached by IPv4 and IPv6, and reports IPv4 clients by their IPv4 address")
   func both() async throws {

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("The traits of a listener scheme", .timeLimit(.minutes(1)))
+@Suite("The traits of a listener scheme", .timeLimit(.minutes(5)))
 struct ListenerTraitsTests {
   private static let schemes = ListenerSchemes.table.filter { $0.make != nil }.map(\.scheme)
 

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("Failures to log in", .timeLimit(.minutes(1)))
+@Suite("Failures to log in", .timeLimit(.minutes(5)))
 struct LogInFailuresTests {
   private let here = SocketAddress(numeric: "192.0.2.1", port: 7)!
   private let second: UInt64 = 1_000_000_000
@@ -61,7 +61,7 @@ struct LogInFailuresTests {
   }
 }
 
-@Suite("A log-in", .timeLimit(.minutes(1)))
+@Suite("A log-in", .timeLimit(.minutes(5)))
 struct LogInTests {
   /// Passwords are checked when the test says so.
   private final class Rig {
@@ -329,7 +329,7 @@ struct LogInTests {
   }
 }
 
-@Suite("A hash of crypt(3)", .timeLimit(.minutes(2)))
+@Suite("A hash of crypt(3)", .timeLimit(.minutes(5)))
 struct CryptHashTests {
   @Test(
     "matches only its password, with every method that we create",

@@ -1,6 +1,7 @@
 // Examples of /proc/self/cgroup and /proc/self/mountinfo from machines and containers.
 
 import Synchronization
+import StreamTestKit
 import Testing
 
 @testable import GatewayKit
@@ -194,7 +195,7 @@ struct HeapPlanTests {
     #expect((10...40).contains(looks))
   }
 
-  @Test("counts the two-millionth departure as fast as the first")
+  @Test("counts the two-millionth departure as fast as the first", .timed)
   func millions() {
     let departures = Departures()
     let received = Atomic<UInt64>(0)

@@ -4,7 +4,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("Output during the wait for signals", .timeLimit(.minutes(2)))
+@Suite("Output during the wait for signals", .timeLimit(.minutes(5)))
 struct NonBlockingOutputTests {
   @Test("never waits for a reader, and resumes where it stopped")
   func stuck() throws {

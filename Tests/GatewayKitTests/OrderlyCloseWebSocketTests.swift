@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("An orderly close of a WebSocket", .timeLimit(.minutes(1)))
+@Suite("An orderly close of a WebSocket", .timeLimit(.minutes(5)))
 struct OrderlyCloseWebSocketTests {
   private let clock = ManualClock()
   private let poller: Poller

@@ -5,7 +5,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("The ring of a link's output", .timeLimit(.minutes(1)))
+@Suite("The ring of a link's output", .timeLimit(.minutes(5)))
 struct OutputRingTests {
   private let pool = RingPool()
 

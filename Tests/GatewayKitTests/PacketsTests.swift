@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("Packets", .timeLimit(.minutes(1)))
+@Suite("Packets", .timeLimit(.minutes(5)))
 struct PacketsTests {
   /// The lengths of the packets in `bytes`; the last packet may be incomplete.
   private func naive(_ bytes: [UInt8], max: Int?, delimiter: [UInt8]?) -> [Int] {

@@ -4,7 +4,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A reload that asks more of TLS clients", .timeLimit(.minutes(1)))
+@Suite("A reload that asks more of TLS clients", .timeLimit(.minutes(5)))
 struct PendingConnectionReloadTests {
   private let rig: HandshakeRig
 

@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A pending connection with TLS", .timeLimit(.minutes(1)))
+@Suite("A pending connection with TLS", .timeLimit(.minutes(5)))
 struct PendingConnectionTLSTests {
   private let rig: HandshakeRig
   private static let listen = "tls://127.0.0.1:0"

@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A pending connection that asks for a WebSocket", .timeLimit(.minutes(1)))
+@Suite("A pending connection that asks for a WebSocket", .timeLimit(.minutes(5)))
 struct PendingConnectionWebSocketTests {
   private let rig: HandshakeRig
   private static let listen = "ws://127.0.0.1:0/lab"

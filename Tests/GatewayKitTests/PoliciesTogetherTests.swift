@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("Combined policies", .timeLimit(.minutes(1)))
+@Suite("Combined policies", .timeLimit(.minutes(5)))
 struct PoliciesTogetherTests {
   private func says(_ text: String) -> ScriptedStream.Step { .bytes(Array(text.utf8)) }
   private func text(_ client: ScriptedStream) -> String { String(decoding: client.written, as: UTF8.self) }

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("The control channel of a pty", .timeLimit(.minutes(1)))
+@Suite("The control channel of a pty", .timeLimit(.minutes(5)))
 struct PtyControlTests {
   private func requests(
     offered: LineSettings, _ events: [ControlChannelEvent] = [], _ changes: (inout linux_termios) -> Void...

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A pty listener's port", .timeLimit(.minutes(1)))
+@Suite("A pty listener's port", .timeLimit(.minutes(5)))
 struct PtyListenerReloadTests {
   @Test("keeps its user when something else changes")
   func unchanged() async throws {

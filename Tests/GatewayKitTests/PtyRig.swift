@@ -23,13 +23,13 @@ func servePty(
   #expect(FileSystem.names(in: folder / "").isEmpty)
 }
 
-/// Polls `condition` for ten seconds at most, since no event reports what happens to the links. Blocks.
+/// Polls `condition` for `Patience` at most, since no event reports what happens to the links. Blocks.
 func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () -> Bool) throws {
-  for _ in 0..<10_000 {
+  for _ in 0..<Patience.milliseconds {
     if condition() { return }
     usleep(1000)
   }
-  try #require(Bool(false), "not within ten seconds", sourceLocation: sourceLocation)
+  try #require(Bool(false), "not within \(Patience.seconds) s", sourceLocation: sourceLocation)
 }
 
 /// The pty that the link at `path` leads to.

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A queue of clients", .timeLimit(.minutes(1)))
+@Suite("A queue of clients", .timeLimit(.minutes(5)))
 struct QueueTests {
   private static let one = "clients: { max: 1, when-full: queue }"
 
@@ -122,7 +122,9 @@ struct QueueTests {
       #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.clientLeft])
       // No client waits any more, so a client that only receives may stay.
       second.finishWriting()
-      for _ in 0..<5000 where try ask(route, { $0.group.sessions.allSatisfy { !$0.isHalfClosed } }) { usleep(1000) }
+      for _ in 0..<Patience.milliseconds where try ask(route, { $0.group.sessions.allSatisfy { !$0.isHalfClosed } }) {
+        usleep(1000)
+      }
       #expect(try ask(route) { $0.present.count } == 1)
       second.close()
     }
@@ -208,7 +210,7 @@ struct QueueTests {
       let second = try connectTCP(address)
       _ = try line(of: second)
       try second.send([1, 2])
-      try ask(route) { $0.stop(Ending(word), within: .milliseconds(100)) {} }
+      try ask(route) { $0.stop(Ending(word), within: .seconds(10)) {} }
       let reported = word == .shutdown ? "baudway: shutting down\r\n" : "baudway: route x was removed\r\n"
       #expect(try String(decoding: second.receiveToEnd(), as: UTF8.self) == reported)
       #expect(try story.reports(atLeast: 2).allSatisfy { $0.ending.word == word })

@@ -13,7 +13,7 @@ import Testing
 @testable import GatewayKit
 @testable import StreamBrokerBluetooth
 
-@Suite("An rfcomm listener", .timeLimit(.minutes(1)))
+@Suite("An rfcomm listener", .timeLimit(.minutes(5)))
 struct RFCOMMListenerTests {
   /// A kernel with one adapter that is ready, or none. It answers at once.
   private final class Machine: Sendable {

@@ -7,7 +7,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A reset recipe on a shared line", .timeLimit(.minutes(1)))
+@Suite("A reset recipe on a shared line", .timeLimit(.minutes(5)))
 struct ResetControlTests {
   private let line = ScriptedLine()
   private let endpoint = ScriptedStream(takesAll: true)

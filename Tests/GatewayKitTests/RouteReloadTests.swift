@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A route that is reloaded", .timeLimit(.minutes(1)))
+@Suite("A route that is reloaded", .timeLimit(.minutes(5)))
 struct RouteReloadTests {
   @Test("keeps a listener that is still configured, and its clients")
   func keepsListener() async throws {

@@ -27,11 +27,11 @@ final class Story: Sendable {
 
   var all: [StatusEvent] { events.withLock { $0 } }
 
-  /// Waits until `find` returns a value, at most ten seconds. Blocks.
+  /// Waits until `find` returns a value, at most for `Patience`. Blocks.
   func wait<Found>(
     sourceLocation: SourceLocation = #_sourceLocation, _ find: ([StatusEvent]) -> Found?
   ) throws -> Found {
-    let limit = DispatchTime.now() + .seconds(10)
+    let limit = DispatchTime.now() + .seconds(Patience.seconds)
     while true {
       if let found = find(all) { return found }
       guard news.wait(timeout: limit) == .success else { throw SystemError("waiting for an event", ETIMEDOUT) }
@@ -104,7 +104,7 @@ func ask<Host, Answer: Sendable>(_ route: LaneRef<Host>, _ body: @escaping @Send
     answer.withLock { $0 = given }
     done.signal()
   }
-  guard done.wait(timeout: .now() + .seconds(10)) == .success, let answer = answer.withLock(\.self) else {
+  guard done.wait(timeout: .now() + .seconds(Patience.seconds)) == .success, let answer = answer.withLock(\.self) else {
     throw SystemError("waiting for a lane", ETIMEDOUT)
   }
   return answer
@@ -122,10 +122,10 @@ func connectTCP(_ address: SocketAddress) throws -> FarEnd {
 
 /// Sends a request to a control socket once it exists: the gateway binds it while it starts other parts. Blocks.
 func askWhenThere(_ request: String, at address: ControlAddress) throws -> [UInt8] {
-  let limit = monotonicNanoseconds() + 10_000_000_000
+  let limit = monotonicNanoseconds() + Patience.nanoseconds
   while true {
     do {
-      return try ControlClient.ask(request, at: address, within: .seconds(20))
+      return try ControlClient.ask(request, at: address, within: .seconds(Patience.seconds))
     } catch {
       guard [ENOENT, ECONNREFUSED].contains(error.errno), monotonicNanoseconds() < limit else { throw error }
       usleep(5000)  // not bound yet, or bound and not listening yet
@@ -198,9 +198,9 @@ func withHandshakeServer(
   try result.get()
 }
 
-/// Makes the route's listeners check their names in the file system. Blocks until that is done, at most ten seconds.
+/// Makes the route's listeners check their names in the file system. Blocks until that is done, at most for `Patience`.
 func checkSocketFiles(of route: LaneRef<Route>, sourceLocation: SourceLocation = #_sourceLocation) {
   let isOver = DispatchSemaphore(value: 0)
   route.post { _, route in route.checkSocketFiles { isOver.signal() } }
-  #expect(isOver.wait(timeout: .now() + 10) == .success, sourceLocation: sourceLocation)
+  #expect(isOver.wait(timeout: .now() + .seconds(Patience.seconds)) == .success, sourceLocation: sourceLocation)
 }

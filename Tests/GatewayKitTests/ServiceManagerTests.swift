@@ -10,7 +10,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A service manager", .timeLimit(.minutes(1)))
+@Suite("A service manager", .timeLimit(.minutes(5)))
 struct ServiceManagerTests {
   private static let config = try! ConfigFile.read(
     Array("routes: { a: { listen: [ 'tcp://127.0.0.1:0', 'tcp://[::1]:0' ], endpoint: 'sim://echo' } }".utf8))
@@ -121,7 +121,8 @@ struct ServiceManagerTests {
       manager.observe(Self.opened(number + 1))
       var lines: [String] = []
       while let line = systemd.next(within: 2500) { lines.append(line) }
-      #expect(lines.count <= 4 && lines.last == "STATUS=1 route, 1 client", "\(lines)")
+      let seconds = Int((monotonicNanoseconds() - start) / 1_000_000_000)
+      #expect(lines.count <= 1 + seconds && lines.last == "STATUS=1 route, 1 client", "\(lines)")
       manager.observe(Self.opened(number + 2))
       manager.observe(Self.ended(number + 2))
       // At once, or not at all: a state that has passed need not be sent.
@@ -158,7 +159,9 @@ struct ServiceManagerTests {
       let start = monotonicNanoseconds()
       for _ in 0..<4 { #expect(systemd.next() == "WATCHDOG=1") }
       // Four half intervals, and the delay by which Dispatch may coalesce timers.
-      #expect((700_000_000...2_000_000_000).contains(monotonicNanoseconds() - start))
+      let passed = monotonicNanoseconds() - start
+      #expect(passed >= 700_000_000)
+      expectQuick(passed, 2_000_000_000)
       for lane in lanes {
         let hangs = Hang()
         lane.post { _ in hangs.wait() }

@@ -54,7 +54,7 @@ private final class GroupRig {
   var words: [Ending.Word] { story.reports.map(\.ending.word) }
 }
 
-@Suite("A banner", .timeLimit(.minutes(1)))
+@Suite("A banner", .timeLimit(.minutes(5)))
 struct BannerTests {
   @Test("has its placeholders replaced once, and CRLF line ends")
   func text() {
@@ -115,7 +115,7 @@ struct BannerTests {
   }
 }
 
-@Suite("An idle client", .timeLimit(.minutes(1)))
+@Suite("An idle client", .timeLimit(.minutes(5)))
 struct IdleClientTests {
   @Test("ends when no byte moved in either direction for the limit, and not before")
   func ends() throws {
@@ -174,7 +174,7 @@ struct IdleClientTests {
   }
 }
 
-@Suite("A link of one client", .timeLimit(.minutes(1)))
+@Suite("A link of one client", .timeLimit(.minutes(5)))
 struct ClientLinkTests {
   @Test("sends its endpoint the last bytes after its client left, and its route's stop waits for that or cuts it off")
   func drains() throws {
@@ -206,7 +206,7 @@ struct ClientLinkTests {
   }
 }
 
-@Suite("A client whose last input the device does not take", .timeLimit(.minutes(1)))
+@Suite("A client whose last input the device does not take", .timeLimit(.minutes(5)))
 struct UnreadInputTests {
   @Test("is closed in order: the unread input is read first, since it would cause a reset")
   func givenUp() throws {

@@ -5,7 +5,7 @@ import Testing
 
 @testable import GatewayKit
 
-@Suite("The step that follows from a session's state", .timeLimit(.minutes(1)))
+@Suite("The step that follows from a session's state", .timeLimit(.minutes(5)))
 struct SettlementTests {
   typealias Facts = Settlement.Facts
   typealias Flag = WritableKeyPath<Facts, Bool>

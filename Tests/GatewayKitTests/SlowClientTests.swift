@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A slow clock", .timeLimit(.minutes(1)))
+@Suite("A slow clock", .timeLimit(.minutes(5)))
 struct SlowClockTests {
   private func milliseconds(_ count: UInt64) -> UInt64 { count * 1_000_000 }
 
@@ -53,7 +53,7 @@ struct SlowClockTests {
   }
 }
 
-@Suite("A hub with a slow client", .timeLimit(.minutes(1)))
+@Suite("A hub with a slow client", .timeLimit(.minutes(5)))
 struct SlowClientTests {
   /// A hub whose ring is full: `stuck` took nothing, `healthy` everything.
   private func fullHub(

@@ -10,7 +10,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A status log", .timeLimit(.minutes(1)))
+@Suite("A status log", .timeLimit(.minutes(5)))
 struct StatusLogTests {
   /// The lines for `events`, without their time.
   private func lines(_ format: Config.Log.Format, level: Config.Log.Level = .debug, _ events: [StatusEvent])
@@ -302,7 +302,7 @@ extension StatusLogTests {
   }
 
   // The documented cost is 2 µs on an idle machine, in a release build.
-  @Test("costs the lane that reports an event little")
+  @Test("costs the lane that reports an event little", .timed)
   func cost() async throws {
     try await onOwnThread {
       let pipe = try Pipe()

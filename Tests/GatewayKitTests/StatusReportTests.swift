@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A status survey", .timeLimit(.minutes(1)))
+@Suite("A status survey", .timeLimit(.minutes(5)))
 struct StatusReportTests {
   private static let head = Snapshot(version: "test", process: 1, nanoseconds: 0, isHealthy: true)
 
@@ -155,7 +155,7 @@ struct StatusReportTests {
     try await withRoutes([config]) { rig in
       let client = try connectTCP(rig.story.address())
       defer { client.close() }
-      let limit = monotonicNanoseconds() + 20_000_000_000
+      let limit = monotonicNanoseconds() + Patience.nanoseconds
       var seen: Snapshot.Client?
       while seen?.queuedDown ?? 0 < 32768, monotonicNanoseconds() < limit {
         usleep(20_000)
@@ -172,7 +172,7 @@ struct StatusReportTests {
       "device: { open: always, retry: 100ms..200ms }", endpoint: "tty:///dev/baudway-none")
     try await withRoutes([config]) { rig in
       var states: [Snapshot.LinkState] = []
-      let limit = monotonicNanoseconds() + 20_000_000_000
+      let limit = monotonicNanoseconds() + Patience.nanoseconds
       while states.last?.nanoseconds ?? 0 < 1_000_000_000, monotonicNanoseconds() < limit {
         usleep(50_000)
         if let state = try rig.snapshot().routes.first?.state, state.word == "waiting" { states.append(state) }
@@ -192,7 +192,7 @@ struct StatusReportTests {
       "device: { open: always }", endpoint: "tty://\(pty.path)?baud=31250&parity=even&stop=2")
     try await withRoutes([config]) { rig in
       var state: Snapshot.LinkState?
-      let limit = monotonicNanoseconds() + 20_000_000_000
+      let limit = monotonicNanoseconds() + Patience.nanoseconds
       while state?.word != "open", monotonicNanoseconds() < limit {
         usleep(20_000)
         state = try rig.snapshot().routes.first?.state

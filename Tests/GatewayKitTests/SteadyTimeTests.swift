@@ -3,11 +3,12 @@
 
 import Glibc
 import StreamBroker
+import StreamTestKit
 import Testing
 
 @testable import GatewayKit
 
-@Suite("The time of an answer", .timeLimit(.minutes(1)))
+@Suite("The time of an answer", .timeLimit(.minutes(5)))
 struct SteadyTimeTests {
   private static let length = 1 << 20
 
@@ -43,7 +44,7 @@ struct SteadyTimeTests {
     return Access(users, route: "gps", only: nil)
   }
 
-  @Test("about a token does not depend on how much of it is right, nor on its user")
+  @Test("about a token does not depend on how much of it is right, nor on its user", .timed)
   func tokens() {
     let one = access([("ada", text, "hash")])
     func cost(_ access: Access, _ token: String) -> UInt64 {
@@ -58,7 +59,7 @@ struct SteadyTimeTests {
     expectAlike(cost(many, texts[0]), cost(many, texts[7]))
   }
 
-  @Test("about a user's name does not depend on how much of it is right, nor on the user")
+  @Test("about a user's name does not depend on how much of it is right, nor on the user", .timed)
   func names() {
     let one = access([(text, "token", "hash")])
     func cost(_ access: Access, _ name: String) -> UInt64 {
@@ -72,7 +73,7 @@ struct SteadyTimeTests {
     expectAlike(cost(many, texts[0]), cost(many, texts[7]))
   }
 
-  @Test("about a password is that of a hash of the same cost, whether the user exists or not")
+  @Test("about a password is that of a hash of the same cost, whether the user exists or not", .timed)
   func unknownUsers() throws {
     let made = try #require(CryptHash.make("secret", prefix: "$5$", cost: 20_000))
     let access = access([("ada", "token", made)])

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A bridge to an endpoint", .timeLimit(.minutes(1)))
+@Suite("A bridge to an endpoint", .timeLimit(.minutes(5)))
 struct StreamBridgeTests {
   private let clock = ManualClock()
   private let poller: Poller

@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import GatewayKit
 
-@Suite("A unix listener", .timeLimit(.minutes(1)))
+@Suite("A unix listener", .timeLimit(.minutes(5)))
 struct UnixListenerTests {
   private func status(of path: String) -> stat? {
     var status = stat()
@@ -133,7 +133,7 @@ struct UnixListenerTests {
   }
 }
 
-@Suite("A unix listener at reloads", .timeLimit(.minutes(1)))
+@Suite("A unix listener at reloads", .timeLimit(.minutes(5)))
 struct UnixListenerReloadTests {
   @Test("is the last of two that are configured while the former one is closing")
   func twice() async throws {

@@ -10,7 +10,7 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("A socket that was given up while it connected", .timeLimit(.minutes(1)))
+@Suite("A socket that was given up while it connected", .timeLimit(.minutes(5)))
 struct AbandonedConnectsTests {
   /// The far end of a connecting socket.
   private final class Device: Sendable {

@@ -11,7 +11,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("A Bluetooth host", .timeLimit(.minutes(1)))
+@Suite("A Bluetooth host", .timeLimit(.minutes(5)))
 struct BluetoothHostTests {
   /// The kernel's management channel and its sockets.
   final class Machine: Sendable {

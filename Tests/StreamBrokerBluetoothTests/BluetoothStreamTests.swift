@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("A Bluetooth stream", .timeLimit(.minutes(1)))
+@Suite("A Bluetooth stream", .timeLimit(.minutes(5)))
 struct BluetoothStreamTests {
   private static func pair() throws -> (near: DescriptorParcel, far: DescriptorParcel) {
     var ends: [Int32] = [-1, -1]

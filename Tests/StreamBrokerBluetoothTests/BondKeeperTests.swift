@@ -11,7 +11,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("The keeper of bonds", .timeLimit(.minutes(1)))
+@Suite("The keeper of bonds", .timeLimit(.minutes(5)))
 struct BondKeeperTests {
   /// The management channel's other end: reads commands and answers them.
   final class Machine: Sendable {

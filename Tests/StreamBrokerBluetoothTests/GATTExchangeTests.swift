@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("A look-up over GATT, on a lane", .timeLimit(.minutes(1)))
+@Suite("A look-up over GATT, on a lane", .timeLimit(.minutes(5)))
 struct GATTExchangeTests {
   private typealias Device = GATTStreamTests.Device
 

@@ -148,7 +148,7 @@ extension String {
   }
 }
 
-@Suite("A stream over GATT that asks who the device is", .timeLimit(.minutes(2)))
+@Suite("A stream over GATT that asks who the device is", .timeLimit(.minutes(5)))
 struct GATTStreamIdentityTests {
   private typealias Device = GATTStreamTests.Device
 

@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("A stream over GATT that ends at an unusual moment", .timeLimit(.minutes(2)))
+@Suite("A stream over GATT that ends at an unusual moment", .timeLimit(.minutes(5)))
 struct GATTStreamEdgesTests {
   private func read(_ stream: GATTStream) throws -> Transfer {
     var bytes = [UInt8](repeating: 0, count: 4096)

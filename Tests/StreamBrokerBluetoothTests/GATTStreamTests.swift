@@ -9,7 +9,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("A stream over GATT", .timeLimit(.minutes(2)))
+@Suite("A stream over GATT", .timeLimit(.minutes(5)))
 struct GATTStreamTests {
   static let plan = GATTPlan(mtu: 23, ourMTU: 517, rx: 12, tx: 14, asksForAnswers: false, early: [])
 

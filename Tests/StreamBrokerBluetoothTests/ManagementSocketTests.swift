@@ -6,7 +6,7 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("A socket of the management channel", .timeLimit(.minutes(1)))
+@Suite("A socket of the management channel", .timeLimit(.minutes(5)))
 struct ManagementSocketTests {
   private typealias Device = GATTStreamTests.Device
 

@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("A socket of messages", .timeLimit(.minutes(1)))
+@Suite("A socket of messages", .timeLimit(.minutes(5)))
 struct MessageSocketTests {
   private typealias Device = GATTStreamTests.Device
 

@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("A scan for devices nearby", .timeLimit(.minutes(1)))
+@Suite("A scan for devices nearby", .timeLimit(.minutes(5)))
 struct NearbyDevicesTests {
   /// The kernel, with one adapter that is on.
   private final class Kernel: Sendable {

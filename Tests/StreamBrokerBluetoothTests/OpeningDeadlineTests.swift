@@ -9,7 +9,7 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("The steps of an opening", .timeLimit(.minutes(1)))
+@Suite("The steps of an opening", .timeLimit(.minutes(5)))
 struct OpeningDeadlineTests {
   private typealias Device = GATTStreamTests.Device
 

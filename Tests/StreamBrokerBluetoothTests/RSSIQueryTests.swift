@@ -8,7 +8,7 @@ import Testing
 @testable import ByteStreams
 @testable import StreamBrokerBluetooth
 
-@Suite("A query of signal strength", .timeLimit(.minutes(1)))
+@Suite("A query of signal strength", .timeLimit(.minutes(5)))
 struct RSSIQueryTests {
   private typealias Device = GATTStreamTests.Device
   private typealias Made = (Result<DescriptorParcel, OpenFailure>) -> Void

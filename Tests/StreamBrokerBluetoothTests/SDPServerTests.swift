@@ -41,7 +41,7 @@ struct MessagePort {
   }
 }
 
-@Suite("A service list on a lane", .timeLimit(.minutes(1)))
+@Suite("A service list on a lane", .timeLimit(.minutes(5)))
 struct SDPServerTests {
   private typealias Device = GATTStreamTests.Device
   private static func offer(_ text: String = "") throws -> RFCOMMOffer {

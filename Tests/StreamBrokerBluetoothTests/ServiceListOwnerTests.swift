@@ -11,7 +11,7 @@ import Testing
 
 @testable import StreamBrokerBluetooth
 
-@Suite("The place of a service list", .serialized, .timeLimit(.minutes(1)))
+@Suite("The place of a service list", .serialized, .timeLimit(.minutes(5)))
 struct ServiceListOwnerTests {
   @Test("belongs to another gateway if that has set its mark, before or after the place was tried")
   func mark() throws {

@@ -9,7 +9,7 @@ import Testing
 
 @testable import StreamBrokerFoundation
 
-@Suite("A pair of streams", .timeLimit(.minutes(1)))
+@Suite("A pair of streams", .timeLimit(.minutes(5)))
 struct PairTests {
   @Test("is handed over on the run loop that asked for it", arguments: ["sim://echo", "exec:/bin/cat"])
   func completion(url: String) async throws {

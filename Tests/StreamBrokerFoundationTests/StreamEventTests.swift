@@ -17,7 +17,7 @@ private func schedule(_ streams: [Stream], _ recorder: Recorder, mode: RunLoop.M
   }
 }
 
-@Suite("Foundation's streams", .timeLimit(.minutes(1)))
+@Suite("Foundation's streams", .timeLimit(.minutes(5)))
 struct StreamEventTests {
   @Test("report open, bytes and end in order, and space once until something is written")
   func order() async throws {

@@ -9,7 +9,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A broker", .timeLimit(.minutes(1)))
+@Suite("A broker", .timeLimit(.minutes(5)))
 struct BrokerTests {
   @Test("knows the schemes it was given and no others")
   func schemes() throws {
@@ -90,7 +90,7 @@ struct BrokerTests {
     let isOver = Atomic(false)
     lane.poller.timers.after(.milliseconds(1)) { isOver.store(true, ordering: .relaxed) }
     let chunks = flood.bytes.makeAsyncIterator()
-    let end = monotonicNanoseconds() + 20_000_000_000
+    let end = monotonicNanoseconds() + Patience.nanoseconds
     while !isOver.load(ordering: .relaxed), monotonicNanoseconds() < end { _ = try await chunks.next(isolation: lane) }
     let wasInTime = isOver.load(ordering: .relaxed)
     #expect(wasInTime)

@@ -8,7 +8,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A device's queue", .timeLimit(.minutes(1)))
+@Suite("A device's queue", .timeLimit(.minutes(5)))
 struct DeviceQueueTests {
   /// Counts how a test's attempts ended.
   private final class Account: Sendable {

@@ -11,7 +11,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A program", .timeLimit(.minutes(1)))
+@Suite("A program", .timeLimit(.minutes(5)))
 struct ExecTests {
   private let broker = Broker(Schemes.standard)
 
@@ -134,7 +134,7 @@ struct ExecTests {
     }
     // Its child outlives it for a while; no process waits for that child.
     try await onLane { lane in
-      let stream = try await broker.open(shell("echo $$; trap '' TERM; sleep 1.5 & exit"), on: lane)
+      let stream = try await broker.open(shell("echo $$; trap '' TERM; sleep 5 & exit"), on: lane)
       let pid = try #require(try await stream.readNumber(on: lane))
       _ = try? await stream.readToEnd(on: lane)
       stream.close()
@@ -180,7 +180,7 @@ struct ExecTests {
       let end = try stream.read()
       #expect(end == .ended)
       stream.writerWaits = []
-      await pause(.milliseconds(50), on: lane)
+      for _ in 0..<Patience.milliseconds / 10 where recorder.events.isEmpty { await pause(.milliseconds(10), on: lane) }
       #expect(recorder.events == [.endEncountered])
       #expect(throws: SystemError("write", EPIPE)) { try stream.write([1]) }
     }
@@ -196,7 +196,7 @@ struct ExecTests {
     }
   }
 
-  @Test("is over when it ends, also when other processes keep its streams open")
+  @Test("is over when it ends, also when other processes keep its streams open", .timed)
   func daemon() async throws {
     let folder = try TemporaryFolder()
     let pid = folder / "pid"
@@ -266,7 +266,7 @@ struct ExecTests {
       let pid = try #require(try await stream.readNumber(on: lane))
       #expect(try await stream.readToEnd(on: lane).isEmpty)
       stream.close()
-      #expect(await eventually(within: 20) { !isAlive(pid) })
+      #expect(await eventually { !isAlive(pid) })
     }
   }
 
@@ -434,7 +434,9 @@ struct ExecTests {
         #expect(try await stream.read(exactly: bytes.count, on: lane) == bytes)
       }
       // All of the above may end before the other program has started.
-      for _ in 0..<1000 where lines.withLock({ $0.isEmpty }) { try await Task.sleep(for: .milliseconds(10)) }
+      for _ in 0..<Patience.milliseconds / 10 where lines.withLock({ $0.isEmpty }) {
+        try await Task.sleep(for: .milliseconds(10))
+      }
       stream.finishWriting()
       #expect(try await stream.readToEnd(on: lane).isEmpty)
       stream.close()

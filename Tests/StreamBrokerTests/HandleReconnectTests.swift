@@ -78,7 +78,7 @@ private struct WatchedConnector: Connector {
 
 private let quick = Reconnect.whenLost.pausing(.milliseconds(1) ... .milliseconds(5))
 
-@Suite("A handle that reconnects", .timeLimit(.minutes(1)))
+@Suite("A handle that reconnects", .timeLimit(.minutes(5)))
 struct HandleReconnectTests {
   @Test("continues with the next link: reads, writes and lines, none of which joins two links")
   func continues() async throws {
@@ -388,7 +388,7 @@ struct HandleReconnectTests {
   }
 }
 
-@Suite("A logger on a serial port", .timeLimit(.minutes(1)), .serialized)
+@Suite("A logger on a serial port", .timeLimit(.minutes(5)), .serialized)
 struct ReplugTests {
   /// A port under a path that leads to another pty after each replug.
   private final class Port: Sendable {

@@ -13,7 +13,7 @@ private func lockFile(of pty: Pty) -> String {
   "/var/lock/LCK..\(pty.node.dropFirst(5).replacing("/", with: "_"))"
 }
 
-@Suite("A handle that is closed", .timeLimit(.minutes(1)))
+@Suite("A handle that is closed", .timeLimit(.minutes(5)))
 struct HandleReleaseTests {
   @Test("can be opened again at once", arguments: ["close", "abort", "release"])
   func again(how: String) async throws {

@@ -134,7 +134,7 @@ final class OnHandleLane<Value: AnyObject>: Sendable {
 
   /// Asks until the answer is true, for ten seconds.
   func reaches(_ condition: @escaping @Sendable (Value) -> Bool) async -> Bool {
-    let end = monotonicNanoseconds() + 10_000_000_000
+    let end = monotonicNanoseconds() + Patience.nanoseconds
     while monotonicNanoseconds() < end {
       if await ask(condition) { return true }
     }

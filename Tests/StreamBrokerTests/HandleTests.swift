@@ -24,7 +24,7 @@ extension Array where Element == UInt8 {
   init(_ text: String) { self = Array(text.utf8) }
 }
 
-@Suite("A handle reads", .timeLimit(.minutes(1)))
+@Suite("A handle reads", .timeLimit(.minutes(5)))
 struct HandleReadTests {
   @Test("what has arrived, up to a number of bytes, and nothing at the end")
   func some() async throws {
@@ -168,10 +168,11 @@ struct HandleReadTests {
     }
     var received: [UInt8] = []
     var round = 0
+    var random = SeededRandom()
     while received.count < sent.count {
       round += 1
       let task = Task { try await stream.read(upTo: 50) }
-      for _ in 0..<Int.random(in: 0...3) { await Task.yield() }
+      for _ in 0..<Int.random(in: 0...3, using: &random) { await Task.yield() }
       if round % 4 != 0 { task.cancel() }
       if let bytes = try? await task.value { received += bytes }
     }
@@ -236,7 +237,7 @@ struct HandleReadTests {
   }
 }
 
-@Suite("A handle cuts packets", .timeLimit(.minutes(1)))
+@Suite("A handle cuts packets", .timeLimit(.minutes(5)))
 struct HandlePacketTests {
   @Test("at a delimiter, at the longest length and at the end")
   func delimited() async throws {
@@ -311,7 +312,7 @@ struct HandlePacketTests {
   }
 }
 
-@Suite("A handle writes", .timeLimit(.minutes(1)))
+@Suite("A handle writes", .timeLimit(.minutes(5)))
 struct HandleWriteTests {
   @Test("everything, whatever the stream takes at once, and waits while it is full")
   func full() async throws {
@@ -559,7 +560,7 @@ struct HandleWriteTests {
   }
 }
 
-@Suite("A handle closes", .timeLimit(.minutes(1)))
+@Suite("A handle closes", .timeLimit(.minutes(5)))
 struct HandleCloseTests {
   @Test("and ends every call that waits")
   func waitingCalls() async throws {
@@ -690,7 +691,7 @@ struct HandleCloseTests {
   }
 }
 
-@Suite("The line of a handle", .timeLimit(.minutes(1)))
+@Suite("The line of a handle", .timeLimit(.minutes(5)))
 struct HandleLineTests {
   /// A handle over a scripted line.
   private func lined() async throws -> (StreamHandle, OnHandleLane<ScriptedStream>) {
@@ -808,7 +809,7 @@ struct HandleLineTests {
   }
 }
 
-@Suite("What is known about a handle's device", .timeLimit(.minutes(1)))
+@Suite("What is known about a handle's device", .timeLimit(.minutes(5)))
 struct HandleFactsTests {
   @Test("is known when the stream opens, and later changes are too; an observer gets both")
   func facts() async throws {

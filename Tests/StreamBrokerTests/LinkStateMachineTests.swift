@@ -5,7 +5,7 @@ import Testing
 
 @testable import StreamBrokerCore
 
-@Suite("A link's state machine", .timeLimit(.minutes(1)))
+@Suite("A link's state machine", .timeLimit(.minutes(5)))
 struct LinkStateMachineTests {
   private static let retry = Duration.milliseconds(250) ... .seconds(30)
   private static let first = Duration.milliseconds(250)

@@ -4,12 +4,13 @@ import ByteStreams
 import CLinux
 import Glibc
 import Synchronization
+import StreamTestKit
 import Testing
 
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A node watch", .timeLimit(.minutes(1)), .serialized)
+@Suite("A node watch", .timeLimit(.minutes(5)), .serialized)
 final class NodeWatchTests: Sendable {
   private let lane: Lane
   private let directory: String
@@ -171,25 +172,27 @@ final class NodeWatchTests: Sendable {
   }
 
   private func until(_ condition: () -> Bool, sourceLocation: SourceLocation = #_sourceLocation) {
-    let deadline = monotonicNanoseconds() + 10_000_000_000
+    let deadline = monotonicNanoseconds() + Patience.nanoseconds
     while monotonicNanoseconds() < deadline {
       if condition() { return }
       usleep(1000)
     }
-    Issue.record("not within ten seconds", sourceLocation: sourceLocation)
+    Issue.record("not within \(Patience.seconds) s", sourceLocation: sourceLocation)
   }
 
-  /// How many descriptors of this process watch the test's own directory; other tests have theirs (proc(5), fdinfo).
-  private func watchCount() -> Int {
-    var status = stat()
-    guard stat(directory, &status) == 0 else { return -1 }
-    let ours = "inotify wd:"
-    let inode = " ino:\(String(status.st_ino, radix: 16)) "
-    return FileSystem.names(in: "/proc/self/fdinfo").count { name in
-      guard let bytes = FileSystem.beginning(of: "/proc/self/fdinfo/\(name)") else { return false }
-      return String(decoding: bytes, as: UTF8.self).split(separator: "\n").contains {
-        $0.hasPrefix(ours) && $0.contains(inode)
-      }
+  private func watchCount() -> Int { watches(of: directory) }
+}
+
+/// How many descriptors of this process watch the file or directory at `path` (proc(5), fdinfo).
+func watches(of path: String) -> Int {
+  var status = stat()
+  guard stat(path, &status) == 0 else { return -1 }
+  let ours = "inotify wd:"
+  let inode = " ino:\(String(status.st_ino, radix: 16)) "
+  return FileSystem.names(in: "/proc/self/fdinfo").count { name in
+    guard let bytes = FileSystem.beginning(of: "/proc/self/fdinfo/\(name)") else { return false }
+    return String(decoding: bytes, as: UTF8.self).split(separator: "\n").contains {
+      $0.hasPrefix(ours) && $0.contains(inode)
     }
   }
 }

@@ -132,7 +132,7 @@ private final class HangingEndpoint: Sendable {
 
 private let broker = Broker(Schemes.standard + [TestConnector.self])
 
-@Suite("An opening that hangs", .timeLimit(.minutes(2)))
+@Suite("An opening that hangs", .timeLimit(.minutes(5)))
 struct OpeningCancellationTests {
   /// Begins to open, and returns when the step that hangs has begun.
   private func begin(
@@ -411,15 +411,15 @@ struct ManyOpeningsTests {
             let took = monotonicNanoseconds() - cancelled
             outcomes.took.withLock { $0.append(took) }
             // One of 64 on a busy machine may wait long for a processor; without the cancellation it would be 20 s.
-            #expect(took < 10_000_000_000, "\(url), seed \(seed)")
+            expectQuick(took, 10_000_000_000)
             mayGo.pass()
           }
         }
       }
       let lock = "/var/lock/LCK..\(servers.pty.node.dropFirst(5).replacing("/", with: "_"))"
-      #expect(await eventually(within: 20) { access(lock, F_OK) != 0 }, "a lock file is left")
-      #expect(await eventually(within: 20) { names(in: folder.path) == ["server"] }, "a pty's link is left")
-      #expect(await eventually(within: 20) { programs(with: marker) == 0 }, "a program is left")
+      #expect(await eventually { access(lock, F_OK) != 0 }, "a lock file is left")
+      #expect(await eventually { names(in: folder.path) == ["server"] }, "a pty's link is left")
+      #expect(await eventually { programs(with: marker) == 0 }, "a program is left")
       try await servers.stop()
       for lane in lanes { lane.stop() }
     }

@@ -6,7 +6,7 @@ import StreamBroker
 import StreamTestKit
 import Testing
 
-@Suite("A scheme from outside", .timeLimit(.minutes(1)))
+@Suite("A scheme from outside", .timeLimit(.minutes(5)))
 struct OutsideSchemeTests {
   private let broker = Broker(Schemes.standard + [Foo.self])
 

@@ -11,7 +11,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A watch of a port in use", .timeLimit(.minutes(1)))
+@Suite("A watch of a port in use", .timeLimit(.minutes(5)))
 struct PortWatchTests {
   /// Opens and locks a port as picocom, tio and pyserial do.
   private func hold(_ path: String) throws -> DescriptorParcel {
@@ -50,7 +50,13 @@ struct PortWatchTests {
     return cause
   }
 
-  /// Gives the watch time to set itself up, off the lane.
+  /// Waits until the watch, which sets itself up off the lane, watches `path`, and has told its lane so.
+  private func setUp(_ path: String, on lane: isolated Lane) async {
+    #expect(await eventually { watches(of: path) > 0 })
+    await evaluate(on: lane)
+  }
+
+  /// Time for news that must not come.
   private func evaluate(on lane: isolated Lane, _ milliseconds: Int = 60) async {
     let pause = Gate()
     lane.poller.timers.after(.milliseconds(milliseconds)) { pause.open() }
@@ -69,7 +75,7 @@ struct PortWatchTests {
       let cause = await fail(connector, nil, on: lane)
       #expect(cause == SystemError("flock", EWOULDBLOCK))
       let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
-      await evaluate(on: lane)
+      await setUp(pair.path, on: lane)
       for _ in 0..<20 { _ = await fail(connector, watch, on: lane) }
       await evaluate(on: lane)
       #expect(news.count == 0)
@@ -100,7 +106,7 @@ struct PortWatchTests {
       let cause = await fail(connector, nil, on: lane)
       #expect(cause == SystemError(UUCPLocks.call, EBUSY))
       let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
-      await evaluate(on: lane)
+      await setUp(locks.path, on: lane)
       for _ in 0..<5 { _ = await fail(connector, watch, on: lane) }
       try locks.write("LCK..another", "\(getppid())\n")
       unlink(locks / "LCK..another")
@@ -124,13 +130,13 @@ struct PortWatchTests {
     try await onLane { lane in
       let cause = await fail(connector, nil, on: lane)
       let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
-      await evaluate(on: lane)
+      await setUp(locks.path, on: lane)
       watch.attemptBegins()
       unlink(path)
       await evaluate(on: lane)
       #expect(news.count == 0)
       watch.attemptFailed(cause)
-      #expect(news.count == 1)
+      #expect(await eventually { news.count == 1 })
       watch.cancel()
     }
   }

@@ -8,7 +8,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A pty endpoint", .timeLimit(.minutes(1)))
+@Suite("A pty endpoint", .timeLimit(.minutes(5)))
 struct PtyTests {
   private let broker = Broker(Schemes.standard)
 

@@ -99,7 +99,7 @@ extension SerialLine {
   }
 }
 
-@Suite("A remote serial port", .timeLimit(.minutes(1)))
+@Suite("A remote serial port", .timeLimit(.minutes(5)))
 struct RemotePortTests {
   @Test("opens with the settings, DTR and RTS of its URL in force", arguments: [false, true])
   func opening(isSplit: Bool) async throws {
@@ -257,7 +257,7 @@ struct RemotePortTests {
   }
 }
 
-@Suite("The line of a remote serial port", .timeLimit(.minutes(1)))
+@Suite("The line of a remote serial port", .timeLimit(.minutes(5)))
 struct RemoteLineTests {
   @Test("sends the settings that differ, and reports those in force")
   func changes() async throws {
@@ -415,7 +415,7 @@ extension Result where Failure == SystemError {
   fileprivate var error: SystemError? { if case .failure(let error) = self { error } else { nil } }
 }
 
-@Suite("A telnet endpoint", .timeLimit(.minutes(1)))
+@Suite("A telnet endpoint", .timeLimit(.minutes(5)))
 struct TelnetEndpointTests {
   @Test("sends bytes unchanged from the first one on")
   func binary() async throws {

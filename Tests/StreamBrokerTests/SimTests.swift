@@ -7,7 +7,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A simulated device", .timeLimit(.minutes(1)))
+@Suite("A simulated device", .timeLimit(.minutes(5)))
 struct SimTests {
   private static let broker = Broker(Schemes.standard)
 
@@ -140,7 +140,7 @@ struct SimTests {
   }
 }
 
-@Suite("A simulated GPS", .timeLimit(.minutes(1)))
+@Suite("A simulated GPS", .timeLimit(.minutes(5)))
 struct SimNMEATests {
   private func sentences(_ device: inout SimNMEA) -> [String] {
     var bytes = [UInt8](repeating: 0, count: 8192)

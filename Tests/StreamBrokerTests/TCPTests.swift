@@ -10,7 +10,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("Attempts on many addresses", .timeLimit(.minutes(1)))
+@Suite("Attempts on many addresses", .timeLimit(.minutes(5)))
 struct HappyEyeballsTests {
   private func addresses(_ hosts: String...) -> [SocketAddress] {
     hosts.compactMap { SocketAddress(numeric: $0, port: 80) }
@@ -52,7 +52,7 @@ struct HappyEyeballsTests {
   }
 }
 
-@Suite("A TCP connector", .timeLimit(.minutes(1)))
+@Suite("A TCP connector", .timeLimit(.minutes(5)))
 struct TCPConnectorTests {
   @Test("connects to an address in digits, and the stream is set up for bytes")
   func numeric() async throws {
@@ -172,7 +172,7 @@ struct TCPConnectorTests {
   }
 }
 
-@Suite("Looking up a name", .timeLimit(.minutes(1)))
+@Suite("Looking up a name", .timeLimit(.minutes(5)))
 struct NameLookupTests {
   @Test("is done once for all callers at a time, and a dead name server stops no other name")
   func joining() async throws {

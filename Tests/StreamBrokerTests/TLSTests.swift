@@ -81,7 +81,7 @@ extension TLSContexts {
   }
 }
 
-@Suite("tls", .timeLimit(.minutes(1)))
+@Suite("tls", .timeLimit(.minutes(5)))
 struct TLSTests {
   @Test("accepts a certificate that its authority has issued for the host, by name or by address")
   func believed() async throws {

@@ -320,7 +320,7 @@ struct TTYPortTests {
     try #require(file >= 0)
     defer { Glibc.close(file) }
     #expect(try SystemTTYCalls().identify(path).isNew)
-    let end = monotonicNanoseconds() + 10_000_000_000
+    let end = monotonicNanoseconds() + Patience.nanoseconds
     while try SystemTTYCalls().identify(path).isNew, monotonicNanoseconds() < end { usleep(10_000) }
     #expect(try !SystemTTYCalls().identify(path).isNew)
     fchmod(file, 0o640)

@@ -10,7 +10,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A watched line", .timeLimit(.minutes(1)))
+@Suite("A watched line", .timeLimit(.minutes(5)))
 final class TTYWatchTests: Sendable {
   private let lane: Lane
   private let tty: RecordedTTY
@@ -32,13 +32,17 @@ final class TTYWatchTests: Sendable {
     func add(_ one: Result<LineCondition, SystemError>) { all.withLock { $0.append(one) } }
     /// Waits until `count` conditions were reported, up to ten seconds.
     func wait(for count: Int) async -> [Result<LineCondition, SystemError>] {
-      for _ in 0..<1000 where all.withLock({ $0.count }) < count { try? await Task.sleep(for: .milliseconds(10)) }
+      for _ in 0..<Patience.milliseconds / 10 where all.withLock({ $0.count }) < count {
+        try? await Task.sleep(for: .milliseconds(10))
+      }
       return all.withLock { $0 }
     }
     /// Waits until `one` was reported, up to ten seconds. A look in the middle of a change may report half of it
     /// before.
     func wait(until one: Result<LineCondition, SystemError>) async -> Bool {
-      for _ in 0..<1000 where !all.withLock({ $0.contains(one) }) { try? await Task.sleep(for: .milliseconds(10)) }
+      for _ in 0..<Patience.milliseconds / 10 where !all.withLock({ $0.contains(one) }) {
+        try? await Task.sleep(for: .milliseconds(10))
+      }
       return all.withLock { $0.contains(one) }
     }
   }
@@ -58,7 +62,9 @@ final class TTYWatchTests: Sendable {
   }
 
   private func waitForLog(_ call: String) async -> Bool {
-    for _ in 0..<1000 where !tty.log.contains(call) { try? await Task.sleep(for: .milliseconds(10)) }
+    for _ in 0..<Patience.milliseconds / 10 where !tty.log.contains(call) {
+      try? await Task.sleep(for: .milliseconds(10))
+    }
     return tty.log.contains(call)
   }
 

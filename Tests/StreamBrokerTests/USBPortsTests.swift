@@ -126,7 +126,7 @@ struct USBPortsTests {
   }
 }
 
-@Suite("A port found by USB identity, on a lane", .timeLimit(.minutes(1)))
+@Suite("A port found by USB identity, on a lane", .timeLimit(.minutes(5)))
 struct USBOpenTests {
   @Test("is found again at each opening, and reported when it appears under any number")
   func reopened() async throws {

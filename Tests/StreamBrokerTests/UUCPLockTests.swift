@@ -9,7 +9,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A lock file", .serialized, .timeLimit(.minutes(1)))
+@Suite("A lock file", .serialized, .timeLimit(.minutes(5)))
 struct UUCPLockTests {
   private let folder: TemporaryFolder
   private var locks: UUCPLocks { UUCPLocks(folder: folder.path) }

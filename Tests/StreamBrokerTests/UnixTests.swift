@@ -8,7 +8,7 @@ import Testing
 import StreamBroker
 @testable import StreamBrokerCore
 
-@Suite("A unix socket", .timeLimit(.minutes(1)))
+@Suite("A unix socket", .timeLimit(.minutes(5)))
 struct UnixTests {
   private let broker = Broker(Schemes.standard)
 

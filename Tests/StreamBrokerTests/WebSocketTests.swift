@@ -95,7 +95,7 @@ struct WebSocketRig: StreamRig {
   }
 }
 
-@Suite("A ws endpoint", .timeLimit(.minutes(1)))
+@Suite("A ws endpoint", .timeLimit(.minutes(5)))
 struct WebSocketTests {
   /// The error of opening `target` when the server sends `answer`, and the request it received.
   private func failure(_ answer: String) async throws -> (text: String, request: String) {

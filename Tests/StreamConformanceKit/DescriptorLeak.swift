@@ -5,7 +5,7 @@ import Glibc
 import Testing
 
 /// Runs `body` and expects that every descriptor it opened is closed soon afterwards. Parallel tests open and close
-/// descriptors too, so only one that stays open for 20 s counts.
+/// descriptors too, so only one that stays open for `Patience` counts.
 public func expectNoDescriptorLeak(
   sourceLocation: SourceLocation = #_sourceLocation, _ body: () async throws -> Void
 ) async throws {
@@ -14,7 +14,7 @@ public func expectNoDescriptorLeak(
   try await body()
   var suspects = openDescriptors().subtracting(before)
   // The kernel does not report a close, so check repeatedly.
-  for _ in 0..<2000 where !suspects.isEmpty {
+  for _ in 0..<Patience.milliseconds / 10 where !suspects.isEmpty {
     try await Task.sleep(for: .milliseconds(10))
     suspects.formIntersection(openDescriptors())
   }

@@ -1,4 +1,4 @@
-// The test's own end of a socket or pty. Each call blocks for at most thirty seconds, so calls run in `onOwnThread`. It
+// The test's own end of a socket or pty. Each call blocks for at most `Patience`, so calls run in `onOwnThread`. It
 // uses plain system calls and nothing of the engine.
 
 import ByteStreams
@@ -10,7 +10,7 @@ public final class FarEnd: Sendable {
   private let content: Mutex<Descriptor?>
   private let raw: Int32
   private let isSocket: Bool
-  private static let timeout: Int32 = 30_000  // milliseconds
+  private static let timeout = Int32(Patience.milliseconds)
 
   public init(_ descriptor: consuming Descriptor, isSocket: Bool) {
     raw = descriptor.raw
@@ -84,7 +84,7 @@ public final class FarEnd: Sendable {
   /// Blocks until a process has a pty's slave open. The kernel does not report that, so this checks repeatedly.
   public func waitWhileHungUp() throws {
     let raw = try live()
-    for _ in 0..<20_000 {
+    for _ in 0..<2 * Patience.milliseconds {
       var one = pollfd(fd: raw, events: 0, revents: 0)
       guard poll(&one, 1, 0) > 0, Int32(one.revents) & POLLHUP != 0 else { return }
       usleep(500)
@@ -100,6 +100,12 @@ public final class FarEnd: Sendable {
     ]
     guard poll(&both, 2, Self.timeout) > 0 else { throw SystemError("poll", ETIMEDOUT) }
     return both[1].revents == 0
+  }
+
+  /// Whether the other side of a socket has finished sending.
+  public var hasEnded: Bool {
+    var one = pollfd(fd: raw, events: 0x2000 /* POLLRDHUP */, revents: 0)
+    return poll(&one, 1, 0) > 0
   }
 
   public func finishWriting() { shutdown(raw, Int32(SHUT_WR)) }
@@ -186,14 +192,14 @@ public final class LoopbackListener: Sendable {
     throw SystemError("bind", EADDRINUSE)
   }
 
-  /// Blocks for at most thirty seconds; call it in `onOwnThread`.
+  /// Blocks for at most `Patience`; call it in `onOwnThread`.
   public func accept() throws -> FarEnd {
     while true {
       let accepted = linux_accept(raw, nil, nil)
       if accepted >= 0 { return FarEnd(Descriptor(owning: accepted), isSocket: true) }
       guard errno == EAGAIN || errno == EINTR else { throw SystemError("accept") }
       var one = pollfd(fd: raw, events: Int16(POLLIN), revents: 0)
-      guard poll(&one, 1, 30_000) != 0 else { throw SystemError("poll", ETIMEDOUT) }
+      guard poll(&one, 1, Int32(Patience.milliseconds)) != 0 else { throw SystemError("poll", ETIMEDOUT) }
     }
   }
 

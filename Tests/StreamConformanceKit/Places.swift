@@ -4,6 +4,14 @@ import ByteStreams
 import Dispatch
 import Glibc
 
+/// How long a test waits for what must happen before it gives up. It finds what hangs, and is no promise of a speed: a
+/// machine may be slow and busy. The time limit of a suite is longer.
+public enum Patience {
+  public static let seconds = 60
+  public static let milliseconds = seconds * 1000
+  public static let nanoseconds = UInt64(seconds) * 1_000_000_000
+}
+
 /// Runs `body` on its own lane, which is stopped afterwards. `body` must close what it opens.
 @discardableResult
 public func onLane<Result: Sendable>(
@@ -31,14 +39,14 @@ public func onOwnThread<Result: Sendable>(_ work: @escaping @Sendable () throws 
 }
 
 /// Waits until `condition` holds, for changes that are not reported: checks every millisecond on its own thread, for up
-/// to `seconds`. Returns whether it came to hold.
-public func eventually(within seconds: UInt64 = 10, _ condition: @escaping @Sendable () -> Bool) async -> Bool {
+/// `Patience`. Returns whether it came to hold.
+public func eventually(_ condition: @escaping @Sendable () -> Bool) async -> Bool {
   await withCheckedContinuation { continuation in
     DispatchQueue(label: "test helper").async {
       let began = monotonicNanoseconds()
       // Evaluated once per round: a condition that held may not hold a moment later.
       var holds = condition()
-      while !holds && monotonicNanoseconds() - began < seconds * 1_000_000_000 {
+      while !holds && monotonicNanoseconds() - began < Patience.nanoseconds {
         usleep(1000)
         holds = condition()
       }

@@ -71,6 +71,6 @@ public func makePty() throws(SystemError) -> Pty {
 public func nodeOfNewPty(_ name: [CChar]) -> String {
   let node = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
   let lock = "/var/lock/LCK..\(node.dropFirst(5).replacing("/", with: "_"))"
-  for _ in 0..<5000 where access(lock, F_OK) == 0 { usleep(1000) }
+  for _ in 0..<Patience.milliseconds where access(lock, F_OK) == 0 { usleep(1000) }
   return node
 }

@@ -1,11 +1,16 @@
-// Reproducible random numbers: a test that fails on them prints the seed.
+// Reproducible random numbers: the same in every run with the same BAUDWAY_SEED. A test that fails on them prints the seed.
+
+import Glibc
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 public struct SeededRandom: RandomNumberGenerator, CustomStringConvertible {
   public let seed: UInt64
   private var state: UInt64
 
-  public init(seed: UInt64 = .random(in: 0...UInt64.max)) {
+  /// BAUDWAY_SEED, or 1.
+  public static let seedOfRun = getenv("BAUDWAY_SEED").flatMap { UInt64(String(cString: $0)) } ?? 1
+
+  public init(seed: UInt64 = seedOfRun) {
     self.seed = seed
     state = seed
   }

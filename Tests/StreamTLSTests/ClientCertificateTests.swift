@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("Client certificates", .timeLimit(.minutes(1)))
+@Suite("Client certificates", .timeLimit(.minutes(5)))
 struct ClientCertificateTests {
   static let ada = TestAuthority.Wish("ada", names: "email:ada@lab.test,DNS:ada.lab.test,URI:urn:lab:ada")
 

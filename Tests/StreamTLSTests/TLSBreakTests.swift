@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("A TLS stream that breaks", .timeLimit(.minutes(1)))
+@Suite("A TLS stream that breaks", .timeLimit(.minutes(5)))
 struct TLSBreakTests {
   private let said = (0..<20_000).map { UInt8(truncatingIfNeeded: $0) }
 

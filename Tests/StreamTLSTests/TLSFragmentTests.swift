@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("A TLS stream of small records", .timeLimit(.minutes(1)))
+@Suite("A TLS stream of small records", .timeLimit(.minutes(5)))
 struct TLSFragmentTests {
   /// A client that asks for fragments of 512 bytes; with a `cipher` it uses TLS 1.2, with the cipher of the largest
   /// overhead.

@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("A TLS handshake", .timeLimit(.minutes(1)))
+@Suite("A TLS handshake", .timeLimit(.minutes(5)))
 struct TLSHandshakeTests {
   @Test("agrees on the newest version and a cipher of the profile", arguments: TLSStreamTests.versions)
   func profile(version: ClosedRange<Int32>) async throws {

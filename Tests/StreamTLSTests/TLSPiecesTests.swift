@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("A TLS stream in the middle of a ticket", .timeLimit(.minutes(1)))
+@Suite("A TLS stream in the middle of a ticket", .timeLimit(.minutes(5)))
 struct TLSPiecesTests {
   /// A client's stream that has read the first record of a ticket, and no more. The test carries further bytes from
   /// `server`'s `far` to `near`.

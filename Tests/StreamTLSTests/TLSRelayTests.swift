@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("TLS streams between relays", .timeLimit(.minutes(1)))
+@Suite("TLS streams between relays", .timeLimit(.minutes(5)))
 struct TLSRelayTests {
   /// Both ends of a connection between two of our streams, on the lane.
   private func pair(_ rig: TLSRig, on lane: isolated Lane) async throws -> (client: TLSStream, server: TLSStream) {

@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("A TLS stream", .timeLimit(.minutes(1)))
+@Suite("A TLS stream", .timeLimit(.minutes(5)))
 struct TLSStreamTests {
   static let versions = [TLS1_2_VERSION...TLS1_2_VERSION, TLS1_3_VERSION...TLS1_3_VERSION]
 

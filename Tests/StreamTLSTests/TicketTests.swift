@@ -8,7 +8,7 @@ import Testing
 
 @testable import StreamTLS
 
-@Suite("A session ticket", .timeLimit(.minutes(1)))
+@Suite("A session ticket", .timeLimit(.minutes(5)))
 struct TicketTests {
   /// A ticket from a connection to `context`, after one byte has arrived over it.
   private func ticket(_ rig: TLSRig, _ context: TLSServerContext) async throws -> TLSTicket {

@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamTelnet
 
-@Suite("A telnet stream that breaks", .timeLimit(.minutes(1)))
+@Suite("A telnet stream that breaks", .timeLimit(.minutes(5)))
 struct BrokenStreamTests {
   private static let broken = SystemError("write", ECONNRESET)
 

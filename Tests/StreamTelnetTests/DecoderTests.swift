@@ -5,7 +5,7 @@ import Testing
 
 @testable import StreamTelnet
 
-@Suite("A telnet decoder", .timeLimit(.minutes(2)))
+@Suite("A telnet decoder", .timeLimit(.minutes(5)))
 struct DecoderTests {
   static let rooms: [Int?] = [nil, 1, 2, 3, 7]
 

@@ -6,7 +6,7 @@ import Testing
 
 @testable import StreamTelnet
 
-@Suite("A telnet stream's flow", .timeLimit(.minutes(1)))
+@Suite("A telnet stream's flow", .timeLimit(.minutes(5)))
 struct FlowTests {
   @Test(
     "stops at the other side's suspend, answers all the same, and goes on at resume",

@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamTelnet
 
-@Suite("A telnet stream that is read", .timeLimit(.minutes(1)))
+@Suite("A telnet stream that is read", .timeLimit(.minutes(5)))
 struct InputTests {
   @Test("returns early bytes first, and holds them until then")
   func early() throws {

@@ -5,7 +5,7 @@ import StreamTestKit
 import StreamTelnet
 import Testing
 
-@Suite("A telnet stream as a layer", .timeLimit(.minutes(1)))
+@Suite("A telnet stream as a layer", .timeLimit(.minutes(5)))
 struct LayerTests {
   @Test("forwards everything else", arguments: [true, false], [TelnetRole.server, .client])
   func forwarding(aborting: Bool, role: TelnetRole) throws {

@@ -5,7 +5,7 @@ import Testing
 
 @testable import StreamTelnet
 
-@Suite("A telnet negotiation", .timeLimit(.minutes(1)))
+@Suite("A telnet negotiation", .timeLimit(.minutes(5)))
 struct NegotiationTests {
   typealias Side = TelnetNegotiation.Side
   typealias State = TelnetNegotiation.State

@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamTelnet
 
-@Suite("A telnet stream that is written to", .timeLimit(.minutes(2)))
+@Suite("A telnet stream that is written to", .timeLimit(.minutes(5)))
 struct OutputTests {
   @Test("loses and doubles nothing when the stream below takes any part", arguments: 0..<64)
   func everyCut(places: Int) throws {

@@ -7,7 +7,7 @@ import Testing
 
 @testable import StreamWebSocket
 
-@Suite("A WebSocket stream that holds a frame", .timeLimit(.minutes(1)))
+@Suite("A WebSocket stream that holds a frame", .timeLimit(.minutes(5)))
 struct BrokenStreamTests {
   @Test("forgets a held frame when the connection breaks under it, and waits for nothing")
   func brokenUnderAFrame() async throws {

@@ -18,7 +18,7 @@ private func settings(_ deflate: DeflateTerms = DeflateTerms(), longest: Int = 1
   .init(terms: .init(deflate: deflate), longestMessage: longest, pingInterval: nil)
 }
 
-@Suite("Compressed messages", .timeLimit(.minutes(1)))
+@Suite("Compressed messages", .timeLimit(.minutes(5)))
 struct DeflateTests {
   @Test(
     "decompress to the original, whatever terms are negotiated",
@@ -95,7 +95,7 @@ struct DeflateTests {
   }
 }
 
-@Suite("WebSocket streams", .timeLimit(.minutes(1)))
+@Suite("WebSocket streams", .timeLimit(.minutes(5)))
 struct WebSocketRelayTests {
   @Test(
     "carry everything both ways between relays, whatever the rings",

@@ -5,7 +5,7 @@ import StreamTestKit
 import StreamWebSocket
 import Testing
 
-@Suite("A WebSocket stream as a layer", .timeLimit(.minutes(1)))
+@Suite("A WebSocket stream as a layer", .timeLimit(.minutes(5)))
 struct LayerTests {
   @Test("forwards everything else", arguments: [true, false])
   func forwarding(aborting: Bool) async throws {

@@ -37,7 +37,7 @@ struct StreamRig {
   func tellSpace() { below.delegate?.stream(below, handle: .hasSpaceAvailable) }
 }
 
-@Suite("A WebSocket stream", .timeLimit(.minutes(1)))
+@Suite("A WebSocket stream", .timeLimit(.minutes(5)))
 struct StreamTests {
   @Test("returns early bytes first, and holds them until then")
   func early() async throws {
