@@ -138,6 +138,9 @@ def listeners(config: dict) -> int:
     return count
 
 
+CRASHES = (signal.SIGILL, signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
+
+
 class Gateway:
     """The built gateway, serving `config` (a dictionary; JSON is YAML) from its own directory.
 
@@ -155,6 +158,7 @@ class Gateway:
         self.entries, self.lines, self._news = [], [], threading.Condition()
         self._parse = parse_text if text else parse_json
         self.process = None
+        self.signals_sent = set()
         self.ready = ready
         if isinstance(config, dict):
             self.configure(config, text=text)
@@ -224,7 +228,19 @@ class Gateway:
                 self.process.wait()
             if kind is not None:
                 print("the gateway's log:", *self.lines[-60:], sep="\n  ")
+            self._note_crash()
             self._folder.cleanup()
+
+    def _note_crash(self):
+        """A crash that no test asked for, or a session that ended by our own mistake, is never chance: Tests/run reads the file
+        and runs nothing once more."""
+        code = self.process.returncode
+        mistakes = [f"the gateway ended by {number.name}" for number in CRASHES
+                    if number not in self.signals_sent and code in (-number, 128 + number)]
+        mistakes += [f"a session ended as internal: {line}" for line in self.lines if re.search(r'reason"?[=:] ?"?internal\b', line)]
+        if mistakes and (path := os.environ.get("BAUDWAY_CRASHES")):
+            with open(path, "a") as file:
+                file.writelines(f"{os.environ.get('PYTEST_CURRENT_TEST', '')}: {mistake}\n" for mistake in mistakes)
 
     @property
     def pid(self) -> int:
@@ -236,6 +252,7 @@ class Gateway:
         return pid
 
     def signal(self, number):
+        self.signals_sent.add(number)
         os.kill(self.pid, number)
 
     def stop(self, seconds: float = GUARD) -> float:
