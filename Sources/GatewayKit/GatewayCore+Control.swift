@@ -83,8 +83,13 @@ extension GatewayCore {
   /// unknown.
   private func health() -> any ControlAnswer {
     let line = OneLine()
-    checkSocketFiles { [weak self] in self?.answerHealth(line, within: Self.healthLimit) }
+    whenSettled { [board] in line.give(board.health) }
     return line
+  }
+
+  /// Calls `done` when every listener has been tried, and those whose socket file was removed have made it again.
+  func whenSettled(_ done: @escaping () -> Void) {
+    checkSocketFiles { [weak self] in self?.whenSettled(within: Self.healthLimit, done) }
   }
 
   /// No event reports that a socket file was removed, so each `health` and `status` looks. Calls `done` after
@@ -98,9 +103,9 @@ extension GatewayCore {
     PendingCleanups.settle([looks], within: Self.placesLimit, on: poller, then: done)
   }
 
-  private func answerHealth(_ line: OneLine, within left: Duration) {
-    if board.isSettled || left <= .zero { return line.give(board.health) }
-    poller.timers.after(Self.look) { [weak self] in self?.answerHealth(line, within: left - Self.look) }
+  private func whenSettled(within left: Duration, _ done: @escaping () -> Void) {
+    if board.isSettled || left <= .zero { return done() }
+    poller.timers.after(Self.look) { [weak self] in self?.whenSettled(within: left - Self.look, done) }
   }
 
   private func survey() -> any ControlAnswer {
@@ -110,6 +115,7 @@ extension GatewayCore {
       isHealthy: board.isHealthy, certificateFaults: board.certificateFaults, refused: board.refused,
       failedReload: board.failedReload)
     head.handshakes = handshakes.picture
+    head.admin = board.listeners(of: AdminServer.owner)
     let routes = running.values.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
     return StatusReport(
       head, routes: routes, board: board, lanes: lanes, query: LaneQuery(on: home, poller))

@@ -45,10 +45,10 @@ struct HandshakeLimit: Sendable {
   private static let fewest = 8
 
   init(_ config: Config, _ limits: ProcessLimits) {
-    let listeners = config.routes.flatMap(\.listen)
+    let listeners = config.routes.flatMap(\.listen) + config.admin.listen
     bytesEach =
       listeners.contains(where: \.usesTLS)
-      ? Self.ofTLS : listeners.contains(where: \.usesWebSocket) ? Self.ofHTTP : Self.ofHeader
+      ? Self.ofTLS : listeners.contains(where: \.usesHTTP) ? Self.ofHTTP : Self.ofHeader
     if let most = config.limits.handshakes {
       self.most = most
       parts = nil

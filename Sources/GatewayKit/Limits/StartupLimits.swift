@@ -36,7 +36,8 @@ package struct StartupLimits: Hashable, Sendable {
   /// For the gateway: its lanes and listeners. Devices and clients are not counted: a limit that is too small for all
   /// of them must not prevent serving some.
   package static func serving(_ config: Config) -> StartupLimits {
-    StartupLimits(lanes: Gateway.laneCount, listeners: Set(config.routes.flatMap(\.listen).map(\.socketAddress)).count)
+    let listeners = config.routes.flatMap(\.listen) + config.admin.listen
+    return StartupLimits(lanes: Gateway.laneCount, listeners: Set(listeners.map(\.socketAddress)).count)
   }
 
   /// Allocates everything, and releases it.

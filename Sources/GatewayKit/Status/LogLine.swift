@@ -61,14 +61,14 @@ struct LogLine: Sendable {
     case .started(let routes):
       self.init(level, "started", [("routes", .number(UInt64(routes))), ("version", .text(Version.text))])
     case .listening(let route, _, let bound):
-      self.init(level, "listening", [("route", .text(route)), ("listen", .text(bound))])
+      self.init(level, "listening", [("route", Self.known(route)), ("listen", .text(bound))])
     case .listenerClosed(let route, let listener, let bound):
-      self.init(level, "listener closed", [("route", .text(route)), ("listen", .text(bound ?? listener))])
+      self.init(level, "listener closed", [("route", Self.known(route)), ("listen", .text(bound ?? listener))])
     case .listenerWaits(let route, let listener, let error, let retry):
       self.init(
         level, "listener waiting",
         [
-          ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
+          ("route", Self.known(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("retry", .seconds(retry.nanoseconds)),
         ])
     case .listenerLimited(let route, let listener, let limits):
