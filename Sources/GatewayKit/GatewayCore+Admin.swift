@@ -1,6 +1,7 @@
 // The gateway's admin listener: starts, changes and stops it, and answers its requests.
 
 import ByteStreams
+import Dispatch
 import StreamBroker
 import StreamWebSocket
 
@@ -22,6 +23,7 @@ extension GatewayCore: AdminBackend {
     switch request.resource {
     case .index: done(.whole(.text(Self.index)))
     case .health: answerHealth(done)
+    case .metrics: done(metrics(request, for: caller))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
       whenSettled { [board] in
@@ -35,13 +37,82 @@ extension GatewayCore: AdminBackend {
     Baudway \(Version.text)
     /healthz  whether the process works
     /readyz   whether all listeners are bound; ?route=NAME: whether the route's device is there
+    /metrics  figures for Prometheus
 
     """
+
+  // MARK: - Metrics
+
+  /// Answers at a time: each asks all lanes.
+  private static let mostSurveys = 4
+  private static let processQueue = DispatchQueue(label: "baudway.process")
+
+  private func metrics(_ request: AdminRequest, for caller: AdminCaller) -> AdminAnswer {
+    guard surveys < Self.mostSurveys else {
+      return .whole(.problem(.unavailable, "The metrics are being read by others. Try again later."))
+    }
+    let format = MetricsFormat(accept: request.accept)
+    guard !request.isHead else { return .pieces(contentType: format.contentType, OneLine()) }
+    surveys += 1
+    let seen = running.values.filter { caller.role(on: $0.config.name) != nil }
+    let routes = seen.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
+    let answer = MetricsAnswer(
+      format, routes: routes, board: board, query: LaneQuery(on: home, poller), on: poller,
+      gateway: { [weak self] done in self?.figures(done) },
+      whenReleased: { [weak self] in self?.surveys -= 1 })
+    return .pieces(contentType: format.contentType, answer)
+  }
+
+  private func figures(_ done: @escaping (GatewayFigures) -> Void) {
+    var figures = GatewayFigures()
+    figures.isReady = board.isHealthy
+    figures.hasFailedReload = board.failedReload != nil
+    figures.certificateFaults = board.certificateFaults.count
+    figures.handshakes = handshakes.picture
+    figures.handshakeFailures = handshakes.failed
+    figures.refused = board.refused
+    figures.adminConnections = admin?.connectionCount ?? 0
+    let age = monotonicNanoseconds() &- began
+    measureLanes { [poller] lanes in
+      figures.lanes = lanes
+      poller.offload(to: Self.processQueue) {
+        ProcessFigures(age: age)
+      } then: { process in
+        figures.process = process
+        done(figures)
+      }
+    }
+  }
+
+  /// All but the control lane, which asks.
+  private var everyLane: [Lane] { lanes + [environment.handshakeServer?.lane].compactMap(\.self) }
+
+  /// How long each lane takes to answer now.
+  private func measureLanes(then done: @escaping ([GatewayFigures.Lane]) -> Void) {
+    let lanes = everyLane
+    var measured = lanes.map {
+      GatewayFigures.Lane(name: String($0.label.dropFirst("baudway.".count)), nanoseconds: nil)
+    }
+    let query = LaneQuery(on: home, poller)
+    let began = monotonicNanoseconds()
+    var left = lanes.count
+    for (index, lane) in lanes.enumerated() {
+      query.knock(at: [lane]) {
+        if !query.stuck.contains(ObjectIdentifier(lane)) {
+          measured[index].nanoseconds = monotonicNanoseconds() &- began
+        }
+        left -= 1
+        if left == 0 { done(measured) }
+      }
+    }
+  }
+
+  // MARK: - Health
 
   /// A restart helps when a lane hangs.
   private func answerHealth(_ done: @escaping (AdminAnswer) -> Void) {
     let query = LaneQuery(on: home, poller)
-    query.knock(at: lanes) {
+    query.knock(at: everyLane) {
       done(
         .whole(
           query.stuck.isEmpty

@@ -46,6 +46,8 @@ final class GatewayCore {
   /// The admin listener; nil until a configuration has one.
   var admin: AdminServer?
   private var isAdminStopping = false
+  /// Answers of the admin listener that ask all lanes at the moment.
+  var surveys = 0
   var watch: ConfigWatch?
   // For work that may block for long: reading the file, and resolving device paths.
   let reloadQueue = DispatchQueue(label: "baudway.reload")

@@ -12,6 +12,8 @@ struct AdminRequest: Equatable, Sendable {
   let isOld: Bool
   /// The values of the query, by name.
   let query: [String: String]
+  /// The elements of Accept.
+  let accept: [String]
   /// Bytes of content.
   let length: Int
   /// Content that came together with the head.
@@ -29,6 +31,7 @@ struct AdminRequest: Equatable, Sendable {
     self.resource = resource
     isHead = head.method == "HEAD"
     isOld = head.minorVersion == 0
+    accept = head.fields.list("accept")
     do throws(AdminRefusal) {
       try Self.checkHost(head, resource, pages)
       try Self.checkMethod(head, resource, pages)

@@ -8,12 +8,15 @@ enum AdminResource: Hashable, Sendable {
   case health
   /// Whether clients can connect.
   case ready
+  /// Figures for Prometheus.
+  case metrics
 
   init?(path: String) {
     switch path {
     case "/": self = .index
     case "/healthz": self = .health
     case "/readyz": self = .ready
+    case "/metrics": self = .metrics
     default: return nil
     }
   }

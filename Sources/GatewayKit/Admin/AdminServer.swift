@@ -80,6 +80,8 @@ final class AdminServer {
 
   // MARK: - Its clients
 
+  var connectionCount: Int { connections.count }
+
   /// A client whose log-in succeeded, or that needs none.
   func take(_ accepted: consuming AcceptedConnection, _ request: AdminRequest) {
     guard !isStopped else { return }  // releasing `accepted` closes it

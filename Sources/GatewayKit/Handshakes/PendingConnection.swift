@@ -228,6 +228,7 @@ final class PendingConnection: PollHandler {
   func end(_ ending: Ending, saying answer: [UInt8]? = nil) {
     if case .over = stage { return }
     if binding == nil { binding = listenSocket.onlyBinding }
+    if !isCheck { handshakeServer.counts.noteFailure(ending.word) }
     close(saying: answer) { label, spent in
       if let binding, binding.hasSessions { return binding.ended(label, ending, nanoseconds: spent) }
       let report = SessionReport(ending: ending, nanoseconds: spent)
