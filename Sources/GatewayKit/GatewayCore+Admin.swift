@@ -10,7 +10,7 @@ extension GatewayCore {
   func updateAdmin(_ config: Config, then done: @escaping () -> Void = {}) {
     guard admin != nil || !config.admin.listen.isEmpty else { return done() }
     let server =
-      admin ?? AdminServer(on: home, poller, environment: environment, board: board, backend: self)
+      admin ?? AdminServer(on: home, poller, environment: environment, board: board, status: status, backend: self)
     admin = server
     server.follow(config)
     let back = LaneRef(CallBack(done), on: home)
@@ -24,6 +24,19 @@ extension GatewayCore: AdminBackend {
     case .index: done(.whole(.text(Self.index)))
     case .health: answerHealth(done)
     case .metrics: done(metrics(request, for: caller))
+    case .openAPI: done(.whole(.json(OpenAPI.description)))
+    case .routes: done(survey(.status, seenBy: caller, request))
+    case .clients: done(survey(.clients, seenBy: caller, request))
+    case .route(let name):
+      guard running[name] != nil else { return done(.whole(AdminRefusal.noSuchRoute(name).response)) }
+      done(survey(.route, seenBy: caller, request, only: name))
+    case .devices:
+      poller.offload(to: Self.processQueue) {
+        DeviceList.survey().json
+      } then: {
+        done(.whole(AdminResponse(status: .ok, contentType: AdminResponse.json, content: $0 + "\n")))
+      }
+    case .events, .reload, .kick, .reset: done(.whole(.problem(.notFound, "Nothing here has this path.")))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
       whenSettled { [board] in
@@ -38,8 +51,65 @@ extension GatewayCore: AdminBackend {
     /healthz  whether the process works
     /readyz   whether all listeners are bound; ?route=NAME: whether the route's device is there
     /metrics  figures for Prometheus
+    /api/v1/  routes, clients, devices, events, reload: see /api/v1/openapi.json
 
     """
+
+  // MARK: - The API
+
+  private func survey(
+    _ form: StatusReport.Form, seenBy caller: AdminCaller, _ request: AdminRequest, only name: String? = nil
+  ) -> AdminAnswer {
+    guard surveys < Self.mostSurveys else {
+      return .whole(.problem(.unavailable, "The status is being read by others. Try again later."))
+    }
+    guard !request.isHead else { return .pieces(contentType: AdminResponse.json, OneLine()) }
+    surveys += 1
+    let report = report(form) { caller.role(on: $0) != nil && name.map { [$0] }?.contains($0) ?? true }
+    report.whenReleased = { [weak self] in self?.surveys -= 1 }
+    return .pieces(contentType: AdminResponse.json, report)
+  }
+
+  func carryOut(_ action: AdminAction, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void) {
+    let answer = { [status] (response: AdminResponse, error: String?) in
+      status.publish(.administered(action, user: caller.name, client: caller.client, error: error))
+      done(.whole(response))
+    }
+    let refuse = { (status: HTTPStatus, detail: String) in answer(.problem(status, detail), detail) }
+    switch action {
+    case .reload:
+      reloadFromSource { outcome in
+        switch outcome {
+        case .carriedOut: answer(.json(outcome.json), nil)
+        case .refused(let problems):
+          let lines = problems.description.split(separator: "\n").map(String.init)
+          answer(
+            .problem(
+              .unprocessableContent, "The configuration has mistakes, and nothing has changed.",
+              more: ["problems": .array(lines.map { .text($0) })]), "the configuration has mistakes")
+        case .stopping: refuse(.unavailable, "The gateway is stopping.")
+        case .noSource: refuse(.conflict, "This gateway was not started from a file.")
+        }
+      }
+    case .kick(let route, let sessions):
+      kick(route, sessions) { result in
+        switch result {
+        case .reported(let ended): answer(.json(Self.kicked(ended)), nil)
+        case .gone: refuse(.notFound, "There is no route \(Suggestion.quote(route)).")
+        case .stuck: refuse(.gatewayTimeout, "The route does not answer.")
+        }
+      }
+    case .reset(let route, let recipe):
+      reset(route, recipe) { result in
+        switch result {
+        case .reported(.success): answer(.json(Self.json(result, route: route)), nil)
+        case .reported(.failure(let refusal)): refuse(.conflict, "\(refusal.message).")
+        case .gone: refuse(.notFound, "There is no route \(Suggestion.quote(route)).")
+        case .stuck: refuse(.gatewayTimeout, "The route does not answer.")
+        }
+      }
+    }
+  }
 
   // MARK: - Metrics
 

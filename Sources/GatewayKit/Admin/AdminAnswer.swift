@@ -11,7 +11,10 @@ enum AdminAnswer {
 /// Knows the answers. Lives on the lane of the admin server.
 protocol AdminBackend: AnyObject {
   /// Calls `done` once, now or later.
+  /// For a request that looks.
   func answer(_ request: AdminRequest, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void)
+  /// Calls `done` once, when the change is made, or is not.
+  func carryOut(_ action: AdminAction, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void)
 }
 
 /// The pieces of a response as they are sent: its head, then its content in chunks (RFC 9112 section 7.1), or for an
@@ -38,7 +41,8 @@ final class AdminPieces: ControlAnswer {
   func next(_ done: @escaping (String?) -> Void) {
     if let head = head.take() { return done(head) }
     guard let content else { return done(nil) }
-    content.next { [self] piece in
+    content.next { [weak self] piece in
+      guard let self else { return }
       guard let piece else {
         self.content = nil
         return done(isChunked ? "0\r\n\r\n" : nil)

@@ -15,6 +15,8 @@ final class AdminConnection: ByteStreamDelegate {
   private var writer: AnswerWriter?
   private var deadline: Timers.Token?
   private var isOver = false
+  /// Bytes that came after the request.
+  private var rest = 0
 
   /// For the content, from the log-in on.
   private static let contentLimit = Duration.seconds(10)
@@ -22,6 +24,7 @@ final class AdminConnection: ByteStreamDelegate {
   private static let stallLimit = Duration.seconds(30)
   /// Time to make a piece: a reload waits for clients that drain, and for files on a network.
   private static let pieceLimit = Duration.seconds(60)
+  private static let mostRest = 64 << 10
   /// For the whole response.
   private static let responseLimit = Duration.seconds(120)
 
@@ -39,7 +42,7 @@ final class AdminConnection: ByteStreamDelegate {
   /// Call it once. `refusal`: the response, whatever is asked.
   func begin(_ refusal: AdminRefusal? = nil) {
     stream.delegate = self
-    if let refusal { return respond(.whole(refusal.response)) }
+    if let refusal = refusal ?? request.objection(to: caller) { return respond(.whole(refusal.response)) }
     deadline = poller.timers.after(Self.contentLimit) { [weak self] in
       self?.respond(.whole(.problem(.requestTimeout, "The content did not arrive in time.")))
     }
@@ -54,7 +57,7 @@ final class AdminConnection: ByteStreamDelegate {
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .hasBytesAvailable: if writer == nil { readContent() }
+    case .hasBytesAvailable: if writer == nil { readContent() } else { readRest() }
     case .hasSpaceAvailable: writer?.write()
     case .errorOccurred, .endEncountered: close()
     case .openCompleted, .inputEnded: break
@@ -79,18 +82,51 @@ final class AdminConnection: ByteStreamDelegate {
     }
     stream.readerWaits = []
     poller.timers.cancel(deadline)
-    server.backend.answer(request, for: caller) { [weak self] answer in self?.respond(answer) }
+    do throws(AdminRefusal) {
+      if let action = try request.action(content) {
+        server.backend.carryOut(action, for: caller) { [weak self] answer in self?.respond(answer) }
+      } else if request.resource == .events {
+        respond(server.eventStream(for: request, caller))
+      } else {
+        server.backend.answer(request, for: caller) { [weak self] answer in self?.respond(answer) }
+      }
+    } catch {
+      respond(.whole(error.response))
+    }
+  }
+
+  /// Reads and drops what comes after the request; the client's end ends an event stream.
+  private func readRest() {
+    let isOpen = withUnsafeTemporaryAllocation(byteCount: 4096, alignment: 1) { scratch in
+      switch try? stream.read(into: scratch).checked(of: scratch.count, at: "admin.rest") {
+      case .moved(let count)?:
+        rest += count
+        return rest <= Self.mostRest
+      case .blocked(let wish)?:
+        stream.readerWaits = wish
+        return true
+      case .ended?, nil: return false
+      }
+    }
+    if !isOpen { close() }
   }
 
   // MARK: - The response
 
+  var isEventStream: Bool { request.resource == .events }
+
   private func respond(_ answer: AdminAnswer) {
     guard !isOver, writer == nil else { return }
-    stream.readerWaits = []
     poller.timers.cancel(deadline)
-    deadline = poller.timers.after(Self.responseLimit) { [weak self] in self?.close() }
+    if isEventStream {
+      // Its end must be noticed while there is nothing to write.
+      stream.readerWaits = .readable
+    } else {
+      stream.readerWaits = []
+      deadline = poller.timers.after(Self.responseLimit) { [weak self] in self?.close() }
+    }
     let writer = AnswerWriter(
-      to: stream, on: poller, stallLimit: Self.stallLimit, pieceLimit: Self.pieceLimit
+      to: stream, on: poller, stallLimit: Self.stallLimit, pieceLimit: isEventStream ? nil : Self.pieceLimit
     ) { [weak self] outcome in self?.responded(outcome) }
     self.writer = writer
     writer.send(AdminPieces(answer, to: request))

@@ -14,6 +14,8 @@ struct AdminRequest: Equatable, Sendable {
   let query: [String: String]
   /// The elements of Accept.
   let accept: [String]
+  /// The last event that the client got before it lost its connection.
+  let lastEvent: String?
   /// Bytes of content.
   let length: Int
   /// Content that came together with the head.
@@ -32,6 +34,7 @@ struct AdminRequest: Equatable, Sendable {
     isHead = head.method == "HEAD"
     isOld = head.minorVersion == 0
     accept = head.fields.list("accept")
+    lastEvent = head["last-event-id"]
     do throws(AdminRefusal) {
       try Self.checkHost(head, resource, pages)
       try Self.checkMethod(head, resource, pages)

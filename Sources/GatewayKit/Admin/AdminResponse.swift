@@ -30,12 +30,15 @@ struct AdminResponse: Equatable, Sendable {
 
   /// An error as RFC 9457 has it. `detail` says what was wrong, and what to do.
   static func problem(
-    _ status: HTTPStatus, _ detail: String, fields: [Field] = [], isHead: Bool = false
+    _ status: HTTPStatus, _ detail: String, more: KeyValuePairs<String, JSONValue?> = [:], fields: [Field] = [],
+    isHead: Bool = false
   ) -> AdminResponse {
-    let problem = JSONValue.object([
-      "type": .text("about:blank"), "title": .text(status.phrase), "status": .integer(status.rawValue),
-      "detail": .text(detail),
-    ])
+    let members =
+      JSONValue.object([
+        "type": .text("about:blank"), "title": .text(status.phrase), "status": .integer(status.rawValue),
+        "detail": .text(detail),
+      ]).members ?? []
+    let problem = JSONValue.object(members + (JSONValue.object(more).members ?? []))
     var fields = fields
     switch status {
     case .unauthorized:

@@ -19,6 +19,9 @@ final class AdminServer {
   private var bindings: [(listen: Config.Listen, number: UInt64)] = []
   private var connections: [ObjectIdentifier: AdminConnection] = [:]
   private let closing: ClosingStreams
+  private let status: StatusSink
+  /// Kept while there is a listener.
+  private var events: EventLog?
   private var isStopped = false
 
   /// Connections at a time, of all clients.
@@ -27,7 +30,8 @@ final class AdminServer {
 
   /// Lives on `home`, whose poller is `poller`.
   init(
-    on home: Lane, _ poller: Poller, environment: RouteEnvironment, board: StatusBoard, backend: any AdminBackend
+    on home: Lane, _ poller: Poller, environment: RouteEnvironment, board: StatusBoard, status: StatusSink,
+    backend: any AdminBackend
   ) {
     self.home = home
     self.poller = poller
@@ -35,18 +39,26 @@ final class AdminServer {
     self.board = board
     self.backend = backend
     closing = ClosingStreams(on: poller)
+    self.status = status
   }
 
   // MARK: - Its addresses
 
   /// Opens, changes and closes listeners so that they are those of `config`.
   func follow(_ config: Config) {
+    if users != config.users { accessChanged() }
     users = config.users
     access = Access(admin: config.users)
     board.expect(config.admin.listen.map(\.target), of: Self.owner)
     let old = bindings
     bindings = config.admin.listen.map { listen in
       old.first { $0.listen == listen } ?? (listen, RouteBinding.nextNumber())
+    }
+    if bindings.isEmpty {
+      events = nil
+      accessChanged()
+    } else if events == nil {
+      events = EventLog(on: home, poller, status)
     }
     let (before, now) = (Set(old.map(\.number)), Set(bindings.map(\.number)))
     close(before.subtracting(now), .routeRemoved)
@@ -99,8 +111,17 @@ final class AdminServer {
     connection.begin(refusal)
   }
 
-  /// Users or certificates' authorities have changed: clients with a long answer log in again.
-  func accessChanged() {}
+  /// Users or certificates' authorities have changed: clients with an event stream log in again.
+  func accessChanged() {
+    for connection in Array(connections.values) where connection.isEventStream { connection.close() }
+  }
+
+  /// The events from now on, or from the one after the last that the client got.
+  func eventStream(for request: AdminRequest, _ caller: AdminCaller) -> AdminAnswer {
+    guard let events, !isStopped else { return .whole(.problem(.unavailable, "The gateway is stopping.")) }
+    return .pieces(
+      contentType: "text/event-stream", EventStream(events, after: request.lastEvent, for: caller, on: poller))
+  }
 
   func ended(_ connection: AdminConnection) { connections[ObjectIdentifier(connection)] = nil }
 

@@ -54,8 +54,9 @@ final class AnswerWriter {
   private func fetch() {
     poller.timers.cancel(deadline)
     if let pieceLimit { limit(pieceLimit) { [weak self] in self?.isLate() } }
-    answer?.next { [weak self, answer] piece in
-      guard let self, !isOver, answer === self.answer else { return }
+    // Weak: an answer may keep this closure, and ends with the writer.
+    answer?.next { [weak self, weak answer] piece in
+      guard let self, let answer, !isOver, answer === self.answer else { return }
       guard let piece else { return end(.sent) }
       hasBegun = true
       self.piece = Array(piece.utf8)

@@ -178,6 +178,14 @@ struct LogLine: Sendable {
         error.cause?.errno == EADDRINUSE ? OpenFailure(error.attempt, error.cause, advice: taken) : error
       self.init(
         level, "control socket failed", [("path", .text(path)), ("error", .text(failure.description))])
+    case .administered(let action, let user, let client, let error):
+      self.init(
+        level, "admin \(action.name)",
+        [
+          ("route", action.route.map { .text($0) }), ("client", client.map { .text($0) }),
+          ("detail", action.detail.map { .text($0) }), ("user", user.map { .text($0) }),
+          ("error", error.map { .text($0) }),
+        ])
     case .stopping: self.init(level, "stopping")
     case .stopped: self.init(level, "stopped")
     }
@@ -250,6 +258,7 @@ struct LogLine: Sendable {
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .clientLink, .routeConfigured, .queue, .reloading,
       .certificateFaults:
       .debug
+    case .administered: .notice
     case .lineAsked(_, _, _, let refusal): refusal == nil ? .debug : .info
     case .sessionEnded(_, _, _, let report): report.level
     case .lineReset(_, _, _, let error): error == nil ? .info : .warning
