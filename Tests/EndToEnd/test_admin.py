@@ -228,6 +228,7 @@ def test_a_request_may_come_in_pieces_and_more_after_it_is_not_answered():
 
 
 @pytest.mark.waits
+@pytest.mark.measured
 def test_nobody_asking_costs_no_wake_up(long):
     with serving(config(users=USERS)) as gateway:
         assert ask(gateway, "GET /healthz").status == 200

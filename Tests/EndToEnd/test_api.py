@@ -354,6 +354,7 @@ def test_many_streams_of_which_one_never_reads_delay_nobody():
 
 
 @pytest.mark.waits
+@pytest.mark.measured
 def test_a_stream_on_which_nothing_happens_costs_no_wake_up_between_its_signs_of_life():
     with serving() as gateway:
         events = Events(gateway)
