@@ -83,8 +83,13 @@ extension GatewayCore {
   /// unknown.
   private func health() -> any ControlAnswer {
     let line = OneLine()
-    checkSocketFiles { [weak self] in self?.answerHealth(line, within: Self.healthLimit) }
+    whenSettled { [board] in line.give(board.health) }
     return line
+  }
+
+  /// Calls `done` when every listener has been tried, and those whose socket file was removed have made it again.
+  func whenSettled(_ done: @escaping () -> Void) {
+    checkSocketFiles { [weak self] in self?.whenSettled(within: Self.healthLimit, done) }
   }
 
   /// No event reports that a socket file was removed, so each `health` and `status` looks. Calls `done` after
@@ -98,21 +103,26 @@ extension GatewayCore {
     PendingCleanups.settle([looks], within: Self.placesLimit, on: poller, then: done)
   }
 
-  private func answerHealth(_ line: OneLine, within left: Duration) {
-    if board.isSettled || left <= .zero { return line.give(board.health) }
-    poller.timers.after(Self.look) { [weak self] in self?.answerHealth(line, within: left - Self.look) }
+  private func whenSettled(within left: Duration, _ done: @escaping () -> Void) {
+    if board.isSettled || left <= .zero { return done() }
+    poller.timers.after(Self.look) { [weak self] in self?.whenSettled(within: left - Self.look, done) }
   }
 
-  private func survey() -> any ControlAnswer {
+  private func survey() -> any ControlAnswer { report(.status) { _ in true } }
+
+  /// The state of the routes that `isMeant` accepts by name.
+  func report(_ form: StatusReport.Form, of isMeant: (String) -> Bool) -> StatusReport {
     checkSocketFiles {}
     var head = Snapshot(
       version: Version.text, process: Int(getpid()), nanoseconds: monotonicNanoseconds() &- began,
       isHealthy: board.isHealthy, certificateFaults: board.certificateFaults, refused: board.refused,
       failedReload: board.failedReload)
     head.handshakes = handshakes.picture
-    let routes = running.values.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
+    head.admin = board.listeners(of: AdminServer.owner)
+    let meant = running.values.filter { isMeant($0.config.name) }
+    let routes = meant.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
     return StatusReport(
-      head, routes: routes, board: board, lanes: lanes, query: LaneQuery(on: home, poller))
+      head, as: form, routes: routes, board: board, lanes: lanes, query: LaneQuery(on: home, poller))
   }
 
   private func reload() -> any ControlAnswer {
@@ -122,50 +132,69 @@ extension GatewayCore {
   }
 
   private func kick(_ name: String, _ sessions: [UInt64]?) -> any ControlAnswer {
-    guard let route = running[name]?.route else {
-      return OneLine(ControlFault("there is no route '\(name)'").answer)
-    }
     let line = OneLine()
-    let query = LaneQuery(on: home, poller)
-    query.ask(route) { _, route in
-      route.kick(sessions ?? Array(route.present.keys))
-    } then: { answer in
+    kick(name, sessions) { answer in
       switch answer {
-      case .reported(let ended): line.give(.object(["kicked": .array(ended.sorted().map { .integer($0) })]))
-      case .gone: line.give(ControlFault("there is no route '\(name)' any more").answer)
+      case .reported(let ended): line.give(Self.kicked(ended))
+      case .gone: line.give(ControlFault("there is no route '\(name)'").answer)
       case .stuck: line.give(ControlFault("the lane of '\(name)' does not answer").answer)
       }
     }
     return line
+  }
+
+  static func kicked(_ ended: [UInt64]) -> JSONValue {
+    .object(["kicked": .array(ended.sorted().map { .integer($0) })])
+  }
+
+  /// Calls `done` with the numbers of the sessions that were ended; `.gone` where there is no such route.
+  func kick(_ name: String, _ sessions: [UInt64]?, then done: @escaping (LaneQuery.Answer<[UInt64]>) -> Void) {
+    guard let route = running[name]?.route else { return done(.gone) }
+    LaneQuery(on: home, poller).ask(route) { _, route in
+      Array(route.kick(sessions ?? Array(route.present.keys)))
+    } then: {
+      done($0)
+    }
   }
 
   /// A recipe may take longer than a lane may take to answer, so its result comes by itself.
   private func reset(_ name: String, _ recipe: ResetRecipe?) -> any ControlAnswer {
-    guard let route = running[name]?.route else {
-      return OneLine(ControlFault("there is no route '\(name)'").answer)
-    }
     let line = OneLine()
-    let answer = LaneRef(line, on: home)
-    let query = LaneQuery(on: home, poller)
-    query.ask(route) { _, route in
-      route.reset(by: recipe) { result in
-        answer.post { _, line in line.give(Self.json(result, route: name)) }
-      }
-    } then: { answer in
-      switch answer {
-      case .reported: break
-      case .gone: line.give(ControlFault("there is no route '\(name)' any more").answer)
-      case .stuck: line.give(ControlFault("the lane of '\(name)' does not answer").answer)
-      }
-    }
+    reset(name, recipe) { line.give(Self.json($0, route: name)) }
     return line
   }
 
-  private static func json(_ result: Result<String, ResetRefusal>, route: String) -> JSONValue {
+  /// The name of the recipe that was carried out, or why not.
+  typealias ResetResult = LaneQuery.Answer<Result<String, ResetRefusal>>
+
+  /// Calls `done` with the result; `.gone` where there is no such route.
+  func reset(_ name: String, _ recipe: ResetRecipe?, then done: @escaping (ResetResult) -> Void) {
+    guard let route = running[name]?.route else { return done(.gone) }
+    let back = LaneRef(ResetCallBack(done), on: home)
+    LaneQuery(on: home, poller).ask(route) { _, route in
+      route.reset(by: recipe) { result in back.post { _, back in back.call(.reported(result)) } }
+    } then: { answer in
+      switch answer {
+      case .reported: break
+      case .gone: done(.gone)
+      case .stuck: done(.stuck)
+      }
+    }
+  }
+
+  private final class ResetCallBack {
+    let call: (ResetResult) -> Void
+    init(_ call: @escaping (ResetResult) -> Void) { self.call = call }
+  }
+
+  static func json(_ result: ResetResult, route: String) -> JSONValue {
     switch result {
-    case .success(let recipe): .object(["reset": .bool(true), "route": .text(route), "recipe": .text(recipe)])
-    case .failure(let refusal):
+    case .reported(.success(let recipe)):
+      .object(["reset": .bool(true), "route": .text(route), "recipe": .text(recipe)])
+    case .reported(.failure(let refusal)):
       .object(["reset": .bool(false), "route": .text(route), "error": .text(refusal.message)])
+    case .gone: ControlFault("there is no route '\(route)'").answer
+    case .stuck: ControlFault("the lane of '\(route)' does not answer").answer
     }
   }
 }

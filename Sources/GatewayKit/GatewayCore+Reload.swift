@@ -68,7 +68,7 @@ extension GatewayCore {
     } then: { [self] had, wanted in
       guard !isStopping else { return }
       reloading = ReloadSequence(plan, from: old.routes, had: had, wanted: wanted)
-      goOn()
+      updateAdmin(new) { [self] in goOn() }
     }
   }
 

@@ -43,6 +43,11 @@ final class GatewayCore {
   var controlElsewhere: ControlServer?
   /// The address of `control`, or of the server that opens when the old ones have closed.
   var controlAddress: ControlAddress?
+  /// The admin listener; nil until a configuration has one.
+  var admin: AdminServer?
+  private var isAdminStopping = false
+  /// Answers of the admin listener that ask all lanes at the moment.
+  var surveys = 0
   var watch: ConfigWatch?
   // For work that may block for long: reading the file, and resolving device paths.
   let reloadQueue = DispatchQueue(label: "baudway.reload")
@@ -77,6 +82,7 @@ final class GatewayCore {
     self.source = source
     updateHandshakeServer(config)
     if let address = address ?? source?.control(config) { openControl(at: address) }
+    updateAdmin(config)
     for route in config.routes { startRoute(route) }
     status.publish(.started(routes: config.routes.count))
   }
@@ -89,10 +95,10 @@ final class GatewayCore {
     let bound = HandshakeLimit(config, limits)
     handshakes.note(most: bound.most)
     let rules = HandshakeServer.Rules(config, handshakes: bound.most)
-    let hasWebSocket = config.routes.contains { $0.websocket != nil }
+    let hasNames = config.routes.contains { $0.websocket != nil } || !config.admin.listen.isEmpty
     environment.handshakeServer?.post { _, handshakeServer in
       handshakeServer.follow(rules)
-      if hasWebSocket { handshakeServer.renewMachineNames() }
+      if hasNames { handshakeServer.renewMachineNames() }
       handshakeServer.renewCertificates()
     }
   }
@@ -184,10 +190,12 @@ final class GatewayCore {
   private func hasStopped(_ name: String) {
     leaving.removeValue(forKey: name)?.evict()
     status.publish(.routeStopped(name))
-    if leaving.isEmpty { whenStopped?() }
+    reportIfStopped()
   }
 
   // MARK: - The end
+
+  private func reportIfStopped() { if leaving.isEmpty && !isAdminStopping { whenStopped?() } }
 
   func stop(then done: @escaping () -> Void) {
     guard !isStopping else { return }
@@ -196,6 +204,11 @@ final class GatewayCore {
     watch?.cancel()
     giveUpReloads()
     for name in Array(running.keys) { stopRoute(name, .shutdown) }
+    isAdminStopping = admin != nil
+    admin?.stop(.shutdown) { [self] in
+      isAdminStopping = false
+      reportIfStopped()
+    }
     whenStopped = { [self] in
       whenStopped = nil
       closeControl { [status, poller, lanes] in
@@ -209,6 +222,6 @@ final class GatewayCore {
         }
       }
     }
-    if leaving.isEmpty { whenStopped?() }
+    reportIfStopped()
   }
 }

@@ -1,35 +1,6 @@
 // The response to a request that does not become a WebSocket: a status, fields and a sentence for people.
 
 package struct HTTPRefusal: Error, Equatable, Sendable {
-  package enum Status: Int, CaseIterable, Sendable {
-    case badRequest = 400
-    case unauthorized = 401
-    case forbidden = 403
-    case notFound = 404
-    case methodNotAllowed = 405
-    case upgradeRequired = 426
-    case tooManyRequests = 429
-    case headTooLarge = 431
-    case unavailable = 503
-    case versionNotSupported = 505
-
-    /// The reason phrases of RFC 9110 section 15.
-    package var phrase: String {
-      switch self {
-      case .badRequest: "Bad Request"
-      case .unauthorized: "Unauthorized"
-      case .forbidden: "Forbidden"
-      case .notFound: "Not Found"
-      case .methodNotAllowed: "Method Not Allowed"
-      case .upgradeRequired: "Upgrade Required"
-      case .tooManyRequests: "Too Many Requests"
-      case .headTooLarge: "Request Header Fields Too Large"
-      case .unavailable: "Service Unavailable"
-      case .versionNotSupported: "HTTP Version Not Supported"
-      }
-    }
-  }
-
   /// Why a page was refused.
   package enum Cause: Sendable {
     /// The page has another origin.
@@ -38,7 +9,7 @@ package struct HTTPRefusal: Error, Equatable, Sendable {
     case foreignHost
   }
 
-  package let status: Status
+  package let status: HTTPStatus
   /// In addition to the fields of every response. They must not contain line ends.
   package var fields: [(name: String, value: String)]
   /// For people: what was wrong, and what to do.
@@ -47,7 +18,7 @@ package struct HTTPRefusal: Error, Equatable, Sendable {
   package var answersHead = false
   package var cause: Cause?
 
-  package init(_ status: Status, _ text: String, fields: [(name: String, value: String)] = []) {
+  package init(_ status: HTTPStatus, _ text: String, fields: [(name: String, value: String)] = []) {
     self.status = status
     self.text = text
     self.fields = fields

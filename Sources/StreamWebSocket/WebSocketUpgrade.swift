@@ -14,6 +14,8 @@ package struct WebSocketUpgrade: Equatable, Sendable {
     /// Nil: no compression, whatever a client offers.
     package var deflate: DeflateSettings?
 
+    fileprivate var pages: WebPageRule { WebPageRule(origins: origins, hosts: hosts, isSecure: isSecure) }
+
     package init(
       origins: [String] = [], hosts: HostNames? = nil, isSecure: Bool = false,
       subprotocols: [WebSocketSubprotocol] = WebSocketSubprotocol.allCases, deflate: DeflateSettings? = nil
@@ -37,7 +39,7 @@ package struct WebSocketUpgrade: Equatable, Sendable {
     guard keys.count == 1, isKeyOf16Bytes(keys[0].value) else {
       throw HTTPRefusal(.badRequest, "A WebSocket request has one Sec-WebSocket-Key: 16 random bytes in base64.")
     }
-    if let cause = Self.objection(toOriginOf: head, settings) {
+    if let cause = settings.pages.objection(to: head) {
       throw .foreignPage(cause, printable(head[cause == .foreignHost ? "host" : "origin"] ?? ""))
     }
     let offered = head.fields.list("sec-websocket-protocol")
@@ -85,27 +87,6 @@ package struct WebSocketUpgrade: Equatable, Sendable {
     guard head.fields.count(of: "sec-websocket-version") == 1, head["sec-websocket-version"] == "13" else {
       throw HTTPRefusal(.upgradeRequired, "This gateway speaks version 13 of WebSocket, RFC 6455.", fields: upgrade)
     }
-  }
-
-  // MARK: - Origin
-
-  /// Nil for a page that may connect. Only browsers send an origin; other programs are treated as any client.
-  private static func objection(toOriginOf head: HTTPRequestHead, _ settings: Settings) -> HTTPRefusal.Cause? {
-    guard head.fields.count(of: "origin") > 0 else { return nil }
-    guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else {
-      return .foreignOrigin
-    }
-    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return nil }
-    let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
-    // On a port without TLS, a page by https may have the same origin: a proxy in front of us may do TLS.
-    guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"].map(lowercased)
-    else {
-      return .foreignOrigin
-    }
-    let without = { (text: Substring) in text.hasSuffix(port) ? text.dropLast(port.count) : text }
-    guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignOrigin }
-    // The same origin proves nothing if the page's owner controls what its name resolves to.
-    return settings.hosts?.contains(host) ?? true ? nil : .foreignHost
   }
 }
 

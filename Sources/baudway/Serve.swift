@@ -43,7 +43,7 @@ struct Serve: Command {
     let status = StatusSink([log.observe, board.observe] + (manager.map { [$0.observe] } ?? []))
     for warning in warnings { status.publish(.configurationDoubtful(warning)) }
     if let problem = handover.problem { say("baudway: \(problem)") }
-    let inherited = InheritedSockets(handover, for: config.routes, report: { status.publish($0) })
+    let inherited = InheritedSockets(handover, for: config.routes, admin: config.admin, report: { status.publish($0) })
     let gateway: Gateway
     do {
       gateway = try Gateway(

@@ -11,7 +11,7 @@ struct AccessTests {
 
   private static func user(
     _ name: String, hash: String? = nil, tokens: [String] = [], certificates: [String] = [],
-    roles: KeyValuePairs<String, Config.Listen.Role>? = nil
+    roles: KeyValuePairs<String, Config.User.Role>? = nil
   ) -> Config.User {
     Config.User(
       name: name, password: hash.map { Secret($0) }, tokens: tokens.map { Secret($0) }, certificates: certificates,

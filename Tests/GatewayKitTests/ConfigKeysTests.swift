@@ -53,7 +53,7 @@ struct ConfigKeysTests {
 
   /// By dotted names. Keys for shared links only are inherited from the defaults, so that `link` can be changed, too.
   private static let base = [
-    "users.ada.certificate": "CN=ada", "users.ada.roles.lab": "writer",
+    "admin.listen": "http://127.0.0.1:4000", "users.ada.certificate": "CN=ada", "users.ada.roles.lab": "writer",
     "defaults.clients.writers": "one", "defaults.device.flush": "none",
     "routes.lab.listen": "wss://127.0.0.1:4001", "routes.lab.endpoint": "sim://echo",
     "routes.lab.clients.max": "9", "routes.lab.clients.buffer": "64KiB", "routes.lab.clients.per-address": "3",
@@ -194,6 +194,7 @@ struct Leaf: Sendable, CustomTestStringConvertible {
 
   /// Other values for keys whose kind does not show what is valid.
   private static let samples = [
+    "admin.listen": ["http://[::1]:4000"], "admin.hosts": ["gw.example.org"],
     "users.ada.password": ["$6$saltsalt$\(String(repeating: "a", count: 86))"],
     "users.ada.token": ["0123456789abcdef0123"],
     "routes.lab.listen": ["wss://127.0.0.1:4002/lab"], "routes.lab.endpoint": ["sim://sink"],

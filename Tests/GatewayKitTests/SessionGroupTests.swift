@@ -8,7 +8,7 @@ import Testing
 @testable import GatewayKit
 
 /// A group whose endpoint the test opens, in the test's own thread.
-private final class GroupRig {
+final class GroupRig {
   let clock = ManualClock()
   let poller: Poller
   let story = Story()

@@ -2,7 +2,7 @@
 
 import ByteStreams
 
-public final class ScriptedLine: SerialLine {
+public final class ScriptedLine: SerialLine, LineConditionSource {
   public private(set) var applied: [LineSettings] = []
   public private(set) var outputs: [(line: ModemOutput, isOn: Bool)] = []
   public private(set) var breaks: [Bool] = []
@@ -44,6 +44,13 @@ public final class ScriptedLine: SerialLine {
       if case .success = sets { outputStates[line] = isOn }
       done(sets)
     }
+  }
+
+  /// The answer to `condition`.
+  public var conditionNow: Result<LineCondition, SystemError> = .success(LineCondition())
+
+  package func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
+    answers.append { [self] in done(conditionNow) }
   }
 
   /// The sequences to perform. With `keepsTime` false, the line does not perform any.

@@ -43,7 +43,7 @@ struct UpgradeTests {
 
   @Test("is refused with the right status, and a sentence")
   func refusals() throws {
-    let cases: [(HTTPRequestHead, HTTPRefusal.Status)] = [
+    let cases: [(HTTPRequestHead, HTTPStatus)] = [
       (try head(["Upgrade": none]), .upgradeRequired), (try head(["Connection": "close"]), .upgradeRequired),
       (try head(first: "GET / HTTP/1.0"), .upgradeRequired), (try head(first: "POST / HTTP/1.1"), .methodNotAllowed),
       (try head(["Sec-WebSocket-Version": "8"]), .upgradeRequired), (try head(["Host": none]), .badRequest),
@@ -89,7 +89,7 @@ struct UpgradeTests {
   func hosts() throws {
     let settings = WebSocketUpgrade.Settings(
       origins: ["http://friend.example"], hosts: HostNames(["Gate", "gate.local", "*.lab.example", "gw.example."]))
-    func status(_ host: String, origin: String? = nil) throws -> HTTPRefusal.Status? {
+    func status(_ host: String, origin: String? = nil) throws -> HTTPStatus? {
       refusal(try head(["Origin": origin ?? "http://\(host)", "Host": host]), settings)?.status
     }
     for host in [

@@ -38,6 +38,16 @@ package struct Access: Hashable, Sendable {
     self.only = only
   }
 
+  /// For the admin listener: users with a role on any route may log in; `AdminCaller` decides what each may do.
+  init(admin users: [Config.User]) {
+    members = users.map {
+      Member(
+        name: $0.name, password: $0.password, tokens: $0.tokens, certificates: $0.certificates,
+        role: $0.hasRole ? .writer : nil)
+    }
+    only = nil
+  }
+
   /// Whether clients must authenticate: as soon as the configuration names a user that is admitted.
   package var asks: Bool { only != nil || members.contains { $0.role != nil } }
 }

@@ -23,6 +23,17 @@ extension Config {
     }
   }
 
+  /// Listeners for health checks, metrics and the API; off while `listen` is empty.
+  package struct Admin: Hashable, Sendable, KeyOwner {
+    package var listen: [Listen] = []
+    /// Host names that requests may use for the gateway, besides those that it finds itself; `*` = any.
+    package var hosts: [String] = []
+    /// Whether listeners beyond this machine need neither TLS nor users.
+    package var insecure = false
+    /// Nil when no listener uses TLS.
+    package var tls: TLS?
+  }
+
   package struct TLS: Hashable, Sendable, KeyOwner {
     /// The first is for clients that send no server name (SNI).
     package var certificates: [Certificate] = []
@@ -73,20 +84,45 @@ extension Config {
     /// The role on all routes whose names match a pattern.
     package struct Rule: Hashable, Sendable {
       package var pattern: RoutePattern
-      package var role: Listen.Role
+      package var role: Role
+    }
+
+    /// What a user may do, in rising order.
+    package enum Role: String, CaseIterable, Sendable {
+      /// Receive, and look at the admin listener.
+      case monitor
+      /// Send as well.
+      case writer
+      /// At the admin listener, also change things.
+      case admin
+
+      /// The role of its sessions.
+      package var ofSessions: Listen.Role { self == .monitor ? .monitor : .writer }
     }
   }
 }
 
 extension Config.User {
-  /// The user's highest role on `route`; nil = no access. A route's own name wins over patterns, then the pattern with
-  /// more letters wins, then the stricter role.
-  package func role(on route: String) -> Config.Listen.Role? {
+  /// The user's highest role in sessions of `route`; nil = no access.
+  package func role(on route: String) -> Config.Listen.Role? { fullRole(on: route)?.ofSessions }
+
+  /// The user's role on `route`; nil = no access. A route's own name wins over patterns, then the pattern with more
+  /// letters wins, then the stricter role.
+  package func fullRole(on route: String) -> Role? {
     guard let roles else { return .writer }
     let fitting = roles.filter { $0.pattern.matches(route) }
     guard let nearest = fitting.map(\.pattern.nearness).max() else { return nil }
     return fitting.filter { $0.pattern.nearness == nearest }.map(\.role).min()
   }
+
+  /// The user's role where no route is meant: the one of the pattern `*`.
+  var generalRole: Role? {
+    guard let roles else { return .writer }
+    return roles.filter { $0.pattern.description == "*" }.map(\.role).min()
+  }
+
+  /// Whether the user has a role on any route.
+  var hasRole: Bool { roles.map { !$0.isEmpty } ?? true }
 }
 
 extension Config {
@@ -104,6 +140,19 @@ extension Config {
 extension Config.Listen.Role: Comparable {
   /// `monitor` is less than `writer`.
   package static func < (one: Self, other: Self) -> Bool { one == .monitor && other == .writer }
+}
+
+extension Config.User.Role: Comparable {
+  /// `monitor` is less than `writer`, and that less than `admin`.
+  package static func < (one: Self, other: Self) -> Bool { one.rank < other.rank }
+
+  private var rank: Int {
+    switch self {
+    case .monitor: 0
+    case .writer: 1
+    case .admin: 2
+    }
+  }
 }
 
 /// A pattern for names of routes: `*` matches any letters, `?` one.

@@ -8,6 +8,7 @@ import StreamBroker
 package struct Config: Hashable, Sendable, KeyOwner {
   package var log = Log()
   package var control = Control()
+  package var admin = Admin()
   package var limits = Limits()
   /// Networks whose PROXY headers are believed.
   package var proxies: [AddressBlock] = []

@@ -48,21 +48,22 @@ extension ConfigBuilder {
   /// Reads certificates, keys, authorities and revocation lists as listeners and endpoints do. Blocks.
   mutating func openFiles(of config: Config) {
     var seen: Set<Config.TLS> = []
-    for route in config.routes {
-      guard let tls = route.tls, seen.insert(tls).inserted else { continue }
+    let users = config.routes.map { ($0.tls, "routes.\($0.name)") } + [(config.admin.tls, "admin")]
+    for (tls, path) in users {
+      guard let tls, seen.insert(tls).inserted else { continue }
       var whole = TLSServerSettings(tls, speaksHTTP: false)
       // Each one alone, so that all faults are reported at once.
       whole.identities = whole.identities.filter { identity in
         var alone = TLSServerSettings(identities: [identity])
         alone.ciphers = whole.ciphers
         alone.minVersion = whole.minVersion
-        return open(alone, tls, saysWarnings: true, route.name)
+        return open(alone, tls, saysWarnings: true, path)
       }
       guard !whole.identities.isEmpty, whole.clientCA != nil else { continue }
       var withoutList = whole
       withoutList.crl = nil
-      if open(withoutList, tls, saysWarnings: false, route.name), whole.crl != nil {
-        _ = open(whole, tls, saysWarnings: false, route.name)
+      if open(withoutList, tls, saysWarnings: false, path), whole.crl != nil {
+        _ = open(whole, tls, saysWarnings: false, path)
       }
     }
     for (_, section) in top.children["routes"] ?? [] {
@@ -110,7 +111,7 @@ extension ConfigBuilder {
   }
 
   private mutating func open(
-    _ settings: TLSServerSettings, _ tls: Config.TLS, saysWarnings: Bool, _ route: String
+    _ settings: TLSServerSettings, _ tls: Config.TLS, saysWarnings: Bool, _ path: String
   ) -> Bool {
     let identity = settings.identities.first.map { [$0.certificate, $0.key] } ?? []
     do throws(TLSSettingsFault) {
@@ -129,7 +130,7 @@ extension ConfigBuilder {
         case .certificate, .key, nil: identity
         }
       let use = tlsLocations[TLSUse(part: error.part ?? .certificate, values: values.compactMap(\.self))]
-      report(error, at: use?.location ?? .start, use?.path ?? "routes.\(route).tls")
+      report(error, at: use?.location ?? .start, use?.path ?? "\(path).tls")
       return false
     }
   }

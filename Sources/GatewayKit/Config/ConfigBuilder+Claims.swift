@@ -30,7 +30,7 @@ extension ConfigBuilder {
     if let other = sharedNames[address, default: [:]][listen.serverName, default: SharedName()].claim(
       listen, shown(listener))
     {
-      let how = listen.usesTLS ? "'server-name'\(listen.usesWebSocket ? " or the path" : "")" : "the path"
+      let how = listen.usesTLS ? "'server-name'\(listen.usesHTTP ? " or the path" : "")" : "the path"
       reader.report(
         "the same as \(other); listeners on one port must differ in \(how)", at: listener.location, listener.path)
     }
@@ -139,6 +139,7 @@ struct SharedName {
   /// The first of these listeners, named in messages about the others.
   private var first: String?
   private var withoutPath: String?
+  private var admin: String?
   private var paths: [String: String] = [:]
   /// The TLS settings that all of them must have, and the listener that set them.
   var tls: (settings: Config.TLS, listener: String)?
@@ -146,7 +147,15 @@ struct SharedName {
   /// Adds a listener. Returns an earlier one with the same name and path, or nil.
   mutating func claim(_ listen: Config.Listen, _ listener: String) -> String? {
     let path = listen.url.path
-    let other = listen.usesWebSocket ? withoutPath ?? paths[path] : first
+    if listen.isAdmin {
+      let other = admin ?? withoutPath
+      admin = other ?? listener
+      first = first ?? listener
+      return other
+    }
+    let other =
+      listen.usesWebSocket
+      ? withoutPath ?? paths[path] ?? (AdminResource.isReserved(path) ? admin : nil) : first
     if !listen.usesWebSocket {
       withoutPath = withoutPath ?? listener
     } else if paths[path] == nil {

@@ -72,7 +72,7 @@ extension ConfigBuilder {
   private mutating func roles(_ section: ConfigSection, _ known: Set<String>, routes: [String]) -> [Config.User.Rule]? {
     guard section.present["roles"] != nil, let children = section.children["roles"] else { return nil }
     return children.compactMap { pattern, child in
-      guard let setting = child.settings[""], let role = Config.Listen.Role(rawValue: setting.value.description) else {
+      guard let setting = child.settings[""], let role = Config.User.Role(rawValue: setting.value.description) else {
         return nil
       }
       let rule = Config.User.Rule(pattern: RoutePattern(pattern), role: role)

@@ -8,7 +8,7 @@ struct ConfigBuilder {
   var reader: ConfigReader
   let top: ConfigSection
   /// Settings under `defaults`, and `tls` at the top, by their names under a route.
-  private let inherited: [String: ConfigSetting]
+  let inherited: [String: ConfigSetting]
   /// The first user of each address and device, for messages about a second one.
   var addresses: [Int: [String: String]] = [:]
   var devices: [String: String] = [:]
@@ -81,6 +81,7 @@ struct ConfigBuilder {
     checkNetworks(top.settings["proxies"])
     let users = users(routes: routes.map(\.name))
     config.users = users
+    config.admin = admin(config.admin, users)
     config.routes = routes.compactMap { route($0.name, $0.section, users) }
     checkHashes(of: config)
     return config

@@ -43,6 +43,8 @@ struct ConfigKey: Sendable {
     case listeners
     /// The schemes for which ConfigFile's broker has connectors.
     case endpoints
+    /// The schemes of the admin listener; all of them.
+    case admin
     case none
   }
 

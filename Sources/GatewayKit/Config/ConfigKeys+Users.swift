@@ -23,9 +23,9 @@ extension ConfigKeys {
       says: "client-certificate subjects of this user: CN=ada,O=lab, or only the common or alternative name"),
     BoundKey(
       ConfigKey(
-        "roles", .named(.value(.words(["monitor", "writer"])), .any),
+        "roles", .named(.value(.words(Config.User.Role.allCases.map(\.rawValue))), .any),
         says:
-          "monitor or writer, by route patterns such as lab-*; the most specific counts; default: writer on every route"
+          "monitor, writer or admin, by route patterns such as lab-*; the most specific counts; default: writer on every route"
       ), reads: \.roles
     ) { rules in
       rules.map { rules in
@@ -79,7 +79,7 @@ extension ConfigKeys {
       BoundKey("min-version", \.minVersion, .word, says: "the oldest TLS version to accept"),
       BoundKey("ciphers", \.ciphers, .optional(.text), says: "ciphers, by OpenSSL's names"),
     ], support: .later(), listeners: ListenerSchemes.schemes(where: \.usesTLS),
-    says: "for tls, telnets and wss listeners")
+    says: "for tls, telnets, wss and https listeners")
 
   private static let pair: [BoundKey<Config.TLS.Certificate>] = [
     BoundKey("certificate", \.chain, .path, standard: nil, says: "the certificate chain, in PEM"),

@@ -13,13 +13,7 @@ enum ConfigKeys {
       "include", .list(.path),
       says: "further files with routes and users, such as conf.d/*.yaml; read in the order of their names"),
     log.key, control.key,
-    ConfigKey(
-      "admin",
-      .mapping([
-        ConfigKey("listen", .url(web, built: .none, isList: true), says: "addresses of the admin listener"),
-        ConfigKey("insecure", .flag, "no", says: "allow addresses beyond this machine without TLS or users"),
-      ]), support: .later(), says: "status page, API and metrics"),
-    users, proxies.key, limits.key, tls.key,
+    admin.key, users, proxies.key, limits.key, tls.key,
     ConfigKey("defaults", .mapping(policies), says: "settings for every route that does not set them itself"),
     ConfigKey(
       "routes", .named(.mapping(route), .routes), says: "routes by name: where clients connect, and to which endpoint"),
@@ -27,7 +21,8 @@ enum ConfigKeys {
 
   /// Keys that belong to no route, in the order of `check`.
   static let global: [BoundKey<Config>] = [
-    BoundKey(log, \.log), BoundKey(control, \.control), BoundKey(limits, \.limits), proxies,
+    BoundKey(log, \.log), BoundKey(control, \.control), adminIfAny,
+    BoundKey(optional: tls, \.admin.tls), BoundKey(limits, \.limits), proxies,
   ]
 
   /// Keys of a route.
@@ -88,10 +83,28 @@ enum ConfigKeys {
         says: "auto: $RUNTIME_DIRECTORY, /run/baudway, otherwise an abstract socket; or an absolute path")
     ], says: "where the commands reach the running gateway")
 
-  private static let web = [
-    SchemeGrammar("http", example: "http://127.0.0.1:8080", authority: .listening(ports: 0...65535)),
-    SchemeGrammar("https", example: "https://:8443", authority: .listening(ports: 0...65535)),
-  ]
+  static let admin = KeySection<Config.Admin>(
+    "admin",
+    [
+      BoundKey(
+        ConfigKey(
+          "listen", .url(ListenerSchemes.admin.map(\.grammar), built: .admin, isList: true),
+          says: "addresses of the admin listener"), reads: \.listen
+      ) { YAMLText.oneOrList($0.map { YAMLText.scalar($0.url.description) }) },
+      BoundKey(
+        "hosts", \.hosts, .list(.text),
+        says: "names of the gateway in requests, in addition to its addresses, machine and certificate names"),
+      BoundKey(
+        "insecure", \.insecure, .flag, says: "allow addresses beyond this machine without TLS or users"),
+    ], says: "health checks, metrics and the API, by HTTP")
+
+  /// `check` prints it where it is on.
+  private static let adminIfAny: BoundKey<Config> = {
+    let section = BoundKey<Config>(admin, \.admin)
+    return BoundKey(
+      key: section.key, fill: section.fill,
+      text: { $0.admin.listen.isEmpty ? nil : section.text($0, $1) }, differences: section.differences)
+  }()
 
   // MARK: - Keys of a route
 

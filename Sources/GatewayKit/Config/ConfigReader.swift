@@ -208,7 +208,7 @@ struct ConfigReader {
         switch built {
         case .listeners: listeners
         case .endpoints: broker.schemes
-        case .none: nil
+        case .admin, .none: nil
         }
       let nodes = isList && !node.isNull ? list(node) : [node]
       if nodes.isEmpty { report("needs a URL, such as \(schemes[0].example)", at: node.location, spot.path) }

@@ -143,8 +143,10 @@ package struct ConfigSchema {
       switch built {
       case .listeners: listeners
       case .endpoints: endpoints
+      case .admin: Set(schemes.map(\.scheme))
       case .none: []
       }
+    let name = built == .admin ? "admin-\(name)" : name
     let schemes = schemes.filter { known.contains($0.scheme) }
     let text = JSONValue.object([
       "type": .text("string"),

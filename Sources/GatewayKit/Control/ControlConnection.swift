@@ -1,14 +1,8 @@
-// One connection to the control socket: reads a request of at most 1 KiB within 2 s, writes an answer of any size in
-// pieces, and closes. Only one piece is in memory at a time, and a client that does not read it is disconnected.
+// One connection to the control socket: reads a request of at most 1 KiB within 2 s, lets an AnswerWriter write the
+// answer, and closes.
 
 import ByteStreams
 import Glibc
-
-/// The pieces of an answer, made one by one as the client reads them.
-protocol ControlAnswer: AnyObject {
-  /// Calls `done` once, now or later, with the next piece; nil after the last one.
-  func next(_ done: @escaping (String?) -> Void)
-}
 
 final class ControlConnection: ByteStreamDelegate {
   private let stream: DescriptorStream
@@ -16,10 +10,8 @@ final class ControlConnection: ByteStreamDelegate {
   private let answer: (ControlRequest) -> any ControlAnswer
   private let ended: (ControlConnection) -> Void
   private var request: [UInt8] = []
-  private var pieces: (any ControlAnswer)?
-  private var piece: [UInt8] = []
-  private var written = 0
-  private var hasBegun = false
+  /// Writes the answer, once the request is read.
+  private var writer: AnswerWriter?
   private var deadline: Timers.Token?
   private var isOver = false
 
@@ -42,13 +34,13 @@ final class ControlConnection: ByteStreamDelegate {
     self.ended = ended
     stream.delegate = self
     stream.readerWaits = .readable
-    limit(Self.requestLimit)
+    deadline = poller.timers.after(Self.requestLimit) { [weak self] in self?.close() }
   }
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .hasBytesAvailable: if pieces == nil { readRequest() }
-    case .hasSpaceAvailable: write()
+    case .hasBytesAvailable: if writer == nil { readRequest() }
+    case .hasSpaceAvailable: writer?.write()
     case .errorOccurred, .endEncountered: close()
     case .openCompleted, .inputEnded: break
     }
@@ -77,73 +69,30 @@ final class ControlConnection: ByteStreamDelegate {
 
   private func take(_ line: ArraySlice<UInt8>) {
     stream.readerWaits = []
+    poller.timers.cancel(deadline)
+    let writer = AnswerWriter(
+      to: stream, on: poller, stallLimit: Self.stallLimit, pieceLimit: answerLimit
+    ) { [weak self] outcome in self?.answered(outcome) }
+    self.writer = writer
     do throws(ControlFault) {
-      pieces = answer(try ControlRequest.parse(line))
+      writer.send(answer(try ControlRequest.parse(line)))
     } catch {
-      pieces = OneLine(error.answer)
+      writer.send(OneLine(error.answer))
     }
     request = []
-    fetch()
-  }
-
-  // MARK: - The answer
-
-  private func fetch() {
-    limit(answerLimit) { [weak self] in self?.answerLate() }
-    pieces?.next { [weak self, pieces] piece in
-      guard let self, !isOver, pieces === self.pieces else { return }
-      guard let piece else { return close() }
-      hasBegun = true
-      self.piece = Array(piece.utf8)
-      written = 0
-      limit(Self.stallLimit)
-      write()
-    }
-  }
-
-  private func write() {
-    while written < piece.count {
-      let transfer = try? piece.withUnsafeBytes {
-        try stream.write(UnsafeRawBufferPointer(rebasing: $0[written...]))
-          .checked(of: $0.count - written, at: "control.write")
-      }
-      switch transfer {
-      case .moved(let count)?:
-        written += count
-        limit(Self.stallLimit)
-      case .blocked(let wish)?:
-        stream.writerWaits = wish
-        return
-      case .ended?, nil: return close()
-      }
-    }
-    stream.writerWaits = []
-    piece = []
-    // In a later turn: a long answer must neither grow the stack nor block the lane.
-    poller.timers.after(.zero) { [weak self] in
-      if let self, !isOver { fetch() }
-    }
   }
 
   /// Answers that it is late. If the answer has begun, only closing is left.
-  private func answerLate() {
-    guard !hasBegun else { return close() }
-    pieces = OneLine(ControlFault.late.answer)
-    fetch()
-  }
-
-  private func limit(_ time: Duration) { limit(time) { [weak self] in self?.close() } }
-
-  private func limit(_ time: Duration, then action: @escaping () -> Void) {
-    poller.timers.cancel(deadline)
-    deadline = poller.timers.after(time, action)
+  private func answered(_ outcome: AnswerWriter.Outcome) {
+    guard outcome == .late(hasBegun: false) else { return close() }
+    writer?.send(OneLine(ControlFault.late.answer))
   }
 
   func close() {
     guard !isOver else { return }
     isOver = true
     poller.timers.cancel(deadline)
-    pieces = nil
+    writer?.stop()
     stream.close()
     ended(self)
   }

@@ -21,6 +21,7 @@ enum HandshakeFault: CountedRefusal, Equatable, CustomStringConvertible {
   case noSuchPath(String)
   case noRequest(HTTPFault)
   case refused(HTTPRefusal)
+  case adminRefused(AdminRefusal)
 
   var description: String {
     switch self {
@@ -39,6 +40,7 @@ enum HandshakeFault: CountedRefusal, Equatable, CustomStringConvertible {
       "sent RFC 2217 requests at the log-in prompt; such clients need a certificate, or a listener with '?role='"
     case .noSuchPath(let path): "no route has the path \(Suggestion.quote(path))"
     case .noRequest(let fault): HTTPRefusal(fault).text
+    case .adminRefused(let refusal): "answered \(refusal.response.status.rawValue): \(refusal.detail)"
     case .refused(let refusal): "answered \(refusal.status.rawValue): \(refusal.text)"
     }
   }
@@ -48,6 +50,8 @@ extension HandshakeFault {
   var counter: String? {
     switch self {
     case .noSuchPath: "no-such-path"
+    case .adminRefused(let refusal) where refusal.cause == .foreignOrigin: "web-origin"
+    case .adminRefused(let refusal) where refusal.cause == .foreignHost: "web-host"
     case .refused(let refusal) where refusal.cause == .foreignOrigin: "web-origin"
     case .refused(let refusal) where refusal.cause == .foreignHost: "web-host"
     default: nil

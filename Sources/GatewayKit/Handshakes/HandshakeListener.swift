@@ -2,15 +2,12 @@
 // lane and asks the handshake server, which binds the address and hands over the clients that have completed theirs.
 
 import ByteStreams
-import Synchronization
-
-private let lastBinding = Atomic<UInt64>(0)
 
 final class HandshakeListener: Listener {
   private let listen: Config.Listen
   private let context: ListenerContext
   private let handshakeServer: LaneRef<HandshakeServer>
-  private let number = lastBinding.add(1, ordering: .relaxed).newValue
+  private let number = RouteBinding.nextNumber()
 
   init(_ listen: Config.Listen, _ context: ListenerContext) {
     guard let handshakeServer = context.handshakeServer else {

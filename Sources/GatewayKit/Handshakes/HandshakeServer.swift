@@ -38,7 +38,7 @@ final class HandshakeServer {
   let status: StatusSink
   let rates: ConnectRates
   private let descriptors: DescriptorBudget
-  private let counts: HandshakeCounts
+  let counts: HandshakeCounts
   private(set) var rules = Rules()
   private(set) var listenSockets: [ObjectIdentifier: SharedListenSocket] = [:]
   // The sockets of each port, those that several bindings can share, and the socket of each binding.

@@ -50,7 +50,7 @@ extension PendingConnection {
       return end(Ending(.routeRemoved), saying: [])
     }
     certificate = facts.peer.map(ClientCertificate.init)
-    if first.listen.usesWebSocket {
+    if first.listen.usesHTTP {
       beginRequest()
     } else {
       binding = first

@@ -1,5 +1,5 @@
-// The upgrade request of a pending connection: finds the route of its path, checks that it is a WebSocket request, and
-// logs the client in. The route's lane answers, because it knows whether a slot is free; refusals decided here are sent
+// The request of a pending connection: finds the route of its path, checks that it is a WebSocket request, and
+// logs the client in. A path of no route may be one of the admin listener: PendingConnection+Admin.swift. The route's lane answers, because it knows whether a slot is free; refusals decided here are sent
 // here.
 
 import ByteStreams
@@ -22,6 +22,9 @@ extension PendingConnection {
         case .head(let head, let early): return decide(head, early)
         }
       }
+    } catch let fault as HTTPFault where listenSocket.onlyBinding?.listen.isAdmin == true {
+      let refusal = AdminRefusal(fault)
+      end(Ending(.protocolError, HandshakeFault.adminRefused(refusal)), saying: refusal.response.bytes)
     } catch let fault as HTTPFault {
       refuse(HTTPRefusal(fault), Ending(.protocolError, HandshakeFault.noRequest(fault)))
     } catch let failure as TLSFailure {
@@ -62,6 +65,14 @@ extension PendingConnection {
 
   private func decide(_ head: HTTPRequestHead, _ early: [UInt8]) {
     guard let binding = listenSocket.bindings.webSocket(for: facts?.serverName, path: head.path) else {
+      if let admin = listenSocket.bindings.admin(for: facts?.serverName), let resource = AdminResource(path: head.path)
+      {
+        return decide(head, early, resource, admin)
+      }
+      if listenSocket.bindings.admin(for: facts?.serverName) != nil {
+        let answer = AdminResponse.problem(.notFound, "Nothing here has this path.", isHead: head.method == "HEAD")
+        return endWithoutSession(.noSuchPath(head.path), saying: answer.bytes)
+      }
       var refusal = HTTPRefusal.notFound
       refusal.answersHead = head.method == "HEAD"
       return endWithoutSession(.noSuchPath(head.path), saying: refusal.bytes)
@@ -84,7 +95,7 @@ extension PendingConnection {
     logIn(head, binding)
   }
 
-  private func logIn(_ head: HTTPRequestHead, _ binding: RouteBinding) {
+  func logIn(_ head: HTTPRequestHead, _ binding: RouteBinding) {
     let shown = head.fields.all.filter { $0.name == "authorization" }.map(\.value)
     let credential = Credential(authorization: shown, subprotocols: head.fields.list("sec-websocket-protocol"))
     stage = .logIn
@@ -103,6 +114,7 @@ extension PendingConnection {
       self.identity = identity
       self.role = role
       handOver()
+    case _ where adminRequest != nil: refuseAdmin(answer)
     case .asks: refuse(.unauthorized(), Ending(.loginFailed, HandshakeFault.unnamed))
     case .failed(let fault): refuse(.unauthorized(), Ending(.loginFailed, fault))
     case .busy(let fault): refuse(HTTPRefusal(.tooManyRequests, "Try again later."), Ending(.loginFailed, fault))

@@ -40,6 +40,8 @@ final class PendingConnection: PollHandler {
   var parser = HTTPRequestParser()
   var acceptance: WebSocketAcceptance?
   var attempt: LogIns.Attempt?
+  /// What it asks of the admin listener.
+  var adminRequest: AdminRequest?
 
   // State of telnet.
   var prompt: TelnetPrompt?
@@ -191,6 +193,10 @@ final class PendingConnection: PollHandler {
     listenSocket.adjust(descriptor.raw, for: binding)
     let label = label(binding)
     leave()
+    if let adminRequest {
+      let accepted = AcceptedConnection(descriptor, kind: Self.kind, label: label, tls: session.take(), acceptance: nil)
+      return binding.arrived(accepted, adminRequest)
+    }
     binding.arrived(
       AcceptedConnection(
         descriptor, kind: Self.kind, label: label, tls: session.take(), acceptance: acceptance, telnet: telnet))
@@ -222,8 +228,9 @@ final class PendingConnection: PollHandler {
   func end(_ ending: Ending, saying answer: [UInt8]? = nil) {
     if case .over = stage { return }
     if binding == nil { binding = listenSocket.onlyBinding }
+    if !isCheck { handshakeServer.counts.noteFailure(ending.word) }
     close(saying: answer) { label, spent in
-      if let binding { return binding.ended(label, ending, nanoseconds: spent) }
+      if let binding, binding.hasSessions { return binding.ended(label, ending, nanoseconds: spent) }
       let report = SessionReport(ending: ending, nanoseconds: spent)
       handshakeServer.status.publish(.sessionEnded(route: "", number: nextSessionNumber(), label, report))
     }

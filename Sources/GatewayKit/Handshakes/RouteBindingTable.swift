@@ -17,6 +17,8 @@ struct RouteBindingTable: Sequence {
     var all: Set<UInt64> = []
     /// WebSocket bindings by URL path.
     var paths: [String: Set<UInt64>] = [:]
+    /// The bindings of the admin listener; a valid configuration has one at most.
+    var admin: Set<UInt64> = []
   }
 
   var count: Int { byNumber.count }
@@ -42,6 +44,7 @@ struct RouteBindingTable: Sequence {
     var names = byName.removeValue(forKey: binding.serverName) ?? Names()
     names.all.insert(binding.number)
     if binding.listen.usesWebSocket { names.paths[binding.listen.url.path, default: []].insert(binding.number) }
+    if binding.listen.isAdmin { names.admin.insert(binding.number) }
     byName[binding.serverName] = names
     if let settings = binding.tls { bySettings[settings, default: []].insert(binding.number) }
   }
@@ -59,6 +62,7 @@ struct RouteBindingTable: Sequence {
   private mutating func forget(_ binding: RouteBinding) {
     if var names = byName.removeValue(forKey: binding.serverName) {
       names.all.remove(binding.number)
+      names.admin.remove(binding.number)
       let path = binding.listen.url.path
       names.paths[path]?.remove(binding.number)
       if names.paths[path]?.isEmpty ?? false { names.paths[path] = nil }
@@ -99,6 +103,9 @@ struct RouteBindingTable: Sequence {
     guard let all = names(for: name)?.all else { return nil }
     return all.first(where: isRight).flatMap { byNumber[$0] }
   }
+
+  /// The admin listener for `name`.
+  func admin(for name: String?) -> RouteBinding? { names(for: name)?.admin.min().flatMap { byNumber[$0] } }
 
   /// The WebSocket binding for `name` with this path; the oldest if there are several.
   func webSocket(for name: String?, path: String) -> RouteBinding? {

@@ -20,7 +20,7 @@ final class SharedListenSocket: TCPAcceptorOwner {
     init(_ listen: Config.Listen) {
       host = listen.host
       port = listen.port
-      layer = listen.usesTLS ? .tls : listen.usesWebSocket ? .http : .plain
+      layer = listen.usesTLS ? .tls : listen.usesHTTP ? .http : .plain
       isProxied = listen.isProxied
     }
 
@@ -166,7 +166,7 @@ final class SharedListenSocket: TCPAcceptorOwner {
   func hostNames(of binding: RouteBinding) -> HostNames {
     HostNames(
       handshakeServer.machineNames + (contexts[binding.number]?.certificateNames ?? [])
-        + (binding.websocket?.hosts ?? []))
+        + binding.hosts)
   }
 
   /// The context for a client that asks for `name`; nil if no binding for that name has one.

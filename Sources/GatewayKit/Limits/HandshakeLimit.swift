@@ -45,10 +45,10 @@ struct HandshakeLimit: Sendable {
   private static let fewest = 8
 
   init(_ config: Config, _ limits: ProcessLimits) {
-    let listeners = config.routes.flatMap(\.listen)
+    let listeners = config.routes.flatMap(\.listen) + config.admin.listen
     bytesEach =
       listeners.contains(where: \.usesTLS)
-      ? Self.ofTLS : listeners.contains(where: \.usesWebSocket) ? Self.ofHTTP : Self.ofHeader
+      ? Self.ofTLS : listeners.contains(where: \.usesHTTP) ? Self.ofHTTP : Self.ofHeader
     if let most = config.limits.handshakes {
       self.most = most
       parts = nil
@@ -72,9 +72,14 @@ final class HandshakeCounts: Sendable {
   private let unfinished = Atomic<Int>(0)
   private let most = Atomic<Int>(0)
   private let refused = Atomic<UInt64>(0)
+  private let failures = Mutex<[Ending.Word: UInt64]>([:])
 
   func note(unfinished count: Int) { unfinished.store(count, ordering: .relaxed) }
   func note(most count: Int) { most.store(count, ordering: .relaxed) }
+  /// A client ended before its handshake was finished.
+  func noteFailure(_ word: Ending.Word) { failures.withLock { $0[word, default: 0] += 1 } }
+  /// By ending, since the start.
+  var failed: [Ending.Word: UInt64] { failures.withLock { $0 } }
   /// A handshake was refused or ended, because there were too many in all or too few descriptors.
   func noteRefusal() { refused.add(1, ordering: .relaxed) }
 

@@ -36,7 +36,8 @@ package struct StartupLimits: Hashable, Sendable {
   /// For the gateway: its lanes and listeners. Devices and clients are not counted: a limit that is too small for all
   /// of them must not prevent serving some.
   package static func serving(_ config: Config) -> StartupLimits {
-    StartupLimits(lanes: Gateway.laneCount, listeners: Set(config.routes.flatMap(\.listen).map(\.socketAddress)).count)
+    let listeners = config.routes.flatMap(\.listen) + config.admin.listen
+    return StartupLimits(lanes: Gateway.laneCount, listeners: Set(listeners.map(\.socketAddress)).count)
   }
 
   /// Allocates everything, and releases it.
@@ -118,10 +119,13 @@ enum ResourceLimit {
   }
 
   /// Bytes of all mappings, from /proc/self/statm (proc_pid_statm(5)).
-  static var addressSpaceInUse: Int {
-    let pages = (try? FileBytes.read("/proc/self/statm", limit: 4096)).flatMap { bytes in
-      Int(String(decoding: bytes.prefix { $0 != UInt8(ascii: " ") }, as: UTF8.self))
-    }
+  static var addressSpaceInUse: Int { memory(field: 0) }
+  /// Bytes of memory in use, shared pages included.
+  static var residentMemory: Int { memory(field: 1) }
+
+  private static func memory(field: Int) -> Int {
+    let text = (try? FileBytes.read("/proc/self/statm", limit: 4096)).map { String(decoding: $0, as: UTF8.self) } ?? ""
+    let pages = text.split(separator: " ").dropFirst(field).first.flatMap { Int($0) }
     return (pages ?? 0) * Int(sysconf(Int32(_SC_PAGESIZE)))
   }
 }

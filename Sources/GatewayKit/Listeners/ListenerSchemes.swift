@@ -26,12 +26,18 @@ package enum ListenerSchemes {
     ListenerTraits(RFCOMMListener.grammar, .rfcomm, make: RFCOMMListener.init),
   ]
 
+  /// The schemes of the admin listener, which belongs to no route.
+  static let admin: [ListenerTraits] = [
+    ListenerTraits(web("http", example: "http://127.0.0.1:8080"), .tcp, isAdmin: true),
+    ListenerTraits(web("https", example: "https://:8443", serverName), .tcp, usesTLS: true, isAdmin: true),
+  ]
+
   package static let all: [SchemeGrammar] = table.map(\.grammar)
 
   /// The schemes that this build can listen on. The others are recognised and checked.
   package static let built = schemes { _ in true }
 
-  private static let byScheme = Dictionary(uniqueKeysWithValues: table.map { ($0.scheme, $0) })
+  private static let byScheme = Dictionary(uniqueKeysWithValues: (table + admin).map { ($0.scheme, $0) })
 
   /// Nil for a scheme that no listener has.
   static func traits(_ scheme: String) -> ListenerTraits? { byScheme[scheme] }
@@ -58,6 +64,11 @@ package enum ListenerSchemes {
   ) -> SchemeGrammar {
     SchemeGrammar(
       scheme, example: example, authority: .listening(ports: 0...65535), path: path, parameters: more + [role, proxy])
+  }
+
+  private static func web(_ scheme: String, example: String, _ more: Parameter...) -> SchemeGrammar {
+    SchemeGrammar(
+      scheme, example: example, authority: .listening(ports: 0...65535), parameters: more + [proxy])
   }
 
   static let role = Parameter(

@@ -15,18 +15,21 @@ struct ListenerTraits: Sendable {
   let usesTLS: Bool
   let usesWebSocket: Bool
   let usesTelnet: Bool
+  /// Serves requests itself, instead of leading to a route.
+  let isAdmin: Bool
   /// Nil for a scheme that is recognised and checked, but that this build can't listen on.
   let make: Make?
 
   init(
     _ grammar: SchemeGrammar, _ family: Family, usesTLS: Bool = false, usesWebSocket: Bool = false,
-    usesTelnet: Bool = false, make: Make? = nil
+    usesTelnet: Bool = false, isAdmin: Bool = false, make: Make? = nil
   ) {
     self.grammar = grammar
     self.family = family
     self.usesTLS = usesTLS
     self.usesWebSocket = usesWebSocket
     self.usesTelnet = usesTelnet
+    self.isAdmin = isAdmin
     self.make = make
   }
 
@@ -34,12 +37,14 @@ struct ListenerTraits: Sendable {
   /// Whether only programs of this machine can connect; the file's mode decides which.
   var isLocal: Bool { family == .unix || family == .pty }
   /// Whether clients complete a handshake before they reach their route. For telnet it is the log-in, if there is one.
-  var hasHandshake: Bool { usesTLS || usesWebSocket || usesTelnet }
+  var hasHandshake: Bool { usesTLS || usesHTTP || usesTelnet }
   /// Whether routes can share a port: the handshake names the route, by server name or by path.
-  var canSharePort: Bool { usesTLS || usesWebSocket }
+  var canSharePort: Bool { usesTLS || usesHTTP }
+  /// Whether clients begin with an HTTP request.
+  var usesHTTP: Bool { usesWebSocket || isAdmin }
 
   /// Whether clients can log in: by HTTP, at telnet's prompt, or by certificate if the route has an authority for them.
-  func canLogIn(knowsCertificates: Bool) -> Bool { usesWebSocket || usesTelnet || usesTLS && knowsCertificates }
+  func canLogIn(knowsCertificates: Bool) -> Bool { usesHTTP || usesTelnet || usesTLS && knowsCertificates }
 }
 
 extension Config.Listen {
@@ -52,6 +57,8 @@ extension Config.Listen {
 
   var usesTLS: Bool { traits.usesTLS }
   var usesWebSocket: Bool { traits.usesWebSocket }
+  var usesHTTP: Bool { traits.usesHTTP }
+  var isAdmin: Bool { traits.isAdmin }
   var usesTelnet: Bool { traits.usesTelnet }
   /// A telnet listener whose URL states a role asks nobody: RFC 2217 libraries cannot answer a prompt.
   var asksNobody: Bool { usesTelnet && url.gives("role") }

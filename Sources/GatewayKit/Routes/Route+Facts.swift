@@ -20,6 +20,15 @@ extension Route {
 }
 
 extension SessionGroup {
+  /// Of ended and of present sessions.
+  var totalsNow: Snapshot.Totals {
+    var now = totals
+    for session in sessions {
+      now.add(up: session.up.bytes, down: session.down.bytes, dropped: session.dropped)
+    }
+    return now
+  }
+
   /// Before the first page, asks the device of the shared link for values that change by themselves.
   func refreshed(after last: UInt64, _ done: @escaping () -> Void) {
     guard last == 0, let refresh = sharedLink?.refresh else { return done() }
@@ -31,10 +40,7 @@ extension SessionGroup {
     var facts = GroupFacts()
     let sessions = sessions
     if last == 0 {
-      facts.totals = totals
-      for session in sessions {
-        facts.totals.add(up: session.up.bytes, down: session.down.bytes, dropped: session.dropped)
-      }
+      facts.totals = totalsNow
       facts.state = sharedLink.map { $0.state }
       for link in links.values { facts.links[link.status.word, default: 0] += 1 }
     }

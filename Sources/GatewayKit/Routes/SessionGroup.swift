@@ -7,7 +7,7 @@ import StreamBroker
 
 final class SessionGroup: LinkDelegate {
   private var settings: RouteSettings
-  private let poller: Poller
+  let poller: Poller
   private let status: StatusSink
   private let closing: ClosingStreams
   // Shared: one link. Per client: links by the number of their session, each until it is closed.
@@ -15,6 +15,10 @@ final class SessionGroup: LinkDelegate {
   private(set) var links: [UInt64: Link] = [:]
   /// Totals of sessions that have ended.
   private(set) var totals = Snapshot.Totals()
+  /// Since the route started, of all its links on this lane.
+  private(set) var linkCounts = LinkCounts()
+  /// The error counters of the shared link's port when they were last asked for.
+  var lineCounts: LineCounts?
   /// Called on this lane, with the session's number.
   private let sessionEnded: (UInt64) -> Void
   private var whenEmpty: (() -> Void)?
@@ -205,6 +209,7 @@ final class SessionGroup: LinkDelegate {
   // MARK: - Events of links
 
   func link(_ link: Link, is linkStatus: LinkStatus, retry: Duration?) {
+    linkCounts.count(linkStatus)
     reserve(for: link, linkStatus)
     if let number = link.number {
       return status.publish(

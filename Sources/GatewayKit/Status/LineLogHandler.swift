@@ -70,7 +70,8 @@ package struct LineLogHandler: LogHandler {
     bytes.append(UInt8(ascii: "\n"))
   }
 
-  private static func json(_ time: String, _ line: LogLine, to bytes: inout [UInt8]) {
+  /// Ends in a line feed.
+  static func json(_ time: String, _ line: LogLine, to bytes: inout [UInt8]) {
     let open = "{\"time\":\(JSONValue.quote(time)),\"level\":\(JSONValue.quote(line.level.rawValue)),\"event\":"
     bytes += open.utf8
     bytes += JSONValue.quote(line.event).utf8

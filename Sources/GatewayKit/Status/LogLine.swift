@@ -61,14 +61,14 @@ struct LogLine: Sendable {
     case .started(let routes):
       self.init(level, "started", [("routes", .number(UInt64(routes))), ("version", .text(Version.text))])
     case .listening(let route, _, let bound):
-      self.init(level, "listening", [("route", .text(route)), ("listen", .text(bound))])
+      self.init(level, "listening", [("route", Self.known(route)), ("listen", .text(bound))])
     case .listenerClosed(let route, let listener, let bound):
-      self.init(level, "listener closed", [("route", .text(route)), ("listen", .text(bound ?? listener))])
+      self.init(level, "listener closed", [("route", Self.known(route)), ("listen", .text(bound ?? listener))])
     case .listenerWaits(let route, let listener, let error, let retry):
       self.init(
         level, "listener waiting",
         [
-          ("route", .text(route)), ("listen", .text(listener)), ("error", .text(error.description)),
+          ("route", Self.known(route)), ("listen", .text(listener)), ("error", .text(error.description)),
           ("retry", .seconds(retry.nanoseconds)),
         ])
     case .listenerLimited(let route, let listener, let limits):
@@ -178,6 +178,14 @@ struct LogLine: Sendable {
         error.cause?.errno == EADDRINUSE ? OpenFailure(error.attempt, error.cause, advice: taken) : error
       self.init(
         level, "control socket failed", [("path", .text(path)), ("error", .text(failure.description))])
+    case .administered(let action, let user, let client, let error):
+      self.init(
+        level, "admin \(action.name)",
+        [
+          ("route", action.route.map { .text($0) }), ("client", client.map { .text($0) }),
+          ("detail", action.detail.map { .text($0) }), ("user", user.map { .text($0) }),
+          ("error", error.map { .text($0) }),
+        ])
     case .stopping: self.init(level, "stopping")
     case .stopped: self.init(level, "stopped")
     }
@@ -250,6 +258,7 @@ struct LogLine: Sendable {
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .clientLink, .routeConfigured, .queue, .reloading,
       .certificateFaults:
       .debug
+    case .administered: .notice
     case .lineAsked(_, _, _, let refusal): refusal == nil ? .debug : .info
     case .sessionEnded(_, _, _, let report): report.level
     case .lineReset(_, _, _, let error): error == nil ? .info : .warning

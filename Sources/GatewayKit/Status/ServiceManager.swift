@@ -45,7 +45,8 @@ package final class ServiceManager: Sendable {
     self.socket = socket
     watchdog = Self.watchdog(environment)
     let listeners = config.routes.flatMap { route in route.listen.map { "\(route.name) \($0.target)" } }
-    picture = Mutex(Picture(unanswered: Set(listeners)))
+    let admin = config.admin.listen.map { "\(AdminServer.owner) \($0.target)" }
+    picture = Mutex(Picture(unanswered: Set(listeners + admin)))
   }
 
   /// sd_watchdog_enabled(3). Ignored when WATCHDOG_PID names another process, such as our parent.

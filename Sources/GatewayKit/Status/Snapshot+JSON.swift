@@ -20,7 +20,7 @@ extension Snapshot {
           "more": failed.more > 0 ? .integer(failed.more) : nil,
         ])
       },
-      "handshakes": handshakes?.json,
+      "handshakes": handshakes?.json, "admin": admin.isEmpty ? nil : .array(admin.map(\.json)),
     ])
     return String(head.description.dropLast()) + ",\"routes\":["
   }
@@ -44,6 +44,7 @@ extension Snapshot {
     guard self.routes.count == routes.count else { return nil }
     for member in json["refused"]?.members ?? [] { refused[member.key] = member.value.integer }
     handshakes = json["handshakes"].flatMap { Handshakes($0) }
+    admin = (json["admin"]?.array ?? []).compactMap { Listener($0) }
   }
 }
 

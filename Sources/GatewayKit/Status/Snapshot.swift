@@ -18,6 +18,8 @@ package struct Snapshot: Hashable, Sendable {
   /// The last reload, if it failed: the running configuration is then not that of the file.
   package var failedReload: FailedReload?
   package var handshakes: Handshakes?
+  /// The listeners of `admin`.
+  package var admin: [Listener] = []
   package var routes: [Route] = []
 
   package struct FailedReload: Hashable, Sendable {

@@ -112,8 +112,9 @@ package final class StatusBoard: Sendable {
   var health: JSONValue {
     picture.withLock { picture in
       let waiting = picture.listeners.values.joined().count { $0.bound == nil }
+      let routes = picture.listeners.count { $0.key != AdminServer.owner }
       return .object([
-        "healthy": .bool(picture.isHealthy), "routes": .integer(picture.listeners.count),
+        "healthy": .bool(picture.isHealthy), "routes": .integer(routes),
         "listeners-waiting": .integer(waiting),
         "reload-failed": picture.failedReload == nil ? nil : .bool(true),
         // Not part of "healthy": a restart would lose the old certificate that is still in use.

@@ -78,6 +78,8 @@ package enum StatusEvent: Sendable {
   /// Changes of the file are not detected; a signal or a command still reloads it.
   case watchFailed(SystemError, path: String)
   case controlFailed(OpenFailure, path: String)
+  /// A client of the admin listener has asked for a change. It was made, or not for this reason.
+  case administered(AdminAction, user: String?, client: String?, error: String?)
   case stopping
   case stopped
 }

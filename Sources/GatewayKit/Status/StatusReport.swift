@@ -32,6 +32,17 @@ final class StatusReport: ControlAnswer {
     case over
   }
 
+  /// What the report contains.
+  enum Form {
+    /// Everything, with what belongs to no route.
+    case status
+    /// The one route alone.
+    case route
+    /// The clients of all routes, each with the name of its route.
+    case clients
+  }
+
+  private let form: Form
   private let head: Snapshot
   private let routes: [(config: Config.Route, route: LaneRef<Route>)]
   private let board: StatusBoard
@@ -42,10 +53,15 @@ final class StatusReport: ControlAnswer {
   /// Clients that a lane is asked for at a time; that costs it some 50 µs.
   static let page = 256
 
+  var whenReleased: () -> Void = {}
+  deinit { whenReleased() }
+
   init(
-    _ head: Snapshot, routes: [(config: Config.Route, route: LaneRef<Route>)], board: StatusBoard, lanes: [Lane],
+    _ head: Snapshot, as form: Form = .status, routes: [(config: Config.Route, route: LaneRef<Route>)],
+    board: StatusBoard, lanes: [Lane],
     query: LaneQuery
   ) {
+    self.form = form
     self.head = head
     self.routes = routes
     self.board = board
@@ -57,13 +73,30 @@ final class StatusReport: ControlAnswer {
     switch stage {
     case .opening:
       stage = .route(0)
-      query.knock(at: lanes) { [self] in done(head.opening) }
+      query.knock(at: lanes) { [self] in done(opening) }
     case .route(let index) where index < routes.count: ask(index, done)
     case .route:
       stage = .over
-      done(Snapshot.closing + "\n")
+      done(closing + "\n")
     case .clients(let index, let more, let turns): askOn(index, more, turns, done)
     case .over: done(nil)
+    }
+  }
+
+  private var opening: String {
+    switch form {
+    case .status: head.opening
+    case .route: ""
+    case .clients: "{\"clients\":["
+    }
+  }
+
+  private var closing: String {
+    switch form {
+    case .status: Snapshot.closing
+    // Removed since the report began.
+    case .route: isFirst ? "null" : ""
+    case .clients: "]}"
     }
   }
 
@@ -120,9 +153,12 @@ final class StatusReport: ControlAnswer {
   private func finish(
     _ index: Int, _ picture: Snapshot.Route, _ answers: Answers, _ done: @escaping (String?) -> Void
   ) {
-    var piece = (isFirst ? "" : ",") + picture.opening
-    isFirst = false
-    piece += list(answers, isFirst: true)
+    var piece = ""
+    if form != .clients {
+      piece = (isFirst ? "" : ",") + picture.opening
+      isFirst = false
+    }
+    piece += list(answers, of: index, isFirst: true)
     // Clients that connect meanwhile have higher numbers. `turns` is bounded, or a report of many short sessions would
     // not end.
     done(piece + advance(index, answers, turns: routes[index].config.clients.max / Self.page + 1))
@@ -136,14 +172,21 @@ final class StatusReport: ControlAnswer {
   ) {
     let last = Dictionary(uniqueKeysWithValues: more.enumerated().map { ($0.offset, $0.element.last) })
     collect(more.map(\.group), after: last) { [self] answers in
-      done(list(answers, isFirst: false) + advance(index, answers, turns: turns - 1))
+      done(list(answers, of: index, isFirst: false) + advance(index, answers, turns: turns - 1))
     }
   }
 
-  private func list(_ answers: Answers, isFirst: Bool) -> String {
+  private func list(_ answers: Answers, of index: Int, isFirst: Bool) -> String {
     let clients = answers.flatMap { $0.facts?.clients ?? [] }.sorted { $0.number < $1.number }
-    let text = clients.map(\.json.description).joined(separator: ",")
-    return isFirst || text.isEmpty ? text : "," + text
+    guard form == .clients else {
+      let text = clients.map(\.json.description).joined(separator: ",")
+      return isFirst || text.isEmpty ? text : "," + text
+    }
+    guard !clients.isEmpty else { return "" }
+    let route = JSONValue.Member(key: "route", value: .text(routes[index].config.name))
+    let text = clients.map { JSONValue.object([route] + ($0.json.members ?? [])).description }.joined(separator: ",")
+    defer { self.isFirst = false }
+    return self.isFirst ? text : "," + text
   }
 
   /// Continues with the groups that have more clients, or ends the route.
@@ -153,7 +196,7 @@ final class StatusReport: ControlAnswer {
     }
     let isOver = more.isEmpty || turns <= 0
     stage = isOver ? .route(index + 1) : .clients(index, more, turns: turns)
-    return isOver ? Snapshot.Route.closing : ""
+    return isOver && form != .clients ? Snapshot.Route.closing : ""
   }
 }
 

@@ -26,7 +26,7 @@ package struct StatusTable {
 
   /// Lines without line ends. Nothing in them moves a terminal's cursor.
   package var lines: [String] {
-    var lines = [headline] + faults + refusals + handshakes + [""] + routes
+    var lines = [headline] + faults + refusals + handshakes + admin + [""] + routes
     if snapshot.routes.contains(where: { !$0.clients.isEmpty }) { lines += [""] + clients }
     if snapshot.routes.contains(where: { !$0.totals.ended.isEmpty }) { lines += [""] + endings }
     return lines
@@ -44,6 +44,14 @@ package struct StatusTable {
     guard let handshakes = snapshot.handshakes, handshakes.refused > 0 else { return [] }
     let refused = Figures.count(Int(clamping: handshakes.refused), "handshake")
     return [paint("\(refused) refused: \(handshakes.unfinished) of \(handshakes.most) are unfinished", .yellow)]
+  }
+
+  private var admin: [String] {
+    snapshot.admin.map { one in
+      let cell = listener(one)
+      guard case .waiting(let error, _) = one.state else { return TextTable.Cell("admin: \(cell.text)").text }
+      return paint(TextTable.Cell("admin: \(cell.text): \(error)").text, .yellow)
+    }
   }
 
   private var faults: [String] {

@@ -30,13 +30,17 @@ package struct InheritedSockets: Sendable {
   /// No sockets: for a gateway that was started by hand.
   package init() { sockets = [] }
 
-  /// Takes over the sockets that match listeners of `routes`; reports and closes the others. May block on paths: for
+  /// Takes over the sockets that match listeners of `routes` or of `admin`; reports and closes the others. May block on paths: for
   /// the start only.
-  package init(_ handover: ListenFDs, for routes: [Config.Route], report: (StatusEvent) -> Void) {
+  package init(
+    _ handover: ListenFDs, for routes: [Config.Route], admin: Config.Admin = Config.Admin(),
+    report: (StatusEvent) -> Void
+  ) {
+    let listeners = routes.flatMap(\.listen) + admin.listen
     var sockets: [Socket] = []
     for item in handover.items {
       do throws(Fault) {
-        sockets.append(try Self.adopt(item.raw, beside: sockets, for: routes))
+        sockets.append(try Self.adopt(item.raw, beside: sockets, for: listeners))
       } catch {
         let socket = (try? Address(of: item.raw))?.description ?? "descriptor \(item.raw)"
         report(.inheritedUnused(socket: socket, name: item.name, error))
@@ -47,11 +51,11 @@ package struct InheritedSockets: Sendable {
   }
 
   private static func adopt(
-    _ raw: Int32, beside others: [Socket], for routes: [Config.Route]
+    _ raw: Int32, beside others: [Socket], for listeners: [Config.Listen]
   ) throws(Fault) -> Socket {
     let address = try Address(of: raw)
     if let other = others.first(where: { address.isServed(by: $0, as: raw) }) { throw .same(as: other.raw) }
-    guard routes.contains(where: { $0.listen.contains(where: address.isMeant) }) else { throw .unnamed }
+    guard listeners.contains(where: address.isMeant) else { throw .unnamed }
     _ = fcntl(raw, F_SETFD, FD_CLOEXEC)
     _ = fcntl(raw, F_SETFL, fcntl(raw, F_GETFL) | O_NONBLOCK)
     return Socket(raw: raw, address: address)

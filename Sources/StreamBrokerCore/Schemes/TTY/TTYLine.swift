@@ -7,7 +7,7 @@ import CLinux
 import Dispatch
 import Glibc
 
-final class TTYLine: SerialLine, PollHandler {
+final class TTYLine: LineConditionSource, PollHandler {
   private(set) var settings: LineSettings
   private(set) var outputStates: ModemOutputStates
   // Weak: the stream keeps the line.
@@ -96,11 +96,15 @@ final class TTYLine: SerialLine, PollHandler {
     run({ port, tty throws(SystemError) in try port.calls.flush(tty, what) }, done)
   }
 
+  func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
+    run({ port, tty throws(SystemError) in try port.condition(of: tty) }, done)
+  }
+
   func watch(_ reported: @escaping (Result<LineCondition, SystemError>) -> Void) {
     endWatch()
     guard let stream, !stream.isClosed else { return }
     let watching = TTYWatch(on: poller) { [weak self] done in
-      self?.run({ port, tty throws(SystemError) in try port.condition(of: tty) }, done)
+      self?.condition(done)
     } reported: { [weak self] result in
       guard let stream = self?.stream, !stream.isClosed else { return }
       reported(result)

@@ -1,0 +1,124 @@
+// What a request may do, decided before anything is done: by the roles of the client's user, and by its content.
+
+import StreamBroker
+import StreamWebSocket
+
+/// A change that a request asks for.
+package enum AdminAction: Hashable, Sendable {
+  case reload
+  /// Nil for all sessions.
+  case kick(route: String, sessions: [UInt64]?)
+  /// Nil for the route's own recipe.
+  case reset(route: String, recipe: ResetRecipe?)
+
+  /// For the log: "kick".
+  var name: String {
+    switch self {
+    case .reload: "reload"
+    case .kick: "kick"
+    case .reset: "reset"
+    }
+  }
+
+  var route: String? {
+    switch self {
+    case .reload: nil
+    case .kick(let route, _), .reset(let route, _): route
+    }
+  }
+
+  /// For the log.
+  var detail: String? {
+    switch self {
+    case .reload: nil
+    case .kick(_, let sessions):
+      sessions.map { "sessions \($0.map(String.init).joined(separator: " "))" } ?? "all sessions"
+    case .reset(_, let recipe): recipe?.text
+    }
+  }
+}
+
+extension AdminRequest {
+  /// Why this client may not ask this; nil if it may. A route on which its user has no role does not exist for it.
+  func objection(to caller: AdminCaller) -> AdminRefusal? {
+    switch resource {
+    case .route(let name), .kick(let name), .reset(let name):
+      guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
+      return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
+    case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
+    case .devices: return caller.generalRole == nil ? .needsRole("monitor on \"*\"") : nil
+    case .index, .health, .ready, .metrics, .openAPI, .routes, .clients, .events: return nil
+    }
+  }
+
+  /// The change that it asks for; nil if it only looks.
+  func action(_ content: [UInt8]) throws(AdminRefusal) -> AdminAction? {
+    switch resource {
+    case .reload:
+      try expect(Self.object(content), [])
+      return .reload
+    case .kick(let route):
+      let object = try Self.object(content)
+      try expect(object, ["all", "sessions"])
+      switch (object["all"], object["sessions"]) {
+      case (.bool(true)?, nil): return .kick(route: route, sessions: nil)
+      case (nil, .array(let values)?) where !values.isEmpty && values.count <= Self.mostSessions:
+        let sessions = values.compactMap(\.integer)
+        guard sessions.count == values.count else { throw .init(.unprocessableContent, "'sessions' must be numbers.") }
+        return .kick(route: route, sessions: sessions)
+      default:
+        throw .init(
+          .unprocessableContent,
+          "Name the sessions, as in {\"sessions\":[17]}, at most \(Self.mostSessions), or all of them: {\"all\":true}.")
+      }
+    case .reset(let route):
+      let object = try Self.object(content)
+      try expect(object, ["recipe"])
+      guard let recipe = object["recipe"] else { return .reset(route: route, recipe: nil) }
+      guard let text = recipe.text else { throw .init(.unprocessableContent, "'recipe' must be a text.") }
+      do throws(ValueFault) {
+        return .reset(route: route, recipe: try ResetRecipe(text))
+      } catch {
+        throw .init(.unprocessableContent, "'recipe': \(error.text).")
+      }
+    default: return nil
+    }
+  }
+
+  static let mostSessions = 1000
+
+  /// No content is an empty object.
+  private static func object(_ content: [UInt8]) throws(AdminRefusal) -> JSONValue {
+    guard !content.isEmpty else { return .object([]) }
+    let value: JSONValue
+    do throws(JSONFault) {
+      value = try JSONReader.read(content)
+    } catch {
+      throw AdminRefusal(.badRequest, "The content is not JSON at byte \(error.offset): \(error.message).")
+    }
+    guard let members = value.members else {
+      throw AdminRefusal(.unprocessableContent, "The content must be an object.")
+    }
+    guard Set(members.map(\.key)).count == members.count else {
+      throw AdminRefusal(.unprocessableContent, "The content has a key twice.")
+    }
+    return value
+  }
+
+  /// Unknown keys are refused: ignoring one could change what the request means.
+  private func expect(_ object: JSONValue, _ keys: Set<String>) throws(AdminRefusal) {
+    for member in object.members ?? [] where !keys.contains(member.key) {
+      throw AdminRefusal(.unprocessableContent, "Unknown key \(Suggestion.quote(member.key)).")
+    }
+  }
+}
+
+extension AdminRefusal {
+  static func noSuchRoute(_ name: String) -> AdminRefusal {
+    AdminRefusal(.notFound, "There is no route \(Suggestion.quote(name)).")
+  }
+
+  fileprivate static func needsRole(_ role: String) -> AdminRefusal {
+    AdminRefusal(.forbidden, "This needs the role \(role).")
+  }
+}

@@ -1,0 +1,362 @@
+"""The API of the admin listener: what it answers, who may change what, and that its description is true."""
+import json
+
+import jsonschema
+import pytest
+from admin import ask, curl, place
+from kit import Gateway, Pty, connect, receive_all, receive_until, round_trip, until
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+TOKENS = {"ada": "4f2d8c0a9b7e6d5c", "bob": "0b1c2d3e4f506172", "cyd": "c1d2c3d4c5d6c7d8"}
+USERS = {
+    "ada": {"token": TOKENS["ada"], "roles": {"*": "admin"}},
+    "bob": {"token": TOKENS["bob"], "roles": {"a": "admin", "b": "monitor"}},
+    "cyd": {"token": TOKENS["cyd"], "roles": {"*": "writer"}},
+}
+JSON = "Content-Type: application/json"
+
+
+def serving(routes=None, **more) -> Gateway:
+    gateway = Gateway({"admin": {"listen": "http://127.0.0.1:0"}, "routes": routes or {"a": ECHO, "b": ECHO}, **more})
+    gateway.expected += 1
+    return gateway
+
+
+def bearer(user: str) -> list[str]:
+    return [f"Authorization: Bearer {TOKENS[user]}"] if user else []
+
+
+def post(gateway: Gateway, path: str, content=None, *fields: str, user: str = ""):
+    content = b"" if content is None else content if isinstance(content, bytes) else json.dumps(content).encode()
+    return ask(gateway, f"POST {path}", *([JSON] if content else []), *bearer(user), *fields, content=content)
+
+
+def get(gateway: Gateway, path: str, user: str = ""):
+    return curl(gateway, path, *(w for field in bearer(user) for w in ("-H", field)))
+
+
+class Description:
+    """The served description; checks answers against it."""
+
+    def __init__(self, gateway: Gateway):
+        self.whole = get(gateway, "/api/v1/openapi.json").json
+        jsonschema.Draft202012Validator.check_schema({"$defs": self.whole["components"]["schemas"]})
+
+    def check(self, method: str, path: str, answer):
+        responses = self.whole["paths"][path][method]["responses"]
+        assert str(answer.status) in responses, f"{method} {path}: {answer}"
+        content = responses[str(answer.status)]["content"]
+        kind = answer.fields["content-type"]
+        assert kind in content, f"{method} {path}: {kind} is not in {list(content)}"
+        if kind.endswith("json"):
+            schema = {**content[kind]["schema"], "components": self.whole["components"]}
+            jsonschema.Draft202012Validator(schema).validate(answer.json)
+        return answer
+
+    def accepts(self, path: str, content) -> bool:
+        schema = self.whole["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        return jsonschema.Draft202012Validator({**schema, "components": self.whole["components"]}).is_valid(content)
+
+
+def test_the_state_is_that_of_status():
+    with serving() as gateway, gateway.connect("a") as client:
+        round_trip(client)
+        own = json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)
+        told = get(gateway, "/api/v1/routes").json
+
+        def still(value):
+            """Without times."""
+            if isinstance(value, dict):
+                return {k: still(v) for k, v in value.items() if k != "seconds"}
+            return [still(v) for v in value] if isinstance(value, list) else value
+        assert still(told) == still(own)
+        one = get(gateway, "/api/v1/routes/a").json
+        assert still(one) == still(told["routes"][0]) and one["clients"][0]["up"] == 1
+        assert still(get(gateway, "/api/v1/clients").json) == {"clients": [{"route": "a", **still(one["clients"][0])}]}
+        assert get(gateway, "/api/v1/routes/nobody").status == 404
+        assert set(get(gateway, "/api/v1/devices").json) >= {"serial", "bluetooth"}
+
+
+def test_the_clients_of_all_routes_are_listed_in_pages():
+    """More than a page of 256."""
+    routes = {"a": {**ECHO, "clients": {"max": 400}}, "b": ECHO, "c": {**ECHO, "link": "per-client", "endpoint": "tcp://127.0.0.1:9"}}
+    with serving(routes) as gateway:
+        clients = [gateway.connect("a") for _ in range(300)] + [gateway.connect("b")]
+        until(lambda: len(get(gateway, "/api/v1/clients").json["clients"]) == 301, 60, "all clients")
+        listed = get(gateway, "/api/v1/clients").json["clients"]
+        assert [c["route"] for c in listed] == ["a"] * 300 + ["b"] and len({c["session"] for c in listed}) == 301
+        for client in clients:
+            client.close()
+
+
+def test_roles_hide_routes_and_refuse_changes():
+    with serving({"a": ECHO, "b": ECHO, "c": ECHO}, users=USERS) as gateway:
+        def routes(user):
+            return [r["route"] for r in get(gateway, "/api/v1/routes", user).json["routes"]]
+        assert routes("ada") == routes("cyd") == ["a", "b", "c"] and routes("bob") == ["a", "b"]
+        assert get(gateway, "/api/v1/routes/c", "bob").json["detail"] == 'There is no route \'c\'.'
+        assert get(gateway, "/api/v1/devices", "bob").status == 403 and get(gateway, "/api/v1/devices", "cyd").status == 200
+        everything = {"all": True}
+        for user, route, status in (
+            ("ada", "a", 200), ("bob", "a", 200), ("bob", "b", 403), ("bob", "c", 404), ("cyd", "a", 403), ("", "a", 401),
+        ):
+            assert post(gateway, f"/api/v1/routes/{route}/kick", everything, user=user).status == status, (user, route)
+        assert [post(gateway, "/api/v1/reload", user=user).status for user in ("ada", "bob", "cyd", "")] == [200, 403, 403, 401]
+
+
+def test_sessions_are_ended_and_the_log_says_by_whom():
+    with serving(users=USERS) as gateway:
+        clients = [gateway.connect("a") for _ in range(3)]
+        numbers = [gateway.event("session opened", count=n + 1, route="a")["session"] for n in range(3)]
+        answer = post(gateway, "/api/v1/routes/a/kick", {"sessions": [numbers[1], 99_999]}, user="bob")
+        assert answer.json == {"kicked": [numbers[1]]}
+        assert gateway.event("session ended")["reason"] == "kicked"
+        audit = gateway.event("admin kick")
+        assert audit["user"] == "bob" and audit["route"] == "a" and audit["client"].startswith("127.0.0.1:")
+        assert audit["detail"] == f"sessions {numbers[1]} 99999" and audit["level"] == "notice" and "error" not in audit
+        assert sorted(post(gateway, "/api/v1/routes/a/kick", {"all": True}, user="ada").json["kicked"]) == sorted(numbers[::2])
+        gateway.event("session ended", count=3)
+        for client in clients:
+            client.close()
+
+
+def test_a_reload_tells_what_changed_or_what_is_wrong():
+    with serving() as gateway:
+        gateway.configure({"admin": {"listen": "http://127.0.0.1:0"}, "routes": {"a": {**ECHO, "clients": {"max": 3}}, "c": ECHO}})
+        answer = post(gateway, "/api/v1/reload")
+        assert answer.json["added"] == ["c"] and answer.json["removed"] == ["b"]
+        assert answer.json["changed"][0]["route"] == "a"
+        gateway.path.write_text("routes: { a: { listn: x } }")
+        answer = Description(gateway).check("post", "/api/v1/reload", post(gateway, "/api/v1/reload", {}))
+        assert answer.status == 422 and any("listn" in problem for problem in answer.json["problems"])
+        assert ["error" in gateway.event("admin reload", count=n) for n in (1, 2)] == [False, True]
+
+
+def test_a_reset_says_why_it_is_not_done():
+    with Pty() as port:
+        routes = {"p": {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{port.path}", "device": {"open": "always"}}}
+        with serving(routes) as gateway:
+            description = Description(gateway)
+            gateway.event("link open")
+            path = "/api/v1/routes/{name}/reset"
+            answer = description.check("post", path, post(gateway, "/api/v1/routes/p/reset"))
+            assert answer.status == 409 and "recipe" in answer.json["detail"]
+            answer = description.check("post", path, post(gateway, "/api/v1/routes/p/reset", {"recipe": "esp32"}))
+            assert answer.status == 409 and "DTR" in answer.json["detail"]
+            assert gateway.event("admin reset", count=2)["detail"] == "esp32"
+            assert post(gateway, "/api/v1/routes/p/reset", {"recipe": "esp"}).status == 422
+
+
+def test_a_web_page_of_somebody_else_changes_nothing():
+    """A browser adds the credentials that its user gave for our address to the requests of any page."""
+    with serving(users=USERS) as gateway:
+        path = "/api/v1/routes/a/kick"
+        host, port = place(gateway)
+        own = f"{host}:{port}"
+        for fields, status in (
+            (["Origin: https://evil.example"], 403), (["Origin: null"], 403), (["Sec-Fetch-Site: cross-site"], 403),
+            (["Sec-Fetch-Site: same-site"], 403), ([f"Origin: http://{own}"], 200), (["Sec-Fetch-Site: same-origin"], 200),
+        ):
+            lines = [f"POST {path} HTTP/1.1", f"Host: {own}", JSON, *bearer("ada"), "Content-Length: 12", *fields, "", ""]
+            answer = ask(gateway, "\r\n".join(lines).encode() + b'{"all":true}')
+            assert answer.status == status, fields
+        # The page's own name, with credentials: it may look, as any program, but not change.
+        lines = [f"POST {path} HTTP/1.1", "Host: evil.example", "Origin: http://evil.example", JSON, *bearer("ada"), "Content-Length: 12", "", ""]
+        assert ask(gateway, "\r\n".join(lines).encode() + b'{"all":true}').status == 403
+        # A form can't send JSON.
+        form = ask(gateway, f"POST {path}", *bearer("ada"), "Content-Type: text/plain", content=b'{"all":true}')
+        assert form.status == 415
+
+
+def test_content_is_checked_and_bounded():
+    with serving() as gateway:
+        description, path = Description(gateway), "/api/v1/routes/a/kick"
+        for content, status in (
+            (b"", 422), (b"{", 400), (b"[]", 422), (b'{"all":true,"all":true}', 422), (b"\xff", 400),
+            ({"all": False}, 422), ({"sessions": []}, 422), ({"sessions": ["1"]}, 422), ({"sessions": [-1]}, 422),
+            ({"sessions": [1], "all": True}, 422), ({"session": [1]}, 422), ({"sessions": list(range(1001))}, 422),
+            ({"all": True}, 200), ({"sessions": [1]}, 200), ({"sessions": [2**63]}, 200),
+        ):
+            answer = description.check("post", "/api/v1/routes/{name}/kick", post(gateway, path, content))
+            assert answer.status == status, (content, answer)
+            if not isinstance(content, bytes):
+                assert description.accepts("/api/v1/routes/{name}/kick", content) == (status == 200)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n"
+        assert ask(gateway, f"{head}Content-Length: 65537\r\n\r\n".encode()).status == 413
+        assert ask(gateway, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()).status == 411
+        # curl waits for a word before it sends much.
+        answer = curl(gateway, path, "-H", JSON, "-H", "Expect: 100-continue", "-d", '{"all":true}' + " " * 60_000)
+        assert answer.status == 200
+        with connect(place(gateway)) as client:
+            client.sendall(f"{head}Content-Length: 12\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert receive_until(client, b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+            client.sendall(b'{"all":true}')
+            assert b" 200 " in receive_all(client)
+        assert ask(gateway, "GET /api/v1/reload").fields["allow"] == "POST"
+        assert ask(gateway, "PUT /api/v1/routes/a").fields["allow"] == "GET, HEAD"
+        assert ask(gateway, "GET /api/v1/").status == ask(gateway, "GET /api/v1/routes//kick").status == 404
+
+
+@pytest.mark.waits
+def test_content_that_does_not_come_ends_the_request():
+    with serving() as gateway, connect(place(gateway)) as client:
+        client.sendall(f"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: 12\r\n\r\n{{".encode())
+        assert receive_all(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_every_answer_is_as_the_description_says():
+    with serving(users=USERS) as gateway, gateway.connect("a") as client:
+        round_trip(client)
+        admin = Description.__new__(Description)
+        admin.whole = get(gateway, "/api/v1/openapi.json", "ada").json
+        assert admin.whole["openapi"] == "3.1.0"
+        for path, operations in admin.whole["paths"].items():
+            real = path.replace("{name}", "a")
+            for method in operations:
+                if path == "/api/v1/events":
+                    assert admin.check(method, path, ask(gateway, f"HEAD {real}", *bearer("ada"))).status == 200
+                    continue
+                for user in ("ada", "cyd", ""):
+                    content = b'{"sessions":[9]}' if path.endswith("kick") else b""
+                    fields = [*bearer(user), *([JSON] if content else [])]
+                    answer = ask(gateway, f"{method.upper()} {real}", *fields, content=content)
+                    if answer.fields.get("transfer-encoding") == "chunked":
+                        answer = get(gateway, real, user)
+                    admin.check(method, path, answer)
+                    other = "GET" if method == "post" else "POST"
+                    admin.check(method, path, ask(gateway, f"{other} {real}", *bearer(user)))
+                if "{name}" in path:
+                    admin.check(method, path, ask(gateway, f"{method.upper()} {path.replace('{name}', 'nobody')}", *bearer("ada")))
+
+
+class Events:
+    """A client of the event stream, as a browser is one."""
+
+    def __init__(self, gateway: Gateway, *fields: str):
+        self.socket = connect(place(gateway))
+        lines = ["GET /api/v1/events HTTP/1.0", "Host: localhost", *fields, "", ""]
+        self.socket.sendall("\r\n".join(lines).encode())
+        self.rest, self.last = b"", None
+        head = self.take(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ") and b"\r\nContent-Type: text/event-stream\r\n" in head
+        self.block()  # the pause before it reconnects
+
+    def take(self, end: bytes) -> bytes:
+        self.socket.settimeout(60)
+        while end not in self.rest:
+            piece = self.socket.recv(65536)
+            if not piece:
+                raise EOFError
+            self.rest += piece
+        part, self.rest = self.rest.split(end, 1)
+        return part
+
+    def block(self) -> dict:
+        block = self.take(b"\n\n").decode()
+        return dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+
+    def next(self) -> tuple[str, dict]:
+        while "data" not in (block := self.block()):
+            pass
+        self.last = block.get("id", self.last)
+        return block["event"], json.loads(block["data"])
+
+    def until(self, event: str) -> dict:
+        while (found := self.next())[0] != event:
+            pass
+        return found[1]
+
+    def close(self):
+        self.socket.close()
+
+
+def test_events_are_the_lines_of_the_log():
+    with serving() as gateway:
+        events = Events(gateway)
+        with gateway.connect("a") as client:
+            round_trip(client)
+        told = [events.next() for _ in range(4)]
+        gateway.event("link closed")
+        logged = [e for e in gateway.entries if e.get("route") == "a" and e["event"] != "listening"]
+        assert [kind for kind, _ in told] == [e["event"] for e in logged]
+        assert [{k: v for k, v in data.items() if k != "time"} for _, data in told] == \
+            [{k: v for k, v in e.items() if k != "time"} for e in logged]
+        events.close()
+
+
+def test_a_stream_goes_on_where_it_was_lost():
+    with serving() as gateway:
+        first = Events(gateway)
+        with gateway.connect("a") as client:
+            round_trip(client)
+            first.until("session opened")
+        first.close()
+        gateway.event("session ended")
+        gateway.event("link closed")
+        second = Events(gateway, f"Last-Event-ID: {first.last}")
+        seen = [second.next()[0] for _ in range(3)]
+        assert set(seen) == {"link open", "session ended", "link closed"}
+        second.close()
+        # Of an earlier gateway: everything that this one still has, from its start on.
+        third = Events(gateway, "Last-Event-ID: 1-5")
+        assert third.until("session opened")["session"] == 1
+        third.close()
+
+
+def test_a_stream_that_falls_behind_is_told_what_it_lost():
+    with serving() as gateway:
+        events = Events(gateway)
+        events.close()
+        with gateway.connect("a") as client:
+            round_trip(client)
+            for _ in range(700):
+                gateway.connect("b").close()
+            gateway.event("session ended", count=700, seconds=60)
+            late = Events(gateway, "Last-Event-ID: x")
+            kind, data = late.next()
+            assert kind == "lost" and data["lost"] > 400
+            late.close()
+
+
+def test_a_user_gets_the_events_of_its_routes():
+    with serving({"a": ECHO, "b": ECHO, "c": ECHO}, users=USERS) as gateway:
+        streams = {user: Events(gateway, *bearer(user)) for user in ("bob", "cyd")}
+        for route in "cba":
+            with gateway.connect(route) as client:
+                round_trip(client)
+        assert streams["cyd"].until("session opened")["route"] == "c"
+        assert streams["bob"].until("session opened")["route"] == "b"
+        # When users change, streams end: each client logs in again.
+        gateway.configure({"admin": {"listen": "http://127.0.0.1:0"}, "users": {"ada": USERS["ada"]}, "routes": {"a": ECHO}})
+        gateway.signal(1)
+        for stream in streams.values():
+            with pytest.raises(EOFError):
+                while True:
+                    stream.next()
+            stream.close()
+        assert ask(gateway, "GET /api/v1/events", *bearer("bob")).status == 401
+
+
+def test_many_streams_of_which_one_never_reads_delay_nobody():
+    with serving() as gateway:
+        before = gateway.descriptors()
+        streams = [Events(gateway) for _ in range(100)]
+        with gateway.connect("a") as client:
+            for _ in range(200):
+                gateway.connect("b").close()
+                round_trip(client)
+            gateway.event("session ended", count=200, seconds=60)
+            for stream in streams[1:]:
+                assert stream.until("session ended")["route"] == "b"
+        for stream in streams:
+            stream.close()
+        until(lambda: gateway.descriptors() <= before, 60, "descriptors are closed")
+
+
+@pytest.mark.waits
+@pytest.mark.measured
+def test_a_stream_on_which_nothing_happens_costs_no_wake_up_between_its_signs_of_life():
+    with serving() as gateway:
+        events = Events(gateway)
+        gateway.falls_asleep(3)
+        events.close()

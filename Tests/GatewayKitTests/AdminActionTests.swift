@@ -1,0 +1,90 @@
+import StreamBroker
+import StreamWebSocket
+import Testing
+
+@testable import GatewayKit
+
+@Suite("A change that a client of the admin listener asks for")
+struct AdminActionTests {
+  private func request(_ path: String, isChange: Bool = true) throws -> AdminRequest {
+    try adminRequest("\(isChange ? "POST" : "GET") \(path) HTTP/1.1")
+  }
+
+  private func action(_ path: String, _ content: String) throws -> AdminAction? {
+    try request(path).action(Array(content.utf8))
+  }
+
+  @Test("is read from path and content")
+  func reads() throws {
+    let reset = try ResetRecipe("esp32")
+    #expect(try action("/api/v1/reload", "") == .reload && action("/api/v1/reload", "{}") == .reload)
+    #expect(try action("/api/v1/routes/gps/kick", #"{"all":true}"#) == .kick(route: "gps", sessions: nil))
+    #expect(try action("/api/v1/routes/gps/kick", #"{"sessions":[1,2]}"#) == .kick(route: "gps", sessions: [1, 2]))
+    #expect(try action("/api/v1/routes/gps/reset", "") == .reset(route: "gps", recipe: nil))
+    #expect(try action("/api/v1/routes/gps/reset", #"{"recipe":"esp32"}"#) == .reset(route: "gps", recipe: reset))
+    #expect(try request("/api/v1/routes", isChange: false).action([]) == nil)
+  }
+
+  @Test(
+    "is refused where the content could mean something else",
+    arguments: [
+      #"{"all":true,"all":true}"#, #"{"all":true,"force":true}"#, #"{"sessions":[1.5]}"#, "7", "[]", "",
+    ])
+  func refuses(content: String) throws {
+    #expect { try action("/api/v1/routes/gps/kick", content) } throws: {
+      ($0 as? AdminRefusal)?.status == .unprocessableContent
+    }
+  }
+
+  @Test("needs the role admin on the route, or in general; a hidden route does not exist")
+  func roles() throws {
+    func user(_ roles: [(String, Config.User.Role)]) -> AdminCaller {
+      var user = Config.User(name: "ada")
+      user.roles = roles.map { Config.User.Rule(pattern: RoutePattern($0.0), role: $0.1) }
+      return AdminCaller(name: "ada", client: nil, [user])
+    }
+    func status(_ path: String, _ roles: [(String, Config.User.Role)], isChange: Bool = true) throws -> HTTPStatus? {
+      try request(path, isChange: isChange).objection(to: user(roles))?.status
+    }
+    let kick = "/api/v1/routes/gps/kick"
+    #expect(try status(kick, [("gps", .admin)]) == nil && status(kick, [("*", .admin)]) == nil)
+    #expect(try status(kick, [("gps", .writer), ("*", .admin)]) == .forbidden)
+    #expect(try status(kick, [("lab", .admin)]) == .notFound)
+    #expect(try status("/api/v1/routes/gps", [("lab", .admin)], isChange: false) == .notFound)
+    #expect(try status("/api/v1/routes/gps", [("gps", .monitor)], isChange: false) == nil)
+    #expect(try status("/api/v1/reload", [("gps", .admin), ("*", .writer)]) == .forbidden)
+    #expect(try status("/api/v1/reload", [("*", .admin)]) == nil)
+    #expect(try status("/api/v1/devices", [("gps", .admin)], isChange: false) == .forbidden)
+  }
+
+  @Test(
+    "comes from no page of another origin, also with credentials",
+    arguments: [
+      ["Origin: https://evil.example"], ["Origin: null"], ["Origin: http://127.0.0.1:8080", "Origin: null"],
+      ["Sec-Fetch-Site: cross-site"],
+    ])
+  func pages(fields: [String]) throws {
+    let all = ["Host: 127.0.0.1:8080", "Authorization: Bearer x"] + fields
+    #expect(try adminRefusal("POST /api/v1/reload HTTP/1.1", all)?.cause == .foreignOrigin)
+  }
+
+  @Test("may come from our own page, by one of our own names")
+  func ownPage() throws {
+    func cause(_ host: String, _ origin: String) throws -> HTTPRefusal.Cause? {
+      let fields = ["Host: \(host)", "Origin: \(origin)", "Authorization: Bearer x"]
+      return try adminRefusal("POST /api/v1/reload HTTP/1.1", fields, hosts: ["gw.example"])?.cause
+    }
+    #expect(try cause("gw.example:8080", "http://gw.example:8080") == nil)
+    #expect(try cause("evil.example", "http://evil.example") == .foreignHost)
+  }
+
+  @Test("has every path of the description, and the description has every path")
+  func described() throws {
+    for operation in OpenAPI.operations {
+      let resource = try #require(AdminResource(path: operation.path.replacing("{name}", with: "x")))
+      #expect(resource.methods[0].lowercased() == operation.method && resource.needsLogIn != operation.isProbe)
+    }
+    let paths = Set(OpenAPI.operations.map(\.path))
+    #expect(paths.count == OpenAPI.operations.count && paths.count == 13)
+  }
+}

@@ -1,0 +1,34 @@
+import StreamBroker
+import StreamTestKit
+import Testing
+
+@testable import ByteStreams
+@testable import GatewayKit
+
+@Suite("News for event streams")
+struct EventNewsTests {
+  private func news(_ count: Int, most: Int = 4) -> EventNews {
+    let news = EventNews(most: most)
+    for number in 0..<count { _ = news.take(.routeStopped("\(number)")) }
+    return news
+  }
+
+  @Test("are kept up to their limit, the newest ones, in order")
+  func bounded() {
+    #expect(news(3).drain().map(\.number) == [1, 2, 3])
+    let news = news(10)
+    #expect(news.drain().map(\.number) == [7, 8, 9, 10] && news.drain().isEmpty)
+    _ = news.take(.stopping)
+    #expect(news.drain().map(\.number) == [11] && news.newest == 11)
+  }
+
+  @Test("are told to whoever waits, once, and do not count what the log has only for debugging")
+  func awaited() {
+    let news = news(1)
+    #expect(!news.take(.stopping))
+    #expect(news.await(after: 1))
+    #expect(!news.await(after: 2))
+    #expect(!news.take(.reloading) && news.newest == 2)
+    #expect(news.take(.stopping) && !news.take(.stopping))
+  }
+}
