@@ -14,7 +14,7 @@ import radio  # noqa: E402
 def pytest_collection_modifyitems(items):
     for item in items:
         if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(120))
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 # Without a toolchain, and without root and sudo, it must say what to do. As an ordinary user with sudo, and as root, it
 # must install, build, and serve the shipped config.yaml. Runs in two containers, one for each user, with image.sh's
 # settings and base image.
-#   --tests   then also `Tests/run --quick` there, as both; an hour on two processors. Names the skipped tests.
+#   --tests   then also `Tests/run` there, as both; half an hour on two processors. Names the skipped tests.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 70
@@ -97,11 +97,11 @@ serves() { # serves in_user|in_root: from Deploy/run to its end by SIGTERM
 }
 tests_pass() { # tests_pass in_user|in_root WORDS: all that WORDS names must pass; then lists the skipped tests
   local start=$SECONDS log=$work/$1.log
-  printf '\n##### Tests/run --quick %s\n' "$2"
-  if "$1" timeout -k 10 7200 ./Tests/run --quick 2>&1 | tee "$log"; then
-    pass "Tests/run --quick $2, $((SECONDS - start)) s"
+  printf '\n##### Tests/run %s\n' "$2"
+  if "$1" timeout -k 10 7200 ./Tests/run 2>&1 | tee "$log"; then
+    pass "Tests/run $2, $((SECONDS - start)) s"
   else
-    echo "FAIL: Tests/run --quick $2"
+    echo "FAIL: Tests/run $2"
     failed=1
   fi
   echo "Skipped $2:"

@@ -21,6 +21,10 @@ import tty
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
+# Seconds that a test waits for what must happen before it gives up. This finds what hangs, and is no promise of a speed: a
+# machine may be slow and busy. A test that means a time says so itself, and carries the mark `timed`.
+GUARD = 60
+
 
 def binary() -> str:
     """The gateway under test: $BAUDWAY, otherwise the newest build in this tree."""
@@ -51,7 +55,7 @@ class Deadline:
         return time.monotonic() >= self.end
 
 
-def until(condition, seconds: float = 5, what: str = "", every: float = 0.005):
+def until(condition, seconds: float = GUARD, what: str = "", every: float = 0.005):
     """Calls `condition` repeatedly until its result is true, and returns the result."""
     deadline = Deadline(seconds)
     while True:
@@ -62,7 +66,7 @@ def until(condition, seconds: float = 5, what: str = "", every: float = 0.005):
         time.sleep(every)
 
 
-def run_all(*bodies, seconds: float = 60):
+def run_all(*bodies, seconds: float = GUARD):
     """Runs the bodies in parallel, each on its own thread; raises the first error. Returns their results."""
     results, errors = [None] * len(bodies), []
 
@@ -124,6 +128,9 @@ def listeners(config: dict) -> int:
     return count
 
 
+CRASHES = (signal.SIGILL, signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
+
+
 class Gateway:
     """The built gateway, serving `config` (a dictionary; JSON is YAML) from its own directory.
 
@@ -141,6 +148,7 @@ class Gateway:
         self.entries, self.lines, self._news = [], [], threading.Condition()
         self._parse = parse_text if text else parse_json
         self.process = None
+        self.signals_sent = set()
         self.ready = ready
         if isinstance(config, dict):
             self.configure(config, text=text)
@@ -191,7 +199,7 @@ class Gateway:
         self.start()
         try:
             count = self.expected if self.ready is None else self.ready
-            until(lambda: len(self.events("listening")) >= count or self.process.poll() is not None, 60, "listening")
+            until(lambda: len(self.events("listening")) >= count or self.process.poll() is not None, what="listening")
             assert self.process.poll() is None, f"ended at start: {self.lines}"
         except BaseException:
             self.__exit__(AssertionError, None, None)
@@ -210,7 +218,19 @@ class Gateway:
                 self.process.wait()
             if kind is not None:
                 print("the gateway's log:", *self.lines[-60:], sep="\n  ")
+            self._note_crash()
             self._folder.cleanup()
+
+    def _note_crash(self):
+        """A crash that no test asked for, or a session that ended by our own mistake, is never chance: Tests/run reads the file
+        and runs nothing once more."""
+        code = self.process.returncode
+        mistakes = [f"the gateway ended by {number.name}" for number in CRASHES
+                    if number not in self.signals_sent and code in (-number, 128 + number)]
+        mistakes += [f"a session ended as internal: {line}" for line in self.lines if re.search(r'reason"?[=:] ?"?internal\b', line)]
+        if mistakes and (path := os.environ.get("BAUDWAY_CRASHES")):
+            with open(path, "a") as file:
+                file.writelines(f"{os.environ.get('PYTEST_CURRENT_TEST', '')}: {mistake}\n" for mistake in mistakes)
 
     @property
     def pid(self) -> int:
@@ -222,19 +242,20 @@ class Gateway:
         return pid
 
     def signal(self, number):
+        self.signals_sent.add(number)
         os.kill(self.pid, number)
 
-    def stop(self, seconds: float = 10) -> float:
+    def stop(self, seconds: float = GUARD) -> float:
         """SIGTERM, exit code 0 within `seconds`; returns how long it took."""
         start = time.monotonic()
         self.signal(signal.SIGTERM)
         assert self.wait(seconds) == 0, f"exit code {self.process.returncode}"
         return time.monotonic() - start
 
-    def wait(self, seconds: float = 10) -> int:
+    def wait(self, seconds: float = GUARD) -> int:
         code = self.process.wait(seconds)
         if self.stderr == subprocess.PIPE:
-            self._reader.join(5)
+            self._reader.join(GUARD)
         return code
 
     def check_sessions(self):
@@ -255,7 +276,7 @@ class Gateway:
     def falls_asleep(self, seconds: int):
         """Asserts that soon no thread wakes up for `seconds`: its context switches do not increase."""
         # Dispatch's workers end after some seconds without work: that is not a wake-up of ours.
-        deadline, quiet, last = Deadline(20), 0, self._switches()
+        deadline, quiet, last = Deadline(GUARD), 0, self._switches()
         while quiet < seconds:
             assert not deadline.passed, "never quiet"
             time.sleep(1)
@@ -270,7 +291,7 @@ class Gateway:
                     total += int(line.split()[1])
         return total
 
-    def command(self, *words, seconds: float = 10) -> subprocess.CompletedProcess:
+    def command(self, *words, seconds: float = GUARD) -> subprocess.CompletedProcess:
         """Runs another command of the binary, such as `health` or `check`."""
         return subprocess.run(
             [*self.prefix, binary(), *words], env=self.environment, capture_output=True, text=True, timeout=seconds,
@@ -285,7 +306,7 @@ class Gateway:
                 if e.get("event") == event and all(str(e.get(k)) == str(v) for k, v in fields.items())
             ]
 
-    def event(self, event: str, seconds: float = 10, count: int = 1, **fields) -> dict:
+    def event(self, event: str, seconds: float = GUARD, count: int = 1, **fields) -> dict:
         """Waits for the `count`th such line of the log."""
         deadline = Deadline(seconds)
         with self._news:
@@ -317,7 +338,7 @@ def connect(address: tuple[str, int], receive_buffer: int | None = None) -> sock
     client = socket.socket(family, socket.SOCK_STREAM)
     if receive_buffer:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    client.settimeout(20)
+    client.settimeout(GUARD)
     client.connect(address)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
@@ -348,7 +369,7 @@ def receive_all(client: socket.socket) -> bytes:
     return bytes(data)
 
 
-def receive_until(client: socket.socket, mark: bytes, seconds: float = 10) -> bytes:
+def receive_until(client: socket.socket, mark: bytes, seconds: float = GUARD) -> bytes:
     data, deadline = bytearray(), Deadline(seconds)
     while mark not in data:
         assert not deadline.passed, f"no {mark!r} within {seconds} s, but {bytes(data[-200:])!r}"
@@ -409,7 +430,7 @@ class Pty:
         while view:
             view = view[os.write(self.master, view[:4096]):]
 
-    def read(self, count: int, seconds: float = 20) -> bytes:
+    def read(self, count: int, seconds: float = GUARD) -> bytes:
         data, deadline = bytearray(), Deadline(seconds)
         while len(data) < count:
             ready, _, _ = select.select([self.master], [], [], deadline.left)
@@ -436,14 +457,14 @@ class Socat:
         self.process = subprocess.Popen(["socat", *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.links = links
         for link in links:
-            until(lambda link=link: os.path.islink(link) or self.process.poll() is not None, 5, f"{link} of socat")
+            until(lambda link=link: os.path.islink(link) or self.process.poll() is not None, what=f"{link} of socat")
             assert self.process.poll() is None, self.process.stderr.read()
 
     def kill(self):
         """Like unplugging: the pty is gone, and its link with it."""
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(5)
+            self.process.wait(GUARD)
         self.process.stderr.close()
         for link in self.links:
             with contextlib.suppress(FileNotFoundError):
@@ -481,7 +502,7 @@ class Server:
             threading.Thread(target=self._run, args=(connection,), daemon=True).start()
 
     def _run(self, connection):
-        connection.settimeout(60)
+        connection.settimeout(GUARD)
         try:
             with connection:
                 self._serve(connection)

@@ -7,7 +7,7 @@ import threading
 
 import serial
 import serial.rfc2217
-from kit import ROOT, Pty, free_port, until
+from kit import GUARD, ROOT, Pty, free_port, until
 
 # Unpacked by Tests/Telnet/prepare: the installed package would start a service.
 SER2NET = ROOT / ".build/telnet/ser2net/usr/sbin/ser2net"
@@ -36,7 +36,7 @@ class PyserialServer:
         class Connection:
             def write(self, data):
                 with lock:
-                    client.settimeout(10)
+                    client.settimeout(GUARD)
                     client.sendall(data)
                     client.settimeout(0.01)
 
@@ -56,7 +56,7 @@ class PyserialServer:
 
     def __exit__(self, *_):
         self._is_over.set()
-        self._thread.join(20)
+        self._thread.join(GUARD)
         self._listener.close()
 
 
@@ -74,7 +74,7 @@ class Ser2net:
         self._process = subprocess.Popen(
             [str(SER2NET), "-n", "-d", "-c", str(config)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
-        until(self._listens, 10, "ser2net listens")
+        until(self._listens, what="ser2net listens")
         return self
 
     def _listens(self) -> bool:
@@ -83,4 +83,4 @@ class Ser2net:
 
     def __exit__(self, *_):
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(GUARD)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 
-from kit import Deadline
+from kit import GUARD, Deadline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Terminal:
     def type(self, keys: bytes):
         os.write(self.master, keys)
 
-    def expect(self, mark: bytes, seconds: float = 10):
+    def expect(self, mark: bytes, seconds: float = GUARD):
         """Waits until it shows `mark` in one piece, and drops everything up to there."""
         deadline = Deadline(seconds)
         while mark not in self.shown:
@@ -89,7 +89,7 @@ class Terminal:
                 self.expect(self.program.asks[number])
         return self.wait()
 
-    def wait(self, seconds: float = 10) -> int:
+    def wait(self, seconds: float = GUARD) -> int:
         # It may wait until all of its last output has been read.
         deadline = Deadline(seconds)
         while self.process.poll() is None:

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from kit import Gateway, Pty, binary, connect, run_all, until
+from kit import GUARD, Gateway, Pty, binary, connect, run_all, until
 from listener_clients import Status, WebSocket, finish
 
 TOKENS = {"ada": "4f2d8c0a9b7e6d5c", "bob": "0b1c2d3e4f506172", "cyd": "c1d2c3d4c5d6c7d8"}
@@ -16,7 +16,7 @@ TOKENS = {"ada": "4f2d8c0a9b7e6d5c", "bob": "0b1c2d3e4f506172", "cyd": "c1d2c3d4
 @pytest.fixture(scope="module")
 def hash() -> str:
     done = subprocess.run(
-        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=GUARD, check=True)
     return done.stdout.decode().strip()
 
 
@@ -131,7 +131,7 @@ def test_a_reload_disconnects_only_the_users_it_forbids(hash):
         by_password, by_token, monitor = (
             enter(gateway, fields) for fields in (basic("ada", "hunter2"), bearer("ada"), bearer("bob")))
         raw = connect(listener_address(gateway, "tcp"))
-        until(lambda: len(gateway.events("session opened")) == 4, 10, "four")
+        until(lambda: len(gateway.events("session opened")) == 4, what="four")
         changed = config(hash)
         changed["users"]["ada"]["token"] = "0000111122223333"
         gateway.configure(changed)
@@ -152,6 +152,7 @@ def test_a_reload_disconnects_only_the_users_it_forbids(hash):
         finish(raw)
 
 
+@pytest.mark.timed
 @pytest.mark.waits
 def test_parallel_guesses_from_one_address_are_slowed_down_and_others_are_not(hash):
     with Gateway(config(hash)) as gateway:
@@ -167,14 +168,14 @@ def test_parallel_guesses_from_one_address_are_slowed_down_and_others_are_not(ha
         for number in range(4):
             assert guess(number) == 401
         start = time.monotonic()
-        answers = run_all(*[lambda number=number: guess(number) for number in range(24)], seconds=60)
+        answers = run_all(*[lambda number=number: guess(number) for number in range(24)])
         # Each waits for the one before it; a client that would wait for more than 8 s is refused.
         assert set(answers) == {401, 429} and answers.count(401) <= 16 and time.monotonic() - start > 3
         faults = [e["error"] for e in gateway.events("session ended", reason="login-failed")]
         assert any("wrong password for 'ada', failure 4 from 127.0.0.1" in fault for fault in faults)
         # A client from another address is not delayed.
         other = socket.socket()
-        other.settimeout(20)
+        other.settimeout(GUARD)
         other.bind(("127.0.0.9", 0))
         other.connect((host, port))
         start = time.monotonic()
@@ -183,10 +184,11 @@ def test_parallel_guesses_from_one_address_are_slowed_down_and_others_are_not(ha
         finish(client.client)
 
 
+@pytest.mark.measured
 def test_twenty_connections_with_one_password_cost_one_hash(hash):
     """This password is expensive to check, but twenty connections cost little more than one."""
     slow = subprocess.run(
-        [binary(), "hash-password", "--cost", "8"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+        [binary(), "hash-password", "--cost", "8"], input=b"hunter2\n", capture_output=True, timeout=GUARD, check=True)
     with Gateway(config(slow.stdout.decode().strip())) as gateway:
         def used() -> float:
             return sum(map(int, open(f"/proc/{gateway.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) / 100
@@ -204,7 +206,7 @@ def test_twenty_connections_with_one_password_cost_one_hash(hash):
 def test_a_reload_disconnects_clients_whose_password_hash_has_changed(hash):
     """Also if the password is the same: the gateway cannot tell whether a client knows only the old one."""
     other = subprocess.run(
-        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=GUARD, check=True)
     with Gateway(config(hash)) as gateway:
         by_password, by_token = enter(gateway, basic("ada", "hunter2")), enter(gateway, bearer("ada"))
         gateway.configure(config(other.stdout.decode().strip()))
@@ -216,11 +218,12 @@ def test_a_reload_disconnects_clients_whose_password_hash_has_changed(hash):
             finish(client.client)
 
 
+@pytest.mark.timed
 @pytest.mark.waits
 def test_refusal_times_do_not_reveal_which_users_exist():
     """An unknown user, and wrong passwords of users with hashes of very different cost."""
     yescrypt = subprocess.run(
-        [binary(), "hash-password"], input=b"hunter2\n", capture_output=True, timeout=60, check=True).stdout.decode().strip()
+        [binary(), "hash-password"], input=b"hunter2\n", capture_output=True, timeout=GUARD, check=True).stdout.decode().strip()
     sha512 = "$6$rounds=1000$saltstringsaltst$" + "a" * 86
     users = {"yes": {"password": yescrypt}, "sha": {"password": sha512}}
     checked = {"users": users, "routes": {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}}
@@ -233,7 +236,7 @@ def test_refusal_times_do_not_reveal_which_users_exist():
             nonlocal number
             number += 1
             client = socket.socket()
-            client.settimeout(20)
+            client.settimeout(GUARD)
             client.bind((f"127.0.{number >> 8}.{10 + number % 240}", 0))  # an address with many failures has to wait
             client.connect((host, port))
             start = time.monotonic()
@@ -259,8 +262,8 @@ def test_check_warns_of_password_hashes_of_different_cost(tmp_path):
     path = tmp_path / "config.yaml"
     routes = {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}
     path.write_text(json.dumps({"users": users, "routes": routes}))
-    done = subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0 and "$6$rounds=1000, $6$rounds=5000" in done.stderr, done
     del users["b"]
     path.write_text(json.dumps({"users": users, "routes": routes}))
-    assert "hashes" not in subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=20).stderr
+    assert "hashes" not in subprocess.run([binary(), "check", str(path)], capture_output=True, text=True, timeout=GUARD).stderr

@@ -9,7 +9,7 @@ import socket
 import sys
 
 import pytest
-from kit import Gateway, receive_all, round_trip, until
+from kit import GUARD, Gateway, receive_all, round_trip, until
 
 # Moves the given descriptors to 3, 4 … and execs the program after them, with a starter's environment.
 LAUNCHER = """
@@ -65,7 +65,7 @@ def url(listener) -> str:
 def connect_to(listener) -> socket.socket:
     """A client; the kernel connects it, accepted or not."""
     client = socket.socket(listener.family)
-    client.settimeout(10)
+    client.settimeout(GUARD)
     client.connect(listener.getsockname())
     return client
 
@@ -119,7 +119,7 @@ def test_clients_that_connected_before_the_start_get_all_socket_options(tcp):
     with early, Activated(echo(tcp), [tcp]), connect_to(tcp) as late:
         for client in (early, late):
             round_trip(client)
-            until(lambda: timer(client) == "02", 10, f"keepalive, not {timer(client)}")
+            until(lambda: timer(client) == "02", what=f"keepalive, not {timer(client)}")
 
 
 @pytest.mark.waits

@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import pytest
-from kit import binary, free_port
+from kit import GUARD, binary, free_port
 
 GOOD = """\
 version: 1
@@ -65,7 +65,7 @@ PROBLEM = re.compile(r"^(?P<file>.*config\.yaml):(?P<line>\d+):(?P<column>\d+): 
 
 def run(command: str, path: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [binary(), command, path], capture_output=True, timeout=10, stdin=subprocess.DEVNULL,
+        [binary(), command, path], capture_output=True, timeout=GUARD, stdin=subprocess.DEVNULL,
         env={**os.environ, "RUNTIME_DIRECTORY": os.path.dirname(path)})
 
 

@@ -6,7 +6,7 @@ import time
 import tty
 
 import pytest
-from kit import Gateway, Socat, reset, run_all
+from kit import GUARD, Gateway, Socat, reset, run_all
 
 SIZE = 64 << 20
 PIECE = 1 << 16
@@ -26,7 +26,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [1, 4])
 def test_all_bytes_arrive_whole_and_in_order(folder, count, figure):
     near, far = f"{folder}/near", f"{folder}/far"
@@ -63,14 +63,14 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure):
 
         def client_says(index):
             def body():
-                clients[index].settimeout(120)
+                clients[index].settimeout(4 * GUARD)
                 clients[index].sendall(up[index])
             return body
 
         def client_hears(index):
             def body():
                 state, total, naps = hashlib.sha256(), 0, 0
-                clients[index].settimeout(120)
+                clients[index].settimeout(4 * GUARD)
                 while total < SIZE:
                     piece = clients[index].recv(PIECE)
                     assert piece, f"client {index} was cut off after {total} bytes"
@@ -86,7 +86,7 @@ def test_all_bytes_arrive_whole_and_in_order(folder, count, figure):
         start = time.monotonic()
         heard, _, *rest = run_all(
             device_hears, device_says, *[client_hears(i) for i in range(count)], *[client_says(i) for i in range(count)],
-            seconds=120)
+            seconds=4 * GUARD)
         seconds = time.monotonic() - start
         figure(f"64 MiB each way through {count} client(s) and a socat pty pair", seconds, "s", aim=30)
         assert rest[:count] == [digest(down)] * count

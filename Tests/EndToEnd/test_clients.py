@@ -4,7 +4,7 @@ import socket
 
 import pytest
 import serial
-from kit import Gateway, Pty, Server, connect, receive, receive_all, receive_until, round_trip, run_all
+from kit import GUARD, Gateway, Pty, Server, connect, receive, receive_all, receive_until, round_trip, run_all
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -12,10 +12,10 @@ ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 def test_pyserial_talks_to_an_echo():
     with Gateway({"routes": {"echo": ECHO}}) as gateway:
         host, port = gateway.address("echo")
-        with serial.serial_for_url(f"socket://{host}:{port}", timeout=5) as line:
+        with serial.serial_for_url(f"socket://{host}:{port}", timeout=GUARD) as line:
             for size in (1, 64, 4096, 100_000):
                 data = random.Random(size).randbytes(size)
-                sent, heard = run_all(lambda: line.write(data), lambda: line.read(size), seconds=10)
+                sent, heard = run_all(lambda: line.write(data), lambda: line.read(size))
                 assert (sent, heard) == (size, data)
         gateway.stop()
         ended = gateway.event("session ended")

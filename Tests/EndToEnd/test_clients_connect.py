@@ -16,7 +16,7 @@ import threading
 
 import pytest
 import yaml
-from kit import ROOT, Gateway, Pty, binary, free_port, until
+from kit import GUARD, ROOT, Gateway, Pty, binary, free_port, until
 from terminals import Program, Terminal
 
 SECTION = re.search(r"^## How clients connect\n(.*?)^## ", (ROOT / "README.md").read_text(), re.S | re.M)[1]
@@ -117,7 +117,7 @@ def test_the_websocket_command_line_shows_bytes_as_hexadecimal(place):
 
 def test_python_with_pyserial(place):
     python = place.program("python3")
-    done = subprocess.run([python, "-c", place.here(BLOCKS["python"])], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([python, "-c", place.here(BLOCKS["python"])], capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0, done.stderr
     assert "uptime" in done.stdout and "seconds" in done.stdout
 
@@ -146,6 +146,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.heavy
 def test_a_page_in_a_browser(place, folder):
     chromium = place.program("chromium")
     page = type("ReadmePage", (Page,), {"script": place.here(BLOCKS["js"]), "logged": []})
@@ -156,7 +157,7 @@ def test_a_page_in_a_browser(place, folder):
          "--disable-background-networking", f"--user-data-dir={folder}/profile", f"http://localhost:{place.page}/"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        until(lambda: re.search(r"up \d+ seconds", "".join(page.logged)), 60, "what the page logs")
+        until(lambda: re.search(r"up \d+ seconds", "".join(page.logged)), what="what the page logs")
     finally:
         os.killpg(browser.pid, signal.SIGKILL)
         browser.wait()
@@ -203,6 +204,6 @@ class Chip(threading.Thread):
 def test_esptool_talks_with_a_chip(place, chip):
     words = place.words("esptool")
     Chip(chip).start()
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=GUARD, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert Chip.MAC in done.stdout.lower()

@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 
 import pytest
-from kit import Gateway, Server, binary, receive_all, until
+from kit import GUARD, Gateway, Server, binary, receive_all, until
 
 IOERR = 74
 ECHO = {"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}
@@ -16,7 +16,7 @@ def shell(closing):
 
 
 def run(closing, *words, **more):
-    return subprocess.run([*shell(closing), binary(), *words], capture_output=True, timeout=60, **more)
+    return subprocess.run([*shell(closing), binary(), *words], capture_output=True, timeout=GUARD, **more)
 
 
 def test_a_closed_standard_input_counts_as_end_of_input():
@@ -51,9 +51,9 @@ def test_a_gateway_serves_without_a_log(closing):
     gateway = Gateway(ECHO, prefix=shell(closing), stopping=False, ready=0)
     with gateway:
         health = [binary(), "health", str(gateway.path)]
-        until(lambda: subprocess.run(health, env=gateway.environment, capture_output=True).returncode == 0, 30, "healthy")
+        until(lambda: subprocess.run(health, env=gateway.environment, capture_output=True).returncode == 0, what="healthy")
         folder = pathlib.Path(f"/proc/{gateway.process.pid}/fd")
         for number in (0, 1, 2) if "<" in closing else (2,):
             assert os.readlink(folder / str(number)) == "/dev/null"
         gateway.process.terminate()
-        assert gateway.process.wait(30) == 0
+        assert gateway.process.wait(GUARD) == 0

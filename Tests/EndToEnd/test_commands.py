@@ -4,7 +4,7 @@ import re
 import subprocess
 
 import pytest
-from kit import Gateway, binary
+from kit import GUARD, Gateway, binary
 
 ECHO = {"listen": "tcp://127.0.0.1:4001", "endpoint": "sim://echo"}
 
@@ -63,7 +63,7 @@ def printed_to(output, *words, gateway=None, **more):
     words = [str(gateway.path) if word == "FILE" else word for word in words]
     return subprocess.run(
         [binary(), *words], env=gateway.environment, stdout=output, stderr=subprocess.PIPE, input="secret\n", text=True,
-        timeout=30, **more)
+        timeout=GUARD, **more)
 
 
 NOT_RUNNING = [["hash-password"], ["schema"], ["check", "FILE"], ["devices"], ["devices", "--json"], ["--version"], ["--help"]]
@@ -92,6 +92,6 @@ def test_a_full_disk_is_an_error_for_commands_that_query_a_gateway():
 def test_a_reader_that_closed_the_pipe_causes_no_message():
     for restore in (True, False):  # SIGPIPE by default, and ignored, as some starters leave it
         with subprocess.Popen(["/bin/true"], stdin=subprocess.PIPE) as reader:
-            reader.wait(10)
+            reader.wait(GUARD)
             done = printed_to(reader.stdin, "schema", restore_signals=restore)
         assert done.returncode in (-13, 74) and done.stderr == "", done

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from kit import Gateway, binary, round_trip
+from kit import GUARD, Gateway, binary, round_trip
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "Deploy/completions"
 START = {
@@ -18,7 +18,6 @@ START = {
     "fish": (["fish", "--no-config", "-i"], "function fish_prompt; echo '> '; end; source {scripts}/baudway.fish"),
 }
 SHELLS = [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"no {name} here")) for name in START]
-LIMIT = 20
 
 
 class Shell:
@@ -43,7 +42,7 @@ class Shell:
 
     def wait(self, pattern: str) -> str:
         """What the terminal shows up to a match, without control sequences."""
-        end = time.monotonic() + LIMIT
+        end = time.monotonic() + GUARD
         while not (found := re.search(pattern, self.text)):
             left = end - time.monotonic()
             assert left > 0 and self.process.poll() is None, f"no {pattern!r} in {self.text!r}"
@@ -161,6 +160,6 @@ def test_bash_completion_leaves_no_variable_behind(tmp_path):
     script = f"source {SCRIPTS}/baudway.bash; COMP_LINE='baudway ' COMP_POINT=8; baudway() {{ printf ':files\\tyaml\\n'; }}; before=$(compgen -v)"
     asked = subprocess.run(
         ["bash", "--norc", "--noprofile", "-c", f"{script}; _baudway; diff <(echo \"$before\") <(compgen -v)"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+        cwd=tmp_path, capture_output=True, text=True, timeout=GUARD)
     new = {line[2:] for line in asked.stdout.splitlines() if line.startswith("> ")}
     assert new <= {"COMPREPLY", "BASH_REMATCH", "before"} and not asked.stderr, asked

@@ -12,13 +12,13 @@ import time
 
 import pytest
 
-from kit import Gateway, Pty, Server, binary, receive_all, until
+from kit import GUARD, Gateway, Pty, Server, binary, receive_all, until
 
 LEAVE = b"\x1d"  # Ctrl-]
 USAGE, UNAVAILABLE, IOERR, TEMPFAIL = 64, 69, 74, 75
 
 
-def pipe(url, data=b"", *options, seconds=30) -> subprocess.CompletedProcess:
+def pipe(url, data=b"", *options, seconds=GUARD) -> subprocess.CompletedProcess:
     return subprocess.run([binary(), "connect", url, *options], input=data, capture_output=True, timeout=seconds)
 
 
@@ -38,7 +38,7 @@ def test_input_may_come_from_a_file(folder):
     with open(path, "wb") as file:
         file.write(data)
     with open(path, "rb") as file:
-        done = subprocess.run([binary(), "connect", "exec:/bin/cat"], stdin=file, capture_output=True, timeout=30)
+        done = subprocess.run([binary(), "connect", "exec:/bin/cat"], stdin=file, capture_output=True, timeout=GUARD)
     assert (done.stdout, done.returncode) == (data, 0)
 
 
@@ -61,6 +61,7 @@ def test_end_of_input_is_forwarded_and_the_reply_is_awaited():
     assert (done.stdout, done.returncode) == (b"desserts", 0)
 
 
+@pytest.mark.timed
 def test_connect_ends_when_a_serial_port_is_silent():
     with Pty() as device:
         heard = []
@@ -73,7 +74,7 @@ def test_connect_ends_when_a_serial_port_is_silent():
         answering = threading.Thread(target=modem, daemon=True)
         answering.start()
         done = pipe(device.url, b"AT\r", "--silence", "1s")
-        answering.join(5)
+        answering.join(GUARD)
     assert heard == [b"AT\r"]
     assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
 
@@ -104,25 +105,28 @@ def test_connect_reports_that_no_answer_came():
 
 
 def test_connect_ends_when_a_half_open_route_is_silent():
-    with Gateway({"routes": {"echo": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}) as gateway:
+    route = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo", "clients": {"half-close": "10m"}}
+    with Gateway({"routes": {"echo": route}}) as gateway:
         url = "tcp://%s:%d" % gateway.address("echo")
         start = time.monotonic()
-        done = pipe(url, b"hello\n", "--silence", "200ms")
+        done = pipe(url, b"hello\n", "--silence", "2s")
         assert (done.stdout, done.stderr, done.returncode) == (b"hello\n", b"", 0)
-        assert 0.2 <= time.monotonic() - start < 4, "the route itself ends it after 5 s"
+        assert time.monotonic() - start >= 2
 
 
+@pytest.mark.timed
 def test_a_shared_route_ends_connect_without_the_silence_option():
     """The route half-closes: its own device never ends."""
     for half_close, least in ("1s", 1), (None, 5):
         route = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo", "clients": {"half-close": half_close} if half_close else {}}
         with Gateway({"routes": {"echo": route}}) as gateway:
             start = time.monotonic()
-            done = pipe("tcp://%s:%d" % gateway.address("echo"), b"hello\n", seconds=20)
+            done = pipe("tcp://%s:%d" % gateway.address("echo"), b"hello\n")
             assert (done.stdout, done.stderr, done.returncode) == (b"hello\n", b"", 0)
             assert least <= time.monotonic() - start < least + 4
 
 
+@pytest.mark.timed
 def test_silence_is_measured_from_the_last_byte():
     def answer(client):
         receive_all(client)
@@ -184,7 +188,7 @@ def test_a_closed_output_pipe_ends_connect():
     ) as process:
         assert len(process.stdout.read(100_000)) == 100_000
         process.stdout.close()
-        assert process.wait(20) == IOERR
+        assert process.wait(GUARD) == IOERR
         assert process.stderr.read() == b""
 
 
@@ -232,7 +236,7 @@ class Screen:
 
     def ready(self):
         self.shows(b"Ctrl-] quits.")
-        until(lambda: self.is_raw, 10, "raw")
+        until(lambda: self.is_raw, what="raw")
         return self
 
     @property
@@ -248,15 +252,15 @@ class Screen:
                 self.seen += os.read(self.user, 4096)
             return mark in self.seen
 
-        until(look, 20, f"{mark!r} in {self.seen!r}")
+        until(look, what=f"{mark!r} in {self.seen!r}")
 
     def ends(self, code: int):
-        assert self.process.wait(20) == code
+        assert self.process.wait(GUARD) == code
         assert termios.tcgetattr(self.terminal) == self.before, "the terminal is not as it was"
 
     def __exit__(self, *_):
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(GUARD)
         os.close(self.user)
         os.close(self.terminal)
 
@@ -312,10 +316,10 @@ def test_an_absent_endpoint_does_not_change_the_terminal():
 def test_the_terminal_is_raw_again_after_stop_and_continue():
     with Pty() as device, Screen(device.url) as screen:
         screen.ready().process.send_signal(signal.SIGSTOP)
-        until(lambda: open(f"/proc/{screen.process.pid}/stat").read().split()[2] == "T", 10, "stopped")
+        until(lambda: open(f"/proc/{screen.process.pid}/stat").read().split()[2] == "T", what="stopped")
         termios.tcsetattr(screen.terminal, termios.TCSANOW, screen.before)  # as a shell does
         screen.process.send_signal(signal.SIGCONT)
-        until(lambda: screen.is_raw, 10, "raw again")
+        until(lambda: screen.is_raw, what="raw again")
         screen.types(b"x")
         assert device.read(1) == b"x"
         screen.types(LEAVE)

@@ -14,7 +14,7 @@ import termios
 import time
 
 import pytest
-from kit import Deadline, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
+from kit import GUARD, Deadline, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 OWN = {**ECHO, "link": "per-client"}
@@ -55,7 +55,7 @@ def test_status_shows_bytes_drops_and_the_holder_of_the_writer_role():
         with gateway.connect("echo") as first, gateway.connect("echo") as second:
             round_trip(first, b"x" * 1000)
             second.sendall(b"y" * 500)  # without the writer role: read, dropped and counted
-            until(lambda: route(gateway, "echo")["totals"]["dropped"] == 500, 10, "500 bytes dropped")
+            until(lambda: route(gateway, "echo")["totals"]["dropped"] == 500, what="500 bytes dropped")
             picture = route(gateway, "echo")
             writers = {c["session"]: (c["writer"], c["up"], c["dropped"]) for c in picture["clients"]}
             opened = [e["session"] for e in gateway.events("session opened")]
@@ -113,7 +113,7 @@ class AbstractSocketGateway(Gateway):
         """Runs a command in the configuration's folder."""
         other = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         return subprocess.run(
-            [binary(), *words], env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=10, **other)
+            [binary(), *words], env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=GUARD, **other)
 
 
 NOBODY = 65534
@@ -201,7 +201,7 @@ def test_reload_changes_format_and_level_of_the_log():
         done = gateway.command("reload", str(gateway.path))
         assert "changed  log.level" in done.stdout and "changed  log.format" in done.stdout
         client = gateway.connect("echo")
-        until(lambda: any(re.match(r"\S+Z debug link opening ", line) for line in gateway.lines), 10, "a debug line as text")
+        until(lambda: any(re.match(r"\S+Z debug link opening ", line) for line in gateway.lines), what="a debug line as text")
         assert not any(e["level"] == "debug" for e in gateway.entries)
         gateway.configure({"log": {"format": "json", "level": "info"}, "routes": {"echo": ECHO}})
         assert gateway.command("reload", str(gateway.path)).returncode == 0
@@ -234,7 +234,7 @@ def test_a_watched_file_is_reloaded(how):
             round_trip(client)
             gateway.event("started")
             # The test cannot see when the watch is set up, and a change before that is missed, so it is repeated.
-            deadline = Deadline(20)
+            deadline = Deadline(GUARD)
             while not gateway.events("listening", route="new"):
                 assert not deadline.passed, gateway.lines
                 if how == "write":
@@ -322,7 +322,7 @@ def test_kick_prints_what_it_has_ended_also_if_a_later_request_fails(tmp_path):
     with socket.socket(socket.AF_UNIX) as gateway:
         gateway.bind(address)
         gateway.listen()
-        gateway.settimeout(10)
+        gateway.settimeout(GUARD)
         numbers = [str(number) for number in range(1, 41)]
         command = subprocess.Popen(
             [binary(), "kick", "own", *numbers, "--control", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -331,7 +331,7 @@ def test_kick_prints_what_it_has_ended_also_if_a_later_request_fails(tmp_path):
             with connection, connection.makefile() as requests:
                 assert json.loads(requests.readline())["request"] == "kick"
                 connection.sendall(answer.encode())
-        out, errors = command.communicate(timeout=10)
+        out, errors = command.communicate(timeout=GUARD)
     assert command.returncode == 69 and "no gateway answers" in errors, errors  # EX_UNAVAILABLE
     assert out == "".join(f"session {number} of own ended\n" for number in range(1, 31)), out
 
@@ -356,7 +356,7 @@ class Terminal:
             words, stdin=self.slave, stdout=self.slave, stderr=self.slave, env={**env, "TERM": "xterm"}, preexec_fn=control)
         self.output = b""
 
-    def read_until(self, pattern: bytes, seconds: float = 15, count: int = 1):
+    def read_until(self, pattern: bytes, seconds: float = GUARD, count: int = 1):
         deadline = Deadline(seconds)
         while len(re.findall(pattern, self.output, re.S)) < count:
             assert not deadline.passed, f"no {count} {pattern!r} in {self.output[-2000:]!r}"
@@ -364,7 +364,7 @@ class Terminal:
                 self.output += os.read(self.master, 65536)
 
     def end(self) -> int:
-        code = self.process.wait(10)
+        code = self.process.wait(GUARD)
         while select.select([self.master], [], [], 0.1)[0]:
             self.output += os.read(self.master, 65536)
         assert termios.tcgetattr(self.slave) == self.before
@@ -422,7 +422,7 @@ def test_watch_can_be_suspended_and_resumed():
             job = int(open(f"/proc/{shell}/task/{shell}/children").read())
             os.kill(job, signal.SIGTSTP)
             terminal.read_until(re.escape(LEAVE))
-            until(lambda: open(f"/proc/{job}/stat").read().rpartition(")")[2].split()[0] == "T", 5, "stopped")
+            until(lambda: open(f"/proc/{job}/stat").read().rpartition(")")[2].split()[0] == "T", what="stopped")
             assert termios.tcgetattr(terminal.slave) == terminal.before
             os.kill(job, signal.SIGCONT)
             terminal.read_until(re.escape(ENTER), count=2)
@@ -494,6 +494,8 @@ def test_watch_into_a_pipe_prints_one_table_after_the_other():
 # --- the socket ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.measured
+@pytest.mark.heavy
 def test_slow_readers_of_a_long_status_delay_no_client():
     """An answer of any size is produced while it is read: the gateway does not store it, and carries bytes
     meanwhile."""
@@ -501,7 +503,7 @@ def test_slow_readers_of_a_long_status_delay_no_client():
     with Gateway({"routes": {"crowd": {**OWN, "clients": {"max": count}}, "echo": ECHO}}) as gateway:
         address = gateway.address("crowd")
         crowd = [connect(address) for _ in range(count)]
-        gateway.event("session opened", count=count, seconds=60)
+        gateway.event("session opened", count=count)
         with gateway.connect("echo") as client:
             before = memory(gateway.pid)
             slow = [socket.socket(socket.AF_UNIX) for _ in range(12)]

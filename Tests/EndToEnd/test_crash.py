@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from kit import Gateway, binary, free_port
+from kit import GUARD, Gateway, binary, free_port
 
 FATAL = ["SIGILL", "SIGTRAP", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE"]
 LINE = re.compile(
@@ -25,14 +25,14 @@ def test_serve_reports_a_fatal_signal_in_one_line_and_ends_by_it(name):
     found = [line for line in gateway.lines if "ended by" in line]
     assert len(found) == 1 and (match := LINE.fullmatch(found[0])), gateway.lines[-3:]
     assert match.group(1) == name
-    notes = subprocess.run(["readelf", "-n", binary()], capture_output=True, text=True, timeout=30).stdout
+    notes = subprocess.run(["readelf", "-n", binary()], capture_output=True, text=True, timeout=GUARD).stdout
     if build := re.search(r"Build ID: (\w+)", notes):
         assert match.group(4) == build.group(1)
 
 
 def test_the_symbols_of_a_release_resolve_the_addresses_of_a_crash():
     symbols = pathlib.Path(binary()).with_name("baudway.debug")
-    sections = subprocess.run(["readelf", "-WS", binary()], capture_output=True, text=True, timeout=60, check=True).stdout
+    sections = subprocess.run(["readelf", "-WS", binary()], capture_output=True, text=True, timeout=GUARD, check=True).stdout
     if " .debug_info " in sections:
         pytest.skip("this is a debug build, whose symbols are in it; a release's are kept beside it")
     assert symbols.exists(), "a release without its symbols: Deploy/build keeps them beside it"
@@ -47,7 +47,7 @@ def test_the_symbols_of_a_release_resolve_the_addresses_of_a_crash():
 
     found = look_up(line)  # at an external signal all threads wait in libraries
     assert found.returncode == 0 and re.search(r"called from 0x[0-9a-f]+:\n    \w.* at ", found.stdout), found
-    names = subprocess.run(["nm", symbols], capture_output=True, text=True, timeout=60).stdout
+    names = subprocess.run(["nm", symbols], capture_output=True, text=True, timeout=GUARD).stdout
     offset = int(re.search(r"^([0-9a-f]+) [Tt] \S*10GatewayKit5RouteC8admitted\S*F$", names, re.M)[1], 16)
     found = look_up(re.sub(r"offset 0x[0-9a-f]+ of [^;]+", f"offset {offset + 4:#x} of baudway", line))
     assert found.returncode == 0 and re.search(r"^at 0x.*\n    .* at Sources/GatewayKit/Routes/Route\.swift:\d+", found.stdout, re.M), found
@@ -71,7 +71,7 @@ def test_an_unread_standard_error_does_not_delay_a_crash():
         program.stdin.close()
         time.sleep(0.5)  # its log no longer grows
         program.send_signal(signal.SIGSEGV)
-        assert program.wait(10) == -signal.SIGSEGV
+        assert program.wait(GUARD) == -signal.SIGSEGV
     finally:
         program.kill()
         program.wait()
@@ -86,7 +86,7 @@ def test_connect_ends_by_a_fatal_signal_without_a_message():
     try:
         assert program.stdout.read(1) == b"$"  # it runs
         program.send_signal(signal.SIGSEGV)
-        _, errors = program.communicate(timeout=10)
+        _, errors = program.communicate(timeout=GUARD)
         assert program.returncode == -signal.SIGSEGV and b"ended by" not in errors
     finally:
         program.kill()

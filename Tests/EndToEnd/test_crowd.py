@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from kit import Gateway, Pty, compiled, connect, reset, round_trip, until
+from kit import GUARD, Gateway, Pty, compiled, connect, reset, round_trip, until
 
 LINE = b"%06d " + b"." * 91 + b"\r\n"  # 100 bytes
 RATE = 115  # lines a second: 11.5 kB/s, what a port at 115200 bit/s carries
@@ -32,7 +32,7 @@ class Metronome:
 
     def __exit__(self, *_):
         self.stop.set()
-        self.thread.join(5)
+        self.thread.join(GUARD)
 
 
 class Crowd:
@@ -49,7 +49,7 @@ class Crowd:
         self.process.stdin.flush()
 
     def finish(self) -> dict:
-        answer = self.process.communicate(timeout=30)[0].split()
+        answer = self.process.communicate(timeout=GUARD)[0].split()
         gap, worst, least, most, lost = float(answer[0]), *map(int, answer[1:])
         return {"gap": gap, "client": worst, "least": least, "most": most, "lost": lost}
 
@@ -71,7 +71,7 @@ def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
     }
     with Pty() as device, Gateway({"routes": {"port": {**route, "endpoint": device.url}}}) as gateway, \
             Crowd(gateway.address("port"), clients) as crowd:
-        gateway.event("session opened", count=clients, seconds=20)
+        gateway.event("session opened", count=clients)
         gateway.event("link open")
         with Metronome(device):
             # The first lines hit cold caches everywhere.
@@ -92,7 +92,9 @@ def watch(stuck: bool, seconds: float, clients: int = 1000) -> dict:
     return result
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.waits
+@pytest.mark.heavy
+@pytest.mark.timed
 def test_a_stuck_client_delays_no_other_client(figure):
     stuck = watch(True, 0)
     control = watch(False, min(stuck["seconds"], 30))
@@ -110,10 +112,10 @@ def test_more_clients_than_descriptors():
         # The last descriptors are reserved for devices and for routes without a client: the gateway refuses the rest
         # before the kernel does.
         kept = "the last descriptors are reserved for devices"
-        until(lambda: sum(kept in line for line in gateway.lines) > 20, 10, "refusals in the log")
+        until(lambda: sum(kept in line for line in gateway.lines) > 20, what="refusals in the log")
         # Connected clients are still served.
         first.sendall(b"during")
-        until(lambda: first.recv(6), 5)
+        until(lambda: first.recv(6))
         assert not any("EMFILE" in line for line in gateway.lines)
         for client in [first, *crowd]:
             reset(client)
@@ -128,6 +130,6 @@ def test_more_clients_than_descriptors():
             finally:
                 reset(client)
 
-        until(served, 10, "served again", every=0.1)
-        until(lambda: len(gateway.events("session ended")) >= len(gateway.events("session opened")), 10)
+        until(served, what="served again", every=0.1)
+        until(lambda: len(gateway.events("session ended")) >= len(gateway.events("session opened")))
         assert gateway.process.poll() is None

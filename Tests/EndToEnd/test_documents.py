@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import yaml
-from kit import ROOT, Gateway, binary, free_port, receive_until
+from kit import GUARD, ROOT, Gateway, binary, free_port, receive_until
 
 README = (ROOT / "README.md").read_text()
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "Docs").glob("*.md"))]}
@@ -29,7 +29,7 @@ CONFIGURATIONS = [
 
 
 def run(*words: str, folder=None) -> subprocess.CompletedProcess:
-    return subprocess.run([binary(), *words], capture_output=True, text=True, timeout=20, cwd=folder, stdin=subprocess.DEVNULL)
+    return subprocess.run([binary(), *words], capture_output=True, text=True, timeout=GUARD, cwd=folder, stdin=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("text", CONFIGURATIONS)
@@ -47,7 +47,7 @@ def test_a_password_over_tls_works_step_by_step(tmp_path):
 
     def shell(command: str, text: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            ["sh", "-ec", command], input=text, capture_output=True, text=True, timeout=30, cwd=tmp_path, env=environment)
+            ["sh", "-ec", command], input=text, capture_output=True, text=True, timeout=GUARD, cwd=tmp_path, env=environment)
 
     (commands,), (text,) = blocks(section, "sh"), blocks(section, "yaml")
     assert shell(commands, "secret\n").returncode == 0
@@ -63,7 +63,7 @@ def test_a_password_over_tls_works_step_by_step(tmp_path):
             assert done.returncode == code and ("up 0 seconds" in done.stdout) == (code == 0), done
     finally:
         gateway.terminate()
-        gateway.wait(20)
+        gateway.wait(GUARD)
         gateway.stderr.close()
 
 
@@ -93,7 +93,7 @@ def test_the_first_command_prints_nmea_sentences():
             assert sentence.match(connect.stdout.readline().decode()), "the first line"
         finally:
             connect.terminate()
-            connect.wait(10)
+            connect.wait(GUARD)
             connect.stdin.close()
             connect.stdout.close()
 

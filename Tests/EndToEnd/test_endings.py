@@ -11,13 +11,13 @@ import socket
 import time
 
 import pytest
-from kit import Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all, until
+from kit import GUARD, Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all, until
 
 SMALL = 128 << 10
 BIG = 8 << 20
 
 
-def paced(read, size: int, rate: int, seconds: float = 30) -> bytes:
+def paced(read, size: int, rate: int, seconds: float = GUARD) -> bytes:
     """Reads `size` bytes at no more than `rate` bytes a second."""
     data, start = bytearray(), time.monotonic()
     while len(data) < size and time.monotonic() - start < seconds:
@@ -44,7 +44,7 @@ def test_a_slow_device_gets_everything_from_a_client_that_left_at_once():
             client.sendall(sent)
 
         def read(count):
-            ready, _, _ = select.select([device.master], [], [], 5)
+            ready, _, _ = select.select([device.master], [], [], GUARD)
             return os.read(device.master, count) if ready else b""
 
         assert paced(read, SMALL, 32_000) == sent
@@ -78,7 +78,7 @@ def test_a_slow_endpoint_gets_everything_from_a_client_that_left_at_once():
     with Server(serve) as server, Gateway({"routes": {"proxy": tcp_route(server.url)}}) as gateway:
         with gateway.connect("proxy") as client:
             client.sendall(sent)
-        ended = gateway.event("session ended", seconds=20)
+        ended = gateway.event("session ended")
         assert ended["up"] == SMALL
     assert heard == [sent]
 
@@ -102,8 +102,8 @@ def test_a_slow_endpoint_that_answers_gets_everything_from_a_client_that_left_at
     with Server(serve) as server, Gateway({"routes": {"proxy": tcp_route(server.url)}}) as gateway:
         with gateway.connect("proxy") as client:
             client.sendall(sent)
-        gateway.event("session ended", seconds=20)
-        until(lambda: heard or server.errors, 20)
+        gateway.event("session ended")
+        until(lambda: heard or server.errors)
     assert heard == [sent]
 
 
@@ -142,7 +142,7 @@ def test_a_stopped_client_under_block_loses_nothing_and_stays(long):
             time.sleep(pause)
             return first + receive(client, size - len(first))
 
-        heard, _ = run_all(client_hears, lambda: device.write(sent), seconds=pause + 40)
+        heard, _ = run_all(client_hears, lambda: device.write(sent), seconds=pause + GUARD)
         assert hashlib.sha256(heard).digest() == hashlib.sha256(sent).digest()
         assert not gateway.events("session ended")
         # Still connected, in both directions.
@@ -160,7 +160,7 @@ def test_a_half_closed_client_of_a_shared_link_still_receives():
         assert receive_until(client, b"answer\n")
 
 
-def test_a_port_is_free_for_local_programs_five_seconds_after_its_only_client_closed():
+def test_a_port_is_free_for_local_programs_five_seconds_after_its_only_client_closed(quick):
     with Pty() as device, Gateway({"routes": {"port": tcp_route(device.url)}}) as gateway:
         def local_program():
             try:
@@ -189,15 +189,16 @@ def test_a_port_is_free_for_local_programs_five_seconds_after_its_only_client_cl
         assert not is_free()
         before = time.monotonic()
         client.close()
-        until(is_free, seconds=15, every=0.05, what="the port is free")
+        until(is_free, every=0.05, what="the port is free")
         length = time.monotonic() - before
-        assert 4.9 < length < 9, length  # 5 s are promised; the rest is for a busy machine
+        assert length > 4.9, length
+        quick(length, 9)  # 5 s are promised; the rest is for a busy machine
         ended = gateway.event("session ended")
         assert ended["reason"] == "client-left" and ended["dropped"] == 0
 
 
 @pytest.mark.parametrize("half_close", ["off", "1s"])
-def test_half_close_sets_how_long_a_client_receives_after_its_fin(half_close):
+def test_half_close_sets_how_long_a_client_receives_after_its_fin(half_close, quick):
     route = tcp_route("sim://echo", clients={"half-close": half_close})
     with Gateway({"routes": {"echo": route}}) as gateway, gateway.connect("echo") as client:
         client.sendall(b"question")
@@ -207,11 +208,12 @@ def test_half_close_sets_how_long_a_client_receives_after_its_fin(half_close):
             assert receive(client, 8) == b"question"
         assert receive_all(client) in (b"", b"question")
         length = time.monotonic() - before
-        assert length < 4 if half_close == "off" else 0.9 < length < 5, length
+        assert half_close == "off" or length > 0.9, length
+        quick(length, 4 if half_close == "off" else 5)
         assert gateway.event("session ended")["up"] == 8
 
 
-def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_it():
+def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_it(quick):
     # More than the gateway's ring: the FIN waits in the kernel after unread bytes, at first even in the client's
     # kernel. The device takes as much as its own buffer holds, and no more.
     for count in (90_000, 300_000):
@@ -227,13 +229,14 @@ def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_i
                 def listed():
                     clients = json.loads(gateway.command("status", "--json").stdout)["routes"][0]["clients"]
                     return clients and clients[0]["state"] == "closing" and clients[0]
-                found = until(listed, seconds=10, every=0.2, what="it is closing")
-                assert found["queued-up"] > 0 and found["closing-seconds"] < 6
+                found = until(listed, every=0.2, what="it is closing")
+                assert found["queued-up"] > 0
+                quick(found["closing-seconds"], 6)
                 table = gateway.command("status").stdout
                 assert re.search(r" closing \d+(\.\d)?s$", table, re.M), table
-                ended = gateway.event("session ended", seconds=15)
+                ended = gateway.event("session ended")
                 assert ended["reason"] == "client-left" and ended["dropped"] > 0
-                assert float(ended["seconds"]) < 12, ended  # 4 s without progress, a check interval and a busy machine
+                quick(float(ended["seconds"]), 12)  # 4 s without progress, a check interval and a busy machine
 
 
 def test_a_refused_endpoint_ends_the_session_with_its_reason():

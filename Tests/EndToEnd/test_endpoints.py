@@ -1,5 +1,6 @@
 """Local endpoints: ports by USB identity, lock files, RS-485, unix sockets, ptys, programs."""
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -13,7 +14,7 @@ import time
 import pytest
 import serial
 
-from kit import Gateway, Pty, lock_file, receive, receive_all, receive_until, reset, until
+from kit import GUARD, Gateway, Pty, lock_file, receive, receive_all, receive_until, reset, until
 
 LIMIT = 0.5  # seconds from the node's return to bytes
 
@@ -90,7 +91,7 @@ def adapters(folder):
 
 @SYS
 def test_a_port_is_found_by_identity_after_its_number_changes(adapters, figure):
-    config = {"routes": {"board": route("tty://usb/0403:6001/LAB%201?baud=9600", device={"retry": "5s..5s"})}}
+    config = {"routes": {"board": route("tty://usb/0403:6001/LAB%201?baud=9600", device={"retry": "10m..10m"})}}
     with Gateway(config, prefix=adapters.prefix) as gateway, gateway.connect("board") as client:
         assert "not plugged in" in gateway.event("link waiting")["error"]
         took = []
@@ -105,7 +106,6 @@ def test_a_port_is_found_by_identity_after_its_number_changes(adapters, figure):
             adapters.pull(device, number)
             gateway.event("link lost", count=round + 1)
         figure("by identity, from node to bytes, longest of three", 1000 * max(took), "ms", aim=1000 * LIMIT)
-        assert max(took) < 4, "the node was waited for, not the timer"
         reset(client)
 
 
@@ -142,7 +142,7 @@ def test_lock_files_are_honoured_and_written():
                 assert lock.read_text() == f"{gateway.pid:10d}\n"
                 reset(client)
                 gateway.event("link closed")
-                until(lambda: not lock.exists(), 5, "the lock is gone")
+                until(lambda: not lock.exists(), what="the lock is gone")
                 dead = subprocess.Popen(["true"])
                 dead.wait()
                 lock.write_text(f"{dead.pid:10d}\n")
@@ -202,14 +202,14 @@ def test_a_unix_socket_is_proxied_with_half_close_and_without_loss(folder):
             sender = threading.Thread(target=send, args=(client,), daemon=True)
             sender.start()
             assert receive_all(client) == data
-            sender.join(20)
+            sender.join(GUARD)
         gateway.event("session ended", reason="client-left")
 
 
 def test_an_absent_unix_socket_fails_a_client_link_and_a_shared_link_waits(folder):
     path = folder / "late.sock"
     config = {"routes": {
-        "alone": route(f"unix://{path}"), "shared": route(f"unix://{path}", link="shared", device={"retry": "9s..9s"})}}
+        "alone": route(f"unix://{path}"), "shared": route(f"unix://{path}", link="shared", device={"retry": "10m..10m"})}}
     with Gateway(config) as gateway:
         with gateway.connect("alone") as client:
             assert receive_all(client) == b""
@@ -229,17 +229,21 @@ def test_programs_open_and_close_a_pty_while_clients_stay(folder):
     link = folder / "modem0"
     config = {"routes": {"modem": route(f"pty://{link}?mode=0600&baud=19200", device={"open": "always"})}}
     with Gateway(config) as gateway, gateway.connect("modem") as client:
-        until(link.is_symlink, 5, "the link")
+        until(link.is_symlink, what="the link")
         assert os.stat(link).st_mode & 0o777 == 0o600
         for turn in range(10):
-            with serial.Serial(str(link), 115200, timeout=10, exclusive=True) as program:
+            with serial.Serial(str(link), 115200, timeout=GUARD, exclusive=True) as program:
                 program.write(b"ATZ%d\r" % turn)
                 receive_until(client, b"ATZ%d\r" % turn)
                 client.sendall(b"OK%d\r\n" % turn)
                 assert program.read(5) == b"OK%d\r\n" % turn
         assert not gateway.events("link lost")
         client.sendall(b"nobody is there")
-        gateway.falls_asleep(3)
+
+        def up() -> int:
+            return json.loads(gateway.command("status", "--json", str(gateway.path)).stdout)["routes"][0]["clients"][0]["up"]
+
+        until(lambda: up() == 10 * len("OK0\r\n") + len("nobody is there"), what="the gateway has written it")
         with open(link, "rb", buffering=0) as program:  # pyserial would flush
             assert program.read(15) == b"nobody is there"
         reset(client)
@@ -247,12 +251,23 @@ def test_programs_open_and_close_a_pty_while_clients_stay(folder):
         assert not link.is_symlink()
 
 
+@pytest.mark.measured
+@pytest.mark.waits
+def test_bytes_for_a_pty_that_no_program_opens_cause_no_context_switches(folder):
+    config = {"routes": {"modem": route(f"pty://{folder}/modem0", device={"open": "always"})}}
+    with Gateway(config) as gateway, gateway.connect("modem") as client:
+        gateway.event("link open")
+        client.sendall(b"nobody is there")
+        gateway.falls_asleep(3)
+        reset(client)
+
+
 def test_bytes_written_to_a_pty_are_read_before_it_closes(folder):
     link = folder / "modem0"
     with Gateway({"routes": {"modem": route(f"pty://{link}")}}) as gateway:
         client = gateway.connect("modem")
         gateway.event("link open")
-        with serial.Serial(str(link), timeout=10) as program:
+        with serial.Serial(str(link), timeout=GUARD) as program:
             client.sendall(b"last words")
             client.close()  # and leaves; the link closes after it
             time.sleep(0.3)  # the program is slow
@@ -302,9 +317,9 @@ def test_each_client_has_its_own_program_and_the_exit_is_reported():
                 target=lambda: (client.sendall(data), client.shutdown(socket.SHUT_WR)), daemon=True)
             sender.start()
             assert receive_all(client) == data
-            sender.join(20)
+            sender.join(GUARD)
         assert gateway.event("session ended", route="tee")["reason"] == "client-left"
-        until(lambda: not all_children(gateway), 5, "no child, and no zombie")
+        until(lambda: not all_children(gateway), what="no child, and no zombie")
 
 
 def test_a_shared_program_that_ends_is_a_lost_device_and_is_started_again(folder):
@@ -322,7 +337,7 @@ def test_a_shared_program_that_ends_is_a_lost_device_and_is_started_again(folder
         assert len(all_children(gateway)) == 1
         last = int((folder / "starts").read_text().split()[-1])
         gateway.stop()
-        until(lambda: not pathlib.Path(f"/proc/{last}").exists(), 5, "the program goes with the gateway")
+        until(lambda: not pathlib.Path(f"/proc/{last}").exists(), what="the program goes with the gateway")
 
 
 def test_a_program_has_clean_signals_no_descriptors_and_no_secrets():
@@ -354,12 +369,13 @@ def test_programs_that_ignore_the_request_to_end_are_killed(folder):
         gateway.event("session ended")
         pid = int((folder / "pid").read_text())
         start = time.monotonic()
-        until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), 15, "killed", every=0.05)
+        until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), what="killed", every=0.05)
         assert time.monotonic() - start > 4
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.timed
 @pytest.mark.waits
 def test_a_program_that_ignores_signals_ends_with_the_gateway(folder):
     # A child in its own session would be out of reach; this one only ignores signals.
@@ -371,12 +387,12 @@ def test_a_program_that_ignores_signals_ends_with_the_gateway(folder):
         child, program = (folder / "pids").read_text().split()
         reset(client)
         gateway.event("session ended")
-        took = gateway.stop(15)
+        took = gateway.stop()
         assert took > 2, "it had its five seconds"
         assert not pathlib.Path(f"/proc/{program}").exists()
         # The process that adopts it reaps it.
         state = pathlib.Path(f"/proc/{child}/stat")
-        until(lambda: not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] in "ZX", 10, "the child is dead")
+        until(lambda: not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] in "ZX", what="the child is dead")
 
 
 def test_a_program_that_exits_normally_with_unread_input_is_endpoint_left(folder):
@@ -393,7 +409,7 @@ def test_a_program_that_exits_normally_with_unread_input_is_endpoint_left(folder
             assert receive_all(client) == b"first\n"
         ended = gateway.event("session ended", count=21)
         assert ended["reason"] == "endpoint-left" and "error" not in ended, ended
-        until(lambda: not all_children(gateway), 5, "no child, and no zombie")
+        until(lambda: not all_children(gateway), what="no child, and no zombie")
 
 
 def test_last_output_and_exit_status_are_known_with_sigchld_ignored():
@@ -409,7 +425,7 @@ def test_last_output_and_exit_status_are_known_with_sigchld_ignored():
 
 def test_a_program_that_cannot_start_is_reported_with_the_reason(folder):
     config = {"routes": {
-        "none": route(f"exec:{folder}/none"), "shared": route(f"exec:{folder}/late", link="shared", device={"retry": "9s..9s"})}}
+        "none": route(f"exec:{folder}/none"), "shared": route(f"exec:{folder}/late", link="shared", device={"retry": "10m..10m"})}}
     with Gateway(config) as gateway:
         with gateway.connect("none") as client:
             assert receive_all(client) == b""
@@ -438,7 +454,7 @@ def test_a_tcp_connection_to_itself_counts_as_refused(folder, host):
     prefix = ("unshare", "-n", "sh", "-c", ports + ' && exec "$@"', "sh")
     config = {"routes": {"proxy": {"listen": f"unix://{folder}/in.sock", "endpoint": f"tcp://{host}:40000"}}}
     with Gateway(config, prefix=prefix) as gateway, socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(GUARD)
         client.connect(f"{folder}/in.sock")
         with contextlib.suppress(OSError):
             client.sendall(b"echo?")

@@ -4,13 +4,13 @@ import re
 import subprocess
 
 import pytest
-from kit import Gateway, binary
+from kit import GUARD, Gateway, binary
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 CONFIG = 'version: 1\nroutes: { %s: { listen: "unix://%s/%s.sock", endpoint: "sim://echo" } }\n'
 
 
-def run(*words, folder, cwd="/", seconds=10, **more):
+def run(*words, folder, cwd="/", seconds=GUARD, **more):
     return subprocess.run(
         [binary(), *words], env={**os.environ, "RUNTIME_DIRECTORY": str(folder)}, cwd=cwd, capture_output=True, text=True,
         timeout=seconds, **more)
@@ -88,7 +88,7 @@ def test_a_gateway_with_an_abstract_socket_is_found(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "RUNTIME_DIRECTORY"}
     done = subprocess.run(
         ["unshare", "-rn", "sh", "-c", IN_A_NETWORK_OF_ITS_OWN, "sh", str(tmp_path), binary()], env=environment,
-        capture_output=True, text=True, timeout=60)
+        capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0 and ": healthy, 1 route" in done.stdout and "echo has no clients" in done.stdout, done
 
 
@@ -125,7 +125,7 @@ def test_the_service_s_file_is_read_where_there_is_none(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG % ("service", tmp_path, "x"))
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", IN_A_SYSTEM_OF_ITS_OWN, "sh", str(tmp_path), binary()], cwd="/", capture_output=True, text=True,
-        timeout=30)
+        timeout=GUARD)
     assert done.returncode == 0, done
     assert "neither config.yaml in this folder nor /etc/baudway/config.yaml exists; use --config FILE" in done.stdout
     assert re.search(r"^ +service:", done.stdout, re.M), done

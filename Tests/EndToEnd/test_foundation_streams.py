@@ -7,7 +7,7 @@ import tty
 
 import pytest
 from certificates import Authority
-from kit import Gateway, Pty, run_all, until
+from kit import GUARD, Gateway, Pty, run_all, until
 from test_library_examples import environment, program
 
 # Under ThreadSanitizer 3 MiB take ten seconds a test: so only with Tests/run --long.
@@ -48,7 +48,7 @@ def echo(descriptor: int):
 
 def run(kind: str, url: str, loop: str, count: int = COUNT) -> str:
     done = subprocess.run([program("foundation-streams"), kind, url, str(count), loop], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=120, env=environment())
+                          stderr=subprocess.STDOUT, text=True, timeout=2 * GUARD, env=environment())
     assert done.returncode == 0, done.stdout
     assert f"{count} bytes, the same" in done.stdout
     return done.stdout
@@ -82,16 +82,16 @@ def test_streams_of_a_pty(kind, loop, folder):
     link = f"{folder}/port"
 
     def user():
-        until(lambda: os.path.exists(link), 30, "the pty")
+        until(lambda: os.path.exists(link), what="the pty")
         descriptor = os.open(link, os.O_RDWR | os.O_NOCTTY)
         tty.setraw(descriptor)
         echo(descriptor)
         os.close(descriptor)
 
-    run_all(user, lambda: run(kind, f"pty://{link}", loop), seconds=120)
+    run_all(user, lambda: run(kind, f"pty://{link}", loop), seconds=2 * GUARD)
 
 
 def test_a_failure_says_what_to_do():
-    done = subprocess.run([program("foundation-streams"), "delegate", "tyy:///dev/ttyUSB0", "1"], capture_output=True, text=True, timeout=30,
+    done = subprocess.run([program("foundation-streams"), "delegate", "tyy:///dev/ttyUSB0", "1"], capture_output=True, text=True, timeout=GUARD,
                           env=environment())
     assert done.returncode == 1 and "did you mean 'tty'?" in done.stdout

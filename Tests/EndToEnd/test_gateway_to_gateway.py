@@ -10,7 +10,7 @@ import threading
 import pytest
 import websockets
 from certificates import Authority
-from kit import Gateway, receive, run_all
+from kit import GUARD, Gateway, receive, run_all
 from listener_clients import finish, own_address
 from test_connect import pipe
 from test_websocket import TOKEN, hashed, tls
@@ -63,7 +63,7 @@ class Echo:
     def __exit__(self, *_):
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
+        self._thread.join(GUARD)
         self._loop.close()
 
 

@@ -6,7 +6,7 @@ import time
 from urllib.parse import quote
 
 import pytest
-from kit import Gateway, receive_all, receive_until, until
+from kit import GUARD, Gateway, receive_all, receive_until, until
 
 
 def shell(script: str, query: str = "") -> str:
@@ -56,7 +56,7 @@ def guards(gateway: int) -> list[int]:
 
 def its_guard(gateway: int) -> int:
     """The only guard, once it has its name: a program may have written something before that."""
-    until(lambda: guards(gateway), 5, "a guard")
+    until(lambda: guards(gateway), what="a guard")
     (guard,) = guards(gateway)
     return guard
 
@@ -73,8 +73,8 @@ def test_programs_and_children_end_with_the_gateway(query):
         assert len(pids) == 6 and all(map(alive, pids))
         guard = its_guard(gateway.pid)
         gateway.signal(signal.SIGKILL)
-        until(lambda: not any(map(alive, pids)), 5, "all gone")
-        until(lambda: not alive(guard), 5, "and the guard")
+        until(lambda: not any(map(alive, pids)), what="all gone")
+        until(lambda: not alive(guard), what="and the guard")
         for client in clients:
             client.close()
 
@@ -90,7 +90,7 @@ def test_a_program_that_left_its_process_group_is_killed_too():
         try:
             assert os.getpgid(pid) == os.getpgid(gateway.pid) and alive(pid)
             gateway.signal(signal.SIGKILL)
-            until(lambda: not alive(pid), 5, "gone")
+            until(lambda: not alive(pid), what="gone")
         finally:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
@@ -110,8 +110,8 @@ def test_signals_to_the_gateways_group_do_not_end_the_guard_before_the_gateway()
         time.sleep(0.2)
         assert alive(guard)
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(map(alive, pids)), 5, "all gone")
-        gateway.process.wait(5)
+        until(lambda: not any(map(alive, pids)), what="all gone")
+        gateway.process.wait(GUARD)
 
 
 def test_an_orderly_stop_leaves_no_guard_and_no_program():
@@ -122,10 +122,10 @@ def test_an_orderly_stop_leaves_no_guard_and_no_program():
             receive_until(client, b"x")
             guard = its_guard(gateway.pid)
         gateway.stop()
-        until(lambda: not alive(guard), 10, "the guard's end")
+        until(lambda: not alive(guard), what="the guard's end")
 
 
-def test_a_single_small_guard_serves_many_programs_and_kills_no_other_process():
+def test_a_single_guard_serves_many_programs_and_kills_no_other_process():
     # A process that has a former program's number must not be killed. The system assigns numbers in turn, so the
     # guard's own would be among them.
     with Gateway({"routes": {"echo": route("exec:/bin/echo?arg=hello")}}, stopping=False) as gateway:
@@ -134,14 +134,22 @@ def test_a_single_small_guard_serves_many_programs_and_kills_no_other_process():
                 assert receive_all(client) == b"hello\n"
         guard = its_guard(gateway.pid)
         assert sorted(os.listdir(f"/proc/{guard}/fd")) == [next(iter(os.listdir(f"/proc/{guard}/fd")))]
+        gateway.event("session ended", count=150)
+        gateway.signal(signal.SIGKILL)
+        until(lambda: not alive(guard), what="the guard's end")
+
+
+@pytest.mark.measured
+def test_the_guard_is_small():
+    with Gateway({"routes": {"cat": route("exec:/bin/cat")}}) as gateway, gateway.connect("cat") as client:
+        client.sendall(b"x")
+        receive_until(client, b"x")
+        guard = its_guard(gateway.pid)
         memory = dict(
             line.split(":") for line in pathlib.Path(f"/proc/{guard}/smaps_rollup").read_text().splitlines()[1:])
         kilobytes = {key: int(memory[key].split()[0]) for key in ("Pss_Anon", "Private_Dirty", "Pss_Shmem")}
         print("the guard's memory in KiB:", kilobytes)
         assert kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"] < 1024, kilobytes
-        gateway.event("session ended", count=150)
-        gateway.signal(signal.SIGKILL)
-        until(lambda: not alive(guard), 5, "the guard's end")
 
 
 @pytest.mark.root("chooses the number of the next process")
@@ -151,7 +159,7 @@ def test_a_reused_process_number_is_not_killed():
         with gateway.connect("tell") as client:
             pid = int(receive_all(client))
         gateway.event("session ended")
-        until(lambda: not os.path.exists(f"/proc/{pid}"), 5, "reaped")
+        until(lambda: not os.path.exists(f"/proc/{pid}"), what="reaped")
         bystander = None
         for _ in range(200):
             last.write_text(str(pid - 1))
@@ -169,10 +177,10 @@ def test_a_reused_process_number_is_not_killed():
             os.waitpid(child, 0)
         assert bystander, "the number was not to be had"
         try:
-            until(lambda: os.getpgid(bystander) == bystander, 5)
+            until(lambda: os.getpgid(bystander) == bystander)
             guard = its_guard(gateway.pid)
             gateway.signal(signal.SIGKILL)
-            until(lambda: not alive(guard), 5, "the guard's end")
+            until(lambda: not alive(guard), what="the guard's end")
             assert alive(bystander)
         finally:
             os.kill(bystander, signal.SIGKILL)

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from kit import Gateway, Pty, connect, free_port, receive, receive_all
+from kit import GUARD, Gateway, Pty, connect, free_port, receive, receive_all
 from listener_clients import request
 
 
@@ -20,7 +20,7 @@ def refused(gateway: Gateway) -> dict:
 
 def fetch(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(["curl", "-sS", "--max-time", "10", "--http1.1", "-w", "\n%{http_code}", *words],
-                          capture_output=True, text=True, timeout=20)
+                          capture_output=True, text=True, timeout=GUARD)
 
 
 BROWSER = ["-H", "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
@@ -76,7 +76,7 @@ def test_a_long_body_is_read_only_to_a_limit():
         client = connect(gateway.address("port"))
         client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
-        client.settimeout(10)
+        client.settimeout(GUARD)
         sent = 0
         with pytest.raises(OSError):
             while sent < 50_000_000:
@@ -106,7 +106,7 @@ def test_an_endless_header_is_read_only_to_a_limit():
     with Gateway({"routes": {"lab": {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}}}) as gateway:
         client = connect(gateway.address("lab"))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
-        client.settimeout(10)
+        client.settimeout(GUARD)
         client.sendall(b"GET /lab HTTP/1.1\r\n")
         sent = 0
         with pytest.raises(OSError):

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 from certificates import Authority
-from kit import Gateway, binary, free_port
+from kit import GUARD, Gateway, binary, free_port
 
 # Schemes that the build under test has not got yet: `check` may refuse them, and nothing else. To require them, empty it.
 LATER = ("rfc2217",)
@@ -23,7 +23,7 @@ MANUAL = UNPACKED / "usr/share/man/man5/ser2net.yaml.5.gz"
 
 def run(*words) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [binary(), *map(str, words)], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+        [binary(), *map(str, words)], capture_output=True, text=True, timeout=GUARD, stdin=subprocess.DEVNULL)
 
 
 def installed(path: pathlib.Path, read=pathlib.Path.read_text) -> str:
@@ -203,7 +203,7 @@ def test_a_gateway_serves_what_was_imported(tmp_path):
     (tmp_path / "made.yaml").write_text(text)
     with Gateway(tmp_path / "made.yaml", ready=1, text=True) as gateway:
         with socket.create_connection(("127.0.0.1", port), 5) as client:
-            client.settimeout(5)
+            client.settimeout(GUARD)
             client.sendall(b"ping")
             received = b""
             while not received.endswith(b"ping"):

@@ -4,7 +4,7 @@ import re
 import subprocess
 
 import pytest
-from kit import Deadline, Gateway, binary, round_trip, until
+from kit import GUARD, Deadline, Gateway, binary, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -56,7 +56,7 @@ def test_included_files_are_watched_also_new_ones_and_removed_ones():
         with gateway.connect("main") as client:
             def changed(change, *expected):
                 # The test cannot see when a watch is set up, so the change is repeated.
-                deadline = Deadline(20)
+                deadline = Deadline(GUARD)
                 while shown(gateway) != sorted(expected):
                     assert not deadline.passed, gateway.lines
                     change()
@@ -70,14 +70,14 @@ def test_included_files_are_watched_also_new_ones_and_removed_ones():
             changed(lambda: (conf / "b.yaml").write_text(routes(b=ECHO)), "main", "one", "a", "b")
             changed(lambda: (gateway.folder / "one.yaml").write_text(routes(two=ECHO)), "main", "two", "a", "b")
             (conf / "a.yaml").unlink()
-            until(lambda: shown(gateway) == ["b", "main", "two"], 10, "the removed file's route is gone")
+            until(lambda: shown(gateway) == ["b", "main", "two"], what="the removed file's route is gone")
             (conf / "b.yaml").unlink()  # the last one
-            until(lambda: shown(gateway) == ["main", "two"], 10, "the last file's route is gone")
+            until(lambda: shown(gateway) == ["main", "two"], what="the last file's route is gone")
             assert not gateway.events("reload failed")
             # What is included is watched as the reloaded file says.
             (gateway.folder / "other.d").mkdir()
             gateway.configure({"include": "other.d/x*", "routes": {"main": ECHO}})
-            until(lambda: shown(gateway) == ["main"], 10, "the new list of files is in force")
+            until(lambda: shown(gateway) == ["main"], what="the new list of files is in force")
             changed(lambda: (gateway.folder / "other.d/x1").write_text(routes(x=ECHO)), "main", "x")
         gateway.stop()
     finally:

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from kit import Gateway, connect, parse_json, receive_all, round_trip, until
+from kit import GUARD, Gateway, connect, parse_json, receive_all, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 # Seconds for a byte there and back while something else is stuck; the aim is a tenth of it.
@@ -35,7 +35,7 @@ def started(pipe) -> tuple[str, int]:
 
 
 @pytest.mark.root("mounts an /etc/resolv.conf of its own")
-def test_a_dead_name_server_delays_no_other_route(folder, figure):
+def test_a_dead_name_server_delays_no_other_route(folder, figure, quick):
     """Names are resolved by a server that receives requests and never answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead:
         dead.bind(("127.0.0.99", 53))
@@ -50,10 +50,10 @@ def test_a_dead_name_server_delays_no_other_route(folder, figure):
                 gateway.connect("echo") as client:
             quiet = worst_round_trip(client, 1)
             waiting = [gateway.connect("lost") for _ in range(20)]
-            until(lambda: dead.recv(512), 5, "a question to the name server")
+            until(lambda: dead.recv(512), what="a question to the name server")
             worst = worst_round_trip(client, 2)
             figure("worst round trip beside a dead name server", 1000 * worst, "ms", aim=50, control=1000 * quiet)
-            assert worst < LIMIT
+            quick(worst, LIMIT, "the worst round trip")
             # Waiting clients are disconnected in time.
             for one in waiting:
                 assert receive_all(one) == b""
@@ -62,7 +62,7 @@ def test_a_dead_name_server_delays_no_other_route(folder, figure):
                 assert gateway.event("session ended", route="lost", count=number)["reason"] == "open-failed"
 
 
-def test_an_unread_log_delays_no_client(figure):
+def test_an_unread_log_delays_no_client(figure, quick):
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     gateway = Gateway({"routes": {"echo": ECHO}}, stderr=write)
@@ -78,17 +78,17 @@ def test_an_unread_log_delays_no_client(figure):
                     worst = max(worst, round_trip(passer_by))
                 worst = max(worst, round_trip(client))
             figure("worst round trip with a stuck log", 1000 * worst, "ms", aim=50, control=1000 * quiet)
-            assert worst < LIMIT
+            quick(worst, LIMIT, "the worst round trip")
         # As soon as the log is read again, it continues.
         with os.fdopen(read, "rb") as pipe:
             gateway.follow(pipe)
-            gateway.event("session ended", seconds=5)
+            gateway.event("session ended")
             with connect(address) as client:
                 round_trip(client)
-                gateway.event("session opened", client="%s:%d" % client.getsockname(), seconds=5)
+                gateway.event("session opened", client="%s:%d" % client.getsockname())
             gateway.signal(signal.SIGTERM)
             assert gateway.wait() == 0
-            gateway._reader.join(5)
+            gateway._reader.join(GUARD)
     finally:
         if gateway.process.poll() is None:
             gateway.process.kill()
@@ -107,7 +107,7 @@ def test_an_unread_log_does_not_prevent_a_stop():
             with connect(address) as client:
                 round_trip(client)
         gateway.signal(signal.SIGTERM)
-        assert gateway.process.wait(8) == 0
+        assert gateway.process.wait(GUARD) == 0
     except subprocess.TimeoutExpired:
         pytest.fail("did not stop while its log was stuck")
     finally:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from kit import ROOT, Deadline, Pty, receive, receive_until, until
+from kit import GUARD, ROOT, Deadline, Pty, receive, receive_until, until
 
 
 def program(name: str) -> str:
@@ -31,7 +31,7 @@ class Example:
         self.process = subprocess.Popen([program(name), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment())
         self.text = ""
 
-    def expect(self, mark: str, seconds: float = 15) -> str:
+    def expect(self, mark: str, seconds: float = GUARD) -> str:
         """Reads until `mark`, and returns all output so far."""
         deadline = Deadline(seconds)
         while mark not in self.text:
@@ -41,7 +41,7 @@ class Example:
             self.text += more.decode()
         return self.text
 
-    def end(self, seconds: float = 15) -> str:
+    def end(self, seconds: float = GUARD) -> str:
         """All output; the program must end by itself, without an error."""
         rest, _ = self.process.communicate(timeout=seconds)
         self.text += rest.decode()
@@ -102,7 +102,7 @@ def test_logger_survives_a_replug(port, folder):
 def test_logger_says_what_is_wrong_with_a_url():
     with Example("serial-logger", "tyy:///dev/ttyUSB0") as logger:
         assert "did you mean 'tty'?" in logger.expect("\n")
-        assert logger.process.wait(5) == 1
+        assert logger.process.wait(GUARD) == 1
 
 
 def elm327(connection: socket.socket, ignores=()):
@@ -169,7 +169,7 @@ def test_join_of_a_serial_port_and_a_server(port):
         with Example("join", f"tty://{port.path}?exclusive=no", f"tcp://127.0.0.1:{server.getsockname()[1]}") as join:
             connection, _ = server.accept()
             with connection:
-                connection.settimeout(10)
+                connection.settimeout(GUARD)
                 connection.sendall(b"to the port")
                 assert port.pty.read(11) == b"to the port"
                 port.pty.write(b"to the server")

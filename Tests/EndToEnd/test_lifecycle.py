@@ -10,7 +10,7 @@ import tempfile
 import time
 
 import pytest
-from kit import Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
+from kit import GUARD, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -25,13 +25,13 @@ def busy_and_stuck(gateway) -> socket.socket:
 FLOOD = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood", "clients": {"slow": "block"}}
 
 
-def test_sigterm_with_idle_clients_is_quick():
+def test_sigterm_with_idle_clients_is_quick(quick):
     with Gateway({"routes": {"echo": ECHO}}, stopping=False) as gateway:
         with gateway.connect("echo") as client:
             round_trip(client)
             took = gateway.stop()
             assert receive_all(client) == b""
-        assert took < 4, f"{took} s: it waited for its limit of 5 s"
+        quick(took, 4, "it did not wait for its limit of 5 s")
         assert [e["reason"] for e in gateway.events("session ended")] == ["shutdown"]
         assert gateway.events("stopping") and gateway.events("stopped")
 
@@ -76,12 +76,14 @@ def test_no_new_clients_while_stopping():
             except ConnectionResetError:
                 return False  # it came while the socket was being closed
 
-        until(refused, 4, "refused while draining")
+        until(refused, what="refused while draining")
+        assert not gateway.events("stopped"), "the stuck client has 5 s"
         gateway.signal(signal.SIGTERM)
         gateway.wait()
         client.close()
 
 
+@pytest.mark.timed
 def test_a_second_sigterm_exits_at_once():
     with Gateway({"routes": {"flood": FLOOD}}, stopping=False) as gateway:
         client = busy_and_stuck(gateway)
@@ -92,6 +94,7 @@ def test_a_second_sigterm_exits_at_once():
         client.close()
 
 
+@pytest.mark.timed
 def test_a_second_sigterm_kills_programs_that_ignored_the_first():
     stubborn = "exec:/bin/sh?arg=-c&arg=trap%20''%20TERM%3Becho%20$$%3Bwhile%20%3A%3Bdo%20sleep%201%3Bdone"
     routes = {"sh": {"listen": "tcp://127.0.0.1:0", "endpoint": stubborn}}
@@ -110,7 +113,7 @@ def test_a_second_sigterm_kills_programs_that_ignored_the_first():
             # The process that inherits it may not reap it.
             return pathlib.Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
-        until(is_gone, 10, "the program is killed")
+        until(is_gone, what="the program is killed")
 
 
 def test_sighup_adds_and_removes_routes_without_affecting_others():
@@ -133,7 +136,7 @@ def test_sighup_adds_and_removes_routes_without_affecting_others():
             with socket.socket() as probe:
                 return probe.connect_ex(old) != 0
 
-        until(closed, 10, "the removed route's address is closed")
+        until(closed, what="the removed route's address is closed")
 
 
 def test_a_broken_file_at_sighup_changes_nothing():
@@ -141,7 +144,7 @@ def test_a_broken_file_at_sighup_changes_nothing():
         gateway.path.write_text("version: 1\nroutes: {echo: {listne: x}}\n")
         before = len(gateway.lines)
         gateway.signal(signal.SIGHUP)
-        until(lambda: any("listne" in line for line in gateway.lines[before:]), 5, "the mistake in the log")
+        until(lambda: any("listne" in line for line in gateway.lines[before:]), what="the mistake in the log")
         round_trip(client)
         with gateway.connect("echo") as another:
             round_trip(another)
@@ -163,7 +166,7 @@ def test_a_configuration_that_hangs_at_sighup_does_not_prevent_a_stop():
                         found.append(os.readlink(f"{folder}/{name}"))
                 return os.readlink(pipe) in found
 
-            until(is_read, 30, "the gateway reads the file")
+            until(is_read, what="the gateway reads the file")
             gateway.stop()
     finally:
         os.close(reading)
@@ -194,17 +197,17 @@ def test_health_restores_removed_files_of_listeners(folder):
 
         door.unlink()
         port.unlink()
-        until(lambda: healthy() and door.is_socket() and port.is_symlink(), 10)
+        until(lambda: healthy() and door.is_socket() and port.is_symlink())
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(door))
-            client.settimeout(10)
+            client.settimeout(GUARD)
             round_trip(client)
         door.unlink()
         door.write_text("somebody else's")
-        until(lambda: not healthy(), 10)
+        until(lambda: not healthy())
         assert door.read_text() == "somebody else's"
         door.unlink()
-        until(healthy, 10)
+        until(healthy)
 
 
 @pytest.mark.root("listens as another user")
@@ -228,7 +231,7 @@ c.recv(1000)
     squatter = subprocess.Popen(["/usr/bin/python3", "-c", other], user=65534, stdout=subprocess.PIPE)
     try:
         assert squatter.stdout.readline() == b"bound\n"
-        health = subprocess.run([binary(), "health", path], env=environment, capture_output=True, text=True, timeout=10)
+        health = subprocess.run([binary(), "health", path], env=environment, capture_output=True, text=True, timeout=GUARD)
         assert (health.returncode, health.stdout) == (1, ""), health
         assert "another user has taken that name" in health.stderr
     finally:
@@ -247,7 +250,7 @@ def test_a_busy_port_is_retried_until_it_is_free():
             with gateway.connect("echo") as other:
                 round_trip(other)
             holder.close()
-            gateway.event("listening", route="late", seconds=15)
+            gateway.event("listening", route="late")
             with gateway.connect("late") as client:
                 round_trip(client)
 
@@ -278,9 +281,10 @@ def test_no_descriptor_is_left_after_many_clients():
                 round_trip(client)
             reset(client)
         gateway.event("session ended", count=201)
-        until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
+        until(lambda: gateway.descriptors() <= before, what=f"descriptors back to {before}")
 
 
+@pytest.mark.measured
 @pytest.mark.waits
 def test_an_idle_gateway_causes_no_context_switches(long):
     """No thread of an idle gateway wakes up: its context switches do not increase."""
@@ -289,6 +293,7 @@ def test_an_idle_gateway_causes_no_context_switches(long):
         gateway.falls_asleep(10 if long else 3)
 
 
+@pytest.mark.measured
 def test_an_idle_gateway_uses_little_memory(monkeypatch):
     """The used functions are adjacent in the program (Deploy/release.order): scattered over its file it takes 14.6 MiB,
     not 12.8.

@@ -15,7 +15,7 @@ import pytest
 
 from certificates import Authority
 from test_activation import Activated
-from kit import Gateway, binary, until
+from kit import GUARD, Gateway, binary, until
 
 SIM = {"log": {"format": "json"}, "routes": {"e": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}}}
 
@@ -28,7 +28,7 @@ def limited(**limits):
 # --- too small to start --------------------------------------------------------------------------------------------
 
 
-def start(limits, config=SIM, seconds=20):
+def start(limits, config=SIM, seconds=GUARD):
     """Exit code and output; 0 if it serves, which `health` checks. Nothing may hang."""
     gateway = Gateway(config, prefix=limited(**limits), stopping=False)
     try:
@@ -40,17 +40,17 @@ def start(limits, config=SIM, seconds=20):
             answer = ask(gateway) if running else None
             if running:
                 gateway.process.kill()
-            code = gateway.process.wait(5)
+            code = gateway.process.wait(GUARD)
         if running:
             assert answer["healthy"], answer
             return 0, ""
-        gateway._reader.join(5)  # its last line may still be in the pipe
+        gateway._reader.join(GUARD)  # its last line may still be in the pipe
         return code, "\n".join(gateway.lines)
     finally:
         gateway._folder.cleanup()
 
 
-def ask(gateway, request="health", seconds=5):
+def ask(gateway, request="health", seconds=GUARD):
     with socket.socket(socket.AF_UNIX) as control:
         control.settimeout(seconds)
         control.connect(str(gateway.folder / "control.sock"))
@@ -71,6 +71,7 @@ def test_too_few_descriptors_are_reported_before_the_start():
     assert start({"nofile": int(needed) - 1})[0] == 71
 
 
+@pytest.mark.measured
 def test_too_little_address_space_is_reported_before_the_start():
     code, said = start({"as": 60000 << 10})
     assert code == 71, (code, said)
@@ -79,6 +80,7 @@ def test_too_little_address_space_is_reported_before_the_start():
     assert start({"as": int(needed) + 512 << 10})[0] == 0
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("mebibytes", [80, 120, 140, 160, 200, 260, 330, 400])
 def test_no_limit_of_address_space_makes_the_start_hang(mebibytes):
     """Also if malloc reserves the space that a thread's stack needs for an arena."""
@@ -98,7 +100,7 @@ def test_too_few_threads_are_reported_before_the_start(tmp_path):
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
         os.chmod(folder, 0o755)
     ended = subprocess.run(
-        [*as_nobody(), *limited(nproc=1), binary(), "serve", str(path)], capture_output=True, text=True, timeout=20)
+        [*as_nobody(), *limited(nproc=1), binary(), "serve", str(path)], capture_output=True, text=True, timeout=GUARD)
     assert ended.returncode == 71, ended
     assert "the system refused" in ended.stderr and " threads (" in ended.stderr and "TasksMax" in ended.stderr
 
@@ -107,7 +109,7 @@ def test_too_few_threads_are_reported_before_the_start(tmp_path):
 @pytest.mark.parametrize("command", [["connect", "sim://echo"], ["scan", "--seconds", "1"]])
 def test_other_commands_report_small_limits_too(command, limits):
     ended = subprocess.run(
-        [*limited(**limits), binary(), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        [*limited(**limits), binary(), *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GUARD)
     assert ended.returncode == 71, ended
     assert "too small to start" in ended.stderr
 
@@ -122,7 +124,7 @@ def cpu(pid):
 
 def echo(address, family=socket.AF_INET):
     with socket.socket(family) as client:
-        client.settimeout(5)
+        client.settimeout(GUARD)
         client.connect(address)
         client.sendall(b"hello")
         assert client.recv(10) == b"hello"
@@ -137,7 +139,7 @@ def free_port():
 
 @pytest.mark.parametrize("kind", ["tcp", "ws", "unix"])
 @pytest.mark.parametrize("how", [socket.SHUT_RD, socket.SHUT_RDWR])
-def test_a_listening_socket_that_another_process_shuts_down_is_bound_again(kind, how, folder):
+def test_a_listening_socket_that_another_process_shuts_down_is_bound_again(kind, how, folder, quick):
     family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
     with socket.socket(family) as given:
         given.bind(f"{folder}/s" if kind == "unix" else ("127.0.0.1", 0 if kind == "ws" else free_port()))
@@ -149,17 +151,17 @@ def test_a_listening_socket_that_another_process_shuts_down_is_bound_again(kind,
             upgrade(address[1]) if kind == "ws" else echo(address, family)
             before = cpu(gateway.pid)
             given.shutdown(how)
-            lost = until(lambda: gateway.events("listener waiting"), 5, "a line that says so")[0]
+            lost = until(lambda: gateway.events("listener waiting"), what="a line that says so")[0]
             assert "EINVAL" in lost["error"] and "shut down" in lost["error"], lost
             assert not ask(gateway)["healthy"]
-            until(lambda: len(gateway.events("listening")) == 2, 10, "the address again")
+            until(lambda: len(gateway.events("listening")) == 2, what="the address again")
             assert ask(gateway)["healthy"]
             upgrade(address[1]) if kind == "ws" else echo(address, family)
             # Again: the pause is longer, and meanwhile there is no log line and no busy loop.
             with contextlib.suppress(OSError):  # already another socket, if this one could not listen again
                 given.shutdown(how)
             time.sleep(0.3)
-            assert cpu(gateway.pid) - before < 0.5
+            quick(cpu(gateway.pid) - before, 0.5, "of the processor's time")
 
 
 def test_a_socket_that_is_shut_down_repeatedly_is_bound_with_growing_pauses(folder):
@@ -171,9 +173,9 @@ def test_a_socket_that_is_shut_down_repeatedly_is_bound_with_growing_pauses(fold
             pauses = []
             for turn in range(3):
                 given.shutdown(socket.SHUT_RDWR)
-                line = until(lambda: gateway.events("listener waiting")[turn:], 5, "a loss")[0]
+                line = until(lambda: gateway.events("listener waiting")[turn:], what="a loss")[0]
                 pauses.append(line["retry"])
-                until(lambda: len(gateway.events("listening")) == turn + 2, 10, "the address again")
+                until(lambda: len(gateway.events("listening")) == turn + 2, what="the address again")
             assert pauses == [1, 2, 4], pauses
 
 
@@ -190,7 +192,7 @@ def flood(port, addresses, each, first=HALF_HEAD):
     for number in range(each):
         for last in range(addresses):
             client = socket.socket()
-            client.settimeout(5)
+            client.settimeout(GUARD)
             with contextlib.suppress(OSError):
                 client.bind((f"127.0.1.{last + 1}", 0))
                 client.connect(("127.0.0.1", port))
@@ -228,13 +230,13 @@ def few(authority):
 
 
 @pytest.mark.parametrize("first, route", [(HALF_HEAD, "web"), (HALF_HELLO, "safe")])
-def test_half_open_handshakes_leave_descriptors_for_other_clients(authority, first, route):
+def test_half_open_handshakes_leave_descriptors_for_other_clients(authority, first, route, quick):
     with Gateway(few(authority), prefix=limited(nofile=300), stopping=False) as gateway:
         crowd = flood(port_of(gateway, route), 7, 100, first)
         try:
             began = time.monotonic()
             assert ask(gateway)["healthy"]
-            assert time.monotonic() - began < 5
+            quick(time.monotonic() - began, 5, "health")
             served = []
             for _ in range(10):
                 client = socket.create_connection(("127.0.0.1", port_of(gateway, "raw")), 5)
@@ -366,12 +368,15 @@ def memory_cgroup(limit):
                 (folder / file).write_text(str(limit))
                 yield ["/bin/sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
             finally:
-                until(lambda: not (folder / "cgroup.procs").read_text(), 5, "the cgroup to be empty")
+                until(lambda: not (folder / "cgroup.procs").read_text(), what="the cgroup to be empty")
                 folder.rmdir()
             return
     pytest.skip("no cgroup of memory can be made here")
 
 
+@pytest.mark.measured
+@pytest.mark.timed
+@pytest.mark.heavy
 @pytest.mark.root("makes a cgroup")
 def test_four_thousand_half_open_handshakes_fit_into_a_cgroup_of_120_mb(authority):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -402,7 +407,7 @@ def test_check_reports_what_clients_can_cost(authority, tmp_path):
     path = tmp_path / "c.json"
     path.write_text(json.dumps({"version": 1, **few(authority)}))
     said = subprocess.run(
-        [*limited(nofile=300), binary(), "check", str(path)], capture_output=True, text=True, timeout=20).stdout
+        [*limited(nofile=300), binary(), "check", str(path)], capture_output=True, text=True, timeout=GUARD).stdout
     most, each, total = map(int, re.search(
         r"# handshakes: at most (\d+) unfinished at a time, (\d+) KiB each: at most (\d+) MiB", said).groups())
     assert most < 150 and total == most * each >> 10
@@ -427,6 +432,7 @@ def wave(port, count):
         client.close()
 
 
+@pytest.mark.measured
 @pytest.mark.waits
 def test_memory_returns_after_a_wave_of_clients():
     # A new name in a folder on the way to a certificate wakes the gateway, and other tests make folders in /tmp.
@@ -440,13 +446,13 @@ def memory_returns(config: dict):
     with Gateway(config, stopping=False) as gateway:
         port = port_of(gateway, "safe")
         wave(port, 200)
-        until(lambda: not ask(gateway, "status")["routes"][2]["clients"], 20, "they have gone")
+        until(lambda: not ask(gateway, "status")["routes"][2]["clients"], what="they have gone")
         before = anonymous(gateway)
         wave(port, 1200)
         after = anonymous(gateway)
         limit = before + max(before // 10, 4096)
         assert after > limit, f"{before} KiB before the wave, {after} after it: too small to see anything"
-        until(lambda: anonymous(gateway) <= limit, 60, f"memory as before: {before}, {after}, {anonymous(gateway)} KiB")
+        until(lambda: anonymous(gateway) <= limit, what=f"memory as before: {before}, {after}, {anonymous(gateway)} KiB")
         gateway.falls_asleep(3)
 
 
@@ -459,6 +465,7 @@ def arenas(gateway):
                for used, rest in zip(maps, maps[1:]))
 
 
+@pytest.mark.measured
 def test_malloc_uses_one_arena(authority):
     """Each arena would keep pages of every wave of clients."""
     with Gateway(few(authority), stopping=False) as gateway:

@@ -5,7 +5,7 @@ import signal
 import socket
 
 import pytest
-from kit import Gateway, round_trip, until
+from kit import GUARD, Gateway, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -17,7 +17,7 @@ class Notified(Gateway):
         super().__init__(config, **more)
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(self.folder / "notify"))
-        self.manager.settimeout(10)
+        self.manager.settimeout(GUARD)
         self.watchdog = watchdog
 
     @property
@@ -25,7 +25,7 @@ class Notified(Gateway):
         interval = {"WATCHDOG_USEC": str(self.watchdog)} if self.watchdog else {}
         return {**super().environment, "NOTIFY_SOCKET": self.manager.getsockname(), **interval}
 
-    def next_message(self, seconds=10) -> dict:
+    def next_message(self, seconds=GUARD) -> dict:
         """The next message; empty if none comes."""
         self.manager.settimeout(seconds)
         try:
@@ -35,7 +35,7 @@ class Notified(Gateway):
 
     def hears(self, **wanted) -> dict:
         """Waits for a message with these values; others may come before it."""
-        return until(lambda: (m := self.next_message()) and wanted.items() <= m.items() and m, 20, str(wanted))
+        return until(lambda: (m := self.next_message()) and wanted.items() <= m.items() and m, what=str(wanted))
 
     def __exit__(self, *error):
         super().__exit__(*error)
@@ -80,6 +80,7 @@ def test_the_watchdog_is_notified_only_while_the_gateway_works():
         gateway.hears(WATCHDOG="1")
 
 
+@pytest.mark.measured
 @pytest.mark.waits
 def test_an_idle_gateway_with_a_service_manager_sleeps_too(long):
     with Notified({"routes": {"echo": ECHO}}) as gateway, gateway.connect("echo") as client:

@@ -6,7 +6,7 @@ import stat
 import subprocess
 
 import pytest
-from kit import Deadline, Gateway, compiled, until
+from kit import GUARD, Deadline, Gateway, compiled, until
 
 NOBODY = 65534
 
@@ -44,6 +44,7 @@ while True:
 """
 
 
+@pytest.mark.raced
 @pytest.mark.root("tests another user's actions against root")
 @pytest.mark.parametrize("rights", ["owner=nobody", "mode=0666"])
 def test_a_link_renamed_over_a_socket_does_not_change_its_targets_rights(folder, rights):
@@ -66,14 +67,14 @@ def test_a_link_renamed_over_a_socket_does_not_change_its_targets_rights(folder,
         while (met < 3 or rounds < 3) and not deadline.passed:
             rounds += 1
             with Gateway({"control": {"socket": "off"}, "routes": routes}, prefix=slow, ready=0, stopping=False) as gateway:
-                until(lambda: gateway.events("listener waiting") or gateway.events("listening"), 10, "any")
+                until(lambda: gateway.events("listener waiting") or gateway.events("listening"), what="any")
                 end = Deadline(2.5)  # a listener tries again each second
                 until(lambda: end.passed, 5)
                 met += sum("the file was replaced by another" in e.get("error", "") for e in gateway.events("listener waiting"))
                 kept = secret.stat()
                 assert (stat.S_IMODE(kept.st_mode), kept.st_uid, kept.st_gid) == (0o600, 0, 0), f"round {rounds}"
         attack.send_signal(signal.SIGTERM)
-        done = int(attack.communicate(timeout=10)[0])
+        done = int(attack.communicate(timeout=GUARD)[0])
         print(f"{rounds} rounds of {count} sockets, {done} renamed over, {met} between bind and chmod")
         assert done > count and met > 0, "hardly an attack"
     finally:

@@ -8,14 +8,14 @@ import termios
 
 import pytest
 import yaml
-from kit import Deadline, binary
+from kit import GUARD, Deadline, binary
 
 WHOLE = {"yescrypt": r"\$y\$\S+\$\S{43}", "sha-512": r"\$6\$\S+\$\S{86}", "bcrypt": r"\$2b\$\d\d\$\S{53}"}
 CHEAP = {"yescrypt": "1", "sha-512": "1000", "bcrypt": "4"}
 
 
 def hashed(text: bytes, *words) -> subprocess.CompletedProcess:
-    return subprocess.run([binary(), "hash-password", *words], input=text, capture_output=True, timeout=60)
+    return subprocess.run([binary(), "hash-password", *words], input=text, capture_output=True, timeout=GUARD)
 
 
 @pytest.mark.parametrize("method", WHOLE)
@@ -26,7 +26,7 @@ def test_a_piped_password_becomes_one_line_that_crypt_can_check(method):
     assert re.fullmatch(WHOLE[method] + "\n", hash), hash
     # glibc's own crypt(3), as any other program calls it.
     script = "import sys, crypt; sys.exit(crypt.crypt('s\xe4cret', sys.argv[1]) != sys.argv[1])"
-    subprocess.run(["/usr/bin/python3", "-W", "ignore", "-c", script, hash.strip()], check=True, timeout=60)
+    subprocess.run(["/usr/bin/python3", "-W", "ignore", "-c", script, hash.strip()], check=True, timeout=GUARD)
 
 
 def test_the_default_method_is_yescrypt_and_line_ends_are_removed():
@@ -34,7 +34,7 @@ def test_the_default_method_is_yescrypt_and_line_ends_are_removed():
     assert re.fullmatch(WHOLE["yescrypt"] + "\n", done.stdout.decode())
     script = "import sys, crypt; sys.exit(crypt.crypt('secret', sys.argv[1]) != sys.argv[1])"
     subprocess.run(
-        ["/usr/bin/python3", "-W", "ignore", "-c", script, done.stdout.decode().strip()], check=True, timeout=60)
+        ["/usr/bin/python3", "-W", "ignore", "-c", script, done.stdout.decode().strip()], check=True, timeout=GUARD)
 
 
 @pytest.mark.parametrize("text,words,code", [
@@ -75,7 +75,7 @@ class Typed:
         os.close(self.slave)
 
     def expect(self, text: bytes):
-        deadline = Deadline(20)
+        deadline = Deadline(GUARD)
         while text not in self.shown:
             assert select.select([self.master], [], [], deadline.left)[0], self.shown
             self.shown += os.read(self.master, 1000)
@@ -95,7 +95,7 @@ def test_a_typed_password_is_asked_twice_and_never_shown():
         typed.type(b"hunter2\n")
         typed.expect(b"Once more: ")
         typed.type(b"hunter2\n")
-        out, _ = typed.process.communicate(timeout=60)
+        out, _ = typed.process.communicate(timeout=GUARD)
         assert typed.process.returncode == 0
         assert re.fullmatch(WHOLE["yescrypt"] + "\n", out.decode())
         assert typed.echoes and b"hunter2" not in typed.shown
@@ -107,5 +107,5 @@ def test_a_mistyped_or_aborted_password_prints_no_hash_and_restores_the_terminal
         for prompt, word in zip((b"Password: ", b"Once more: "), words):
             typed.expect(prompt)
             typed.type(word)
-        assert typed.process.wait(timeout=60) == code
+        assert typed.process.wait(timeout=GUARD) == code
         assert typed.process.stdout.read() == b"" and typed.echoes

@@ -109,7 +109,7 @@ def test_a_client_that_half_closed_makes_room_for_another_of_its_address():
         for client in clients:
             round_trip(client)
         clients[1].shutdown(socket.SHUT_WR)
-        until(lambda: "half-closed" in gateway.command("status").stdout, 10)
+        until(lambda: "half-closed" in gateway.command("status").stdout)
         with connect_from(gateway, "192.0.2.7") as client:
             round_trip(client)
             assert set(receive_all(clients[1])) <= set(b"?")  # and its end

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from kit import Gateway, binary, until
+from kit import GUARD, Gateway, binary, until
 
 pytestmark = pytest.mark.both
 
@@ -102,17 +102,17 @@ def test_serve_as_root_refuses_a_configuration_that_others_may_write(gateway, mo
     gateway.path.chmod(mode)
     process = serve(gateway)
     if IS_ROOT:
-        assert process.wait(10) == 78
+        assert process.wait(GUARD) == 78
         said = process.stderr.read().decode()
         assert f"(mode 0{mode:o})" in said and "chmod go-w" in said and "--unsafe-permissions" in said, said
         process = serve(gateway, "--unsafe-permissions")
     try:
         line = process.stderr.readline().decode()
         assert ("warning: " in line) == IS_ROOT, line
-        until(lambda: gateway.command("health", str(gateway.path)).returncode == 0, 10, "healthy")
+        until(lambda: gateway.command("health", str(gateway.path)).returncode == 0, what="healthy")
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(GUARD) == 0
 
 
 @pytest.mark.root("tests a gateway that root runs")
@@ -134,7 +134,7 @@ def test_an_owner_other_than_root_is_a_warning(gateway):
     process = serve(gateway)
     try:
         assert b"warning: it belongs to user 65534" in process.stderr.readline()
-        until(lambda: gateway.command("health", str(gateway.path)).returncode == 0, 10, "healthy")
+        until(lambda: gateway.command("health", str(gateway.path)).returncode == 0, what="healthy")
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(GUARD) == 0

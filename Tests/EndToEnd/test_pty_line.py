@@ -10,7 +10,7 @@ import tty
 import pytest
 import serial
 from control_channel import ControlChannel
-from kit import Gateway, Pty, connect, until
+from kit import GUARD, Gateway, Pty, connect, until
 from terminals import MINICOM, PICOCOM, TIO, Terminal
 
 EXTPROC = 0o200000
@@ -51,11 +51,11 @@ def in_force(device: Pty):
 
 
 def is_set_to(device: Pty, rate: int, two=False, xon=False):
-    until(lambda: in_force(device) == (rate, two, xon), 10, f"{(rate, two, xon)}, not {in_force(device)}")
+    until(lambda: in_force(device) == (rate, two, xon), what=f"{(rate, two, xon)}, not {in_force(device)}")
 
 
 def stty(folder, *words: str) -> str:
-    done = subprocess.run(["stty", "-F", f"{folder}/port", *words], capture_output=True, text=True, timeout=10)
+    done = subprocess.run(["stty", "-F", f"{folder}/port", *words], capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -66,7 +66,7 @@ def shown(folder) -> int:
 
 
 def shows(folder, rate: int):
-    until(lambda: shown(folder) == rate, 10, f"{rate} at the port", every=0.05)
+    until(lambda: shown(folder) == rate, what=f"{rate} at the port", every=0.05)
 
 
 def address(gateway, scheme: str) -> tuple[str, int]:
@@ -85,7 +85,7 @@ def totals(gateway) -> tuple[int, int]:
 @both_kinds
 def test_rate_stop_bits_and_xon_xoff_of_a_program_are_set_at_the_device(folder, remote):
     with Pty() as device, gateways(folder, device, remote) as gateway:
-        with serial.Serial(f"{folder}/port", 57600, stopbits=2, xonxoff=True, timeout=10) as port:
+        with serial.Serial(f"{folder}/port", 57600, stopbits=2, xonxoff=True, timeout=GUARD) as port:
             is_set_to(device, 57600, two=True, xon=True)
             port.stopbits = 1
             is_set_to(device, 57600, xon=True)
@@ -105,7 +105,7 @@ def test_rate_stop_bits_and_xon_xoff_of_a_program_are_set_at_the_device(folder, 
 def test_a_change_is_made_before_the_bytes_that_follow_it(folder, remote):
     rates = [9600, 57600, 19200, 115200, 38400]
     with Pty() as device, gateways(folder, device, remote):
-        with serial.Serial(f"{folder}/port", 1200, timeout=10) as port:
+        with serial.Serial(f"{folder}/port", 1200, timeout=GUARD) as port:
             for number in range(200):
                 port.baudrate = rates[number % 5]
                 port.write(b"%03d" % number)
@@ -119,7 +119,7 @@ def test_a_change_is_made_before_the_bytes_that_follow_it(folder, remote):
 def test_each_program_that_opens_the_port_at_once_after_another_sets_the_line_before_its_bytes(folder, opens):
     with Pty() as device, gateways(folder, device, device={"open": opens}):
         for number in range(30):
-            with serial.Serial(f"{folder}/port", 57600, timeout=10) as port:
+            with serial.Serial(f"{folder}/port", 57600, timeout=GUARD) as port:
                 port.write(b"%02d" % number)
                 assert device.read(2) == b"%02d" % number
                 # The session of the program before may end only now: its end restores the line, for a moment.
@@ -130,7 +130,7 @@ def test_each_program_that_opens_the_port_at_once_after_another_sets_the_line_be
 def test_settings_in_force_change_nothing_and_take_no_hold_of_the_line(folder):
     with Pty() as device, gateways(folder, device, False, "?baud=38400&stop=2") as gateway:
         assert shown(folder) == 38400
-        with serial.Serial(f"{folder}/port", 38400, stopbits=2, timeout=10) as port:
+        with serial.Serial(f"{folder}/port", 38400, stopbits=2, timeout=GUARD) as port:
             port.write(b"up")
             assert device.read(2) == b"up"
             assert totals(gateway) == (0, 0)
@@ -140,10 +140,10 @@ def test_settings_in_force_change_nothing_and_take_no_hold_of_the_line(folder):
 def test_the_hold_of_another_client_is_obeyed_and_the_port_shows_the_line_in_force(folder):
     with Pty() as device, gateways(folder, device, False, "", "telnet://127.0.0.1:0") as gateway:
         host, number = address(gateway, "telnet")
-        with serial.serial_for_url(f"rfc2217://{host}:{number}", baudrate=57600, timeout=10):
+        with serial.serial_for_url(f"rfc2217://{host}:{number}", baudrate=57600, timeout=GUARD):
             is_set_to(device, 57600)
             shows(folder, 57600)
-            with serial.Serial(f"{folder}/port", 9600, timeout=10) as port:
+            with serial.Serial(f"{folder}/port", 9600, timeout=GUARD) as port:
                 gateway.event("line change refused", request="baud 9600")
                 port.write(b"up")
                 assert device.read(2) == b"up"
@@ -153,28 +153,28 @@ def test_the_hold_of_another_client_is_obeyed_and_the_port_shows_the_line_in_for
         is_set_to(device, 115200)
         shows(folder, 115200)
         # The other way round.
-        with serial.Serial(f"{folder}/port", 9600, timeout=10):
+        with serial.Serial(f"{folder}/port", 9600, timeout=GUARD):
             is_set_to(device, 9600)
             with pytest.raises(ValueError):
-                serial.serial_for_url(f"rfc2217://{host}:{number}", baudrate=57600, timeout=10)
+                serial.serial_for_url(f"rfc2217://{host}:{number}", baudrate=57600, timeout=GUARD)
             assert in_force(device)[0] == 9600
 
 
 def test_only_the_client_with_the_writer_role_sets_the_line(folder):
     more = [f"pty://{folder}/second", f"pty://{folder}/monitor?role=monitor"]
     with Pty() as device, gateways(folder, device, False, "", *more, clients={"writers": "one"}) as gateway:
-        with serial.Serial(f"{folder}/port", 57600, timeout=10):
+        with serial.Serial(f"{folder}/port", 57600, timeout=GUARD):
             is_set_to(device, 57600)
-            with serial.Serial(f"{folder}/second", 9600, timeout=10):
+            with serial.Serial(f"{folder}/second", 9600, timeout=GUARD):
                 gateway.event("line change refused", request="baud 9600")
-            with serial.Serial(f"{folder}/monitor", 4800, timeout=10):
+            with serial.Serial(f"{folder}/monitor", 4800, timeout=GUARD):
                 gateway.event("line change refused", request="baud 4800")
             assert in_force(device)[0] == 57600
 
 
 def test_an_endpoint_without_a_line_is_left_alone(folder):
     with Gateway({"log": {"level": "debug"}, "routes": route(folder, "sim://echo")}) as gateway:
-        with serial.Serial(f"{folder}/port", 57600, timeout=10) as port:
+        with serial.Serial(f"{folder}/port", 57600, timeout=GUARD) as port:
             for rate in (1200, 9600, 230400):
                 port.baudrate = rate
                 port.write(b"echo")
@@ -183,10 +183,11 @@ def test_an_endpoint_without_a_line_is_left_alone(folder):
             assert not gateway.events("line changed") and not gateway.events("line change refused")
 
 
+@pytest.mark.measured
 @pytest.mark.waits
 def test_a_program_at_an_endpoint_without_a_line_causes_no_context_switches(folder):
     with Gateway({"routes": route(folder, "sim://echo")}) as gateway:
-        with serial.Serial(f"{folder}/port", 57600, timeout=10) as port:
+        with serial.Serial(f"{folder}/port", 57600, timeout=GUARD) as port:
             port.write(b"echo")
             assert port.read(4) == b"echo"
             gateway.falls_asleep(3)
@@ -208,7 +209,7 @@ def test_a_program_in_canonical_mode_with_echo_works_and_its_modes_are_its_own(f
         assert now[:2] == modes[:2] and now[3:6] == modes[3:6] and not now[3] & EXTPROC
         os.close(port)
         gateway.event("session ended")
-        until(lambda: {"-icanon", "-echo"} <= set(stty(folder, "-a").split()), 10, "raw again", every=0.05)
+        until(lambda: {"-icanon", "-echo"} <= set(stty(folder, "-a").split()), what="raw again", every=0.05)
 
 
 def test_modes_of_a_program_that_leaves_flow_control_alone_leave_that_of_the_line(folder):
@@ -258,7 +259,7 @@ def test_what_a_program_sets_while_the_device_is_away_is_set_at_its_return(folde
     first = Pty()
     os.symlink(first.path, path)
     config = {"log": {"level": "debug"}, "routes": route(folder, f"tty://{path}", device={"retry": "50ms..200ms"})}
-    with Gateway(config) as gateway, serial.Serial(f"{folder}/port", 57600, timeout=10) as port:
+    with Gateway(config) as gateway, serial.Serial(f"{folder}/port", 57600, timeout=GUARD) as port:
         is_set_to(first, 57600)
         os.unlink(path)
         first.close()
@@ -284,6 +285,6 @@ def test_clients_of_baudway_v1_learn_what_a_program_at_the_port_has_set(folder):
         with connect(address(gateway, "ws")) as connection:
             client = ControlChannel(connection)
             assert client.event("line")["baud"] == 115200
-            with serial.Serial(f"{folder}/port", 57600, timeout=10):
+            with serial.Serial(f"{folder}/port", 57600, timeout=GUARD):
                 assert client.event("line")["baud"] == 57600
             assert client.event("line")["baud"] == 115200

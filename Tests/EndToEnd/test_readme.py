@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from kit import ROOT
+from kit import GUARD, ROOT
 
 TESTS = ROOT / "Tests"
 
@@ -43,7 +43,7 @@ def python_tests() -> dict[str, str]:
     """The tests that pytest collects with the marker `root`."""
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-m", "root", TESTS / "EndToEnd"],
-        capture_output=True, text=True, timeout=60, cwd=TESTS)
+        capture_output=True, text=True, timeout=GUARD, cwd=TESTS)
     found = {}
     for module, function in re.findall(r"^(?:\S*/)?(\w+)\.py::(\w+)", collected.stdout, re.M):
         marks = getattr(importlib.import_module(module), function).pytestmark

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from kit import Deadline, Gateway, Pty, Server, binary, connect, free_port, receive_all, until
+from kit import GUARD, Deadline, Gateway, Pty, Server, binary, connect, free_port, receive_all, until
 from test_control import status
 
 BLOCK = os.urandom(1 << 16)
@@ -64,7 +64,7 @@ class Traffic:
     def finish(self) -> int:
         """Waits until every byte sent has arrived; returns how many that were."""
         self.running = False
-        deadline = Deadline(30)
+        deadline = Deadline(GUARD)
         while any(thread.is_alive() for thread in self.threads) and not self.errors and not deadline.passed:
             time.sleep(0.02)
         self.check()
@@ -133,7 +133,7 @@ class Changes:
 def ask(client: socket.socket, token: bytes):
     """Waits until a token comes back through the device, whatever else is sent. Repeats it: while a port is reopened,
     or another client has the writer role for a moment, input may be dropped, as configured."""
-    deadline, data = Deadline(20), b""
+    deadline, data = Deadline(GUARD), b""
     client.settimeout(0.3)
     while token not in data:
         assert not deadline.passed, f"no {token!r}"
@@ -161,14 +161,14 @@ def test_a_reload_under_load_keeps_every_client_and_byte(long):
                 Traffic(f, f, seed=2 + n, most=40_000) for n, f in enumerate(flows)]
             stays = connect(("127.0.0.1", changes.ports[0]))
             ask(stays, b"<begin>")
-            until(lambda: len(sessions(gateway, untouched)) == 5, 10, "five clients")
+            until(lambda: len(sessions(gateway, untouched)) == 5, what="five clients")
             before = sessions(gateway, untouched)
             link = gateway.event("link open", route="steady")
             for turn in range(1, turns + 1):
                 marks = [stream.sent + 1000 for stream in traffic]
                 turn_over(gateway, changes, untouched, turn)
                 ask(stays, b"<%d>" % turn)
-                until(lambda: all(s.errors or s.sent >= mark for s, mark in zip(traffic, marks)), 20, "traffic goes on")
+                until(lambda: all(s.errors or s.sent >= mark for s, mark in zip(traffic, marks)), what="traffic goes on")
                 for stream in traffic:
                     stream.check()
             assert sessions(gateway, untouched) == before
@@ -196,14 +196,14 @@ def turn_over(gateway, changes, untouched, turn):
     if name == "allow":
         stranger = socket.create_connection(("127.0.0.1", changes.ports[0]), source_address=("127.0.0.2", 0))
         until(lambda: any(":" in c["client"] and c["client"].startswith("127.0.0.2:") for r in status(gateway)["routes"]
-                          for c in r["clients"]), 10, "the stranger is in")
+                          for c in r["clients"]), what="the stranger is in")
     count = len(gateway.events("reloaded"))
     gateway.configure({"routes": {**untouched, **routes}})
     if turn % 2:
         gateway.signal(signal.SIGHUP)
-        gateway.event("reloaded", count=count + 1, seconds=30)
+        gateway.event("reloaded", count=count + 1)
     else:
-        done = gateway.command("reload", str(gateway.path), seconds=60)
+        done = gateway.command("reload", str(gateway.path))
         assert (done.returncode, done.stderr) == (0, ""), done
         gateway.event("reloaded", count=count + 1)
     told = gateway.events("reloaded")[-1]
@@ -215,7 +215,7 @@ def turn_over(gateway, changes, untouched, turn):
         (port, any(str(port) in url for url in routes["changing"]["listen"])) for port in changes.ports
     ]:
         with socket.socket() as probe:
-            probe.settimeout(20)
+            probe.settimeout(GUARD)
             assert (probe.connect_ex(("127.0.0.1", port)) == 0) == is_served, (name, port)
     if turn % 10 == 9:
         text = gateway.path.read_text()
@@ -236,13 +236,13 @@ def test_a_configuration_or_secret_that_is_no_file_does_not_block_a_reload(kind)
             gateway.path.unlink()
             os.mkfifo(gateway.path) if kind == "fifo" else gateway.path.symlink_to(terminal.path)
         gateway.signal(signal.SIGHUP)
-        assert "ENXIO" in str(gateway.event("reload failed", 30))
-        done = gateway.command("check", str(gateway.path), seconds=30)
+        assert "ENXIO" in str(gateway.event("reload failed"))
+        done = gateway.command("check", str(gateway.path))
         assert done.returncode == 78 and "it is a FIFO, a socket or a device" in done.stderr, done
         gateway.path.unlink()
         gateway.configure({"routes": {"echo": echo, "more": echo}})
         gateway.signal(signal.SIGHUP)
-        gateway.event("reloaded", 30)
+        gateway.event("reloaded")
 
 
 def test_a_configuration_may_come_through_a_pipe():
@@ -250,5 +250,5 @@ def test_a_configuration_may_come_through_a_pipe():
     with gateway.path.open() as file:
         words = f"sleep 0.2; cat {gateway.path}"
         for command in (f"({words}) | {binary()} check /dev/stdin", f"{binary()} check <({words})"):
-            done = subprocess.run(["/bin/bash", "-c", command], stdin=file, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(["/bin/bash", "-c", command], stdin=file, capture_output=True, text=True, timeout=GUARD)
             assert done.returncode == 0 and "sim://echo" in done.stdout, done

@@ -4,7 +4,7 @@ import termios
 
 import pytest
 from control_channel import ControlChannel
-from kit import Gateway, Pty, binary, free_port, receive, run_all
+from kit import GUARD, Gateway, Pty, binary, free_port, receive, run_all
 from remote_ports import SER2NET, PyserialServer, Ser2net
 from test_connect import pipe
 
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_reported_with_what_ser2net_says(folder):
             assert done.returncode == 69 and b"Port already in use" in done.stderr
         finally:
             first.stdin.close()
-            first.wait(20)
+            first.wait(GUARD)
 
 
 @needs_ser2net
@@ -126,7 +126,7 @@ def test_connect_reaches_a_remote_port_and_waits_for_its_last_bytes(folder):
         pty.write(ALL[:256])
         assert process.stdout.read() == ALL[:256]
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(GUARD) == 0
 
 
 def test_what_rfc2217_cannot_carry_is_a_mistake_in_the_url():

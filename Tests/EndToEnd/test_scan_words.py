@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from kit import binary
+from kit import GUARD, binary
 
 
 @pytest.mark.parametrize("words, told", [
@@ -11,5 +11,5 @@ from kit import binary
     (["--service", "Serial Port"], "not a UUID"), (["--adapter", "xx"], "--adapter: expected hci0"),
 ])
 def test_usage_errors_are_reported(words, told):
-    done = subprocess.run([binary(), "scan", *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([binary(), "scan", *words], capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 64 and told in done.stderr and done.stdout == ""

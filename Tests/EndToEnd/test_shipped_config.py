@@ -25,16 +25,15 @@ def test_nc_prints_valid_nmea_sentences():
     prefix = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"] if own else []
     gateway = Gateway(ROOT / "config.yaml", text=True, ready=1, prefix=prefix)
     with gateway:
-        until(lambda: gateway.events("listening", route="gps"), 5, "gps listening")
+        until(lambda: gateway.events("listening", route="gps"), what="gps listening")
         host, port = gateway.address("gps")
         assert (host, port) == ("127.0.0.1", 4001)
         inside = ["nsenter", f"--net=/proc/{gateway.pid}/ns/net"] if own else []
-        nc = subprocess.run(
-            [*inside, "timeout", "4", "nc", host, str(port)], capture_output=True, stdin=subprocess.DEVNULL)
-        lines = nc.stdout.decode("ascii").split("\r\n")
-        assert len(lines) >= 3, nc.stdout
-        # The first line may have begun before nc connected, the last is cut off by its time limit.
-        for line in lines[1:-1]:
+        with subprocess.Popen([*inside, "nc", host, str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as nc:
+            lines = [nc.stdout.readline().decode("ascii").removesuffix("\r\n") for _ in range(5)]
+            nc.kill()
+        # The first line may have begun before nc connected.
+        for line in lines[1:]:
             match = SENTENCE.match(line)
             assert match, line
             assert checksum(line[1:line.index("*")]) == int(match[3], 16), line

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from certificates import Authority
-from kit import Deadline, Gateway, connect, receive_all, round_trip, until
+from kit import GUARD, Deadline, Gateway, connect, receive_all, round_trip, until
 from listener_clients import WebSocket, connect_tls, finish, trusting
 
 CROWD = 500
@@ -83,7 +83,7 @@ class Dribblers:
 
     def stop(self):
         self.stopping = True
-        self.thread.join(10)
+        self.thread.join(GUARD)
         for client in self.clients:
             client.close()
 
@@ -95,7 +95,7 @@ TEXTS = {"tls": bytes([0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3]) + bytes(100), "ws
 def good(authority, gateway, route, source=None):
     address = gateway.address(route)
     client = socket.socket()
-    client.settimeout(40)
+    client.settimeout(GUARD)
     if source:
         client.bind((source, 0))
     client.connect(address)
@@ -110,6 +110,7 @@ def good(authority, gateway, route, source=None):
     finish(client)
 
 
+@pytest.mark.timed
 @pytest.mark.waits
 @pytest.mark.parametrize("route", ["tls", "ws"])
 def test_500_slow_handshakes_delay_no_other_client_and_end_in_ten_seconds(authority, descriptors, route):
@@ -127,7 +128,7 @@ def test_500_slow_handshakes_delay_no_other_client_and_end_in_ten_seconds(author
 
             late = threading.Thread(target=serve, daemon=True)
             late.start()
-            deadline = Deadline(30)
+            deadline = Deadline(GUARD)
             while len(crowd.ended) < CROWD:
                 assert not deadline.passed, f"{CROWD - len(crowd.ended)} are still there"
                 start = time.monotonic()
@@ -139,7 +140,7 @@ def test_500_slow_handshakes_delay_no_other_client_and_end_in_ten_seconds(author
             # Within ten seconds by the gateway's clock; on a busy machine the test notices it later.
             assert max(crowd.ended.values()) < 20
             # A client of their address is served as soon as a slot is free.
-            late.join(30)
+            late.join(GUARD)
             assert not late.is_alive() and not errors
         finally:
             crowd.stop()
@@ -177,7 +178,7 @@ def test_connections_per_second_of_one_address_are_limited(authority):
         for _ in range(40):
             clients.append(connect(gateway.address("lab")))
         gateway.event("session ended", reason="denied")
-        until(lambda: len(gateway.events("session opened")) + len(gateway.events("session ended")) >= 40, 10)
+        until(lambda: len(gateway.events("session opened")) + len(gateway.events("session ended")) >= 40)
         spent = time.monotonic() - start
         assert len(gateway.events("session opened")) <= 5 + 5 * spent + 1
         assert "per second" in gateway.events("session ended", reason="denied")[0]["error"]

@@ -11,7 +11,7 @@ import pytest
 import serial
 from certificates import Authority
 from control_channel import ControlChannel
-from kit import Gateway, Pty, Socat, binary, connect, receive, receive_all, receive_until, run_all, until
+from kit import GUARD, Gateway, Pty, Socat, binary, connect, receive, receive_all, receive_until, run_all, until
 from listener_clients import finish, trusting
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
@@ -22,7 +22,7 @@ ALL = bytes(range(256)) * 8
 @pytest.fixture(scope="module")
 def hash() -> str:
     done = subprocess.run(
-        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=60, check=True)
+        [binary(), "hash-password", "--cost", "1"], input=b"hunter2\n", capture_output=True, timeout=GUARD, check=True)
     return done.stdout.decode().strip()
 
 
@@ -34,7 +34,7 @@ def route(*listeners: str, endpoint="sim://echo", users=None, **keys) -> dict:
 def place(gateway: Gateway, scheme: str) -> tuple[str, int]:
     """Where the listener of this scheme listens."""
     listens = re.compile(f"{scheme}://(.*):(\\d+)")
-    until(lambda: any(listens.match(event["listen"]) for event in gateway.events("listening")), 10, f"{scheme} listens")
+    until(lambda: any(listens.match(event["listen"]) for event in gateway.events("listening")), what=f"{scheme} listens")
     host, port = next(found for event in gateway.events("listening") if (found := listens.match(event["listen"]))).groups()
     return host, int(port)
 
@@ -44,7 +44,7 @@ class Terminal:
 
     def __init__(self, client: socket.socket, options=(0, 1, 3)):
         self.client, self.options, self.raw, self.text, self.seen = client, options, b"", b"", []
-        client.settimeout(10)
+        client.settimeout(GUARD)
 
     def _read(self):
         data = self.client.recv(4096)
@@ -101,7 +101,7 @@ def com_port(*content: int) -> bytes:
 @contextlib.contextmanager
 def pyserial(gateway: Gateway, index: int = 0, **settings):
     host, port = gateway.address("lab", index)
-    line = serial.serial_for_url(f"rfc2217://{host}:{port}", timeout=10, **settings)
+    line = serial.serial_for_url(f"rfc2217://{host}:{port}", timeout=GUARD, **settings)
     try:
         yield line
     finally:
@@ -138,7 +138,7 @@ def test_the_next_client_sets_the_line_as_soon_as_the_last_has_closed():
                 line.write(b"x")
                 assert pty.read(1) == b"x"
         # The gateway cannot tell a half-close from a close, so the last session may last some seconds more.
-        until(lambda: rate(pty) == termios.B9600, 2, what="the configuration's rate")
+        until(lambda: rate(pty) == termios.B9600, what="the configuration's rate")
 
 
 def test_an_endpoint_without_a_line_answers_what_the_client_asks_for():
@@ -228,7 +228,7 @@ def test_clients_of_four_kinds_share_a_line_with_roles_by_listener(tmp_path_fact
             raw, browser = reach("tcp"), ControlChannel(reach("ws"))
             browser.event("line", baud=9600)
             host, port = place(gateway, "telnet")
-            line = stack.enter_context(contextlib.closing(serial.serial_for_url(f"rfc2217://{host}:{port}", baudrate=57_600, timeout=10)))
+            line = stack.enter_context(contextlib.closing(serial.serial_for_url(f"rfc2217://{host}:{port}", baudrate=57_600, timeout=GUARD)))
             assert browser.event("line", baud=57_600)
             line.break_condition = True
             assert browser.event("outputs", **{"break": True})
@@ -366,6 +366,7 @@ def test_an_endless_subnegotiation_ends_the_client_and_disturbs_no_other():
             receive_until(other, b"still here")
 
 
+@pytest.mark.measured
 def test_ten_thousand_options_without_reading_keep_memory_bounded():
     with Gateway(route()) as gateway:
         with gateway.connect("lab") as other, gateway.connect("lab", receive_buffer=4096) as client:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from certificates import Authority
-from kit import Gateway, Pty, connect, receive, receive_all, round_trip, run_all, until
+from kit import GUARD, Gateway, Pty, connect, receive, receive_all, round_trip, run_all, until
 from listener_clients import connect_tls, end_of, finish, own_address, trusting
 
 
@@ -174,6 +174,7 @@ def installed(folder) -> bytes:
     return ssl.PEM_cert_to_DER_cert((folder / "c.pem").read_text())
 
 
+@pytest.mark.heavy
 def test_certificates_are_renewed_without_disturbing_clients(authority, server, tmp_path):
     """64 MiB both ways in random pieces, over one connection that survives all renewals."""
     install(server, tmp_path)
@@ -188,8 +189,8 @@ def test_certificates_are_renewed_without_disturbing_clients(authority, server, 
             address = gateway.address("lab")
             client = connect_tls(address, trusting(authority))
             server_end, _ = listener.accept()
-            server_end.settimeout(60)
-            client.settimeout(60)
+            server_end.settimeout(GUARD)
+            client.settimeout(GUARD)
 
             def send(end, seed):
                 chance, sent = random.Random(seed), 0
@@ -206,12 +207,12 @@ def test_certificates_are_renewed_without_disturbing_clients(authority, server, 
             def renew():
                 for _ in range(3):
                     install(authority.issue("gw.test", "gw.test"), tmp_path)
-                    until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.2)
+                    until(lambda: shown(address, authority) == installed(tmp_path), what="the new certificate", every=0.2)
 
             # An SSL object may be used by one thread at a time, so the directions run one after the other, renewals in
             # parallel with each.
-            run_all(lambda: send(client, seed), lambda: take(server_end), renew, seconds=80)
-            run_all(lambda: send(server_end, seed + 1), lambda: take(client), seconds=80)
+            run_all(lambda: send(client, seed), lambda: take(server_end), renew, seconds=4 * GUARD)
+            run_all(lambda: send(server_end, seed + 1), lambda: take(client), seconds=4 * GUARD)
             gateway.event("certificates renewed")
             finish(client)
             server_end.close()
@@ -239,7 +240,7 @@ def test_a_broken_certificate_changes_nothing_and_is_reported(authority, server,
         health = gateway.command("health", str(gateway.path))
         assert health.returncode == 0 and "c.pem" in json.loads(health.stdout)["certificate-faults"][0]
         install(authority.issue("gw.test", "gw.test"), tmp_path)
-        until(lambda: shown(address, authority) == installed(tmp_path), 20, "the new certificate", 0.1)
+        until(lambda: shown(address, authority) == installed(tmp_path), what="the new certificate", every=0.1)
         reload = gateway.command("reload", str(gateway.path))
         assert (reload.returncode, reload.stderr) == (0, "")
         assert "certificate-faults" not in gateway.command("health", str(gateway.path)).stdout
@@ -280,7 +281,7 @@ def test_a_reload_does_not_renew_an_unchanged_certificate(authority, server, tmp
         new = authority.issue("gw.test", "gw.test")
         place(new)
         wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text())
-        until(lambda: shown(address, authority) == wanted, 20, "the new certificate", 0.1)
+        until(lambda: shown(address, authority) == wanted, what="the new certificate", every=0.1)
         gateway.signal(signal.SIGHUP)
         gateway.event("reloaded", count=3)
         gateway.event("certificates renewed")
@@ -336,13 +337,13 @@ def test_a_broken_certificate_is_logged_once_for_all_its_listeners(authority, se
                 assert gateway.command("reload", str(gateway.path)).returncode == 78
         assert len(gateway.events("certificates refused")) == 1
         install(authority.issue("gw.test", "gw.test"), tmp_path)
-        until(lambda: "not applied" not in gateway.command("status", str(gateway.path)).stdout, 20, "mended", 0.1)
+        until(lambda: "not applied" not in gateway.command("status", str(gateway.path)).stdout, what="mended", every=0.1)
         assert len(gateway.events("certificates renewed")) <= 2  # certificate and key are two changes
         (tmp_path / "c.pem").write_text("nothing\n")
         gateway.event("certificates refused", count=2)
 
 
-def test_a_client_whose_certificate_is_revoked_is_disconnected_and_others_stay(authority, server, tmp_path):
+def test_a_client_whose_certificate_is_revoked_is_disconnected_and_others_stay(authority, server, tmp_path, quick):
     ada, bob = authority.issue("ada"), authority.issue("bob")
     crl = tmp_path / "crl.pem"
     crl.write_bytes(authority.revocations().read_bytes())
@@ -359,7 +360,7 @@ def test_a_client_whose_certificate_is_revoked_is_disconnected_and_others_stay(a
         new.rename(crl)
         start = time.monotonic()
         ended = gateway.event("session ended")
-        assert time.monotonic() - start < 5
+        quick(time.monotonic() - start, 5, "from the new list of revocations")
         assert (ended["reason"], ended["user"]) == ("denied", "CN=ada") and "is revoked" in ended["error"]
         assert end_of(one) == "end"
         round_trip(other)
@@ -374,6 +375,6 @@ def test_a_client_is_disconnected_when_its_certificate_expires(authority, server
     with Gateway({"routes": {"lab": {"listen": "tls://127.0.0.1:0", "endpoint": "sim://echo", "tls": checks}}}) as gateway:
         client = connect_tls(gateway.address("lab"), trusting(authority, soon))
         round_trip(client)
-        ended = gateway.event("session ended", seconds=20)
-        assert ended["reason"] == "denied" and "has expired" in ended["error"] and 0.5 < float(ended["seconds"]) < 15
+        ended = gateway.event("session ended")
+        assert ended["reason"] == "denied" and "has expired" in ended["error"]
         assert end_of(client) == "end"

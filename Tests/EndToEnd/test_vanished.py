@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from kit import Gateway, run_all, until
+from kit import GUARD, Gateway, run_all, until
 
 GATEWAY, CLIENT = "192.0.2.1", "192.0.2.2"  # RFC 5737, TEST-NET-1
 LIMIT = 30
@@ -68,7 +68,6 @@ def hosts():
 
 @pytest.mark.waits
 @pytest.mark.root("makes hosts: namespaces of the network")
-@pytest.mark.timeout(120)
 def test_slot_and_descriptor_of_a_vanished_client_are_free(hosts, figure):
     """All kinds at once, each on its own route, so that one wait is enough for all."""
     here, there, cut = hosts
@@ -98,15 +97,15 @@ def test_slot_and_descriptor_of_a_vanished_client_are_free(hosts, figure):
 
             def gone(route):
                 def body():
-                    ended = gateway.event("session ended", route=route, seconds=LIMIT + 15)
+                    ended = gateway.event("session ended", route=route, seconds=LIMIT + GUARD)
                     return ended, time.monotonic() - start
                 return body
 
-            for route, (ended, seconds) in zip(config["routes"], run_all(*map(gone, config["routes"]), seconds=LIMIT + 20)):
+            for route, (ended, seconds) in zip(config["routes"], run_all(*map(gone, config["routes"]), seconds=LIMIT + GUARD)):
                 figure(f"vanished client, {route}", seconds, "s", aim=LIMIT)
                 assert ended["reason"] == ("queue-left" if route == "queue" else "client-lost")
                 assert seconds < LIMIT, f"{route}: {seconds:.1f} s"
-            until(lambda: gateway.descriptors() <= before, 5, f"descriptors back to {before}")
+            until(lambda: gateway.descriptors() <= before, what=f"descriptors back to {before}")
         finally:
             for client in clients:
                 client.kill()

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import websockets
 from certificates import Authority
-from kit import Gateway, Pty, binary, connect, receive, receive_all, run_all
+from kit import GUARD, Gateway, Pty, binary, connect, receive, receive_all, run_all
 from listener_clients import Status, WebSocket, connect_tls, finish, frame, own_address, request, trusting
 
 ECHO = {"listen": "ws://127.0.0.1:0/lab", "endpoint": "sim://echo"}
@@ -35,7 +35,7 @@ def tls(pair) -> dict:
 def curl(*words: str) -> tuple[int, str]:
     """The status and text of an answer."""
     done = subprocess.run(
-        ["curl", "-sS", "--max-time", "10", "-w", "\n%{http_code}", *words], capture_output=True, text=True, timeout=20)
+        ["curl", "-sS", "--max-time", "10", "-w", "\n%{http_code}", *words], capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0, done.stderr
     text, status = done.stdout.rsplit("\n", 1)
     return int(status), text
@@ -103,7 +103,7 @@ def test_curl_talks_to_a_pty(authority, server, secure):
             assert client.stdout.read() == b"\x88\x0a\x03\xe9shutdown"  # 1001, going away
         finally:
             client.kill()
-            client.communicate(timeout=20)
+            client.communicate(timeout=GUARD)
 
 
 def test_a_request_that_is_no_websocket_gets_a_helpful_answer():
@@ -184,7 +184,7 @@ def test_pages_of_other_origins_are_refused():
 
 def hashed(password: str) -> str:
     done = subprocess.run(
-        [binary(), "hash-password"], input=password + "\n", capture_output=True, text=True, timeout=20)
+        [binary(), "hash-password"], input=password + "\n", capture_output=True, text=True, timeout=GUARD)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -255,6 +255,7 @@ def test_refusals_come_before_the_upgrade_and_endings_as_close_codes():
         gateway.wait()
 
 
+@pytest.mark.measured
 def test_a_client_that_never_reads_costs_only_its_buffer_and_delays_no_other():
     config = {"routes": {"flood": {"listen": "ws://127.0.0.1:0/flood", "endpoint": "sim://flood"}}}
     with Gateway(config) as gateway:
@@ -273,6 +274,7 @@ def test_a_client_that_never_reads_costs_only_its_buffer_and_delays_no_other():
         assert gateway.event("session ended", reason="too-slow")
 
 
+@pytest.mark.heavy
 def test_64_mib_both_ways_over_wss_while_the_certificate_is_replaced(authority, server, tmp_path):
     def install(pair):
         for source, name in ((pair.certificate, "c.pem"), (pair.key, "k.pem")):
@@ -289,8 +291,8 @@ def test_64_mib_both_ways_over_wss_while_the_certificate_is_replaced(authority, 
         with Gateway({"routes": {"lab": lab}}) as gateway:
             client = WebSocket(connect_tls(gateway.address("lab"), trusting(authority)), "/lab")
             far, _ = listener.accept()
-            far.settimeout(60)
-            client.client.settimeout(60)
+            far.settimeout(GUARD)
+            client.client.settimeout(GUARD)
             chance = random.Random(seed)
 
             def up():
@@ -311,7 +313,7 @@ def test_64_mib_both_ways_over_wss_while_the_certificate_is_replaced(authority, 
                 for _ in range(size >> 20):
                     assert receive(far, 1 << 20) == piece
 
-            run_all(up, heard, renew, seconds=85)
+            run_all(up, heard, renew, seconds=4 * GUARD)
             # An SSL object may be used by one thread at a time: now the other direction.
 
             def down():
@@ -332,7 +334,7 @@ def test_64_mib_both_ways_over_wss_while_the_certificate_is_replaced(authority, 
                         del got[: 1 << 20]
                 assert total == size and not got
 
-            run_all(down, take, seconds=85)
+            run_all(down, take, seconds=4 * GUARD)
             finish(client.client)
             far.close()
 
@@ -346,6 +348,7 @@ socket.onmessage = e => socket.send("heard " + new TextDecoder().decode(e.data))
 </script>"""
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here")
 def test_a_page_in_chromium_talks_to_a_pty(authority, server, tmp_path):
     with Pty() as device:
@@ -361,9 +364,9 @@ def test_a_page_in_chromium_talks_to_a_pty(authority, server, tmp_path):
                  f"--user-data-dir={tmp_path}/profile", page.as_uri()],
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
             try:
-                assert device.read(13, seconds=60) == b"from the page"
+                assert device.read(13) == b"from the page"
                 device.write(b"the pty")
-                assert device.read(13, seconds=60) == b"heard the pty"
+                assert device.read(13) == b"heard the pty"
             finally:
                 os.killpg(browser.pid, signal.SIGKILL)
                 browser.wait()

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 from certificates import Authority
-from kit import Gateway, Pty, connect, receive, until
+from kit import GUARD, Gateway, Pty, connect, receive, until
 from listener_clients import WebSocket, finish, trusting
 
 
@@ -27,7 +27,7 @@ class ListenerClient:
             return
         if kind == "unix":
             self.client = socket.socket(socket.AF_UNIX)
-            self.client.settimeout(20)
+            self.client.settimeout(GUARD)
             self.client.connect(where)
         else:
             self.client = connect(where)
@@ -115,7 +115,7 @@ def test_a_monitor_writes_through_no_listener(authority, folder, kind):
         monitor = ListenerClient(kind, address_of(gateway, kind, folder), authority)
         assert gateway.event("session opened")["role"] == "monitor"
         monitor.send(b"not heard")
-        until(lambda: dropped(gateway) == 9, 20, "the monitor's bytes are dropped", 0.05)
+        until(lambda: dropped(gateway) == 9, what="the monitor's bytes are dropped", every=0.05)
         writer = ListenerClient("unix", f"{folder}/other", authority)
         writer.send(b"heard")
         assert device.read(5) == b"heard"
@@ -136,7 +136,7 @@ def test_a_client_without_the_writer_role_writes_through_no_listener(authority, 
         other = ListenerClient(kind, address_of(gateway, kind, folder), authority)
         gateway.event("session opened", count=2)
         other.send(b"not heard")
-        until(lambda: dropped(gateway) == 9, 20, "the bytes of the one without the writer role are dropped", 0.05)
+        until(lambda: dropped(gateway) == 9, what="the bytes of the one without the writer role are dropped", every=0.05)
         holder.send(b"heard")
         assert device.read(5) == b"heard"
         holder.close()
@@ -158,7 +158,7 @@ def test_a_user_of_a_certificate_has_the_role_from_the_configuration(authority, 
             opened = gateway.event("session opened")
             assert (opened["user"], opened["role"]) == ("ada", "monitor")
             ada.send(b"not heard")
-            until(lambda: dropped(gateway) == 9, 20, "the monitor's bytes are dropped", 0.05)
+            until(lambda: dropped(gateway) == 9, what="the monitor's bytes are dropped", every=0.05)
             # A client that has no role here any more is disconnected.
             settings["users"]["ada"]["roles"] = {"elsewhere*": "writer"}
             gateway.configure(settings)

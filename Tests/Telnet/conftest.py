@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(items):
     for item in items:
         if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(120))
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture
