@@ -140,6 +140,8 @@ package enum EndpointSchemes {
     Parameter(
       "verify", .words(["full", "ca", "none"]), standard: "full",
       "what to verify: chain and name, only the chain, or nothing"),
+    Parameter("min-version", .words(["1.2", "1.3"]), standard: "1.2", "the oldest TLS version to accept"),
+    Parameter("ciphers", .text, "ciphers to offer, by OpenSSL's names, for a server that has none of the usual ones"),
   ]
 
   private static let securityRules = [
