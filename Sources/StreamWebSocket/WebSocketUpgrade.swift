@@ -27,6 +27,9 @@ package struct WebSocketUpgrade: Equatable, Sendable {
   }
 
   package let terms: WebSocketTerms
+  /// The sub-protocols that the client offers, when none of them is ours: browsers then end the connection. At most 200
+  /// characters, without tokens.
+  package let unknownSubprotocols: String?
   /// The whole response, status 101. Everything after it on the connection is frames.
   package let response: [UInt8]
 
@@ -45,6 +48,10 @@ package struct WebSocketUpgrade: Equatable, Sendable {
       throw HTTPRefusal(.badRequest, "Sec-WebSocket-Protocol is a list of different names.")
     }
     let subprotocol = offered.lazy.compactMap(WebSocketSubprotocol.init).first(where: settings.subprotocols.contains)
+    let isUnknown = subprotocol == nil && !offered.isEmpty
+    unknownSubprotocols =
+      isUnknown
+      ? printable(offered.map { $0.hasPrefix("bearer.") ? "bearer.(token)" : $0 }.joined(separator: ", ")) : nil
     let deflate = settings.deflate?.accept(head.fields.list("sec-websocket-extensions"))
     terms = WebSocketTerms(subprotocol: subprotocol, deflate: deflate?.terms)
 
@@ -95,15 +102,15 @@ package struct WebSocketUpgrade: Equatable, Sendable {
     guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else {
       return .foreignOrigin
     }
-    if settings.origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return nil }
-    let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
+    let normal = OriginNames.normal(origin)
+    if settings.origins.contains(where: { $0 == "*" || OriginNames.normal($0) == normal }) { return nil }
+    let scheme = origin.hasPrefix("https://") ? "https://" : "http://"
     // On a port without TLS, a page by https may have the same origin: a proxy in front of us may do TLS.
     guard origin.hasPrefix(scheme), scheme == "https://" || !settings.isSecure, let host = head["host"].map(lowercased)
     else {
       return .foreignOrigin
     }
-    let without = { (text: Substring) in text.hasSuffix(port) ? text.dropLast(port.count) : text }
-    guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignOrigin }
+    guard OriginNames.normal(scheme + host) == normal else { return .foreignOrigin }
     // The same origin proves nothing if the page's owner controls what its name resolves to.
     return settings.hosts?.contains(host) ?? true ? nil : .foreignHost
   }
