@@ -52,7 +52,9 @@ package enum EndpointSchemes {
     Parameter("dtr", .words(["keep", "on", "off"]), standard: "keep", "DTR after opening"),
     Parameter("rts", .words(["keep", "on", "off"]), standard: "keep", "RTS after opening"),
     Parameter("hupcl", .flag, standard: "no", "drop DTR and RTS at the last close (HUPCL)"),
-    Parameter("exclusive", .flag, standard: "yes", "lock the port against other programs (TIOCEXCL and flock)"),
+    Parameter(
+      "exclusive", .either(.flag, .words(["strict"])), standard: "yes",
+      "lock the port against other programs (TIOCEXCL and flock); strict: refuse it while another has it open"),
     Parameter("low-latency", .flag, standard: "yes", "forward bytes at once (ASYNC_LOW_LATENCY)"),
     Parameter(
       "rs485", .words(["off", "rts-on-send", "rts-after-send"]), standard: "off",
