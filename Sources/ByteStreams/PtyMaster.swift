@@ -40,6 +40,7 @@ package enum PtyMaster {
   /// another pty helps then. `allIsRead`: all of the user's bytes were read, so the master's remaining input is the
   /// echo of our own bytes.
   package static func refresh(_ master: Int32, allIsRead: Bool) throws(SystemError) {
+    PtySettings.clearCLOCAL(of: master)
     let isFree = isHungUp(master)
     // The slave has no user whose settings this could change, unless a program opens and sets it within this call.
     let didEcho = isFree ? try makeRaw(master) : false

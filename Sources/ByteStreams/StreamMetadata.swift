@@ -20,6 +20,8 @@ public struct DeviceFacts: Hashable, Sendable {
   public var mtu: Int?
   /// Messages of the device that nobody read in time, so that the kernel dropped them.
   public var lostMessages: Int?
+  /// Other programs that have a serial port open, so that bytes for us go to them: "agetty (pid 812)".
+  package var sharedWith: String?
 
   /// No fact is known.
   public init() {}
@@ -34,6 +36,7 @@ public struct DeviceFacts: Hashable, Sendable {
     signalStrength = more.signalStrength ?? signalStrength
     mtu = more.mtu ?? mtu
     lostMessages = more.lostMessages ?? lostMessages
+    sharedWith = more.sharedWith ?? sharedWith
   }
 
   /// No fact is known.

@@ -47,11 +47,16 @@ package struct NodeOwnership: Hashable, Sendable {
   static func advice(forOpening path: String) -> String? {
     var status = stat()
     guard stat(path, &status) == 0 else { return nil }
-    guard status.st_mode & 0o060 == 0o060 else {
-      return "its mode lets no group open it; a udev rule has to give it one (GROUP=\"dialout\", MODE=\"0660\")"
-    }
     let name = name(ofGroup: status.st_gid)
-    return "members of its group may: usermod -aG \(name) USER, and log in again"
+    guard status.st_mode & 0o060 == 0o060 else {
+      let wanted = status.st_gid == 0 ? "dialout" : name
+      return
+        "its mode lets not even its group \(name) open it; if udev does not change that in a moment, a rule has to: "
+        + "GROUP=\"\(wanted)\", MODE=\"0660\""
+    }
+    return
+      "members of its group may: usermod -aG \(name) USER, and log in again; just plugged in, udev may still change "
+      + "its group"
   }
 
   /// The group's name, or its number if it has none.

@@ -17,7 +17,10 @@ struct PEMFile {
     self.path = path
     self.part = part
     do { bytes = try Self.contents(of: path) } catch {
-      throw TLSSettingsFault(path, part, "\(error.text) (\(error.name))", advice: Self.advice(error.errno))
+      let hasTilde = path.hasPrefix("~") || path.contains("/~")
+      throw TLSSettingsFault(
+        path, part, "\(error.text) (\(error.name))",
+        advice: hasTilde ? "'~' is not expanded here; write the whole path" : Self.advice(error.errno))
     }
   }
 
@@ -108,7 +111,22 @@ struct PEMFile {
     return bio
   }
 
+  /// PFX of RFC 7292: a SEQUENCE that begins with the version, the INTEGER 3.
+  private var isPKCS12: Bool {
+    guard bytes.count > 6, bytes[0] == 0x30 else { return false }
+    let lengthBytes = bytes[1] & 0x80 == 0 ? 0 : Int(bytes[1] & 0x7F)
+    return lengthBytes <= 4 && bytes.dropFirst(2 + lengthBytes).starts(with: [2, 1, 3])
+  }
+
   private func nothing(_ what: String) -> TLSSettingsFault {
+    if isPKCS12 {
+      let end = path.lastIndex(of: ".") ?? path.endIndex
+      return TLSSettingsFault(
+        path, part, "there is no \(what) in it",
+        advice:
+          "it is PKCS #12 (.p12, .pfx); convert it to PEM: openssl pkcs12 -in \(path) -nodes -out \(path[..<end]).pem, "
+          + "for certificate and key")
+    }
     // DER begins with a SEQUENCE.
     let isDER = bytes.first == 0x30
     return TLSSettingsFault(

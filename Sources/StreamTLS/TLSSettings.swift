@@ -80,6 +80,15 @@ package struct TLSClientSettings: Hashable, Sendable {
   package var alpn: [String] = []
 
   package init() {}
+
+  /// What a server is offered, for messages: "TLS 1.2 with A, B and TLS 1.3 with C".
+  package var offer: String {
+    let suites = ciphers.filter { $0.hasPrefix("TLS_") }
+    let others = ciphers.filter { !$0.hasPrefix("TLS_") }
+    let newest = "TLS 1.3 with \((suites.isEmpty ? TLSProfile.suites : suites).joined(separator: ", "))"
+    guard minVersion == .tls12 else { return newest }
+    return "TLS 1.2 with \((others.isEmpty ? TLSProfile.ciphers : others).joined(separator: ", ")), and \(newest)"
+  }
 }
 
 /// What is wrong with the settings or with a file they name.

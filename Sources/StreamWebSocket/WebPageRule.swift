@@ -21,14 +21,14 @@ package struct WebPageRule: Equatable, Sendable {
     guard head.fields.count(of: "origin") == 1, let origin = head["origin"].map(lowercased) else {
       return .foreignOrigin
     }
-    if origins.contains(where: { $0 == "*" || lowercased($0) == origin }) { return nil }
-    let (scheme, port) = origin.hasPrefix("https://") ? ("https://", ":443") : ("http://", ":80")
+    let normal = OriginNames.normal(origin)
+    if origins.contains(where: { $0 == "*" || OriginNames.normal($0) == normal }) { return nil }
+    let scheme = origin.hasPrefix("https://") ? "https://" : "http://"
     // On a port without TLS, a page by https may have the same origin: a proxy in front of us may do TLS.
     guard origin.hasPrefix(scheme), scheme == "https://" || !isSecure, let host = head["host"].map(lowercased) else {
       return .foreignOrigin
     }
-    let without = { (text: Substring) in text.hasSuffix(port) ? text.dropLast(port.count) : text }
-    guard without(origin.dropFirst(scheme.count)) == without(host[...]) else { return .foreignOrigin }
+    guard OriginNames.normal(scheme + host) == normal else { return .foreignOrigin }
     // The same origin proves nothing if the page's owner controls what its name resolves to.
     return hosts?.contains(host) ?? true ? nil : .foreignHost
   }

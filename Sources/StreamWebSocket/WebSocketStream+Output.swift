@@ -23,6 +23,8 @@ extension WebSocketStream {
     var deflater: Deflater?
     /// A message of several parts has begun.
     var isInMessage = false
+    /// With `sendsText`: the first bytes of a character, at most three, whose others have not come yet.
+    var character: [UInt8] = []
 
     /// Drops all output: the other side is gone, so it does not even get a close frame.
     mutating func silence() {
@@ -48,8 +50,36 @@ extension WebSocketStream {
   package func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     guard !isClosed, !output.closeIsSaid else { return .ended }
     if !output.isEmpty, case .blocked(let wish) = try flush() { return .blocked(until: wish) }
+    if settings.sendsText { return try writeText(run) }
     if settings.terms.deflate != nil || role == .client { return try write(run, as: .binary, endsMessage: true) }
     return try writeFrames(run)
+  }
+
+  /// One text message with the whole characters of the run. A replaced byte takes three.
+  private func writeText(_ run: UnsafeRawBufferPointer) throws -> Transfer {
+    let count = min(run.count, Self.largestPayload / 3 - 3)
+    let bytes = output.character + run[..<count]
+    let whole = bytes.count - Self.begunCharacter(atEndOf: bytes)
+    output.character = Array(bytes[whole...])
+    guard whole > 0 else { return .moved(count) }
+    let text = Array(String(decoding: bytes[..<whole], as: UTF8.self).utf8)
+    try output.held = text.withUnsafeBytes { try frame(.text, $0) }
+    _ = try flush()
+    return .moved(count)
+  }
+
+  /// How many bytes at the end may be the beginning of a character.
+  static func begunCharacter(atEndOf bytes: [UInt8]) -> Int {
+    for length in 1...3 where length <= bytes.count {
+      switch bytes[bytes.count - length] {
+      case 0x80...0xBF: continue
+      case 0xC2...0xDF: return length < 2 ? length : 0
+      case 0xE0...0xEF: return length < 3 ? length : 0
+      case 0xF0...0xF4: return length
+      default: return 0
+      }
+    }
+    return 0
   }
 
   /// Server frames: no mask, and no copy of the bytes that the stream below takes at once.
@@ -152,6 +182,11 @@ extension WebSocketStream {
   func queueClose(_ close: WebSocketClose) {
     guard !output.closeIsSaid else { return }
     output.closeIsSaid = true
+    if !output.character.isEmpty {
+      output.character = []
+      let end = Array("\u{FFFD}".utf8)
+      if let frame = try? end.withUnsafeBytes({ try frame(.text, $0) }) { output.texts += frame }
+    }
     output.close = control(.close, close.payload)
     sendOwn()
   }

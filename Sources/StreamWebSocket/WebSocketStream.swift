@@ -23,6 +23,8 @@ package final class WebSocketStream: LayeredStream {
     /// A read ends at the end of a message: `endedMessage`. For programs to which messages matter; the gateway only
     /// handles bytes.
     package var marksMessages = false
+    /// A server sends its bytes as text messages, with U+FFFD in place of what is no UTF-8.
+    package var sendsText = false
 
     package init(
       terms: WebSocketTerms = WebSocketTerms(), longestMessage: Int = 16 << 20, pingInterval: Duration? = .seconds(20)

@@ -29,6 +29,9 @@ package struct WebSocketUpgrade: Equatable, Sendable {
   }
 
   package let terms: WebSocketTerms
+  /// The sub-protocols that the client offers, when none of them is ours: browsers then end the connection. At most 200
+  /// characters, without tokens.
+  package let unknownSubprotocols: String?
   /// The whole response, status 101. Everything after it on the connection is frames.
   package let response: [UInt8]
 
@@ -47,6 +50,10 @@ package struct WebSocketUpgrade: Equatable, Sendable {
       throw HTTPRefusal(.badRequest, "Sec-WebSocket-Protocol is a list of different names.")
     }
     let subprotocol = offered.lazy.compactMap(WebSocketSubprotocol.init).first(where: settings.subprotocols.contains)
+    let isUnknown = subprotocol == nil && !offered.isEmpty
+    unknownSubprotocols =
+      isUnknown
+      ? printable(offered.map { $0.hasPrefix("bearer.") ? "bearer.(token)" : $0 }.joined(separator: ", ")) : nil
     let deflate = settings.deflate?.accept(head.fields.list("sec-websocket-extensions"))
     terms = WebSocketTerms(subprotocol: subprotocol, deflate: deflate?.terms)
 

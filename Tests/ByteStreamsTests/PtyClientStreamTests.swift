@@ -262,6 +262,42 @@ struct PtySettingsTests {
     }
   }
 
+  @Test("leave CLOCAL off, so that a program that asks for parity changes something that the kernel keeps")
+  func parity() throws {
+    let terminal = try Terminal.make()
+    for _ in 0..<3 {
+      offered.show(at: terminal.master.raw)
+      let user = try terminal.user()
+      var modes = termios()
+      tcgetattr(user.raw, &modes)
+      modes.c_cflag |= tcflag_t(PARENB | CLOCAL | CREAD)
+      #expect(tcsetattr(user.raw, TCSANOW, &modes) == 0)
+      _ = consume user
+    }
+  }
+
+  @Test("are looked at together with CLOCAL, which is cleared while the program has the pty open; all else stays")
+  func clocalWhileOpen() throws {
+    try withUser { stream, user, _ throws in
+      for rate in [speed_t(B9600), speed_t(B19200)] {
+        var modes = termios()
+        tcgetattr(user, &modes)
+        cfsetspeed(&modes, rate)
+        modes.c_cflag |= tcflag_t(CLOCAL | CREAD)
+        modes.c_cc.4 = 7  // VQUIT, VINTR … any: it must survive
+        #expect(tcsetattr(user, TCSANOW, &modes) == 0)
+        write(user, "x")
+        while try stream.read() == .blocked(until: .readable) { _ = stream.takeChange() }
+        var now = termios()
+        tcgetattr(user, &now)
+        #expect(now.c_cflag & tcflag_t(CLOCAL) == 0 && cfgetospeed(&now) == rate && now.c_cc.4 == 7)
+        // The same again, with parity.
+        now.c_cflag |= tcflag_t(CLOCAL | PARENB)
+        #expect(tcsetattr(user, TCSANOW, &now) == 0)
+      }
+    }
+  }
+
   @Test("use XON/XOFF if both directions do; one alone changes nothing")
   func xonXoff() throws {
     let terminal = try Terminal.make()

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from kit import Gateway, Pty, lock_file, reset
+from kit import Gateway, Pty, lock_file, reset, until
 
 # Longer than the test waits: only the program's end leads to a new try.
 RETRY = "10m..10m"
@@ -60,6 +60,30 @@ def test_a_port_is_opened_as_soon_as_its_program_has_closed_it(end):
             client.sendall(b"ours")
             assert device.read(4) == b"ours"
             reset(client)
+
+
+def test_a_program_without_a_lock_is_named_and_strict_waits_for_it():
+    with Pty() as device:
+        reader = subprocess.Popen(["cat", device.path], stdout=subprocess.DEVNULL)
+        try:
+            until(lambda: open(f"/proc/{reader.pid}/comm").read() == "cat\n", 20, "cat")
+            until(lambda: device.path in [os.readlink(f"/proc/{reader.pid}/fd/{one}") for one in os.listdir(f"/proc/{reader.pid}/fd")], 20, "open")
+            name = f"cat (pid {reader.pid})"
+            with Gateway(config(device)) as gateway:
+                gateway.event("link open")
+                assert name in gateway.event("port shared")["with"]
+                assert f"port shared with {name}" in gateway.command("status", str(gateway.path)).stdout
+            strict = config(aged(device))
+            strict["routes"]["port"]["endpoint"] += "?exclusive=strict"
+            with Gateway(strict) as gateway:
+                assert name in gateway.event("link waiting")["error"]
+                assert not gateway.events("link open")
+                reader.kill()
+                reader.wait()
+                gateway.event("link open", seconds=60)
+        finally:
+            reader.kill()
+            reader.wait()
 
 
 # Has a pty of the same path open, in another mount namespace with an instance of devpts of its own.

@@ -15,7 +15,7 @@ import pytest
 from kit import GUARD, Gateway, Pty, Server, binary, receive_all, until
 
 LEAVE = b"\x1d"  # Ctrl-]
-USAGE, UNAVAILABLE, IOERR = 64, 69, 74
+USAGE, UNAVAILABLE, IOERR, TEMPFAIL = 64, 69, 74, 75
 
 
 def pipe(url, data=b"", *options, seconds=GUARD) -> subprocess.CompletedProcess:
@@ -77,6 +77,31 @@ def test_connect_ends_when_a_serial_port_is_silent():
         answering.join(GUARD)
     assert heard == [b"AT\r"]
     assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
+
+
+def test_connect_waits_for_a_slow_answer():
+    with Pty() as device:
+
+        def modem():
+            assert device.read(3) == b"AT\r"
+            time.sleep(0.8)
+            device.write(b"OK\r\n")
+
+        answering = threading.Thread(target=modem, daemon=True)
+        answering.start()
+        done = pipe(device.url, b"AT\r", "--answer", "60s")
+        answering.join(5)
+    assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
+
+
+def test_connect_reports_that_no_answer_came():
+    with Pty() as device:
+        done = pipe(device.url, b"AT\r", "--answer", "700ms")
+        assert (done.stdout, done.returncode) == (b"", TEMPFAIL) and b"no answer came" in done.stderr
+        done = pipe(device.url, b"AT\r", "--silence", "0", "--answer", "60s")
+        assert (done.stdout, done.stderr, done.returncode) == (b"", b"", 0)
+        assert device.read(6) == b"AT\rAT\r"
+        assert pipe(device.url, b"", "--answer", "soon").returncode == USAGE
 
 
 def test_connect_ends_when_a_half_open_route_is_silent():

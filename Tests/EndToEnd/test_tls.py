@@ -1,4 +1,5 @@
 """TLS listeners as ordinary clients see them: OpenSSL's own, Python's, and clients that speak another protocol."""
+import contextlib
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import time
 
 import pytest
 from certificates import Authority
-from kit import GUARD, Gateway, Pty, connect, receive, receive_all, round_trip, run_all, until
+from kit import GUARD, Gateway, Pty, connect, free_port, receive, receive_all, round_trip, run_all, until
 from listener_clients import connect_tls, end_of, finish, own_address, trusting
 
 
@@ -32,6 +33,48 @@ def tls(pair, **more) -> dict:
 
 def route(pair, listen="tls://127.0.0.1:0", endpoint="sim://echo", **more) -> dict:
     return {"listen": listen, "endpoint": endpoint, "tls": tls(pair, **more)}
+
+
+def old_device(folder, *words) -> tuple[subprocess.Popen, int]:
+    """OpenSSL's server with TLS 1.2 and an RSA key; it sends each line back in reverse."""
+    port, key, certificate = free_port(), str(folder / "key.pem"), str(folder / "cert.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=old"],
+        check=True, capture_output=True, timeout=60)
+    program = subprocess.Popen(
+        ["openssl", "s_server", "-accept", str(port), "-cert", certificate, "-key", key, "-tls1_2", "-quiet", "-rev", *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: is_open(port), 60, "s_server listens")
+    return program, port
+
+
+def is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("cipher", ["AES128-SHA", "ECDHE-RSA-AES128-SHA"])
+def test_an_old_device_is_reached_by_its_ciphers_and_the_log_says_so(tmp_path, cipher):
+    program, port = old_device(tmp_path, "-cipher", cipher)
+    url = f"tls://127.0.0.1:{port}?verify=none"
+    try:
+        routes = {name: {"listen": "tcp://127.0.0.1:0", "endpoint": url + more} for name, more in [
+            ("usual", ""), ("old", f"&ciphers={cipher}"), ("newest", "&min-version=1.3")]}
+        with Gateway({"routes": routes}) as gateway:
+            with gateway.connect("old") as client:
+                client.sendall(b"abc\n")
+                assert receive(client, 4) == b"cba\n"
+            for name, offered in ("usual", "TLS 1.2 with ECDHE-"), ("newest", "offered: TLS 1.3 with"):
+                with gateway.connect(name) as client:
+                    assert receive_all(client) == b""
+                error = gateway.event("session ended", route=name, seconds=60)["error"]
+                assert offered in error, error
+                if name == "usual":
+                    assert "ciphers=" in error and "cert=" in error, error
+    finally:
+        program.kill()
+        program.wait()
 
 
 def test_openssl_and_python_talk_to_a_pty(authority, server):

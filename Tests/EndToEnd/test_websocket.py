@@ -41,6 +41,35 @@ def curl(*words: str) -> tuple[int, str]:
     return int(status), text
 
 
+def test_text_yes_sends_text_to_clients_without_a_sub_protocol():
+    with Pty() as device, Gateway({"routes": {"port": {"listen": "ws://127.0.0.1:0/port/?text=yes", "endpoint": device.url}}}) as gateway:
+        with connect(gateway.address("port")) as plain, connect(gateway.address("port")) as binary_one:
+            page = WebSocket(plain, "/port")
+            other = WebSocket(binary_one, "/port/", {"Sec-WebSocket-Protocol": "binary"})
+            page.send(b"?", 1)
+            assert device.read(1) == b"?"
+            device.write(b"\xff\xe2\x82")
+            device.write("\xacz".encode("latin-1"))
+            texts = b""
+            while b"z" not in texts:
+                opcode, payload = page.frame()
+                assert opcode == 1
+                texts += payload
+            assert texts.decode() == "\ufffd€z"
+            assert other.receive(5) == b"\xff\xe2\x82\xacz"
+
+
+def test_a_client_that_offers_other_sub_protocols_only_is_logged():
+    with Gateway({"routes": {"lab": ECHO}}) as gateway:
+        with connect(gateway.address("lab")) as client:
+            WebSocket(client, "/lab", {"Sec-WebSocket-Protocol": "tty, mqtt"})
+            line = gateway.event("sub-protocol unknown", route="lab")
+            assert line["offered"] == "tty, mqtt" and "binary or baudway.v1" in line["advice"]
+        with connect(gateway.address("lab")) as client:
+            WebSocket(client, "/lab", {"Sec-WebSocket-Protocol": "tty, binary"})
+        assert len(gateway.events("sub-protocol unknown")) == 1
+
+
 @pytest.mark.parametrize("secure", [False, True])
 def test_pythons_websockets_talk_to_a_pty(authority, server, secure):
     route = {"listen": "wss://127.0.0.1:0/port" if secure else "ws://127.0.0.1:0/port", "tls": tls(server)}

@@ -56,4 +56,39 @@ struct LinkFactsTests {
     metadata.update { $0.name = "late" }
     #expect(rig.facts == [facts("a")])
   }
+
+  @Test(
+    "are asked for when a client of a port comes or has received nothing, each ten seconds at most",
+    arguments: [true, false])
+  func otherReaders(isPort: Bool) throws {
+    let rig = try LinkRig()
+    let first = rig.join(ScriptedStream(takesAll: true))
+    let (endpoint, metadata) = (ScriptedStream(takesAll: true), StreamMetadata())
+    endpoint.metadata = metadata
+    if isPort { endpoint.serialLine = ScriptedLine() }
+    var looks = 0
+    metadata.refresh = { done in
+      looks += 1
+      done()
+    }
+    rig.openings[0].succeed(endpoint)
+    #expect(looks == 0, "the connector has just looked")
+    rig.pass(.milliseconds(9999))
+    rig.join(ScriptedStream(takesAll: true))
+    #expect(looks == 0)
+    rig.pass(.milliseconds(2))
+    rig.join(ScriptedStream(takesAll: true))
+    rig.join(ScriptedStream(takesAll: true))
+    #expect(looks == (isPort ? 1 : 0))
+    rig.pass(.seconds(10))
+    endpoint.willRead(.bytes([1]))
+    rig.wakeReader(endpoint)
+    let late = rig.join(ScriptedStream(takesAll: true))
+    #expect(looks == (isPort ? 2 : 0))
+    rig.pass(.seconds(10))
+    rig.link.hub.end(first, Ending(.kicked))
+    #expect(looks == (isPort ? 2 : 0), "it has received a byte")
+    rig.link.hub.end(late, Ending(.kicked))
+    #expect(looks == (isPort ? 3 : 0), "it has received nothing")
+  }
 }

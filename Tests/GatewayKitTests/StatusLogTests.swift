@@ -114,6 +114,11 @@ struct StatusLogTests {
       "info listener closed route=gps listen=tcp://127.0.0.1:4001"
     ),
     (
+      .portShared(route: "gps", endpoint: "tty:///dev/ttyS0", with: "agetty (pid 812)"),
+      #"warning port shared route=gps endpoint=tty:///dev/ttyS0 with="agetty (pid 812)" "#
+        + #"advice="it reads bytes that are for this route; end it, or set exclusive=strict to wait for it""#
+    ),
+    (
       .deviceKnown(route: "gps", endpoint: "ble://FFE0", receiver),
       #"info device known route=gps endpoint=ble://FFE0 dbm=-50 firmware=1.2 manufacturer=ACME model="X\u001b[2J 1""#
         + " mtu=185 name=HM serial=42"

@@ -28,6 +28,7 @@ struct StreamBridgeTests {
     StreamBridge(here, with: there, parting: parting, on: poller) { end in
       switch end {
       case .endpointLeft: result.words.append("endpoint left")
+      case .unanswered: result.words.append("unanswered")
       case .weLeft: result.words.append("we left")
       case .endpointFailed(let error): result.words.append("endpoint failed: \(error)")
       case .weFailed(let error): result.words.append("we failed: \(error)")
@@ -170,5 +171,57 @@ struct StreamBridgeTests {
     ended.willRead(.ended)
     report(ended, .hasBytesAvailable)
     #expect(other.words == ["endpoint left"])
+  }
+
+  private let patient = StreamBridge.Parting.whenSilent(.milliseconds(500), answerWithin: .seconds(5))
+
+  private func port() -> ScriptedStream {
+    let there = ScriptedStream(takesAll: true)
+    there.closeBehavior.canHalfClose = false
+    return there
+  }
+
+  @Test("waits for the first byte of an answer, then for the silence after the last one")
+  func lateAnswer() {
+    let (here, there) = (ScriptedStream(reads: [.bytes([65]), .ended], takesAll: true), port())
+    let result = talk(here, there, patient)
+    report(here, .hasBytesAvailable)
+    pass(.milliseconds(4999))
+    #expect(result.words.isEmpty)
+    there.willRead(.bytes([66]))
+    report(there, .hasBytesAvailable)
+    pass(.milliseconds(499))
+    #expect(result.words.isEmpty)
+    pass(.milliseconds(2))
+    #expect(here.written == [66] && result.words == ["we left"])
+  }
+
+  @Test("reports that no answer came; what the endpoint sent before our first byte is none", arguments: [true, false])
+  func noAnswer(greets: Bool) {
+    let (here, there) = (ScriptedStream(reads: [.blocked(until: .readable)], takesAll: true), port())
+    if greets { there.willRead(.bytes([67])) }
+    let result = talk(here, there, patient)
+    here.willRead(.bytes([65]), .ended)
+    for _ in 0..<2 { report(here, .hasBytesAvailable) }
+    pass(.milliseconds(4999))
+    #expect(result.words.isEmpty)
+    pass(.milliseconds(2))
+    #expect(there.written == [65] && there.isClosed)
+    #expect(result.words == ["unanswered"])
+  }
+
+  @Test("does not wait for an answer when nothing was asked, or when it has come before the end of the input")
+  func answered() {
+    let silent = talk(ScriptedStream(reads: [.ended], takesAll: true), port(), patient)
+    let (here, there) = (ScriptedStream(reads: [.bytes([65])], takesAll: true), port())
+    let result = talk(here, there, patient)
+    there.willRead(.bytes([66]))
+    report(there, .hasBytesAvailable)
+    here.willRead(.ended)
+    report(here, .hasBytesAvailable)
+    pass(.milliseconds(499))
+    #expect(silent.words.isEmpty && result.words.isEmpty)
+    pass(.milliseconds(2))
+    #expect(silent.words == ["we left"] && result.words == ["we left"])
   }
 }

@@ -126,7 +126,7 @@ struct EndpointURLTests {
       ("tty:///dev/x?baud=9600&stop=1.5", 28, "stop: 1.5 stop bits exist with data=5 only"),
       ("tty:///dev/x?baud=9600&baud=9600", 23, "'baud' is given twice"),
       ("tty://any:9600/dev/x?baud=9600", 26, "'baud' is given twice: as the port and by name"),
-      ("tty:///dev/x?exclusive", 13, "exclusive: needs a value; expected yes or no (on or off)"),
+      ("tty:///dev/x?exclusive", 13, "exclusive: needs a value; expected yes or no (on or off), or strict"),
       (
         "tty:///dev/x?rs485-delay-before=1ms", 32,
         "rs485-delay-before: a delay needs rs485=rts-on-send or rs485=rts-after-send"

@@ -174,6 +174,40 @@ struct PortHoldersTests {
     #expect(PortHolders.advice(for: port, in: proc) == "in use by minicom (pid 70), cat (pid 72)")
   }
 
+  @Test("is named without a lock, with the unit of a service, unless it made the pty or is ourselves")
+  func others() throws {
+    let folder = try TemporaryFolder()
+    let (port, proc) = (folder / "ttyUSB0", folder / "proc")
+    try folder.write("ttyUSB0", "")
+    #expect(PortHolders.others(of: port, in: proc) == nil && PortHolders.others(of: folder / "none", in: proc) == nil)
+    for (number, name) in [(812, "agetty"), (813, "cat"), (814, "sh"), (Int(getpid()), "us")] {
+      try folder.write("proc/\(number)/comm", "\(name)\n")
+      try folder.write("proc/\(number)/fd/x", "")
+      if name != "sh" { symlink(port, folder / "proc/\(number)/fd/3") }
+    }
+    let cat = "cat (pid 813)"
+    #expect(
+      PortHolders.others(of: port, in: proc)
+        == "agetty (pid 812) of a service: systemctl disable --now serial-getty@ttyUSB0.service stops it, \(cat)")
+    try folder.write("proc/812/cgroup", "0::/system.slice/console.service\n")
+    try folder.write("proc/813/cgroup", "0::/user.slice/session-1.scope\n")
+    #expect(
+      PortHolders.others(of: port, in: proc)
+        == "agetty (pid 812) of a service: systemctl disable --now console.service stops it, \(cat)")
+  }
+
+  @Test("is found by its controlling terminal where its descriptors can't be seen")
+  func controllingTerminal() throws {
+    let folder = try TemporaryFolder()
+    let proc = folder / "proc"
+    // /dev/null stands for a port: 1:3. A device's numbers are mixed: 3 + (1 << 8).
+    try folder.write("proc/812/comm", "agetty\n")
+    try folder.write("proc/812/stat", "812 (a) getty) S 1 812 812 259 812 4194304\n")
+    #expect(PortHolders.others(of: "/dev/null", in: proc)?.hasPrefix("agetty (pid 812)") == true)
+    try folder.write("proc/812/stat", "812 (agetty) S 1 812 812 260 812 4194304\n")
+    #expect(PortHolders.others(of: "/dev/null", in: proc) == nil)
+  }
+
   @Test("is found among real programs")
   func real() throws {
     let pair = try TTYPair()

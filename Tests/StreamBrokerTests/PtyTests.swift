@@ -41,6 +41,33 @@ struct PtyTests {
     }
   }
 
+  @Test("can be opened with parity, as Modbus programs do, at the same rate again and again")
+  func parity() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "modem"
+    try await onLane { lane in
+      let stream = try await broker.open("pty://\(path)", on: lane)
+      defer { stream.close() }
+      for _ in 0..<5 {
+        let isSet = try await onOwnThread {
+          let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK)
+          defer { close(raw) }
+          var modes = termios()
+          tcgetattr(raw, &modes)
+          modes.c_cflag |= tcflag_t(PARENB | CLOCAL | CREAD)
+          return tcsetattr(raw, TCSANOW, &modes) == 0
+        }
+        #expect(isSet)
+        try await waitUntil("it is ready for the next program", on: lane) {
+          let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK)
+          defer { close(raw) }
+          var modes = termios()
+          return tcgetattr(raw, &modes) == 0 && modes.c_cflag & tcflag_t(CLOCAL) == 0
+        }
+      }
+    }
+  }
+
   @Test("knows at its end what programs have not read yet")
   func unread() async throws {
     let folder = try TemporaryFolder()

@@ -122,16 +122,22 @@ struct TTYPortTests {
   @Test("opens only character devices")
   func noDevice() throws {
     let tty = try RecordedTTY(isCharacterDevice: false)
-    #expect(refusal(tty) == "open /dev/ttyX: this is not a serial port")
+    #expect(
+      refusal(tty)?.hasPrefix(
+        "open /dev/ttyX: this is a plain file, not a serial port: a program that wrote to the path") == true)
     #expect(tty.log == ["stat"])
   }
 
   private static let advice: [(Int, Int32, String)] = [
     (0, ENOENT, "open /dev/ttyX: No such file or directory (ENOENT); not plugged in?"),
-    (1, EACCES, "open /dev/ttyX: Permission denied (EACCES); the user needs the device's group, mostly dialout"),
+    (1, EACCES, "open /dev/ttyX: Permission denied (EACCES); the user may not reach it: check the rights"),
+    (1, EPERM, "open /dev/ttyX: Operation not permitted (EPERM); this container or unit may not use the device"),
+    (0, ENOTDIR, "open /dev/ttyX: Not a directory (ENOTDIR); a part of this path is a file"),
+    (0, ELOOP, "open /dev/ttyX: Too many levels of symbolic links (ELOOP); symbolic links lead in a circle"),
+    (1, EMFILE, "open /dev/ttyX: Too many open files (EMFILE); the limit of open files is reached"),
     (1, EBUSY, "open /dev/ttyX: Device or resource busy (EBUSY); in use by another program"),
     (2, EIO, "ioctl TCGETS2 /dev/ttyX: Input/output error (EIO); no hardware answers"),
-    (2, ENOTTY, "open /dev/ttyX: this is not a serial port"),
+    (2, ENOTTY, "open /dev/ttyX: this is another kind of device, not a serial port"),
     (3, EWOULDBLOCK, "flock /dev/ttyX: Resource temporarily unavailable (EAGAIN); in use by another program"),
     (6, ENOTTY, "ioctl TIOCMBIS /dev/ttyX: Inappropriate ioctl for device (ENOTTY); a port without these lines needs"),
     (8, EINVAL, "ioctl TCSETS2 /dev/ttyX: Invalid argument (EINVAL); the port does not support this rate or format"),
@@ -161,9 +167,60 @@ struct TTYPortTests {
     let group = try #require(getgrgid(status.st_gid))
     #expect(
       NodeOwnership.advice(forOpening: path)
-        == "members of its group may: usermod -aG \(String(cString: group.pointee.gr_name)) USER, and log in again")
+        == "members of its group may: usermod -aG \(String(cString: group.pointee.gr_name)) USER, and log in again; "
+        + "just plugged in, udev may still change its group")
     fchmod(file, 0o640)
-    #expect(NodeOwnership.advice(forOpening: path)?.contains("a udev rule has to give it one") == true)
+    #expect(NodeOwnership.advice(forOpening: path)?.contains("a rule has to: GROUP=\"") == true)
+  }
+
+  @Test("names what is there in the place of a port, and what to do")
+  func otherThings() throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "node"
+    func sentence() -> String? {
+      let port = TTYPort(path, TTYSettings(), locks: nil)
+      if case .failure(let failure) = port.open(discardingInput: false) { return "\(failure)" }
+      return nil
+    }
+    #expect(mkdir(path, 0o755) == 0)
+    #expect(
+      sentence()?.hasPrefix("open \(path): this is a folder, not a serial port: container runtimes make one") == true)
+    rmdir(path)
+    #expect(symlink("/dev/ttyNotThere", path) == 0)
+    #expect(sentence()?.contains("this is a link to '/dev/ttyNotThere', which is not there") == true)
+    unlink(path)
+    #expect(symlink(path, path) == 0)
+    #expect(sentence()?.contains("symbolic links lead in a circle") == true)
+    unlink(path)
+    #expect(mkfifo(path, 0o644) == 0)
+    #expect(sentence()?.contains("this is a named pipe") == true)
+    unlink(path)
+    try folder.write("node", "AT")
+    #expect(sentence()?.contains("this is a plain file") == true && FileSystem.text(of: path) == "AT")
+    for (type, word) in [(S_IFBLK, "a block device"), (S_IFSOCK, "a socket")] {
+      #expect(TTYPath.description(of: type).contains(word))
+    }
+  }
+
+  @Test("with exclusive=strict does not open a port that another program has open, whether it has a lock or not")
+  func strict() throws {
+    let pair = try TTYPair()
+    let reader = try SpawnedReader(of: pair.path)
+    defer { reader.end() }
+    var settings = TTYSettings()
+    settings.refusesHolders = true
+    let port = TTYPort(pair.path, settings, locks: nil)
+    guard case .failure(let failure) = port.open(discardingInput: false) else {
+      Issue.record("opened")
+      return
+    }
+    #expect(failure.cause?.errno == EBUSY && "\(failure)".contains("in use by cat (pid \(reader.process))"))
+    settings.refusesHolders = false
+    guard case .success(let opened) = TTYPort(pair.path, settings, locks: nil).open(discardingInput: false) else {
+      Issue.record("not opened")
+      return
+    }
+    opened.close()
   }
 
   @Test("leaves nothing open, whichever call fails")
@@ -325,5 +382,30 @@ struct TTYPortTests {
     #expect(try !SystemTTYCalls().identify(path).isNew)
     fchmod(file, 0o640)
     #expect(try SystemTTYCalls().identify(path).isNew)
+  }
+}
+
+/// Another program that has a port open without any lock.
+private final class SpawnedReader {
+  let process: pid_t
+
+  init(of path: String) throws {
+    var child = pid_t()
+    var actions = posix_spawn_file_actions_t()
+    posix_spawn_file_actions_init(&actions)
+    defer { posix_spawn_file_actions_destroy(&actions) }
+    posix_spawn_file_actions_addopen(&actions, 0, path, O_RDWR | O_NOCTTY, 0)
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0)
+    var arguments: [UnsafeMutablePointer<CChar>?] = [strdup("cat"), nil]
+    defer { free(arguments[0]) }
+    let number = posix_spawn(&child, "/bin/cat", &actions, nil, &arguments, environ)
+    guard number == 0 else { throw SystemError("posix_spawn", number) }
+    process = child
+    for _ in 0..<6000 where FileSystem.line(of: "/proc/\(child)/comm") != "cat" { usleep(10_000) }
+  }
+
+  func end() {
+    kill(process, SIGKILL)
+    waitpid(process, nil, 0)
   }
 }

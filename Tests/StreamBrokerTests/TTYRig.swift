@@ -134,7 +134,7 @@ final class RecordedTTY: TTYCalls {
     try #require(linux_socketpair(AF_UNIX, Int32(SOCK_STREAM.rawValue), &ends) == 0)
     near = DescriptorParcel(Descriptor(owning: ends[0]))
     far = Descriptor(owning: ends[1])
-    node = TTYNode(isCharacterDevice: isCharacterDevice, isPty: isPty, isNew: isNew)
+    node = TTYNode(type: isCharacterDevice ? S_IFCHR : S_IFREG, isPty: isPty, isNew: isNew)
     self.gate = gate
     var fresh = linux_termios()  // as Linux makes a tty: echo, line editing, 9600 8N1, HUPCL
     fresh.iflag = UInt32(ICRNL | IXON)

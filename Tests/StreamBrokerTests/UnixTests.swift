@@ -59,7 +59,7 @@ struct UnixTests {
   @Test(
     "reports why it can't be reached",
     arguments: [
-      ("nothing", "no program listens there yet"), ("stale", "the socket file is a leftover"), ("file", "ECONNREFUSED"),
+      ("nothing", "no program listens there yet"), ("stale", "this is a leftover socket"), ("file", "ECONNREFUSED"),
     ])
   func refusal(name: String, reason: String) async throws {
     let folder = try TemporaryFolder()

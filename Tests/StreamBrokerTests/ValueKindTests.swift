@@ -43,7 +43,7 @@ struct ValueKindTests {
       (.network, "10.0.0.0/33", "expected an address or a network, such as 192.168.0.0/16, not '10.0.0.0/33'; "),
       (
         .durations(.zero ... .seconds(60)), "30s..1s",
-        "expected a range of durations from 0s to 1m, such as 250ms..30s, not '30s..1s'; "
+        "expected a range of durations from 0s to 1m, such as 250ms..30s, not '30s..1s'; 1s..30s"
       ),
     ])
   func faults(kind: ValueKind, text: String, said: String) {

@@ -41,6 +41,12 @@ struct SettingsTests {
     )
     #expect(with(folder / "empty.pem", key).hasPrefix("\(folder / "empty.pem"): there is no certificate in it"))
     #expect(with(folder / "der.pem", key).contains("it looks like DER"))
+    // SEQUENCE { INTEGER 3, …
+    try folder.write("both.p12", "0\u{20}\u{2}\u{1}\u{3}0\u{1}")
+    let both = with(folder / "both.p12", key)
+    #expect(both.contains("PKCS #12") && both.contains("-out \(folder / "both").pem"))
+    #expect(with(folder / "~/cert.pem", key).contains("'~' is not expanded here; write the whole path"))
+    #expect(with("~/cert.pem", key).contains("'~' is not expanded here"))
     #expect(with(folder / "torn.pem", key).contains("it is damaged"))
     #expect(with(certificate, certificate).contains("there is no private key in it"))
     #expect(with(certificate, folder / "locked.key").contains("the key has a passphrase"))

@@ -49,6 +49,45 @@ struct StreamTests {
     }
   }
 
+  @Test("sends text if it is told to: characters are never cut, and what is no UTF-8 is replaced")
+  func text() async throws {
+    try await onLane { (lane: isolated Lane) async throws -> Void in
+      var settings = WebSocketStream.Settings(pingInterval: nil)
+      settings.sendsText = true
+      let rig = StreamRig(.init(takesAll: true), settings, on: lane)
+      func write(_ bytes: [UInt8]) throws -> Transfer { try bytes.withUnsafeBytes { try rig.stream.write($0) } }
+      let euro = Array("€".utf8)
+      #expect(try write([65] + euro[..<2]) == .moved(3) && write([euro[2]]) == .moved(1))
+      #expect(rig.below.written == wire(1, [65], mask: nil) + wire(1, euro, mask: nil))
+      #expect(try write([0xFF, 66, 0xC3]) == .moved(3))
+      let replaced = Array("\u{FFFD}".utf8)
+      let sent = wire(1, [65], mask: nil) + wire(1, euro, mask: nil) + wire(1, replaced + [66], mask: nil)
+      #expect(rig.below.written == sent)
+      rig.stream.finishWriting()
+      #expect(rig.below.written.starts(with: sent + wire(1, replaced, mask: nil)))
+      rig.stream.close()
+
+      // Each split of a text of all lengths, and random bytes: the same as Swift's own repair, in valid frames.
+      let whole = Array("aé€😀z".utf8)
+      for cut in 0...whole.count {
+        let rig = StreamRig(.init(takesAll: true), settings, on: lane)
+        for part in [whole[..<cut], whole[cut...]] where !part.isEmpty {
+          let bytes = Array(part)
+          #expect(try bytes.withUnsafeBytes { try rig.stream.write($0) } == .moved(bytes.count))
+        }
+        let client = StreamRig(.init(reads: [.bytes(rig.below.written)]), as: .client, on: lane)
+        #expect(try client.readAll() == whole, "\(cut)")
+        rig.stream.close()
+        client.stream.close()
+      }
+      let noise = [UInt8](repeating: 0xFE, count: 20_000)
+      let rigOfNoise = StreamRig(.init(takesAll: true), settings, on: lane)
+      guard case .moved(let count) = try noise.withUnsafeBytes({ try rigOfNoise.stream.write($0) }) else { return }
+      #expect(count > 5000 && rigOfNoise.below.written.count <= WebSocketStream.largestPayload + 4)
+      rigOfNoise.stream.close()
+    }
+  }
+
   @Test("sends large runs as frames of 16 KiB in one call, and keeps what is left of one that was begun")
   func writes() async throws {
     try await onLane { (lane: isolated Lane) async throws -> Void in

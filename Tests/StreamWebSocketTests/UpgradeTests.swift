@@ -85,6 +85,48 @@ struct UpgradeTests {
     #expect(try !passes("http://app.example.org", .init(origins: ["http://app.example"])))
   }
 
+  @Test("compares origins, not texts: the scheme's own port, case, the dot of the root, forms of an address")
+  func sameOrigins() throws {
+    for (listed, sent, passes) in [
+      ("https://app.example:443", "https://app.example", true),
+      ("https://app.example", "https://app.example:443", true),
+      ("http://App.Example.", "http://app.example", true), ("http://lab.example:80", "http://lab.example", true),
+      ("http://[0:0::1]:8080", "http://[::1]:8080", true), ("http://lab.example:", "http://lab.example", true),
+      ("https://app.example:80", "https://app.example", false), ("http://app.example:443", "http://app.example", false),
+      ("https://app.example", "http://app.example", false), ("https://app.example:8443", "https://app.example", false),
+      ("https://app.example:0443", "https://app.example", true), ("null", "null", true),
+    ] {
+      let answer = refusal(try head(["Origin": sent, "Host": "gate"]), .init(origins: [listed]))
+      #expect((answer == nil) == passes, "\(listed) \(sent)")
+    }
+    #expect(refusal(try head(["Origin": "http://gate.", "Host": "GATE:80"])) == nil)
+  }
+
+  @Test("knows which origins no page has")
+  func obstacles() {
+    for text in [
+      "ws://a", "wss://a:1", "file://x", "http://a:0", "http://a:70000", "http://a:b", "http://::1", "http://[x]",
+      "http://a..b", "http://.",
+    ] {
+      #expect(OriginNames.obstacle(text) != nil, "\(text)")
+    }
+    for text in ["*", "null", "http://a", "https://a.b.:443", "http://[::1]:8080", "chrome-extension://abc"] {
+      #expect(OriginNames.obstacle(text) == nil, "\(text)")
+    }
+  }
+
+  @Test("reports the sub-protocols of a client that offers none of ours: cut, printable, without tokens")
+  func unknownSubprotocols() throws {
+    func unknown(_ offer: String?) throws -> String? {
+      let request = try head(offer.map { ["Sec-WebSocket-Protocol": $0] } ?? [:])
+      return try WebSocketUpgrade(request, .init()).unknownSubprotocols
+    }
+    #expect(try unknown(nil) == nil && unknown("tty, binary") == nil && unknown("tty, mqtt") == "tty, mqtt")
+    #expect(try unknown("tty, bearer.s3cret") == "tty, bearer.(token)")
+    let many = (0..<100).map { "protocol\($0)" }.joined(separator: ", ")
+    #expect(try unknown(many)?.count == 200)
+  }
+
   @Test("accepts a page of its own origin only under its own names, and listed origins under any name")
   func hosts() throws {
     let settings = WebSocketUpgrade.Settings(

@@ -146,7 +146,7 @@ struct SharedName {
 
   /// Adds a listener. Returns an earlier one with the same name and path, or nil.
   mutating func claim(_ listen: Config.Listen, _ listener: String) -> String? {
-    let path = listen.url.path
+    let path = RouteBindingTable.normal(listen.url.path)
     if listen.isAdmin {
       let other = admin ?? withoutPath
       admin = other ?? listener

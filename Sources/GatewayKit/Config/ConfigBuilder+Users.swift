@@ -3,6 +3,7 @@
 
 import StreamBroker
 import StreamTLS
+import StreamWebSocket
 
 extension ConfigBuilder {
   /// Reports a listener for proxies only, where 'proxies' names no network.
@@ -183,7 +184,13 @@ extension ConfigBuilder {
           "'*' lets the scripts of any web page connect; name the pages that may connect, such as "
             + "'origins: [https://lab.example]'", at: setting.key, setting.path)
       }
-      for origin in websocket.origins where !WebOrigin.isOrigin(origin) {
+      for origin in websocket.origins {
+        guard !WebOrigin.isOrigin(origin) else {
+          if let obstacle = OriginNames.obstacle(origin) {
+            reader.warn("\(Suggestion.quote(origin)) matches no page: \(obstacle)", at: setting.key, setting.path)
+          }
+          continue
+        }
         reader.report(
           "\(Suggestion.quote(origin)) is not an origin; expected scheme, host and port as browsers send them, or *",
           at: setting.key, setting.path, suggestion: WebOrigin.repair(origin))

@@ -124,6 +124,11 @@ enum ConfigKeys {
     "link", \.link, .word, standard: nil,
     says: "one link for all clients, or one for each; default: by the endpoint, shared for serial ports and sim")
 
+  /// Whether a route has a key of this name.
+  static func isOfRoute(_ name: String) -> Bool {
+    ["listen", "endpoint", "link"].contains(name) || policies.contains { $0.name == name }
+  }
+
   /// The right place for a key that is unknown at `path`; nil when there is none.
   static func home(of name: String, under path: String, isSection: Bool) -> String? {
     if path.isEmpty || path == "defaults", ["listen", "endpoint", "dial"].contains(name) { return "under a route" }

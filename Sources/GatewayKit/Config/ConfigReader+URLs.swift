@@ -25,7 +25,7 @@ extension ConfigReader {
         return nil
       }
       urlNode = entry.value
-      beside = readBeside(all.filter { $0.name != "url" }, at: spot)
+      beside = readBeside(all.filter { $0.name != "url" }, schemes, at: spot)
     }
     guard case .scalar(let scalar) = urlNode.content, !urlNode.isNull else {
       report("expected a URL, such as \(schemes[0].example), not \(urlNode.kind)", at: urlNode.location, spot.path)
@@ -85,9 +85,17 @@ extension ConfigReader {
   }
 
   /// The parameters beside `url:`; a list gives a repeatable one several values.
-  private mutating func readBeside(_ entries: [Entry], at spot: Spot) -> [Beside] {
+  private mutating func readBeside(
+    _ entries: [Entry], _ schemes: [SchemeGrammar], at spot: Spot
+  ) -> [Beside] {
     var beside: [Beside] = []
     for entry in entries {
+      if schemes.allSatisfy({ $0.parameter(entry.name) == nil }), ConfigKeys.isOfRoute(entry.name) {
+        report(
+          "\(Suggestion.quote(entry.name)) is no parameter of a URL; it belongs under the route, beside "
+            + Suggestion.quote(spot.name), at: entry.location, spot.path)
+        continue
+      }
       let path = "\(spot.path).\(Suggestion.plain(entry.name))"
       var items = [entry.value]
       if case .sequence(let list) = entry.value.content { items = list }

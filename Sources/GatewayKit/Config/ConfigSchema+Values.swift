@@ -32,6 +32,7 @@ extension ConfigSchema {
   /// The schema of a value of the kind.
   static func value(_ kind: ValueKind) -> JSONValue {
     if kind == .flag { return any([.object(["$ref": .text("#/definitions/switch")])]) }
+    if case .either(.flag, let other) = kind { return any([value(.flag), value(other)]) }
     let forms = Forms(kind)
     var choices: [JSONValue] = []
     if !forms.words.isEmpty { choices.append(.object(["enum": .array(forms.words.flatMap(written))])) }

@@ -28,7 +28,8 @@ enum WebOrigin {
   /// For `websocket.hosts`: a name whose first label may be `*`, or `*` alone.
   static func isHostName(_ text: String) -> Bool {
     if text == "*" { return true }
-    let name = text.utf8.starts(with: "*.".utf8) ? text.dropFirst(2) : text[...]
+    var name = text.utf8.starts(with: "*.".utf8) ? text.dropFirst(2) : text[...]
+    if name.hasSuffix("."), name.count > 1 { name = name.dropLast() }  // the dot of the root
     let labels = name.split(separator: ".", omittingEmptySubsequences: false)
     return name.utf8.count <= 253
       && labels.allSatisfy { label in

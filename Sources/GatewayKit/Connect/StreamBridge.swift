@@ -10,6 +10,8 @@ package final class StreamBridge: ByteStreamDelegate {
     case endpointLeft
     /// Our side has ended, and all of its bytes are delivered, unless the endpoint took none for too long.
     case weLeft
+    /// As `weLeft`, and the endpoint has sent nothing since our first byte, though an answer was awaited.
+    case unanswered
     case endpointFailed(any Error)
     case weFailed(any Error)
   }
@@ -19,8 +21,9 @@ package final class StreamBridge: ByteStreamDelegate {
     /// Close at once; if the endpoint takes no bytes, after a second.
     case atOnce
     /// Half-close, then close when the endpoint has ended. An endpoint that can't be half-closed is closed once it has
-    /// sent nothing for the duration; with `always`, every endpoint is.
-    case whenSilent(Duration, always: Bool = false)
+    /// sent nothing for the duration; with `always`, every endpoint is. `answerWithin`: if bytes were sent to it, it
+    /// may take this long for its first byte, if that is longer.
+    case whenSilent(Duration, always: Bool = false, answerWithin: Duration? = nil)
   }
 
   private let here: any ByteStream
@@ -38,6 +41,8 @@ package final class StreamBridge: ByteStreamDelegate {
   private var isLeaving = false
   /// The endpoint's error; bytes that it sent before are still delivered.
   private var failure: (any Error)?
+  /// The endpoint has sent something since our first byte.
+  private var isAnswered = false
   private var timer: Timers.Token?
   private static let capacity = 64 << 10
   private static let stallLimit = Duration.seconds(1)
@@ -132,13 +137,19 @@ package final class StreamBridge: ByteStreamDelegate {
     switch parting {
     case .atOnce where isDelivered: leave()
     case .atOnce: leave(after: Self.stallLimit)
-    case .whenSilent(let timeout, let always):
+    case .whenSilent(let silence, let always, let answer):
       guard isDelivered, !isParting else { return }
       isParting = true
       isTold = there.closeBehavior.canHalfClose
       if isTold { there.finishWriting() }
-      if !isTold || always { leave(after: timeout) }
+      if !isTold || always { leave(after: lacksAnswer ? max(silence, answer ?? .zero) : silence) }
     }
+  }
+
+  /// Without a byte of ours there is nothing to answer.
+  private var lacksAnswer: Bool {
+    guard case .whenSilent(_, _, .some) = parting else { return false }
+    return up.moved > 0 && !isAnswered
   }
 
   private func leave(after timeout: Duration) {
@@ -158,10 +169,11 @@ package final class StreamBridge: ByteStreamDelegate {
   }
 
   private func heardSomething() {
-    guard timer != nil, !isLeaving, case .whenSilent(let timeout, _) = parting else { return }
+    if up.moved > 0 { isAnswered = true }
+    guard timer != nil, !isLeaving, case .whenSilent(let silence, _, _) = parting else { return }
     poller.timers.cancel(timer)
     timer = nil
-    leave(after: timeout)
+    leave(after: silence)
   }
 
   private func finish(_ end: End) {
@@ -170,6 +182,7 @@ package final class StreamBridge: ByteStreamDelegate {
     poller.timers.cancel(timer)
     here.close()
     there.close()
+    if case .weLeft = end, lacksAnswer { return done(.unanswered) }
     done(end)
   }
 }

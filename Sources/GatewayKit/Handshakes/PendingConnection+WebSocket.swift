@@ -84,7 +84,8 @@ extension PendingConnection {
     do throws(HTTPRefusal) {
       let upgrade = try WebSocketUpgrade(head, binding.upgradeSettings(listenSocket.hostNames(of: binding)))
       acceptance = WebSocketAcceptance(
-        response: upgrade.response, settings: binding.streamSettings(upgrade.terms), early: early, route: binding.route)
+        response: upgrade.response, settings: binding.streamSettings(upgrade.terms), early: early, route: binding.route,
+        unknownSubprotocols: upgrade.unknownSubprotocols)
     } catch {
       let word = error.status == .forbidden ? Ending.Word.denied : .protocolError
       return refuse(error, of: head, Ending(word, HandshakeFault.refused(error)))
@@ -113,6 +114,10 @@ extension PendingConnection {
     case .admitted(let identity, let role):
       self.identity = identity
       self.role = role
+      if let offered = acceptance?.unknownSubprotocols {
+        let label = AcceptedConnection.Label(address: client, listener: binding.listen.target)
+        handshakeServer.status.publish(.subprotocolUnknown(route: binding.route, label, offered))
+      }
       handOver()
     case _ where adminRequest != nil: refuseAdmin(answer)
     case .asks: refuse(.unauthorized(), Ending(.loginFailed, HandshakeFault.unnamed))
@@ -144,7 +149,10 @@ extension RouteBinding {
   }
 
   fileprivate func streamSettings(_ terms: WebSocketTerms) -> WebSocketStream.Settings {
-    WebSocketStream.Settings(terms, as: websocket)
+    var settings = WebSocketStream.Settings(terms, as: websocket)
+    // A client that asks for a sub-protocol gets what that says.
+    settings.sendsText = listen.url.flag("text") == true && terms.subprotocol == nil
+    return settings
   }
 }
 
@@ -156,6 +164,7 @@ struct WebSocketAcceptance: Sendable {
   /// Bytes that came after the request.
   let early: [UInt8]
   let route: String
+  var unknownSubprotocols: String?
 
   /// The whole answer if the route refuses the client; `notice` is the reason.
   func refusal(_ word: Ending.Word, _ notice: String) -> [UInt8] {

@@ -43,7 +43,9 @@ struct RouteBindingTable: Sequence {
     byNumber[binding.number] = binding
     var names = byName.removeValue(forKey: binding.serverName) ?? Names()
     names.all.insert(binding.number)
-    if binding.listen.usesWebSocket { names.paths[binding.listen.url.path, default: []].insert(binding.number) }
+    if binding.listen.usesWebSocket {
+      names.paths[Self.normal(binding.listen.url.path), default: []].insert(binding.number)
+    }
     if binding.listen.isAdmin { names.admin.insert(binding.number) }
     byName[binding.serverName] = names
     if let settings = binding.tls { bySettings[settings, default: []].insert(binding.number) }
@@ -63,7 +65,7 @@ struct RouteBindingTable: Sequence {
     if var names = byName.removeValue(forKey: binding.serverName) {
       names.all.remove(binding.number)
       names.admin.remove(binding.number)
-      let path = binding.listen.url.path
+      let path = Self.normal(binding.listen.url.path)
       names.paths[path]?.remove(binding.number)
       if names.paths[path]?.isEmpty ?? false { names.paths[path] = nil }
       if !names.all.isEmpty { byName[binding.serverName] = names }
@@ -107,8 +109,13 @@ struct RouteBindingTable: Sequence {
   /// The admin listener for `name`.
   func admin(for name: String?) -> RouteBinding? { names(for: name)?.admin.min().flatMap { byNumber[$0] } }
 
+  /// `/gps/` is `/gps`: proxies and people add the slash.
+  static func normal(_ path: String) -> String {
+    path.count > 1 && path.hasSuffix("/") ? String(path.dropLast()) : path
+  }
+
   /// The WebSocket binding for `name` with this path; the oldest if there are several.
   func webSocket(for name: String?, path: String) -> RouteBinding? {
-    names(for: name)?.paths[path]?.min().flatMap { byNumber[$0] }
+    names(for: name)?.paths[Self.normal(path)]?.min().flatMap { byNumber[$0] }
   }
 }

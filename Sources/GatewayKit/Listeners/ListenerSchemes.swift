@@ -17,9 +17,11 @@ package enum ListenerSchemes {
       network("telnets", example: "telnets://:4004", serverName), .tcp, usesTLS: true, usesTelnet: true,
       make: HandshakeListener.init),
     ListenerTraits(
-      network("ws", example: "ws://:8080/gps", path: .any), .tcp, usesWebSocket: true, make: HandshakeListener.init),
+      network("ws", example: "ws://:8080/gps", path: .any, text), .tcp, usesWebSocket: true,
+      make: HandshakeListener.init),
     ListenerTraits(
-      network("wss", example: "wss://:8443/gps", path: .any, serverName), .tcp, usesTLS: true, usesWebSocket: true,
+      network("wss", example: "wss://:8443/gps", path: .any, serverName, text), .tcp, usesTLS: true,
+      usesWebSocket: true,
       make: HandshakeListener.init),
     ListenerTraits(UnixListener.grammar, .unix, make: UnixListener.init),
     ListenerTraits(PtyListener.grammar, .pty, make: PtyListener.init),
@@ -79,6 +81,8 @@ package enum ListenerSchemes {
   private static let raw = Parameter(
     "raw", .words(["off", "auto"]), standard: "off",
     "auto: serve clients that send no telnet command in their first 300 ms as raw TCP")
+  private static let text = Parameter(
+    "text", .flag, standard: "no", "send text messages to clients without a sub-protocol, invalid UTF-8 replaced")
   private static let serverName = Parameter(
     "server-name", .text, "the requested name (SNI) of its clients, where routes share a port")
   /// Parameters of a file that clients open.

@@ -43,6 +43,7 @@ final class Link: HubDelegate {
   private var endpointDrain: OrderlyClose?
   /// When the endpoint was opened, and when it could not be opened or was lost.
   var openedAt: UInt64 = 0
+  private var readersLookedForAt: UInt64 = 0
   var failedAt: UInt64 = 0
   /// The system's error at that time, if there was one.
   var lastCause: SystemError?
@@ -77,6 +78,7 @@ final class Link: HubDelegate {
 
   func join(_ session: Session) {
     hub.join(session)
+    lookForOtherReaders()
     follow(machine.handle(.wanted, restedFor: elapsed(since: failedAt), now: poller.timers.now))
   }
 
@@ -95,6 +97,7 @@ final class Link: HubDelegate {
 
   func sessionIsOver(_ session: Session, _ ending: Ending) {
     delegate.link(self, ended: session, ending)
+    if session.down.bytes == 0 { lookForOtherReaders() }
     breaksOff = !settings.hub.isShared && session.ending.isInputCut
     if hub.sessions.isEmpty && settings.device.flush.atDisconnect { flush(.both) }
     closeIfUnneeded()
@@ -171,12 +174,25 @@ final class Link: HubDelegate {
 
   private func opened(_ stream: any ByteStream) {
     openedAt = poller.timers.now
+    readersLookedForAt = openedAt  // the connector does it when it opens a port
     stopWatching()
     setStatus(.open)
     tellFacts(of: stream)
     follow(machine.handle(.opened))
     hub.attach(stream, saying: settings.device.onOpen)
   }
+
+  /// When a client comes, or has received nothing: a program without a lock may have opened the port since, and read the
+  /// bytes. The look runs elsewhere, and its result is a fact of the device.
+  private func lookForOtherReaders() {
+    guard status == .open, let stream = hub.endpoint, stream.serialLine != nil, let look = stream.metadata?.refresh,
+      poller.timers.now &- readersLookedForAt >= Self.pauseOfLooks
+    else { return }
+    readersLookedForAt = poller.timers.now
+    look {}
+  }
+
+  private static let pauseOfLooks: UInt64 = 10_000_000_000
 
   /// Reports the facts now, and when more are known.
   private func tellFacts(of stream: any ByteStream) {

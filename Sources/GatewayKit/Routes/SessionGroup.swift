@@ -231,8 +231,11 @@ final class SessionGroup: LinkDelegate {
   }
 
   func link(_ link: Link, knows facts: DeviceFacts) {
-    guard settings.hub.isShared else { return }
-    status.publish(.deviceKnown(route: settings.name, endpoint: settings.endpoint, facts))
+    if let others = facts.sharedWith {
+      status.publish(.portShared(route: settings.name, endpoint: settings.endpoint, with: others))
+    } else if settings.hub.isShared {
+      status.publish(.deviceKnown(route: settings.name, endpoint: settings.endpoint, facts))
+    }
   }
 
   func link(_ link: Link, ended session: Session, _ ending: Ending) {

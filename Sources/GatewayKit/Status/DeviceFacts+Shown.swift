@@ -19,7 +19,7 @@ extension DeviceFacts {
     let parts = [
       name, make.isEmpty ? nil : make, serialNumber.map { "serial \($0)" }, firmware.map { "firmware \($0)" },
       signalStrength.map { "\($0) dBm" }, mtu.map { "MTU \($0)" },
-      lostMessages.map { "\($0) notifications lost" },
+      lostMessages.map { "\($0) notifications lost" }, sharedWith.map { "port shared with \($0)" },
     ]
     return parts.compactMap(\.self).joined(separator: ", ")
   }
@@ -29,7 +29,7 @@ extension DeviceFacts {
       "name": name.map { .text($0) }, "manufacturer": manufacturer.map { .text($0) }, "model": model.map { .text($0) },
       "serial": serialNumber.map { .text($0) }, "firmware": firmware.map { .text($0) },
       "rssi": signalStrength.map { .signed($0) }, "mtu": mtu.map { .integer($0) },
-      "lost": lostMessages.map { .integer($0) },
+      "lost": lostMessages.map { .integer($0) }, "sharedWith": sharedWith.map { .text($0) },
     ])
   }
 
@@ -45,6 +45,7 @@ extension DeviceFacts {
     signalStrength = json["rssi"]?.signedInteger
     mtu = json["mtu"]?.integer.map { Int(clamping: $0) }
     lostMessages = json["lost"]?.integer.map { Int(clamping: $0) }
+    sharedWith = json["sharedWith"]?.text
     if isEmpty { return nil }
   }
 }

@@ -191,6 +191,8 @@ extension StatusEvent {
     case .dropped(let route, _, _, _): ("session-drops", route)
     case .linkDropped(let route, _, _): ("link-drops", route)
     case .deviceKnown(let route, _, _): ("device-known", route)
+    case .subprotocolUnknown(let route, _, _): ("subprotocol-unknown", route)
+    case .portShared(let route, _, _): ("port-shared", route)
     default: nil
     }
   }

@@ -4,6 +4,7 @@ import ByteStreams
 import Glibc
 import Logging
 import StreamBroker
+import StreamWebSocket
 import StreamTLS
 
 struct LogLine: Sendable {
@@ -104,6 +105,19 @@ struct LogLine: Sendable {
       self.init(
         level, "request refused",
         [("client", label.clientValue), ("listen", .text(label.listener)), ("error", .text("\(fault)"))])
+    case .subprotocolUnknown(let route, let label, let offered):
+      self.init(
+        level, "sub-protocol unknown",
+        [
+          ("route", .text(route)), ("client", label.clientValue), ("listen", .text(label.listener)),
+          ("offered", .text(offered)),
+          (
+            "advice",
+            .text(
+              "a browser ends this connection; let the page ask for "
+                + WebSocketSubprotocol.allCases.map(\.rawValue).joined(separator: " or ") + ", or for none")
+          ),
+        ])
     case .link(let route, let endpoint, let status, let retry):
       self.init(level, route: route, endpoint: endpoint, status, retry)
     case .clientLink(let route, let number, let endpoint, let status):
@@ -113,6 +127,13 @@ struct LogLine: Sendable {
       self.init(
         level, "device known",
         [("route", .text(route)), ("endpoint", .text(endpoint))] + facts.named.map { ($0.name, .text($0.text)) })
+    case .portShared(let route, let endpoint, let others):
+      self.init(
+        level, "port shared",
+        [
+          ("route", .text(route)), ("endpoint", .text(endpoint)), ("with", .text(others)),
+          ("advice", .text("it reads bytes that are for this route; end it, or set exclusive=strict to wait for it")),
+        ])
     case .linkDropped(let route, let endpoint, let bytes):
       self.init(
         level, "link drops",
@@ -252,7 +273,8 @@ struct LogLine: Sendable {
     case .listenerWaits(_, _, let failure, _) where failure.attempt == SharedListenSocket.certificate: .debug
     case .link(_, _, .waiting(.broken), _): .error
     case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped, .certificateDoubtful,
-      .configurationDoubtful, .bondTrouble, .pairingRefused, .link(_, _, .waiting, _):
+      .configurationDoubtful, .bondTrouble, .pairingRefused, .portShared, .subprotocolUnknown,
+      .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed, .certificatesRefused, .internalFault: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .clientLink, .routeConfigured, .queue, .reloading,

@@ -40,7 +40,9 @@ package final class StatusBoard: Sendable {
       }
     case .requestRefused(_, let fault): return count(fault)
     // Frequent events change nothing here, so lanes need not wait for the lock.
-    case .sessionOpened, .link, .clientLink, .writerChanged, .lineAsked, .dropped, .linkDropped, .deviceKnown: return
+    case .sessionOpened, .link, .clientLink, .writerChanged, .lineAsked, .dropped, .linkDropped, .deviceKnown,
+      .portShared, .subprotocolUnknown:
+      return
     default: break
     }
     picture.withLock { picture in

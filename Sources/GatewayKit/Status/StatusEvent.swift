@@ -30,6 +30,8 @@ package enum StatusEvent: Sendable {
   case sessionEnded(route: String, number: UInt64, AcceptedConnection.Label, SessionReport)
   /// A request asked a port for something that is not there, and got an answer; it belongs to no route.
   case requestRefused(AcceptedConnection.Label, any Error)
+  /// A WebSocket client offers sub-protocols, and none is ours.
+  case subprotocolUnknown(route: String, AcceptedConnection.Label, String)
   /// The writer role of a route with one writer has moved from one session to another; nil = no session.
   case writerChanged(route: String, from: UInt64?, to: UInt64?)
   /// A session has asked for a change of the line: "115200 8N1", "dtr on". It was carried out, or refused for this
@@ -46,6 +48,8 @@ package enum StatusEvent: Sendable {
   case clientLink(route: String, number: UInt64, endpoint: String, LinkStatus)
   /// What the device of an open link reports about itself; sent again when it reports more.
   case deviceKnown(route: String, endpoint: String, DeviceFacts)
+  /// Other programs have the serial port open, too: they may read bytes that are for us.
+  case portShared(route: String, endpoint: String, with: String)
   /// Bytes were dropped that no session counts: the port had not sent them when the link closed or was flushed.
   case linkDropped(route: String, endpoint: String, bytes: UInt64)
   /// A line from the endpoint outside its byte stream, such as a program's standard error; 20 a second at most.

@@ -32,6 +32,8 @@ extension TLSClientSettings {
     if let certificate = url.string("cert"), let key = url.string("key") {
       identity = TLSIdentity(certificate: certificate, key: key)
     }
+    minVersion = url.string("min-version").flatMap { TLSVersion(rawValue: $0) } ?? .tls12
+    ciphers = (url.string("ciphers") ?? "").split { ": ,".contains($0) }.map(String.init)
   }
 }
 
@@ -77,6 +79,8 @@ private final class TLSOpening: Opening, PollHandler {
   private var connecting: (any Opening)?
   private var descriptor: Descriptor?
   private var handshake: TLSHandshake?
+  /// For messages.
+  private var offer: String?
   private var isInPoller = false
 
   init(
@@ -110,6 +114,7 @@ private final class TLSOpening: Opening, PollHandler {
       return fail(OpenFailure("TLS to \(authority)", SystemError("connect", EBADF)))
     }
     report(.secure(authority))
+    offer = context.settings.offer
     do throws(TLSFailure) {
       handshake = try TLSHandshake(context, to: serverName, over: descriptor.raw)
       self.descriptor = consume descriptor
@@ -149,7 +154,7 @@ private final class TLSOpening: Opening, PollHandler {
     self.handshake = nil
     let stream = TLSStream(handshake.takeSession(), over: descriptor, kind: .tcp(wasDialled: true), on: poller)
     // In TLS 1.3 a server checks our certificate after the handshake is over for us (RFC 8446 section 4.4.2.4).
-    stream.explain = { [serverName] in TLSRefusal(failure: $0, serverName: serverName) }
+    stream.explain = { [serverName] in TLSRefusal(failure: $0, serverName: serverName, offer: nil) }
     done(.success(stream))
   }
 
@@ -177,7 +182,7 @@ private final class TLSOpening: Opening, PollHandler {
 
   private func failure(_ error: TLSFailure) -> OpenFailure {
     let attempt = "TLS to \(authority)"
-    let refusal = TLSRefusal(failure: error, serverName: serverName)
+    let refusal = TLSRefusal(failure: error, serverName: serverName, offer: offer)
     if case .system(let cause) = error { return OpenFailure(attempt, cause, advice: refusal.advice) }
     return OpenFailure(attempt, nil, advice: "\(refusal)")
   }
@@ -188,6 +193,8 @@ struct TLSRefusal: Error, CustomStringConvertible {
   let failure: TLSFailure
   /// The name that we asked for.
   let serverName: String
+  /// Versions and ciphers that we offered; nil after the handshake, when they are agreed on.
+  let offer: String?
 
   var description: String { "\(failure)" + (advice.map { "; \($0)" } ?? "") }
 
@@ -197,11 +204,23 @@ struct TLSRefusal: Error, CustomStringConvertible {
       "if the certificate is right, set ca=… to its authority; verify=none accepts any certificate"
     case .certificate(let fault) where fault.isForAnotherName:
       "expected '\(serverName)': set server-name=… to the certificate's name, or verify=ca to accept any name"
+    // handshake_failure, insufficient_security
+    case .alert(_, let number) where offer != nil && (number == 40 || number == 71):
+      "the server may have none of the ciphers that were offered (\(offer ?? "")): an older one needs ciphers=…, "
+        + "such as ciphers=AES128-SHA; or it may require a client certificate: add cert=… and key=…"
     case .alert(_, let number) where TLSFailure.asksForCertificate(number):
       "the server may require a client certificate: add cert=… and key=…"
     case .alert(_, 112): "asked for '\(serverName)': set server-name=… to the server's name"
-    case .notTLS, .plainHTTP, .closedInHandshake, .system: "does the server use TLS on this port?"
-    case .noCommonVersion, .alert(_, 70): "the server may support only versions before TLS 1.2"
+    case .closedInHandshake, .system:
+      "does the server use TLS on this port? It may also have no version or cipher in common with us"
+        + (offer.map { " (offered: \($0))" } ?? "")
+    case .notTLS, .plainHTTP: "does the server use TLS on this port?"
+    case .noCommonVersion where offer?.hasPrefix("TLS 1.3") == true,
+      .alert(_, 70) where offer?.hasPrefix("TLS 1.3") == true:
+      "min-version=1.3 excludes TLS 1.2, which the server may need; offered: \(offer ?? "")"
+    case .noCommonVersion, .alert(_, 70):
+      "the server may support only versions before TLS 1.2"
+        + (offer.map { "; offered: \($0)" } ?? "")
     default: nil
     }
   }

@@ -52,7 +52,9 @@ package enum EndpointSchemes {
     Parameter("dtr", .words(["keep", "on", "off"]), standard: "keep", "DTR after opening"),
     Parameter("rts", .words(["keep", "on", "off"]), standard: "keep", "RTS after opening"),
     Parameter("hupcl", .flag, standard: "no", "drop DTR and RTS at the last close (HUPCL)"),
-    Parameter("exclusive", .flag, standard: "yes", "lock the port against other programs (TIOCEXCL and flock)"),
+    Parameter(
+      "exclusive", .either(.flag, .words(["strict"])), standard: "yes",
+      "lock the port against other programs (TIOCEXCL and flock); strict: refuse it while another has it open"),
     Parameter("low-latency", .flag, standard: "yes", "forward bytes at once (ASYNC_LOW_LATENCY)"),
     Parameter(
       "rs485", .words(["off", "rts-on-send", "rts-after-send"]), standard: "off",
@@ -140,6 +142,8 @@ package enum EndpointSchemes {
     Parameter(
       "verify", .words(["full", "ca", "none"]), standard: "full",
       "what to verify: chain and name, only the chain, or nothing"),
+    Parameter("min-version", .words(["1.2", "1.3"]), standard: "1.2", "the oldest TLS version to accept"),
+    Parameter("ciphers", .text, "ciphers to offer, by OpenSSL's names, for a server that has none of the usual ones"),
   ]
 
   private static let securityRules = [

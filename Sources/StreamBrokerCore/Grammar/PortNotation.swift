@@ -6,6 +6,13 @@ package enum PortNotation {
   /// `path` as a URL; nil if it does not end in settings.
   package static func url(_ path: String) -> String? { cut(path)?.url }
 
+  /// "COM3", in any case.
+  static func isWindows(_ name: String) -> Bool {
+    let digits = name.utf8.dropFirst(3)
+    return name.lowercased().hasPrefix("com") && (1...3).contains(digits.count)
+      && digits.allSatisfy { (0x30...0x39).contains($0) }
+  }
+
   /// The port's name without the settings, and the whole as a URL.
   static func cut(_ path: String) -> (name: String, url: String)? {
     // udev puts no commas into names, but it uses colons and signs such as @. After those, only a bit rate counts as a

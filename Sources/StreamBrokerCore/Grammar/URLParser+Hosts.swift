@@ -42,6 +42,13 @@ extension URLParser {
     }
   }
 
+  /// fe80::/10 without a zone (RFC 4007): the kernel refuses it with EINVAL.
+  func lacksInterface(_ host: String) -> Bool {
+    var address = in6_addr()
+    guard inet_pton(AF_INET6, host, &address) == 1 else { return false }
+    return withUnsafeBytes(of: address) { $0[0] == 0xFE && $0[1] & 0xC0 == 0x80 }
+  }
+
   func isIPv6(_ host: String) -> Bool {
     let parts = host.split(separator: "%", maxSplits: 1, omittingEmptySubsequences: false)
     var address = in6_addr()

@@ -65,7 +65,13 @@ extension URLParser {
         return ("", nil)
       }
       host = address(string(start + 1..<close))
-      if !isIPv6(host) { report("\(Suggestion.quote(host)) is not an IPv6 address", at: start + 1) }
+      if !isIPv6(host) {
+        report("\(Suggestion.quote(host)) is not an IPv6 address", at: start + 1)
+      } else if lacksInterface(host) {
+        report(
+          "\(host) is a link-local address, which exists on each network: name its interface, as in [\(host)%eth0]",
+          at: start + 1)
+      }
       if close + 1 < range.upperBound {
         guard scalars[close + 1] == ":" else {
           report("expected ':' and a port after ']'", at: close + 1)

@@ -148,8 +148,18 @@ struct URLParser {
     if colon < scalars.count, let grammar = schemes.first(where: { $0.scheme == name }) { return (grammar, colon + 1) }
     let isName =
       name.first?.isLetter ?? false && name.allSatisfy { $0.isASCII && ($0.isLetter || $0.isNumber || $0 == "+") }
+    if PortNotation.isWindows(name) {
+      report(
+        "\(Suggestion.quote(string(0..<colon))) is a port of Windows; here a port is a path, such as tty:///dev/ttyUSB0 "
+          + "('baudway devices' lists them)", at: 0)
+      return nil
+    }
     guard colon < scalars.count, isName else {
       report("no scheme; expected a URL such as \(example)", at: 0, suggestion: urlWithScheme())
+      return nil
+    }
+    if let other = otherTools(name, after: colon + 1, among: known) {
+      report(other.message, at: 0, suggestion: other.suggestion)
       return nil
     }
     let names = known.map(\.scheme)

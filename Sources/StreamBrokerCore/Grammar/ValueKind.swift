@@ -211,6 +211,8 @@ public indirect enum ValueKind: Hashable, Sendable {
     case .either(let first, let second): return first.repair(text) ?? second.repair(text)
     case .escapes: return Escapes.repair(text)
     case .resetRecipe: return Suggestion.nearest(to: text, in: ResetRecipe.names)
+    case .network: return Self.network(text).flatMap { value(of: $0) == nil ? nil : $0 }
+    case .durations: return Self.ordered(text).flatMap { value(of: $0) == nil ? nil : $0 }
     default: return nil
     }
   }
@@ -225,6 +227,38 @@ public indirect enum ValueKind: Hashable, Sendable {
   private static func wholeNumber(_ text: String) -> Int? {
     guard text.utf8.allSatisfy({ (0x30...0x39).contains($0) }), text == "0" || !text.hasPrefix("0") else { return nil }
     return Int(text)
+  }
+
+  /// "10.0.0.0/255.0.0.0", "192.168.1.*" and "192.168.1." as a network with a prefix.
+  private static func network(_ text: String) -> String? {
+    let halves = text.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false)
+    if halves.count == 2 {
+      guard let mask = ipv4(halves[1]) else { return nil }
+      let bits = mask.leadingZeroBitCount == 32 ? 0 : (~mask).leadingZeroBitCount
+      guard mask == (bits == 0 ? 0 : ~UInt32(0) << UInt32(32 - bits)) else { return nil }
+      return "\(halves[0])/\(bits)"
+    }
+    var parts = text.split(separator: ".", omittingEmptySubsequences: false)
+    let most = parts.count
+    while let last = parts.last, last == "*" || last == "x" || last.isEmpty { parts.removeLast() }
+    guard (1...3).contains(parts.count), parts.count < most else { return nil }
+    let bits = 8 * parts.count
+    return (parts + Array(repeating: "0", count: 4 - parts.count)).joined(separator: ".") + "/\(bits)"
+  }
+
+  private static func ipv4(_ text: Substring) -> UInt32? {
+    let parts = text.split(separator: ".", omittingEmptySubsequences: false).map { UInt8($0) }
+    guard parts.count == 4 else { return nil }
+    return parts.reduce(UInt32?(0)) { sum, part in sum.flatMap { sum in part.map { sum << 8 | UInt32($0) } } }
+  }
+
+  /// "30s..1s" and "1s-30s" as "1s..30s".
+  private static func ordered(_ text: String) -> String? {
+    let parts = text.replacing("..", with: "-").replacing(" to ", with: "-").split(separator: "-").map { part in
+      Units.duration(String(part.filter { $0 != " " }))
+    }
+    guard parts.count == 2, let first = parts[0], let second = parts[1] else { return nil }
+    return "\(Units.text(min(first, second)))..\(Units.text(max(first, second)))"
   }
 
   private static func durations(_ text: String, within range: ClosedRange<Duration>) -> Value? {

@@ -14,10 +14,11 @@ struct Connect: Command {
     discussion: """
       On a terminal every key goes to the endpoint, and Ctrl-] quits. Otherwise standard input goes to the endpoint and its output to \
       standard output, unchanged. At the end of its input the command half-closes the connection, and waits until the endpoint \
-      ends or has been silent for --silence. A serial port has no half-close: it is closed after 500ms of silence unless --silence \
-      sets another time.
+      ends. A serial port has no half-close: the command waits for the first byte of an answer, for --answer at most, and closes \
+      the port after 500ms of silence. With --silence it does so with every endpoint; --silence 0 closes at once.
 
-      Exit codes: 64 for a mistake in the URL, 69 when it can't be opened, 77 when permissions are missing, 74 when the link failed.
+      Exit codes: 64 for a mistake in the URL, 69 when it can't be opened, 77 when permissions are missing, 74 when the link \
+      failed, 75 when no answer came.
       """)
 
   @Argument(
@@ -34,10 +35,15 @@ struct Connect: Command {
       "After the end of input: close once the endpoint has been silent this long. Default: wait for the endpoint to end.",
     value: "time")
   var silence: String?
+  @Option(help: "After the end of input: how long to wait for the first byte of an answer.", value: "time")
+  var answer = "5s"
 
   func validate() throws {
     guard Units.duration(timeout) != nil else {
       throw UsageError("--timeout: '\(timeout)' is not a duration such as 10s")
+    }
+    guard Units.duration(answer) != nil else {
+      throw UsageError("--answer: '\(answer)' is not a duration such as 5s")
     }
     if let silence, Units.duration(silence) == nil {
       throw UsageError("--silence: '\(silence)' is not a duration such as 500ms")
@@ -53,10 +59,17 @@ struct Connect: Command {
     let terminal = isatty(STDIN_FILENO) == 1
     let visit = try Visit(
       url, connector, broker, isTerminal: terminal, timeout: Units.duration(timeout) ?? .seconds(10),
-      silence: silence.flatMap { Units.duration($0) })
+      parting: terminal ? .atOnce : parting)
     let signals = Signals(visit)
     visit.begin()
     withExtendedLifetime(signals) { dispatchMain() }
+  }
+
+  /// `--silence 0` leaves at once, whatever else is set.
+  private var parting: StreamBridge.Parting {
+    let silence = silence.flatMap { Units.duration($0) }
+    let answer = silence == .zero ? nil : Units.duration(answer)
+    return .whenSilent(silence ?? .milliseconds(500), always: silence != nil, answerWithin: answer)
   }
 
   /// Also returns the URL as it may be shown.
@@ -96,8 +109,7 @@ private final class Visit: Sendable {
   private let broker: Broker
   private let isTerminal: Bool
   private let timeout: Duration
-  /// Nil when the option was not given.
-  private let silence: Duration?
+  private let parting: StreamBridge.Parting
   private let attempt: LaneRef<Attempt>
   private let isEnding = Atomic<Bool>(false)
   private static let mark: UInt8 = 0x1D  // Ctrl-]
@@ -111,14 +123,15 @@ private final class Visit: Sendable {
   }
 
   init(
-    _ url: String, _ connector: any Connector, _ broker: Broker, isTerminal: Bool, timeout: Duration, silence: Duration?
+    _ url: String, _ connector: any Connector, _ broker: Broker, isTerminal: Bool, timeout: Duration,
+    parting: StreamBridge.Parting
   ) throws {
     self.url = url
     self.connector = connector
     self.broker = broker
     self.isTerminal = isTerminal
     self.timeout = timeout
-    self.silence = silence
+    self.parting = parting
     do { attempt = LaneRef(on: try Lane("connect")) { _ in Attempt() } } catch {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)
@@ -154,8 +167,7 @@ private final class Visit: Sendable {
     }
     let here = BlockingStream(
       reading: STDIN_FILENO, writing: STDOUT_FILENO, endingAt: isTerminal ? Self.mark : nil, on: poller)
-    let parting = StreamBridge.Parting.whenSilent(silence ?? .milliseconds(500), always: silence != nil)
-    let talk = StreamBridge(here, with: stream, parting: isTerminal ? .atOnce : parting, on: poller) { [self] in
+    let talk = StreamBridge(here, with: stream, parting: parting, on: poller) { [self] in
       evaluate($0, on: poller)
     }
     talk.start()
@@ -172,6 +184,9 @@ private final class Visit: Sendable {
     RawTerminal.leave()
     switch end {
     case .weLeft: leave(with: 0)
+    case .unanswered:
+      say("baudway: \(url): no answer came; --answer 30s would wait longer, and --silence 0 waits for none")
+      leave(with: EX_TEMPFAIL)
     case .endpointLeft:
       if isTerminal { say("\nThe endpoint has ended the connection.") }
       leave(with: 0)

@@ -122,6 +122,8 @@ final class PtyListener: Listener, PollHandler {
 
   func ready(_ events: PollEvents) {
     guard let device, device.wasOpened() else { return }
+    // A program may have closed it so shortly before that we missed it.
+    PtySettings.clearCLOCAL(of: device.master)
     if rest != nil { endRest() }
     check()
   }

@@ -42,6 +42,11 @@ struct TCPListenSocket {
       switch error.errno {
       case EACCES where port < 1024:
         "ports below 1024 need the capability CAP_NET_BIND_SERVICE (AmbientCapabilities= of a unit), or a socket of systemd"
+      case EACCES, EPERM: "a rule of this machine (SELinux, AppArmor, a sandbox) forbids this port"
+      case EINVAL where listen.host?.contains(":") == true:
+        "a link-local address needs its interface, as in [fe80::1%eth0]"
+      case ENODEV, ENXIO: "no interface has that name yet"
+      case EAFNOSUPPORT: "this machine has no IPv6: listen on an IPv4 address, such as 127.0.0.1, or on *"
       case EADDRINUSE: "another program or gateway uses this address"
       case EADDRNOTAVAIL: "no interface has that address yet"
       default: nil

@@ -120,6 +120,8 @@ struct UnixSocketFile: Sendable {
   private static func advice(_ error: SystemError) -> String? {
     switch error.errno {
     case ENOENT, ENOTDIR: "create its folder first"
+    case ELOOP: "symbolic links lead in a circle"
+    case ENOSPC, EDQUOT: "the file system is full"
     case EACCES, EPERM, EROFS: "the gateway's user must be able to write to its folder"
     case EADDRINUSE: "another program listens there, or it is another kind of file; only unused sockets are replaced"
     default: nil

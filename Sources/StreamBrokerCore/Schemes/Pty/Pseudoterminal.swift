@@ -41,7 +41,8 @@ package struct Pseudoterminal: Sendable {
     let calls = SystemTTYCalls()
     let slave = try calls.open(path)
     let now = try calls.modes(slave.raw)
-    guard let modes = line.modes(from: now, hangUpOnClose: false) else { throw SystemError("ioctl TCSETS2", EINVAL) }
+    guard var modes = line.modes(from: now, hangUpOnClose: false) else { throw SystemError("ioctl TCSETS2", EINVAL) }
+    modes.cflag &= ~UInt32(CLOCAL)  // decision N11
     try calls.setModes(slave.raw, modes)
     return slave
   }

@@ -95,13 +95,19 @@ private final class PtySlave: Sendable {
   /// everybody but root.
   func liftExclusion() { content.withLock { if $0 != nil { _ = ioctl(raw, UInt(TIOCNXCL), 0) } } }
 
+  /// For the next program, after one has closed the pty.
+  func prepareForNext() {
+    liftExclusion()
+    content.withLock { if $0 != nil { PtySettings.clearCLOCAL(of: raw) } }
+  }
+
   func letGo() {
     liftExclusion()
     content.withLock { $0 = nil }
   }
 }
 
-/// Resets TIOCEXCL each time a program closes the pty.
+/// Resets TIOCEXCL and CLOCAL each time a program closes the pty.
 private final class PtyCloses: PollHandler {
   private let inotify: Inotify
   private let slave: PtySlave
@@ -120,7 +126,7 @@ private final class PtyCloses: PollHandler {
     // inotify merges equal events, so closes can't be counted; we only know that there was one.
     guard inotify.read(until: { _, _, _ in true }) else { return }
     let slave = slave
-    queue.async { slave.liftExclusion() }
+    queue.async { slave.prepareForNext() }
   }
 
   func end() {

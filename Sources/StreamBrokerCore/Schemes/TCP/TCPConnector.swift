@@ -32,6 +32,13 @@ public struct TCPConnector: Connector {
       opening.start([numeric])
       return opening
     }
+    // Only a numeric IPv6 address has a colon: its interface is unknown.
+    if host.contains(":"), let zone = host.split(separator: "%").dropFirst().first {
+      opening.fail(
+        OpenFailure("connect [\(host)]", nil, advice: "this machine has no interface \(Suggestion.quote(String(zone)))")
+      )
+      return opening
+    }
     request.report(.lookUp(host))
     let (host, port) = (host, port)
     NameLookup.start(host, on: poller) { answer in
@@ -153,11 +160,30 @@ final class TCPOpening: Opening {
     guard let first = failures.first else {
       return fail(OpenFailure("connect", nil, advice: "the name has no address"))
     }
+    var advice = [Self.advice(first.1)].compactMap(\.self)
     let others = failures.dropFirst().map { "\($0): \($1.text) (\($1.name))" }
+    if !others.isEmpty { advice.append("also tried " + others.joined(separator: ", ")) }
     fail(
       OpenFailure(
         "connect \(first.0)", first.1,
-        advice: others.isEmpty ? nil : "also tried " + others.joined(separator: ", ")))
+        advice: advice.isEmpty ? nil : advice.joined(separator: "; ")))
+  }
+
+  /// For an error that a mistake in the configuration or of this machine causes; nil if its own text says enough.
+  static func advice(_ error: SystemError) -> String? {
+    switch error.errno {
+    case EINVAL: "a link-local address needs its interface, as in [fe80::1%eth0]"
+    case ENETUNREACH:
+      "this machine has no route to that network; is the interface up, and does it have such an address?"
+    case EHOSTUNREACH:
+      "nobody answers for that address; is the device on, in this network, and let through by firewalls?"
+    case EADDRNOTAVAIL: "this machine has no address or free port to connect from"
+    case EACCES: "that is no address of a single host, or a rule of this machine forbids it"
+    case EPERM: "a firewall rule of this machine forbids it"
+    case EAFNOSUPPORT: "this machine has no IPv6"
+    case ENODEV, ENXIO: "this machine has no such interface"
+    default: nil
+    }
   }
 
   func fail(_ failure: OpenFailure) {

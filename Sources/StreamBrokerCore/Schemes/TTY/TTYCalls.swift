@@ -63,7 +63,9 @@ protocol ModemWait: Sendable {
 
 /// The kind of node that a path leads to.
 struct TTYNode: Equatable, Sendable {
-  let isCharacterDevice: Bool
+  /// The file's type of stat(2), such as S_IFCHR.
+  let type: mode_t
+  var isCharacterDevice: Bool { type == S_IFCHR }
   /// The slave of a pty. It has no line: it accepts only 8N1 and has no DTR, and neither matters.
   let isPty: Bool
   /// It was created, or its owner or mode changed, in the last second.
@@ -78,10 +80,10 @@ struct SystemTTYCalls: TTYCalls {
   func identify(_ path: String) throws(SystemError) -> TTYNode {
     var status = stat()
     try check("stat", stat(path, &status))
-    let isCharacterDevice = status.st_mode & S_IFMT == S_IFCHR
+    let type = status.st_mode & S_IFMT
     return TTYNode(
-      isCharacterDevice: isCharacterDevice,
-      isPty: isCharacterDevice && Self.ptyMajors.contains(gnu_dev_major(status.st_rdev)),
+      type: type,
+      isPty: type == S_IFCHR && Self.ptyMajors.contains(gnu_dev_major(status.st_rdev)),
       isNew: Self.isNew(status))
   }
 

@@ -111,10 +111,26 @@ public struct TTYConnector: Connector {
       done(
         result.map { opened in
           let stream = TTYLine.stream(over: opened.content, of: opened.port, on: poller, device: device)
-          if !opened.facts.isEmpty { stream.metadata = StreamMetadata(opened.facts) }
+          stream.metadata = StreamMetadata(opened.facts)
+          if settings.isExclusive { watchHolders(of: opened.port.path, stream, on: poller) }
           return stream
         })
     }
+  }
+
+  /// Programs that take no lock, such as a getty, may have the port open: looks for them now, and when `status` asks.
+  private func watchHolders(of path: String, _ stream: any ByteStream, on poller: Poller) {
+    guard let metadata = stream.metadata else { return }
+    let look = { [weak metadata] (done: @escaping () -> Void) in
+      poller.offload(to: PortHolders.queue) {
+        PortHolders.others(of: path)
+      } then: { holders in
+        metadata?.update { $0.sharedWith = holders }
+        done()
+      }
+    }
+    metadata.refresh = look
+    look {}
   }
 
   /// For errors.

@@ -49,7 +49,12 @@ struct TTYPort: Sendable {
   func open(discardingInput: Bool) -> Result<Opened, OpenFailure> {
     do throws(OpenFailure) {
       let node = try attempt { () throws(SystemError) in try calls.identify(path) }
-      guard node.isCharacterDevice else { throw noSerialPort }
+      guard node.isCharacterDevice else {
+        throw OpenFailure("open \(path)", nil, advice: TTYPath.description(of: node.type))
+      }
+      if settings.refusesHolders, let holders = PortHolders.others(of: path) {
+        throw OpenFailure("open \(path)", SystemError("open", EBUSY), advice: "in use by \(holders)")
+      }
       // Lock before opening: opening alone may raise lines that another program wants down.
       let lock = settings.isExclusive ? try locks?.take(path, leadingTo: FileSystem.realPath(path) ?? path) : nil
       let tty = try attempt { () throws(SystemError) in try open(node) }
@@ -221,7 +226,10 @@ struct TTYPort: Sendable {
     }
   }
 
-  private var noSerialPort: OpenFailure { OpenFailure("open \(path)", nil, advice: "this is not a serial port") }
+  private var noSerialPort: OpenFailure {
+    OpenFailure(
+      "open \(path)", nil, advice: "this is another kind of device, not a serial port; is it the right path?")
+  }
 
   private func failure(_ error: SystemError) -> OpenFailure {
     switch (error.call, error.errno) {
@@ -238,10 +246,17 @@ struct TTYPort: Sendable {
     case ("ioctl TIOCSRS485", _), ("ioctl TIOCGRS485", _):
       "the driver has no RS-485 mode; an adapter that switches direction by itself needs rs485=off"
     case ("ioctl TCSETS2", EINVAL): "the port does not support this rate or format"
-    case (_, ENOENT): "not plugged in?"
+    case (_, ENOENT): TTYPath.absence(at: path)
+    case (_, ENOTDIR): "a part of this path is a file, not a folder; is it the right path?"
+    case (_, ELOOP): "symbolic links lead in a circle"
+    case ("open", EPERM):
+      "this container or unit may not use the device: give it one with --device \(path), or with DeviceAllow= of the unit"
+    case ("open", EMFILE), ("open", ENFILE): "the limit of open files is reached; raise LimitNOFILE= or fs.file-max"
+    case ("open", EROFS): "the file system is read-only"
+    case ("open", EAGAIN): "the driver or another program holds it; it is tried again"
+    case ("ioctl TCSETS2", EOPNOTSUPP), ("ioctl TCSETS2", ENOTTY): "the driver can't change rate and format"
     case (_, EACCES), (_, EPERM):
-      NodeOwnership.advice(forOpening: path)
-        ?? "the user needs the device's group, mostly dialout: usermod -aG dialout USER"
+      NodeOwnership.advice(forOpening: path) ?? "the user may not reach it: check the rights of its folders"
     case (_, ENXIO), (_, ENODEV), (_, EIO): "no hardware answers at this node; was it unplugged?"
     default: nil
     }

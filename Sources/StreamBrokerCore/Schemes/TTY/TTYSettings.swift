@@ -13,6 +13,8 @@ struct TTYSettings: Hashable, Sendable {
   var hangsUpOnClose = false
   /// Keep other programs out.
   var isExclusive = true
+  /// Do not open the port while another program has it open, also without a lock.
+  var refusesHolders = false
   /// Ask the driver to pass on each byte at once: FTDI adapters otherwise collect bytes for 16 ms.
   var isLowLatency = true
   /// Nil is off: a mode found in force is switched off.
@@ -26,6 +28,7 @@ struct TTYSettings: Hashable, Sendable {
     rts = Self.output(url.string("rts"))
     hangsUpOnClose = url.flag("hupcl") ?? hangsUpOnClose
     isExclusive = url.flag("exclusive") ?? isExclusive
+    refusesHolders = url.string("exclusive") == "strict"
     isLowLatency = url.flag("low-latency") ?? isLowLatency
     rs485 = RS485(url)
   }

@@ -95,9 +95,12 @@ private final class UnixOpening: Opening {
   private static func advice(_ error: SystemError) -> String? {
     switch error.errno {
     case ENOENT: "no program listens there yet"
-    case ECONNREFUSED: "no program listens there any more; the socket file is a leftover"
+    case ECONNREFUSED: "no program listens there any more; this is a leftover socket, or no socket at all"
     case EACCES: "the gateway's user may not write to it"
     case EPROTOTYPE: "this is not a stream socket"
+    case ENOTDIR: "a part of this path is a file, not a folder"
+    case ELOOP: "symbolic links lead in a circle"
+    case EAGAIN: "the program there does not accept connections; its queue is full"
     default: nil
     }
   }
