@@ -36,6 +36,8 @@ public final class Poller {
   /// Spare rings for the pumps of this lane.
   public let rings = RingPool()
   package let peers: PeerWatch
+  /// What watches files on this lane.
+  package private(set) lazy var inotify = Inotify(on: self)
   /// Cleanups that are not finished: `closings` of what was closed, on queues beside the lane; `programs` of programs
   /// and the processes that they started; `abandonedConnects` of sockets that were given up while they connected, and
   /// must not be closed yet.
@@ -286,6 +288,7 @@ public final class Poller {
     next = []
     away = [:]
     peers.forgetAll()
+    inotify.forgetAll()
     timers.forgetAll()
     for index in entries.indices { entries[index].handler = nil }
   }

@@ -72,6 +72,11 @@ close:
 
 int linux_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 
+pid_t linux_ended_child(void) {
+  siginfo_t info = {.si_pid = 0};
+  return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ? 0 : info.si_pid;
+}
+
 int linux_reap(pid_t pid, int *status, int *signal) {
   int how;
   pid_t ended = waitpid(pid, &how, WNOHANG);
@@ -97,6 +102,11 @@ int linux_pidfd_end(int pidfd, int *status, int *signal) {
   *status = WIFEXITED(info.exit_code) ? WEXITSTATUS(info.exit_code) : 0;
   *signal = WIFSIGNALED(info.exit_code) ? WTERMSIG(info.exit_code) : 0;
   return 1;
+}
+
+int linux_ignores(int number) {
+  struct sigaction action;
+  return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 const char *linux_signal_name(int number) { return sigabbrev_np(number); }

@@ -60,6 +60,8 @@ package final class Gateway: Sendable {
       HandshakeServer(on: $0.poller, status: status, rates: rates, descriptors: descriptors, counts: handshakes)
     }
     self.handshakeServer = handshakeServer
+    let refusals = WatchRefusals(status)
+    for lane in self.lanes { lane.post { refusals.observe($0.poller.inotify) } }
     let keeper = bonds.map { path in
       BondKeeper(path: path) { news in
         switch news {

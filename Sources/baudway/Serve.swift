@@ -13,6 +13,7 @@ struct Serve: Command {
     "serve", "Runs the gateway in the foreground.",
     discussion: """
       Logs to standard error. SIGHUP reads the configuration again, like `baudway reload`; --watch does so when the file changes. \
+      If the terminal in which the gateway was started is gone, SIGHUP ends it. \
       SIGTERM or SIGINT ends all sessions, and the gateway within five seconds (programs of exec: get five more, and so do \
       Bluetooth connections that are being made). A second signal ends the gateway and these programs at once.
       """)
@@ -74,6 +75,25 @@ struct Serve: Command {
   }
 }
 
+/// The terminal in which the process was started. The kernel sends SIGHUP when it is gone: a window was closed, a
+/// connection of SSH has ended.
+private struct ControllingTerminal: Sendable {
+  /// False for a service, and after nohup(1): then no terminal ends the gateway.
+  private let counts: Bool
+
+  init() {
+    counts = linux_ignores(SIGHUP) == 0 && Self.isThere
+  }
+
+  var isGone: Bool { counts && !Self.isThere }
+
+  private static var isThere: Bool {
+    let raw = open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+    if raw >= 0 { close(raw) }
+    return raw >= 0
+  }
+}
+
 private final class Stops: Sendable {
   let count = Atomic<Int>(0)
 }
@@ -84,6 +104,13 @@ private final class Signals {
 
   init(_ gateway: Gateway, log: StatusLog) {
     let stops = Stops()
+    let stop: @Sendable () -> Void = {
+      gateway.stop {
+        log.flush()
+        PortLocks.letGoOfAll()
+        exit(0)
+      }
+    }
     for number in [SIGTERM, SIGINT] {
       on(number) {
         guard stops.count.add(1, ordering: .relaxed).newValue == 1 else {
@@ -91,14 +118,17 @@ private final class Signals {
           PortLocks.letGoOfAll()
           _exit(0)
         }
-        gateway.stop {
-          log.flush()
-          PortLocks.letGoOfAll()
-          exit(0)
-        }
+        stop()
       }
     }
-    on(SIGHUP) { gateway.reload() }
+    let terminal = ControllingTerminal()
+    on(SIGHUP) {
+      guard terminal.isGone else { return gateway.reload() }
+      if stops.count.add(1, ordering: .relaxed).newValue == 1 { stop() }
+    }
+    guard getpid() == 1 else { return }
+    on(SIGCHLD) { Orphans.shared.reap() }
+    Orphans.shared.reap()
   }
 
   private func on(_ number: Int32, _ handler: @escaping @Sendable () -> Void) {

@@ -471,6 +471,23 @@ if [ "$(id -u)" -eq 0 ]; then
   pod=''
 fi
 
+# As Kubernetes mounts a ConfigMap: a folder with links, one of which is swapped.
+mkdir -p "$work/map/..1" "$work/map/..2"
+for number in 1 2; do
+  printf 'version: 1\nroutes: { r%s: { listen: "tcp://:4001", endpoint: "sim://echo" } }\n' $number >"$work/map/..$number/config.yaml"
+done
+ln -s ..1 "$work/map/..data"
+ln -s ..data/config.yaml "$work/map/config.yaml"
+chmod -R a+rX "$work/map"
+if run -v "$work/map:/etc/baudway:ro"; then
+  check "ConfigMap: healthy" soon 5 podman healthcheck run "$name"
+  ln -s ..2 "$work/map/new" && mv -T "$work/map/new" "$work/map/..data" && rm -r "$work/map/..1"
+  check "ConfigMap: healthy after a swap" podman healthcheck run "$name"
+  swapped() { podman exec "$name" baudway reload /etc/baudway/config.yaml && podman exec "$name" baudway status /etc/baudway/config.yaml | grep r2; }
+  check "ConfigMap: the new configuration is read" swapped
+  stopped "ConfigMap: SIGTERM" 2000
+fi
+
 # A broken one is reported and not started.
 printf 'version: 1\nroutes: {gps: {listen: "tcp://:4001", endpoint: "smi://nmea"}}\n' >"$work/own.yaml"
 podman run --name "$name" --read-only --cap-drop ALL -v "$work/own.yaml:/etc/baudway/config.yaml:ro" "$image" >"$work/log" 2>&1

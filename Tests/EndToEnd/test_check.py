@@ -96,6 +96,21 @@ def test_an_endpoint_that_may_be_the_routes_own_listener_is_a_warning():
     assert check(lab % 4002)[:2] == (0, "")
 
 
+def test_routes_that_lead_back_to_themselves_are_a_warning():
+    import socket
+    own = socket.gethostname()
+    code, said, _ = check("routes:\n  lab: { listen: 'tcp://:4001', endpoint: 'tcp://%s:4001' }\n" % own)
+    assert code == 0 and "leads back to the route's own listener" in said, said
+    circle = "routes:\n" + "".join(
+        "  %s: { listen: 'tcp://127.0.0.1:%d', endpoint: 'tcp://127.0.0.1:%d' }\n" % route
+        for route in (("a", 4001, 4002), ("b", 4002, 4003), ("c", 4003, 4001), ("proxy", 4004, 4001)))
+    code, said, _ = check(circle)
+    assert code == 0 and said.count("leads back to this route, by way of 'b' (line ") == 1 and said.count("warning") == 1, said
+    assert check(circle.replace("127.0.0.1:4001' }", "127.0.0.1:4009' }"))[:2] == (0, "")
+    files = "routes:\n  a: { listen: 'pty:///run/a', endpoint: 'unix:///run/b' }\n  b: { listen: 'unix:///run/b', endpoint: 'tty:///run/a' }\n"
+    assert "leads back to this route, by way of 'b'" in check(files)[1]
+
+
 def test_an_ignored_path_is_a_warning_also_in_the_log():
     lab = "log: { format: json }\nroutes:\n  lab: { listen: 'tcp://127.0.0.1:0', endpoint: 'tcp://127.0.0.1:1/foo' }\n"
     words = "routes.lab.endpoint: warning: tcp takes no path: '/foo' is ignored; write tcp://127.0.0.1:1"

@@ -28,6 +28,32 @@ def test_the_only_gateway_is_found_whatever_file_lies_here(tmp_path):
         assert not gateway.events("session opened"), "a listener in the runtime folder was taken for a control socket"
 
 
+def test_a_gateway_is_found_by_its_path_after_the_link_leads_elsewhere(tmp_path):
+    """As after Kubernetes has swapped a ConfigMap. Without a runtime folder, so that the address depends on the path."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(CONFIG % (name, tmp_path, name))
+        (tmp_path / name / "config.yaml").chmod(0o644)
+    (tmp_path / "..data").symlink_to("one")
+    path = tmp_path / "config.yaml"
+    path.symlink_to("..data/config.yaml")
+    environment = {name: value for name, value in os.environ.items() if name != "RUNTIME_DIRECTORY"}
+    ask = lambda *words: subprocess.run(
+        [binary(), *words, str(path)], env=environment, cwd="/", capture_output=True, text=True, timeout=20)
+    gateway = subprocess.Popen([binary(), "serve", str(path)], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        next(line for line in gateway.stderr if "listening" in line)
+        (tmp_path / "new").symlink_to("two")
+        (tmp_path / "new").rename(tmp_path / "..data")
+        (tmp_path / "one" / "config.yaml").unlink()
+        for words in (["health"], ["status"], ["reload"]):
+            assert ask(*words).returncode == 0, ask(*words)
+        assert "two" in ask("status").stdout
+    finally:
+        gateway.terminate()
+        gateway.communicate(timeout=20)
+
+
 class Neighbour(Gateway):
     """A gateway with the runtime folder of another one."""
 

@@ -62,6 +62,35 @@ def test_a_dead_name_server_delays_no_other_route(folder, figure, quick):
                 assert gateway.event("session ended", route="lost", count=number)["reason"] == "open-failed"
 
 
+@pytest.mark.root("mounts an /etc/resolv.conf of its own")
+def test_names_that_the_machine_knows_itself_do_not_wait_for_a_dead_name_server(folder):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead, socket.create_server(("127.0.0.1", 0)) as server:
+        dead.bind(("127.0.0.98", 53))
+        server.settimeout(60)
+        texts = {"resolv.conf": "nameserver 127.0.0.98\n", "nsswitch.conf": "hosts: dns files\n", "hosts": "127.0.0.1 meter_box\n"}
+        for name, text in texts.items():
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(text)
+        mounts = "".join(f"mount --bind {folder}/{name} /etc/{name} && " for name in texts)
+        prefix = ["unshare", "--mount", "sh", "-c", mounts + 'exec "$@"', "sh"]
+        routes = {f"n{n}": {"listen": f"unix://{folder}/n{n}", "endpoint": f"tcp://nowhere{n}.example:9", "link": "shared",
+                            "device": {"open": "always"}} for n in range(40)}
+        port = server.getsockname()[1]
+        for name in ("localhost", "meter_box", "127.0.0.1"):
+            routes[name] = {"listen": f"unix://{folder}/{name}", "endpoint": f"tcp://{name}:{port}"}
+        with Gateway({"routes": routes}, prefix=prefix) as gateway:
+            until(lambda: dead.recv(512), what="a question to the name server")
+            for name in ("localhost", "meter_box", "127.0.0.1"):
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.settimeout(60)
+                    client.connect(f"{folder}/{name}")
+                    one, _ = server.accept()
+                    one.sendall(b"+")
+                    assert client.recv(1) == b"+"
+                    one.close()
+            assert not any("Too many" in line for line in gateway.lines)
+
+
 def test_an_unread_log_delays_no_client(figure, quick):
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)

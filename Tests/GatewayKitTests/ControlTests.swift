@@ -316,6 +316,28 @@ struct ControlTests {
     #expect(ControlAddress.path("baudway/0/y").owner == nil)
   }
 
+  @Test("is found by the configuration's path as it was given, whatever that leads to")
+  func givenPath() throws {
+    let folder = try TemporaryFolder()
+    let given = folder / "config.yaml"
+    let addresses = { (path: String) in
+      ControlAddress.addresses(.automatic, configPath: path, environment: ["RUNTIME_DIRECTORY": folder.path])
+    }
+    for name in ["one", "two"] { try folder.write("\(name)/config.yaml", "") }
+    #expect(symlink("one", folder / "..data") == 0 && symlink("..data/config.yaml", given) == 0)
+    let before = addresses(given)
+    // By the given name first, then by the name of what it leads to: a gateway may have been started with that.
+    #expect(before.count == 5 && addresses(folder / "one/config.yaml").allSatisfy(before.contains))
+    #expect(symlink("two", folder / "new") == 0 && rename(folder / "new", folder / "..data") == 0)
+    let after = addresses(given)
+    #expect(after[1] == before[1] && after[3] == before[3])
+    #expect(after[2] != before[2] && after[4] != before[4])
+    for other in ["/./config.yaml", "//config.yaml", "/one/../config.yaml"] {
+      #expect(addresses(folder.path + other) == after)
+    }
+    #expect(addresses("here.yaml") == addresses(String(cString: getcwd(nil, 0)!) + "/here.yaml"))
+  }
+
   @Test("reports that a path is too long for it")
   func longPath() throws {
     let address = ControlAddress.path("/tmp/" + String(repeating: "x", count: 200))

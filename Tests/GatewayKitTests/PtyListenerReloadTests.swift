@@ -105,7 +105,7 @@ struct PtyListenerReloadTests {
       }
       #expect(failure.cause == SystemError("symlink", EADDRINUSE))
       #expect(node(of: path) == before)
-      other.leave(on: ListenPath<PtyDevice>.queue(of: path))
+      other.leave()
       _ = try story.bound()
       try expectEcho(openPort(path))
     }

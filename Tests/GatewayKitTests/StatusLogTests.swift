@@ -189,7 +189,9 @@ struct StatusLogTests {
       .controlFailed(OpenFailure("bind /x", SystemError("bind", EACCES)), path: "/x"), .certificateFaults(["x"]),
       .listenerClosed(route: "x", listener: "y", bound: nil), .writerChanged(route: "x", from: 1, to: nil),
       .dropped(route: "x", number: 1, bytes: 2, total: 3),
-      .watchFailed(SystemError("inotify_init1", EMFILE), path: "/x"),
+      .watchFailed(SystemError("inotify_add_watch", EACCES), path: "/x"),
+      .watchesRefused(InotifyRefusal(error: SystemError("inotify_init1", EMFILE), limit: .instances)),
+      .watchesRestored,
       .configurationDoubtful(
         ConfigProblem(file: "/x", location: nil, path: "y", message: "warning: z", suggestion: nil)),
       .link(route: "x", endpoint: "y", .opening, retry: nil), .link(route: "x", endpoint: "y", .draining, retry: nil),

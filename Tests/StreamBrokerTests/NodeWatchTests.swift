@@ -3,6 +3,7 @@
 import ByteStreams
 import CLinux
 import Glibc
+import StreamTestKit
 import Synchronization
 import StreamTestKit
 import Testing
@@ -130,9 +131,8 @@ final class NodeWatchTests: Sendable {
   }
 
   @Test("does not report a node that has existed for long")
-  func old() throws {
-    let inotify = Descriptor(owning: inotify_init1(Int32(IN_CLOEXEC)))
-    let survey = NodePathWalk(of: "/dev/./pts/../null", watchingWith: inotify.raw, replacing: [])
+  func old() async throws {
+    let survey = try await walk("/dev/./pts/../null")
     #expect(survey.exists && survey.error == nil)
     #expect(!survey.changedAfter(survey.startedAt))
     #expect(survey.names.values.contains(["null", "pts"]))
@@ -140,13 +140,79 @@ final class NodeWatchTests: Sendable {
   }
 
   @Test("gives up on a circle of links, and reports why a directory can't be watched")
-  func hopeless() throws {
+  func hopeless() async throws {
     #expect(symlink("link", "\(directory)/link") == 0)
-    let inotify = Descriptor(owning: inotify_init1(Int32(IN_CLOEXEC)))
-    #expect(!NodePathWalk(of: "\(directory)/link", watchingWith: inotify.raw, replacing: []).exists)
-    let blind = NodePathWalk(of: "/dev/null", watchingWith: -1, replacing: [])
-    #expect(blind.error == SystemError("inotify_add_watch", EBADF))
+    #expect(try await !walk("\(directory)/link").exists)
+    var full = InotifyCalls()
+    full.add = { _, _, _ in
+      errno = ENOSPC
+      return -1
+    }
+    let blind = try await walk("/dev/null", full)
+    #expect(blind.error == SystemError("inotify_add_watch", ENOSPC))
     #expect(blind.exists)
+    removeAll()
+  }
+
+  private func walk(_ path: String, _ calls: InotifyCalls = InotifyCalls()) async throws -> NodePathWalk {
+    try await onLane { lane in
+      lane.poller.inotify.calls = calls
+      let user = lane.poller.inotify.join(Nobody())
+      return NodePathWalk(of: path, watchingWith: try lane.poller.inotify.adding(for: user).get())
+    }
+  }
+
+  private final class Nobody: InotifyUser {
+    func note(_ watch: Int32, _ mask: UInt32, _ name: UnsafePointer<CChar>?) -> Bool { false }
+    func filesChanged() {}
+    func poll() {}
+  }
+
+  @Test(
+    "looks where the kernel refuses to watch: a node that appears, a file that is written or replaced, a link",
+    arguments: [EMFILE, ENOSPC])
+  func refused(error: Int32) async throws {
+    await lane.ask { lane, answer in
+      lane.poller.inotify.calls.open = {
+        guard error == EMFILE else { return inotify_init1(Int32(IN_NONBLOCK | IN_CLOEXEC)) }
+        errno = EMFILE
+        return -1
+      }
+      lane.poller.inotify.calls.add = { _, _, _ in
+        errno = ENOSPC
+        return -1
+      }
+      answer(())
+    }
+    let link = "\(directory)/link"
+    let (changes, feed) = AsyncStream.makeStream(of: String?.self)
+    let failures = Mutex<[SystemError]>([])
+    #expect(symlink("far/deep/node", link) == 0)
+    let watch = await lane.ask { lane, answer in
+      answer(
+        OnLane(
+          value: NodeWatch(
+            path: link, on: lane.poller, seesWrites: true, changed: { feed.yield(linkTarget(link)) },
+            failed: { error in failures.withLock { $0.append(error) } })))
+    }
+    var news = changes.makeAsyncIterator()
+    mkdir("\(directory)/far", 0o700)
+    mkdir("\(directory)/far/deep", 0o700)
+    make("\(directory)/far/deep/node")
+    #expect(await news.next() == "far/deep/node")
+    let file = try #require(fopen("\(directory)/far/deep/node", "w"))
+    fputs("new", file)
+    fclose(file)
+    #expect(await news.next() == "far/deep/node")
+    make("\(directory)/other")
+    #expect(rename("\(directory)/other", "\(directory)/far/deep/node") == 0)
+    #expect(await news.next() == "far/deep/node")
+    make("\(directory)/other")
+    #expect(symlink("other", "\(directory)/far/new") == 0)
+    #expect(rename("\(directory)/far/new", link) == 0)
+    #expect(await news.next() == "other")
+    #expect(failures.withLock { $0.map(\.errno) } == [error])
+    await end(watch)
     removeAll()
   }
 

@@ -140,6 +140,28 @@ struct PortWatchTests {
       watch.cancel()
     }
   }
+
+  @Test("tries each second where the kernel refuses to watch")
+  func refused() async throws {
+    let pair = try TTYPair()
+    let locks = try TemporaryFolder()
+    let connector = TTYConnector(
+      try EndpointURL("tty://\(pair.path)"), usb: USBPorts(), locks: UUCPLocks(folder: locks.path))
+    let holder = try hold(pair.path)
+    let news = News()
+    try await onLane { lane in
+      lane.poller.inotify.calls.open = {
+        errno = EMFILE
+        return -1
+      }
+      let cause = await fail(connector, nil, on: lane)
+      let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
+      // The first may be of the port's node, which is new.
+      #expect(await eventually(within: 60) { news.appeared.load(ordering: .relaxed) >= 3 })
+      watch.cancel()
+    }
+    _ = holder.take()
+  }
 }
 
 @Suite("The program that holds a port")

@@ -56,13 +56,22 @@ struct PseudoterminalTests {
   func noGap() throws {
     let folder = try TemporaryFolder()
     _ = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999997")
-    let watch = try Inotify.open().get()
-    try watch.watch(folder / "", IN_DELETE | IN_MOVED_TO)
+    let inotify = Descriptor(owning: inotify_init1(Int32(IN_NONBLOCK | IN_CLOEXEC)))
+    try #require(inotify_add_watch(inotify.raw, folder / "", UInt32(IN_DELETE | IN_MOVED_TO)) >= 0)
     _ = try PtyName.link(folder / "modem", leadingTo: "/dev/pts/999998")
     var seen: [String] = []
-    _ = watch.read { _, mask, name in
-      seen.append((mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ") + String(cString: name!).prefix(8))
-      return false
+    var bytes = [UInt8](repeating: 0, count: 4096)
+    let count = read(inotify.raw, &bytes, bytes.count)
+    bytes.withUnsafeBytes { bytes in
+      var offset = 0
+      while offset < count {
+        let event = bytes.loadUnaligned(fromByteOffset: offset, as: inotify_event.self)
+        let name = bytes[(offset + MemoryLayout<inotify_event>.size)...].prefix(8)
+        seen.append(
+          (event.mask & UInt32(IN_DELETE) != 0 ? "deleted " : "moved to ")
+            + String(decoding: name.prefix { $0 != 0 }, as: UTF8.self))
+        offset += MemoryLayout<inotify_event>.size + Int(event.len)
+      }
     }
     #expect(seen == ["moved to modem", "deleted .baudway"])
     #expect(

@@ -206,34 +206,124 @@ struct NameLookupTests {
     }
   }
 
-  @Test("is refused at once if too many callers wait for a name")
-  func bounded() async throws {
+  private let hosts: @Sendable (TemporaryFolder) throws -> String = { folder in
+    try folder.write(
+      "hosts", "# comment\n10.0.0.9 other box # meter\n\n10.0.0.7\tMeter_Box\tbox\r\nfe80::1 v6\nnonsense box\n")
+    return folder / "hosts"
+  }
+
+  @Test("answers numbers, localhost and the hosts file while all threads hang in the resolver, and the rest in turn")
+  func deadServer() async throws {
+    let folder = try TemporaryFolder()
+    let hosts = try hosts(folder)
     let mayEnd = DispatchSemaphore(value: 0)
+    let asked = Mutex<[String]>([])
+    let hangs: @Sendable (String) -> NameLookup.Answer = { name in
+      asked.withLock { $0.append(name) }
+      mayEnd.wait()
+      return .success([])
+    }
+    let most = NameLookup.mostOutstanding
     try await onLane { lane in
-      let refused = Gate()
-      let all = Gate()
+      var tokens: [NameLookup.Token] = []
       var answers = 0
-      var refusals = 0
-      for _ in 0..<NameLookup.mostWaiting + 3 {
-        NameLookup.start(
-          "crowded.test", on: lane.poller,
-          resolve: { _ in
-            mayEnd.wait()
-            return .success([])
-          },
-          then: {
-            if case .failure(let failure) = $0, failure.advice?.contains("others wait") ?? false { refusals += 1 }
+      let all = Gate()
+      for number in 0..<most + 8 {
+        tokens.append(
+          NameLookup.start("dead\(number).test", on: lane.poller, hosts: hosts, resolve: hangs) { _ in
             answers += 1
-            if answers == 3 { refused.open() }
-            if answers == NameLookup.mostWaiting + 3 { all.open() }
+            if answers == most + 16 { all.open() }
           })
       }
-      await refused.wait(on: lane)
-      #expect(refusals == 3 && answers == 3)
-      mayEnd.signal()
+      #expect(await eventually { asked.withLock { $0.count } == most })
+      for name in ["localhost", "LOCALHOST.", "a.localhost", "meter_box", "other", "10.1.2.3", "::1"] {
+        let gate = Gate()
+        NameLookup.start(name, on: lane.poller, hosts: hosts, resolve: hangs) { answer in
+          if case .success(let found) = answer { #expect(!found.isEmpty) } else { Issue.record("\(name): \(answer)") }
+          gate.open()
+        }
+        await gate.wait(on: lane)
+      }
+      #expect(asked.withLock { $0.count } == most)
+      // Those that wait may give up and come back.
+      for token in tokens[most...] { NameLookup.cancel(token) }
+      for number in most..<most + 8 {
+        NameLookup.start("dead\(number).test", on: lane.poller, hosts: hosts, resolve: hangs) { _ in
+          answers += 1
+          if answers == most + 16 { all.open() }
+        }
+      }
+      for _ in 0..<most + 8 { mayEnd.signal() }
       await all.wait(on: lane)
-      #expect(refusals == 3)
     }
+    #expect(asked.withLock { Set($0).count } == most + 8)
+    #expect(asked.withLock { $0.count } == most + 8)
+  }
+
+  /// A resolver that hangs at each name until that is let go.
+  private final class Hanging: Sendable {
+    private let state = Mutex((asked: [String](), ends: [String: DispatchSemaphore]()))
+
+    func end(of name: String) -> DispatchSemaphore {
+      state.withLock { state in
+        let end = state.ends[name] ?? DispatchSemaphore(value: 0)
+        state.ends[name] = end
+        return end
+      }
+    }
+    var asked: [String] { state.withLock { $0.asked } }
+
+    func resolve(_ name: String) -> NameLookup.Answer {
+      state.withLock { $0.asked.append(name) }
+      end(of: name).wait()
+      return .success([])
+    }
+  }
+
+  @Test("asks first for the name that was not asked for the longest time, whoever waits longer")
+  func fair() async throws {
+    let hanging = Hanging()
+    let most = NameLookup.mostOutstanding
+    try await onLane { lane in
+      let start = { (name: String, done: @escaping () -> Void) in
+        _ = NameLookup.start(
+          name, on: lane.poller, hosts: "/nowhere", resolve: { hanging.resolve($0) }, then: { _ in done() })
+      }
+      for number in 0..<most - 1 { start("busy\(number).test") {} }
+      let isOver = Gate()
+      start("old.test") { isOver.open() }
+      #expect(await eventually { hanging.asked.count == most })
+      start("filler.test") {}
+      hanging.end(of: "old.test").signal()
+      await isOver.wait(on: lane)
+      #expect(await eventually { hanging.asked.last == "filler.test" })
+      // The other one has had its turn.
+      start("old.test") {}
+      start("new.test") {}
+      // Both wait once another look-up on the queue of local names is over.
+      let areWaiting = Gate()
+      NameLookup.start("127.0.0.1", on: lane.poller) { _ in areWaiting.open() }
+      await areWaiting.wait(on: lane)
+      hanging.end(of: "busy0.test").signal()
+      #expect(await eventually { hanging.asked.count == most + 2 })
+      #expect(hanging.asked.last == "new.test")
+      hanging.end(of: "busy1.test").signal()
+      #expect(await eventually { hanging.asked.last == "old.test" })
+      for name in Set(hanging.asked) { hanging.end(of: name).signal() }
+    }
+  }
+
+  @Test("takes from the hosts file every address of a name, in any case, and nothing from comments")
+  func hostsFile() throws {
+    let folder = try TemporaryFolder()
+    let file = try hosts(folder)
+    let found = { (name: String) in LocalNames.addresses(of: name, hosts: file)?.map(\.host).sorted() }
+    #expect(found("BOX") == ["10.0.0.7", "10.0.0.9"] && found("meter_box") == ["10.0.0.7"])
+    #expect(
+      found("meter") == nil && found("comment") == nil && found("nonsense") == nil && found("10.0.0.8") == ["10.0.0.8"])
+    #expect(LocalNames.addresses(of: "localhost", hosts: "/nowhere")?.allSatisfy(\.isLoopback) == true)
+    #expect(LocalNames.addresses(of: "nolocalhost", hosts: "/nowhere") == nil)
+    #expect(LocalNames.interfaces().contains { $0.isLoopback })
   }
 
   @Test("reports the resolver's error, and what to do")

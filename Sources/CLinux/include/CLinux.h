@@ -78,6 +78,8 @@ int linux_pidfd(pid_t pid);
 /// waitpid(2) without waiting. 1: the process has ended and is reaped, with its exit status, or else the signal that
 /// killed it. 0: it is running. -1 with ECHILD: other code has reaped it, as the kernel does where SIGCHLD is ignored.
 int linux_reap(pid_t pid, int *status, int *signal);
+/// A child that has ended and is not reaped yet; 0 if there is none. It stays as it is.
+pid_t linux_ended_child(void);
 /// PIDFD_GET_INFO of Linux 6.15: how a process ended that other code has reaped. 1 with the result, 0 if the result
 /// comes in a moment, -1 on other kernels.
 int linux_pidfd_end(int pidfd, int *status, int *signal);
@@ -94,6 +96,8 @@ int linux_guard_knows(const void *groups, pid_t group);
 int linux_start_guard(void *groups);
 /// Whether the process at the other end of `pipe` has ended.
 int linux_guard_is_gone(int pipe);
+/// Whether this process ignores a signal, sigaction(2).
+int linux_ignores(int number);
 /// "SEGV" for a signal, or NULL if the number is unknown. Static text.
 const char *linux_signal_name(int number);
 /// pipe2(2), close-on-exec; the reading end, ends[0], is non-blocking.

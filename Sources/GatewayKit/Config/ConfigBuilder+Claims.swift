@@ -1,5 +1,6 @@
 // Reports what is used twice (addresses, paths, devices) and routes that lead back to themselves.
 
+import ByteStreams
 import StreamBroker
 
 extension ConfigBuilder {
@@ -80,8 +81,9 @@ extension ConfigBuilder {
     }
   }
 
-  /// Reports a route that connects to itself: each client would make another, until the route is full.
-  mutating func checkLoop(_ listener: ConfigURL, _ endpoint: ConfigURL) {
+  /// Reports a route that connects to itself: each client would make another, until the route is full. Returns whether it
+  /// does.
+  mutating func checkLoop(_ listener: ConfigURL, _ endpoint: ConfigURL) -> Bool {
     let (from, to) = (listener.url, endpoint.url)
     let isSame =
       if from.grammar.authority.isNetwork, to.grammar.authority.isNetwork {
@@ -92,10 +94,85 @@ extension ConfigBuilder {
     let own = "leads back to the route's own listener (\(from.target), \(reader.place(listener.location)))"
     if isSame {
       reader.report(own, at: endpoint.location, endpoint.path)
+      return true
     } else if to.host == "localhost", Self.mayBeLocalhost.contains(from.host), from.port == to.port,
       from.grammar.authority.isNetwork, to.grammar.authority.isNetwork, !Self.areApart(from, to)
     {
       reader.warn("\(own), unless something else answers there", at: endpoint.location, endpoint.path)
+      return true
+    }
+    return false
+  }
+
+  /// Warns of routes that lead back to themselves by an address or a name of this machine, or by way of other routes.
+  mutating func checkCircles() {
+    var byPort: [Int: [Int]] = [:]
+    var byPath: [String: [Int]] = [:]
+    for (index, way) in ways.enumerated() {
+      for listener in way.listeners {
+        if !listener.url.grammar.authority.isNetwork {
+          byPath[Self.plain(listener.url.path), default: []].append(index)
+        } else if let port = listener.url.port, port != 0 {
+          byPort[port, default: []].append(index)
+        }
+      }
+    }
+    // A route has one endpoint, so it leads to one other at most.
+    var own: Set<SocketAddress>?
+    let next = ways.map { way -> Int? in
+      let endpoint = way.endpoint.url
+      let isNetwork = endpoint.grammar.authority.isNetwork
+      let candidates = isNetwork ? endpoint.port.flatMap { byPort[$0] } : byPath[Self.plain(endpoint.path)]
+      return candidates?.first { other in ways[other].listeners.contains { leads(endpoint, to: $0, &own) } }
+    }
+    var walks = [Int](repeating: 0, count: ways.count)
+    for start in ways.indices {
+      var at: Int? = start
+      while let index = at, walks[index] == 0 {
+        walks[index] = start + 1
+        at = next[index]
+      }
+      if let first = at, walks[first] == start + 1 { reportCircle(from: first, next) }
+    }
+  }
+
+  private mutating func reportCircle(from first: Int, _ next: [Int?]) {
+    let way = ways[first]
+    var others: [String] = []
+    var at = next[first]
+    while let index = at, index != first {
+      others.append("\(Suggestion.quote(ways[index].name)) (\(reader.place(ways[index].endpoint.location)))")
+      at = next[index]
+    }
+    guard !others.isEmpty || !way.isReported else { return }
+    let what =
+      others.isEmpty
+      ? "leads back to the route's own listener, by an address of this machine"
+      : "leads back to this route, by way of \(others.joined(separator: ", "))"
+    reader.warn("\(what); each client becomes connections without end", at: way.endpoint.location, way.endpoint.path)
+  }
+
+  /// Whether a connection to the endpoint reaches the listener, as far as this machine can tell. `own` is filled with the
+  /// addresses of its interfaces when they are first needed.
+  private func leads(_ endpoint: EndpointURL, to listener: ConfigURL, _ own: inout Set<SocketAddress>?) -> Bool {
+    let from = listener.url
+    guard from.grammar.authority.isNetwork, endpoint.grammar.authority.isNetwork else {
+      return endpoint.scheme == listener.traits.family.endpointScheme
+        && Self.plain(from.path) == Self.plain(endpoint.path)
+    }
+    guard from.port == endpoint.port, !Self.areApart(from, endpoint) else { return false }
+    if Self.isReached(from.host, by: endpoint.host) { return true }
+    let targets = reader.environment.addresses(endpoint.host)
+    guard !targets.isEmpty else { return false }
+    let isAll = from.host.isEmpty || from.host == "::"
+    guard isAll || from.host == "0.0.0.0" else {
+      let bound = reader.environment.addresses(from.host)
+      return targets.contains { bound.contains($0) }
+    }
+    let interfaces = own ?? Set(reader.environment.interfaces())
+    own = interfaces
+    return targets.contains { target in
+      (isAll || target.family == .ipv4) && (target.isLoopback || target.isAny || interfaces.contains(target))
     }
   }
 
@@ -127,6 +204,15 @@ extension ConfigBuilder {
     default: host == listener
     }
   }
+}
+
+/// Where a route's clients come from and where they lead.
+struct RouteWay {
+  let name: String
+  let listeners: [ConfigURL]
+  let endpoint: ConfigURL
+  /// It leads to itself, and that was reported.
+  let isReported: Bool
 }
 
 extension ConfigURL {

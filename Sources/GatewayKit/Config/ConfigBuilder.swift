@@ -17,6 +17,8 @@ struct ConfigBuilder {
   var services: Set<String> = []
   /// Listeners at addresses that can be shared, by name (SNI).
   var sharedNames: [SharedListenSocket.Address: [String?: SharedName]] = [:]
+  /// Each route's listeners and endpoint, for `checkCircles`.
+  var ways: [RouteWay] = []
   /// Where each TLS setting was first used.
   var tlsLocations: [TLSUse: (location: ConfigProblem.SourceLocation, path: String)] = [:]
   /// Faults of files that were reported, with their places.
@@ -84,6 +86,7 @@ struct ConfigBuilder {
     config.admin = admin(config.admin, users)
     config.routes = routes.compactMap { route($0.name, $0.section, users) }
     checkHashes(of: config)
+    checkCircles()
     return config
   }
 
@@ -119,7 +122,8 @@ struct ConfigBuilder {
     let clients = clients(settings, link, endpoint.url)
     checkLink(link, settings, endpoint.url, clients)
     checkClients(settings, link, clients)
-    for listener in listeners { checkLoop(listener, endpoint) }
+    let isLoop = listeners.reduce(false) { checkLoop($1, endpoint) || $0 }
+    ways.append(RouteWay(name: name, listeners: listeners, endpoint: endpoint, isReported: isLoop))
     let access = access(
       settings, clients.users, name, listeners, users, knowsCertificates: tls?.clientCA != nil)
     return Config.Route(

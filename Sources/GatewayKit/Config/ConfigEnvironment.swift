@@ -4,6 +4,7 @@
 import ByteStreams
 import Glibc
 import StreamBroker
+import StreamBrokerCore
 
 struct ConfigEnvironment: Sendable {
   /// Environment variables of the process.
@@ -28,6 +29,14 @@ struct ConfigEnvironment: Sendable {
   var facts: @Sendable (_ path: String) -> FileFacts? = { FileFacts(path: $0) }
   /// The same of a folder.
   var folderFacts: @Sendable (_ path: String) -> FileFacts? = { FileFacts(folder: $0) }
+  /// The addresses of a host, if the machine knows them by itself: of a number, of a name in the hosts file, of its own
+  /// names.
+  var addresses: @Sendable (_ host: String) -> [SocketAddress] = { host in
+    if let known = LocalNames.addresses(of: host) { return known }
+    return MachineNames.own.contains { $0.lowercased() == host.lowercased() } ? LocalNames.interfaces() : []
+  }
+  /// The addresses of the machine's interfaces.
+  var interfaces: @Sendable () -> [SocketAddress] = { LocalNames.interfaces() }
   /// Whether the process is root. A user that can change its files can then do what root can.
   var isRoot = geteuid() == 0
 

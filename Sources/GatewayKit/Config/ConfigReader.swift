@@ -91,6 +91,9 @@ struct ConfigReader {
       ConfigProblem(file: file, location: nil, path: "", message: "warning: \(message)", suggestion: nil))
   }
 
+  /// What the file refers to.
+  var environment: ConfigEnvironment { expansion.environment }
+
   /// A place, for a message about another one: `line 12`, with the file's name if there are several.
   func place(_ location: ConfigProblem.SourceLocation) -> String {
     files.count == 1 ? "line \(location.line)" : "\(files[location.file]):\(location.line)"

@@ -15,8 +15,8 @@ final class ConfigWatch {
   /// Editors write in several steps; the last one counts.
   private static let quiet = Duration.milliseconds(200)
 
-  /// A path may end in `*`, for any ending. `failed` is called when changes of a path can't be watched, at most once for
-  /// each.
+  /// A path may end in `*`, for any ending. `failed` is called when the kernel does not report changes of a path, at most
+  /// once for each. Not for a limit of inotify(7), which is reported once for everything that is watched.
   init(
     _ paths: [String], on poller: Poller, changed: @escaping () -> Void,
     failed: @escaping (SystemError, _ path: String) -> Void
@@ -26,7 +26,7 @@ final class ConfigWatch {
     watches = paths.map { path in
       NodeWatch(
         path: Self.absolute(path), on: poller, seesWrites: true, changed: { [weak self] in self?.noticed() },
-        failed: { failed($0, path) })
+        failed: { if !InotifyRefusal.isLimit($0) { failed($0, path) } })
     }
   }
 

@@ -21,7 +21,7 @@ extension UnixAddress {
       } else if access("/run/baudway", W_OK) == 0 || (isAsking && access(Self.service, F_OK) == 0) {
         self = .path(Self.service)
       } else {
-        self = Self.abstract(of: configPath)
+        self = Self.abstract(of: Self.absolute(configPath))
       }
     }
   }
@@ -45,7 +45,7 @@ extension UnixAddress {
     let usual = UnixAddress(.automatic, configPath: configPath, environment: environment)
     guard let usual, usual != address else { return nil }
     guard case .path(let path) = usual else { return usual }
-    return .path(socketLink(in: folder(of: path), configPath))
+    return .path(socketLink(in: folder(of: path), absolute(configPath)))
   }
 
   /// The addresses at which to look for the gateway of a configuration, in order. `socket` is the configured value; if
@@ -58,26 +58,28 @@ extension UnixAddress {
     if socket != nil && said == nil { return [] }  // off
     let given = environment["RUNTIME_DIRECTORY"]?.split(separator: ":").first.map(String.init)
     let runtime = given ?? folder(of: service)
-    addresses.append(.path(socketLink(in: runtime, configPath)))
+    // A gateway may have been started with another name of the file; the given one comes first.
+    let names = [absolute(configPath), real(configPath)]
+    addresses += names.map { .path(socketLink(in: runtime, $0)) }
     if socket == nil {
       addresses.append(.path("\(runtime)/control.sock"))
-      let others = names(in: runtime).filter { $0.hasPrefix(mark) && $0.hasSuffix(".sock") }
+      let others = Self.names(in: runtime).filter { $0.hasPrefix(mark) && $0.hasSuffix(".sock") }
       if others.count == 1 { addresses.append(.path("\(runtime)/\(others[0])")) }
     }
-    addresses.append(abstract(of: configPath))
+    addresses += names.map { abstract(of: $0) }
     return addresses.reduce(into: []) { if !$0.contains($1) { $0.append($1) } }
   }
 
-  private static func socketLink(in folder: String, _ configPath: String) -> String {
+  private static func socketLink(in folder: String, _ name: String) -> String {
     // FNV-1a: short, and stable across versions.
-    let hash = real(configPath).utf8.reduce(0xCBF2_9CE4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01B3 }
+    let hash = name.utf8.reduce(0xCBF2_9CE4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01B3 }
     return "\(folder)/\(mark)\(String(hash, radix: 16)).sock"
   }
 
-  private static func abstract(of configPath: String) -> UnixAddress {
+  private static func abstract(of name: String) -> UnixAddress {
     let owner = "\(prefix)/\(geteuid())/"
     // The end of a long path distinguishes more than its beginning.
-    let end = real(configPath).utf8.suffix(100 - owner.utf8.count)
+    let end = name.utf8.suffix(100 - owner.utf8.count)
     return .abstract(owner + String(decoding: end, as: UTF8.self))
   }
 
@@ -111,6 +113,24 @@ extension UnixAddress {
     guard case .abstract(let name) = self else { return nil }
     let parts = name.split(separator: "/", maxSplits: 2, omittingEmptySubsequences: false)
     return parts.count == 3 && parts[0] == Self.prefix ? uid_t(parts[1]) : nil
+  }
+
+  /// The path as it was given, from the root on, without `.`, `..` and empty parts. Not what it leads to: a link may lead
+  /// elsewhere while the gateway runs, as when Kubernetes swaps a ConfigMap.
+  private static func absolute(_ path: String) -> String {
+    var whole = path
+    if !path.hasPrefix("/"), let folder = getcwd(nil, 0) {
+      defer { free(folder) }
+      whole = "\(String(cString: folder))/\(path)"
+    }
+    let parts = whole.split(separator: "/").reduce(into: [Substring]()) { parts, part in
+      switch part {
+      case ".": break
+      case "..": _ = parts.popLast()
+      default: parts.append(part)
+      }
+    }
+    return "/" + parts.joined(separator: "/")
   }
 
   /// The path without symbolic links. Works for a file that was removed, too: commands must still find the gateway that

@@ -192,7 +192,20 @@ struct LogLine: Sendable {
       self.init(level, "configuration in doubt", [("error", .text(warning.description))])
     case .watchFailed(let error, let path):
       self.init(
-        level, "configuration not watched", [("path", .text(path)), ("error", .text(error.description))])
+        level, "file not watched",
+        [
+          ("path", .text(path)), ("error", .text(error.description)),
+          ("looks", .text("every \(Units.text(Inotify.pollInterval))")),
+        ])
+    case .watchesRefused(let refusal):
+      let advice = refusal.limit.map { "; raise \($0.rawValue)" } ?? ""
+      self.init(
+        level, "files not watched",
+        [
+          ("error", .text(refusal.error.description + advice)),
+          ("looks", .text("every \(Units.text(Inotify.pollInterval)), at ports, certificates and configuration")),
+        ])
+    case .watchesRestored: self.init(level, "files watched again")
     case .controlFailed(let error, let path):
       let taken = "another gateway uses it and answers there; set another path in control.socket"
       let failure =
@@ -272,8 +285,8 @@ struct LogLine: Sendable {
     // A certificate's file is reported once for all its listeners, so each listener's line is only for debugging.
     case .listenerWaits(_, _, let failure, _) where failure.attempt == SharedListenSocket.certificate: .debug
     case .link(_, _, .waiting(.broken), _): .error
-    case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .dropped, .linkDropped, .certificateDoubtful,
-      .configurationDoubtful, .bondTrouble, .pairingRefused, .portShared, .subprotocolUnknown,
+    case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .watchesRefused, .dropped, .linkDropped,
+      .certificateDoubtful, .configurationDoubtful, .bondTrouble, .pairingRefused, .portShared, .subprotocolUnknown,
       .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed, .certificatesRefused, .internalFault: .error

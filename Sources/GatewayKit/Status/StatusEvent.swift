@@ -79,8 +79,13 @@ package enum StatusEvent: Sendable {
   case reloadFailed(problems: [String])
   /// A setting of the file, which was just read, may be a mistake; it is used all the same.
   case configurationDoubtful(ConfigProblem)
-  /// Changes of the file are not detected; a signal or a command still reloads it.
+  /// The kernel does not report changes of the file, so it is looked at each second.
   case watchFailed(SystemError, path: String)
+  /// A limit of the kernel is reached. Ports, certificates and the configuration that it does not watch are looked at
+  /// each second.
+  case watchesRefused(InotifyRefusal)
+  /// Everything is watched again.
+  case watchesRestored
   case controlFailed(OpenFailure, path: String)
   /// A client of the admin listener has asked for a change. It was made, or not for this reason.
   case administered(AdminAction, user: String?, client: String?, error: String?)

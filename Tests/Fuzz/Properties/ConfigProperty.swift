@@ -31,6 +31,8 @@ enum ConfigProperty {
     }
     world.names = { $0 == "/nowhere" ? ["more.yaml", "none.yaml", "gone.yaml"] : [] }
     world.folderFacts = { _ in nil }
+    world.addresses = { SocketAddress(numeric: $0, port: 0).map { [$0] } ?? [] }
+    world.interfaces = { [] }
     world.lacksUser = { $0 != "root" }
     world.lacksGroup = { $0 != "dialout" }
     return world

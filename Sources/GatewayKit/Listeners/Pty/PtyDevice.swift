@@ -1,5 +1,5 @@
-// A pty that programs open, with its symbolic link and a watch that reports when they open it. Creating and removing it
-// may block: do both on a queue, never on a lane.
+// A pty that programs open, with its symbolic link. Creating and removing it may block: do both on a queue, never on a
+// lane.
 
 import ByteStreams
 import CLinux
@@ -9,8 +9,8 @@ import StreamBroker
 struct PtyDevice: Sendable {
   /// Our side; it reports POLLHUP while no program has the pty open.
   let master: Int32
-  /// Reports each time a program opens the slave.
-  let opens: Inotify
+  /// The programs' side, which they open: "/dev/pts/7".
+  let slave: String
   private let parcel: DescriptorParcel
   private let name: PtyName
   /// Those that it had when it was made.
@@ -23,19 +23,11 @@ struct PtyDevice: Sendable {
     let pty = try Pseudoterminal.make(LineSettings(settings), ownership)
     _ = pty.slave.take()  // while the slave is open here, no hang-up of a program is reported
     let master = pty.master.take()!  // nothing else has used the parcel
-    let opens: Inotify
-    do throws(SystemError) {
-      opens = try Inotify.open().get()
-      try opens.watch(pty.path, IN_OPEN)
-    } catch {
-      let isShort = error.errno == EMFILE || error.errno == ENOSPC
-      throw OpenFailure(
-        "\(error.call) \(pty.path)", error, advice: isShort ? "raise fs.inotify.max_user_instances or …_watches" : nil)
-    }
     // The link comes last: a program that finds it finds the pty ready.
     let name = try PtyName.link(path, leadingTo: pty.path, replacing: old?.name)
     let raw = master.raw
-    return PtyDevice(master: raw, opens: opens, parcel: DescriptorParcel(master), name: name, settings: settings)
+    return PtyDevice(
+      master: raw, slave: pty.path, parcel: DescriptorParcel(master), name: name, settings: settings)
   }
 
   /// A program has it open, or had it open and left unread input.
@@ -51,26 +43,19 @@ struct PtyDevice: Sendable {
   /// Whether its link still exists; true if that can't be checked.
   var isThere: Bool { name.isThere || FileIdentity(name.path) == nil && errno != ENOENT }
 
-  /// Discards what the last program left behind, and shows `settings`. Returns whether the next program can use it; if
-  /// not, replace the pty.
-  func refresh(showing settings: PtySettings) -> Bool {
-    let isGood = (try? PtyMaster.refresh(master, allIsRead: !PtyMaster.hasInput(master))) != nil || isInUse
-    _ = wasOpened()  // drops the event of our own open(2)
-    show(settings)
-    return isGood
+  /// Discards what the last program left behind. Opens the pty for a moment. Returns whether the next program can use it;
+  /// if not, replace the pty.
+  func refresh() -> Bool {
+    (try? PtyMaster.refresh(master, allIsRead: !PtyMaster.hasInput(master))) != nil || isInUse
   }
 
   /// Shows `settings`, unless a program has it open.
   func show(_ settings: PtySettings) { if PtyMaster.isHungUp(master) { settings.show(at: master) } }
 
-  /// Whether it was opened since the last call. The number of events has no meaning: inotify merges equal ones.
-  func wasOpened() -> Bool { opens.read { _, _, _ in true } }
-
   /// Closes the pty. A program that has it open gets a hang-up, unless a client's stream still holds a descriptor.
-  func leave(on queue: DeviceQueue) {
+  func leave() {
     name.remove()
     _ = parcel.take()
-    opens.close(on: queue.queue)
   }
 }
 

@@ -2,16 +2,18 @@
 // opens it is a client until the last program closes it; several at once are one client.
 
 import ByteStreams
+import CLinux
 import StreamBroker
 import Synchronization
 
 /// One pty serves programs that open and close it one after the other. It is replaced only in two cases: the gateway
 /// ends a client, which must then see a hang-up, or a client leaves the pty in a state that the next can't use. A
 /// refused client may keep it open; the pty is then idle until that client closes it or another program opens it.
-final class PtyListener: Listener, PollHandler {
+final class PtyListener: Listener, InotifyUser {
   private let name: String
   private let context: ListenerContext
   private let path: ListenPath<PtyDevice>
+  private let queue: DeviceQueue
   private var device: PtyDevice?
   /// The settings that the pty shows to the next client, which asks for what it changes.
   private var offered: PtySettings
@@ -24,6 +26,10 @@ final class PtyListener: Listener, PollHandler {
   private var rest: OrderlyClose?
   private var isTold = false
   private var isShort = false
+  /// Reports each time a program opens the slave.
+  private var user: Int?
+  private var opens: Int32?
+  private var wasOpened = false
   private var nextLook: Timers.Token?
   /// When the present client connected.
   private var since: UInt64 = 0
@@ -43,7 +49,7 @@ final class PtyListener: Listener, PollHandler {
     offered = PtySettings(context.lineSettings())
     let toMake = PtyToMake(offered)
     self.toMake = toMake
-    let queue = ListenPath<PtyDevice>.queue(of: path)
+    queue = ListenPath<PtyDevice>.queue(of: path)
     self.path = ListenPath(context, listener: name, path: path) { old in
       do throws(OpenFailure) {
         return .success(try PtyDevice.open(path, ownership, toMake.settings, replacing: old))
@@ -51,28 +57,63 @@ final class PtyListener: Listener, PollHandler {
         return .failure(error)
       }
     } leave: {
-      $0.leave(on: queue)
+      $0.leave()
     } isThere: {
       $0.isThere
     }
     self.path.waits = { [unowned self] in tellClosed() }
   }
 
-  func start() { start(replacing: nil) }
+  func start() {
+    user = context.poller.inotify.join(self)
+    start(replacing: nil)
+  }
 
   private func start(replacing old: PtyDevice?) {
     toMake.settings = PtySettings(context.lineSettings())
-    path.start(replacing: old) { [weak self] device throws(SystemError) in try self?.serve(device) }
+    path.start(replacing: old) { [weak self] device in self?.serve(device) }
   }
 
-  private func serve(_ device: PtyDevice) throws(SystemError) {
-    try context.poller.add(device.opens.raw, handler: self, for: .readable)
+  private func serve(_ device: PtyDevice) {
     self.device = device
     offered = device.settings
     offer()
+    watch(device)
+  }
+
+  /// Watches for programs that open the pty, and serves those that have opened it before.
+  private func watch(_ device: PtyDevice) {
+    guard let user else { return }
+    let inotify = context.poller.inotify
+    switch inotify.adding(for: user) {
+    case .failure(let refusal):
+      inotify.startPolling(user, refusal)
+      isReady()
+    case .success(let adding):
+      let old = opens
+      opens = nil
+      context.poller.offload(to: queue.queue) { () -> Result<Int32, SystemError> in
+        if let old { adding.remove(old) }
+        do throws(SystemError) { return .success(try adding.add(device.slave, UInt32(IN_OPEN)).watch) } catch {
+          return .failure(error)
+        }
+      } then: { [weak self] result in
+        guard let self, self.user != nil, self.device?.master == device.master else { return }
+        switch result {
+        case .success(let watch):
+          opens = watch
+          inotify.stopPolling(user)
+        case .failure(let error): inotify.startPolling(user, InotifyRefusal(adding: error))
+        }
+        isReady()
+      }
+    }
+  }
+
+  private func isReady() {
     if !isTold { context.status.publish(.listening(route: context.route, listener: name, bound: name)) }
     isTold = true
-    look()
+    check()
   }
 
   func stop(then done: @escaping () -> Void) {
@@ -80,6 +121,8 @@ final class PtyListener: Listener, PollHandler {
     look()
     context.poller.timers.cancel(nextLook)
     path.stop(takeDevice(), then: done)
+    if let user { context.poller.inotify.leave(user) }
+    user = nil
     context.status.publish(.listenerClosed(route: context.route, listener: name, bound: isTold ? name : nil))
   }
 
@@ -114,18 +157,38 @@ final class PtyListener: Listener, PollHandler {
 
   private func takeDevice() -> PtyDevice? {
     forgetRest()
-    if let device { context.poller.remove(device.opens.raw) }
     return device.take()
   }
 
   // MARK: - Clients open the pty
 
-  func ready(_ events: PollEvents) {
-    guard let device, device.wasOpened() else { return }
+  func note(_ watch: Int32, _ mask: UInt32, _ name: UnsafePointer<CChar>?) -> Bool {
+    guard watch == opens || mask & UInt32(IN_Q_OVERFLOW) != 0 else { return false }
+    wasOpened = true
+    return true
+  }
+
+  func filesChanged() {
+    // The number of events has no meaning: inotify merges equal ones.
+    guard wasOpened, let device else { return }
+    wasOpened = false
     // A program may have closed it so shortly before that we missed it.
     PtySettings.clearCLOCAL(of: device.master)
     if rest != nil { endRest() }
     check()
+  }
+
+  /// The kernel does not report who opens the pty.
+  func poll() {
+    if opens == nil, let device { watch(device) }
+    look()
+  }
+
+  /// Whether it was opened since the last call.
+  private func takeOpened() -> Bool {
+    context.poller.inotify.readNow()
+    defer { wasOpened = false }
+    return wasOpened
   }
 
   private func check() {
@@ -191,7 +254,10 @@ final class PtyListener: Listener, PollHandler {
 
   private func refresh(_ device: PtyDevice) -> Bool {
     offered = PtySettings(context.lineSettings())
-    return device.refresh(showing: offered)
+    let isGood = device.refresh()
+    _ = takeOpened()  // drops the event of our own open(2)
+    device.show(offered)
+    return isGood
   }
 
   private func hangUp() {
@@ -203,9 +269,9 @@ final class PtyListener: Listener, PollHandler {
   private func rest(at device: PtyDevice) {
     guard let descriptor = try? device.duplicate() else { return hangUp() }
     isFree = false
-    _ = device.wasOpened()  // drops the event of our own open(2)
+    _ = takeOpened()  // drops the event of our own open(2)
     rest = OrderlyClose(keeping: PtyClientStream(descriptor, on: context.poller), on: context.poller) { [weak self] in
-      guard let self, device.wasOpened() else { return false }
+      guard let self, takeOpened() else { return false }
       endRest()
       look()
       return true

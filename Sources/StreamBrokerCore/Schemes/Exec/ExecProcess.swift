@@ -28,7 +28,7 @@ final class ChildParcel: Sendable {
     let start = ProgramStart()
     let closing = programs.begin { start.giveUp() }
     do throws(SystemError) {
-      let pid = try start.run(spawn)
+      let pid = try Orphans.shared.starting { () throws(SystemError) in try start.run(spawn) }
       ProgramGuard.shared.add(pid)
       let pidfd = linux_pidfd(pid)
       guard pidfd >= 0 || errno == ESRCH else {
@@ -107,6 +107,7 @@ final class ExecProcess: PollHandler {
   // From SIGTERM to SIGKILL.
   static let timeout = Duration.seconds(5)
   private static let look = Duration.seconds(1)
+  private static let firstLook = Duration.milliseconds(5)
 
   /// If this throws, the child is killed.
   init(_ program: String, _ child: ChildParcel, on poller: Poller) throws(SystemError) {
@@ -146,6 +147,7 @@ final class ExecProcess: PollHandler {
     ProgramGuard.shared.remove(pid)
     DispatchQueue(label: "reap \(pid)").async {
       while waitpid(pid, nil, 0) < 0, errno == EINTR {}
+      Orphans.shared.isReaped(pid)
     }
   }
 
@@ -187,25 +189,29 @@ final class ExecProcess: PollHandler {
   }
 
   private func finish(_ how: ProgramEnd.How) {
+    Orphans.shared.isReaped(pid)
     if raw >= 0 { poller.remove(raw) }
     poller.timers.cancel(killing)
     end = ProgramEnd(program: program, how: how)
-    endOthers(looksLeft: 5)
+    endOthers(after: .zero)
     hasEnded()
     hasEnded = {}
   }
 
   /// Ends the processes that the program started and left running. A group's number stays taken while it has members.
   /// After that Linux hands out the other numbers first, so it is not reused within a second.
-  private func endOthers(looksLeft: Int) {
+  /// `waited` is how long they had to end.
+  private func endOthers(after waited: Duration) {
     leavesOthers = kill(-pid, 0) == 0 || errno == EPERM
     guard leavesOthers else { return closed() }
-    guard looksLeft > 0 else {
+    guard waited < Self.timeout else {
       kill(-pid, SIGKILL)
       leavesOthers = false
       return closed()
     }
-    poller.timers.after(Self.look) { [self] in endOthers(looksLeft: looksLeft - 1) }
+    // Most end at once: look soon, then less often.
+    let pause = min(max(waited, Self.firstLook), Self.look)
+    poller.timers.after(pause) { [self] in endOthers(after: waited + pause) }
   }
 
   private func closed() {

@@ -35,7 +35,6 @@ public struct PtyConnector: Connector {
   private struct Opened: Sendable {
     let pty: Pseudoterminal
     let name: PtyName
-    let closes: Inotify
   }
 
   public func open(
@@ -51,32 +50,16 @@ public struct PtyConnector: Connector {
     } undo: {
       $0.name.remove()
     } _: { result in
-      done(result.flatMap { stream(over: $0, on: poller) })
-    }
-  }
-
-  private func stream(over opened: Opened, on poller: Poller) -> Result<any ByteStream, OpenFailure> {
-    let name = opened.name
-    let remove: @Sendable () -> Void = { name.remove() }
-    do throws(SystemError) {
-      return .success(
-        try PtyEndpointStream(opened.pty, closes: opened.closes, on: poller, device: device, atClose: remove))
-    } catch {
-      device.queue.async { [device] in withExtendedLifetime(device) { remove() } }
-      return .failure(OpenFailure("\(error.call) \(path)", error))
+      done(
+        result.map { opened in
+          PtyEndpointStream(opened.pty, on: poller, device: device) { opened.name.remove() }
+        })
     }
   }
 
   /// Makes the link last: a program that finds it finds everything ready.
   private func make() throws(OpenFailure) -> Opened {
     let pty = try Pseudoterminal.make(line, ownership)
-    let closes: Inotify
-    do throws(SystemError) {
-      closes = try Inotify.open().get()
-      try closes.watch(pty.path, Int32(IN_CLOSE_WRITE | IN_CLOSE_NOWRITE))
-    } catch {
-      throw OpenFailure("\(error.call) \(pty.path)", error)
-    }
-    return Opened(pty: pty, name: try PtyName.link(path, leadingTo: pty.path), closes: closes)
+    return Opened(pty: pty, name: try PtyName.link(path, leadingTo: pty.path))
   }
 }

@@ -32,14 +32,12 @@ final class PtyEndpointStream: LayeredStream {
   // Called once on the queue, before the master closes.
   private var atClose: (@Sendable () -> Void)?
 
-  /// Takes over the pty, and `closes`, which reports IN_CLOSE of the slave. Everything is closed on the queue of
-  /// `device`, after `atClose` has run there.
+  /// Takes over the pty. Everything is closed on the queue of `device`, after `atClose` has run there.
   init(
-    _ pty: Pseudoterminal, closes inotify: Inotify, on poller: Poller, device: DeviceQueue,
-    atClose: @escaping @Sendable () -> Void
-  ) throws(SystemError) {
+    _ pty: Pseudoterminal, on poller: Poller, device: DeviceQueue, atClose: @escaping @Sendable () -> Void
+  ) {
     slave = PtySlave(pty.slave)
-    closes = try PtyCloses(inotify, slave, on: poller, queue: device.queue)
+    closes = PtyCloses(of: pty.path, slave, on: poller, queue: device.queue)
     let descriptor = pty.master.take()!  // no other code has seen the parcel
     raw = descriptor.raw
     master = DescriptorStream(descriptor, kind: .device, on: poller, closingOn: device.queue)
@@ -107,30 +105,52 @@ private final class PtySlave: Sendable {
   }
 }
 
-/// Resets TIOCEXCL and CLOCAL each time a program closes the pty.
-private final class PtyCloses: PollHandler {
-  private let inotify: Inotify
+/// Resets TIOCEXCL and CLOCAL each time a program closes the pty, and each second if the kernel does not report that.
+private final class PtyCloses: InotifyUser {
   private let slave: PtySlave
   private let poller: Poller
   private let queue: DispatchQueue
+  private var user: Int?
 
-  init(_ inotify: Inotify, _ slave: PtySlave, on poller: Poller, queue: DispatchQueue) throws(SystemError) {
-    self.inotify = inotify
+  init(of path: String, _ slave: PtySlave, on poller: Poller, queue: DispatchQueue) {
     self.slave = slave
     self.poller = poller
     self.queue = queue
-    try poller.add(inotify.raw, handler: self, for: .readable)
+    user = poller.inotify.join(self)
+    watch(path)
   }
 
-  func ready(_ events: PollEvents) {
-    // inotify merges equal events, so closes can't be counted; we only know that there was one.
-    guard inotify.read(until: { _, _, _ in true }) else { return }
+  private func watch(_ path: String) {
+    guard let user else { return }
+    switch poller.inotify.adding(for: user) {
+    case .failure(let refusal): poller.inotify.startPolling(user, refusal)
+    case .success(let adding):
+      let slave = slave
+      poller.offload(to: queue) { () -> SystemError? in
+        defer { slave.prepareForNext() }  // after a program that has closed it before
+        do throws(SystemError) { _ = try adding.add(path, UInt32(IN_CLOSE_WRITE | IN_CLOSE_NOWRITE)) } catch {
+          return error
+        }
+        return nil
+      } then: { [self] error in
+        if let error { poller.inotify.startPolling(user, InotifyRefusal(adding: error)) }
+      }
+    }
+  }
+
+  func note(_ watch: Int32, _ mask: UInt32, _ name: UnsafePointer<CChar>?) -> Bool { true }
+
+  // inotify merges equal events, so closes can't be counted; we only know that there was one.
+  func filesChanged() {
     let slave = slave
     queue.async { slave.prepareForNext() }
   }
 
+  func poll() { filesChanged() }
+
   func end() {
-    poller.remove(inotify.raw)
-    inotify.close(on: queue)
+    guard let user else { return }
+    self.user = nil
+    poller.inotify.leave(user)
   }
 }

@@ -1,6 +1,7 @@
-// Resolves names by getaddrinfo(3), which may block for minutes. Each name has a queue of its own, so that a dead name
-// server delays no other name. There is one look-up per name; later callers join it. Nothing is cached here; the
-// resolver does that.
+// Looks up names. What the machine can answer by itself (LocalNames) never waits for anything else. The rest is for
+// getaddrinfo(3), which may block for minutes: on some threads, at most `mostOutstanding`. If all of them hang, names
+// wait for their turn. There is one look-up per name; later callers join it. Nothing is cached here; the resolver does
+// that.
 
 import ByteStreams
 import CLinux
@@ -20,45 +21,122 @@ enum NameLookup {
     let cause: SystemError?
   }
 
+  /// A caller that waits.
+  struct Token: Sendable {
+    fileprivate let name: String
+    fileprivate let number: Int
+  }
+
   // Threads that may hang in the resolver at the same time; each is a name with a dead server.
   static let mostOutstanding = 32
-  // Callers that may wait for one name. Callers whose clients gave up long ago count, too, until the resolver answers.
-  static let mostWaiting = 1024
 
-  private static let waiting = Mutex<[String: [@Sendable (Answer) -> Void]]>([:])
+  private struct Entry {
+    var callers: [Int: @Sendable (Answer) -> Void] = [:]
+    let resolve: @Sendable (String) -> Answer
+    /// It waits for a thread since this turn; nil while it is looked up.
+    var waitsSince: UInt64?
+  }
+
+  private struct Table {
+    var entries: [String: Entry] = [:]
+    var outstanding = 0
+    var lastNumber = 0
+    var turn: UInt64 = 0
+    /// When the resolver was last asked for a name, by turns. So a name whose callers give up while they wait, and come
+    /// back, is not overtaken by one that has had its turn.
+    var asked: [String: UInt64] = [:]
+  }
+
+  // As many names as a configuration has routes at most.
+  private static let mostRemembered = 16_384
+  private static let table = Mutex(Table())
+  // Serial, and never blocked by a name server.
+  private static let local = DispatchQueue(label: "local names")
 
   /// Finds the addresses of `name`, with port 0, and calls `done` on `poller`'s lane, always later. `resolve` is
-  /// getaddrinfo(3), except in tests.
+  /// getaddrinfo(3) and `hosts` the hosts file, except in tests.
+  @discardableResult
   static func start(
-    _ name: String, on poller: Poller, resolve: @escaping @Sendable (String) -> Answer = system,
-    then done: @escaping (Answer) -> Void
-  ) {
+    _ name: String, on poller: Poller, hosts: String = LocalNames.hostsFile,
+    resolve: @escaping @Sendable (String) -> Answer = system, then done: @escaping (Answer) -> Void
+  ) -> Token {
     let answer = poller.expect(done)
-    enum Turn { case first, joins, tooMany, oneTooMany }
-    let turn = waiting.withLock { waiting -> Turn in
-      if let others = waiting[name]?.count {
-        guard others < mostWaiting else { return .oneTooMany }
-        waiting[name]?.append(answer)
-        return .joins
-      }
-      guard waiting.count < mostOutstanding else { return .tooMany }
-      waiting[name] = [answer]
-      return .first
+    let name = name.lowercased()
+    let (number, isFirst) = table.withLock { table in
+      table.lastNumber += 1
+      let isFirst = table.entries[name] == nil
+      table.entries[name, default: Entry(resolve: resolve)].callers[table.lastNumber] = answer
+      return (table.lastNumber, isFirst)
     }
-    switch turn {
-    case .joins: break
-    case .tooMany:
-      let advice = "\(mostOutstanding) other look-ups hang; check that the name server is reachable"
-      answer(.failure(LookupFailure(text: "Too many names are being looked up", advice: advice, cause: nil)))
-    case .oneTooMany:
-      let advice = "\(mostWaiting) others wait for this name; check that the name server is reachable"
-      answer(.failure(LookupFailure(text: "The name is being looked up already", advice: advice, cause: nil)))
-    case .first:
+    if isFirst {
+      local.async {
+        if let found = LocalNames.addresses(of: name, hosts: hosts) { tell(name, .success(found)) } else { wait(name) }
+      }
+    }
+    return Token(name: name, number: number)
+  }
+
+  /// The caller no longer waits; its `done` is called at once, with a failure. Does nothing once it was answered.
+  static func cancel(_ token: Token) {
+    let answer = table.withLock { table -> (@Sendable (Answer) -> Void)? in
+      let answer = table.entries[token.name]?.callers.removeValue(forKey: token.number)
+      // A look-up in progress can't be ended. One that waits for its turn needs none any more.
+      if let entry = table.entries[token.name], entry.callers.isEmpty, entry.waitsSince != nil {
+        table.entries[token.name] = nil
+      }
+      return answer
+    }
+    answer?(.failure(LookupFailure(text: "Request canceled", advice: nil, cause: nil)))
+  }
+
+  private static func tell(_ name: String, _ answer: Answer) {
+    let entry = table.withLock { $0.entries.removeValue(forKey: name) }
+    for tell in entry?.callers.values.map(\.self) ?? [] { tell(answer) }
+  }
+
+  /// Only the resolver can know `name`: asks it, now or when it is its turn.
+  private static func wait(_ name: String) {
+    table.withLock { table in
+      guard table.entries[name]?.callers.isEmpty == false else {
+        table.entries[name] = nil
+        return
+      }
+      table.turn += 1
+      table.entries[name]?.waitsSince = table.turn
+    }
+    ask()
+  }
+
+  /// Asks for the names whose turn it is: of those that wait, the ones that were not asked for the longest time.
+  private static func ask() {
+    while let (name, resolve) = table.withLock({ next(&$0) }) {
       DispatchQueue(label: "look up \(name)").async {
         let found = resolve(name)
-        for answer in waiting.withLock({ $0.removeValue(forKey: name) }) ?? [] { answer(found) }
+        table.withLock { $0.outstanding -= 1 }
+        tell(name, found)
+        ask()
       }
     }
+  }
+
+  private static func next(_ table: inout Table) -> (String, @Sendable (String) -> Answer)? {
+    guard table.outstanding < mostOutstanding else { return nil }
+    var first: (name: String, entry: Entry, asked: UInt64, since: UInt64)?
+    for (name, entry) in table.entries {
+      guard let since = entry.waitsSince else { continue }
+      let asked = table.asked[name] ?? 0
+      if first.map({ (asked, since) < ($0.asked, $0.since) }) ?? true { first = (name, entry, asked, since) }
+    }
+    guard let (name, entry, _, _) = first else { return nil }
+    table.outstanding += 1
+    table.entries[name]?.waitsSince = nil
+    if table.asked.count >= mostRemembered {
+      let entries = table.entries
+      table.asked = table.asked.filter { entries[$0.key] != nil }
+    }
+    table.turn += 1
+    table.asked[name] = table.turn
+    return (name, entry.resolve)
   }
 
   /// Asks the system's resolver. Blocks.

@@ -41,7 +41,7 @@ public struct TCPConnector: Connector {
     }
     request.report(.lookUp(host))
     let (host, port) = (host, port)
-    NameLookup.start(host, on: poller) { answer in
+    opening.lookup = NameLookup.start(host, on: poller) { answer in
       switch answer {
       case .success(let found):
         opening.start(found.map { $0.with(port: port) })
@@ -65,6 +65,7 @@ final class TCPOpening: Opening {
   private var attempts: [Attempt?] = []  // by address index, up to the latest attempt
   private var failures: [(SocketAddress, SystemError)] = []
   private var delay: Timers.Token?
+  var lookup: NameLookup.Token?
 
   init(
     on poller: Poller, reporting report: @escaping (OpeningStep) -> Void = { _ in },
@@ -83,6 +84,8 @@ final class TCPOpening: Opening {
 
   func cancel() {
     done = nil
+    if let lookup { NameLookup.cancel(lookup) }
+    lookup = nil
     closeAll()
   }
 

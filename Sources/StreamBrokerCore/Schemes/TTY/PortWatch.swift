@@ -7,18 +7,24 @@ import CLinux
 import Glibc
 
 /// Lives on the lane of its poller, which keeps it until `cancel()`.
-final class PortWatch: PollHandler, DeviceWatch {
+final class PortWatch: InotifyUser, DeviceWatch {
   private let nodes: NodeWatch?
   private let poller: Poller
   private let signs: @Sendable () -> ReleaseSigns?
   private let changed: (DeviceNews) -> Void
   // Looking up names can block.
   private let shared = DeviceQueue.of("watch ports")
-  private var inotify: Inotify?
+  private var user: Int?
   private var watches = ReleaseWatches()
-  private var isOpening = false
+  private var isLookingUp = false
+  private var seen = Seen()
   private var isTrying = false
   private var isCancelled = false
+
+  private struct Seen {
+    var closes = 0
+    var unlocks = 0
+  }
 
   /// `signs` returns the port's current node and the place of its lock files; it runs on a queue. `cause` is the error
   /// of the failed opening.
@@ -30,31 +36,27 @@ final class PortWatch: PollHandler, DeviceWatch {
     self.poller = poller
     self.changed = changed
     nodes = node.map { NodeWatch(path: $0, on: poller) { changed(.appeared) } }
-    if cause?.meansInUse == true { begin() }
+    if cause?.meansInUse == true { watch() }
   }
 
   func cancel() {
     isCancelled = true
     nodes?.cancel()
-    guard let inotify else { return }
-    self.inotify = nil
-    poller.remove(inotify.raw)
-    inotify.close(on: shared.queue)
+    guard let user else { return }
+    self.user = nil
+    poller.inotify.leave(user)
   }
 
   // MARK: - Our own tries
 
-  func attemptBegins() {
-    isTrying = true
-    if let inotify { poller.change(inotify.raw, to: []) }
-  }
+  func attemptBegins() { isTrying = true }
 
   func attemptFailed(_ cause: SystemError?) {
     isTrying = false
     guard cause?.meansInUse == true else { return }
-    guard let inotify else { return begin() }
-    poller.change(inotify.raw, to: .readable)
-    let seen = watches.read(inotify)
+    poller.inotify.readNow()
+    let seen = seen
+    self.seen = Seen()
     // An attempt that a lock file ended has touched nothing; one that the driver refused never had the port open.
     let isOwnLock = cause?.call != UUCPLocks.call
     let isOwnClose = isOwnLock && cause?.call != "open"
@@ -64,36 +66,53 @@ final class PortWatch: PollHandler, DeviceWatch {
 
   // MARK: - Events of other programs
 
-  func ready(_ events: PollEvents) {
-    guard let inotify, !isTrying else { return }
-    let seen = watches.read(inotify)
-    if seen.closes > 0 || seen.unlocks > 0 { changed(.freed) }
+  func note(_ watch: Int32, _ mask: UInt32, _ name: UnsafePointer<CChar>?) -> Bool {
+    if mask & UInt32(IN_Q_OVERFLOW) != 0 {
+      seen.closes += 2
+    } else if mask & UInt32(IN_CLOSE_WRITE | IN_CLOSE_NOWRITE) != 0, watch == watches.node {
+      seen.closes += 1
+    } else if mask & UInt32(IN_DELETE | IN_MOVED_FROM) != 0, watch == watches.folder, let name {
+      if watches.locks.contains(String(cString: name)) { seen.unlocks += 1 }
+    }
+    return seen.closes > 0 || seen.unlocks > 0
   }
 
-  private func begin() {
-    guard !isOpening else { return }
-    isOpening = true
-    poller.offload(to: shared.queue) {
-      Inotify.open()
-    } then: { [self] result in
-      isOpening = false
-      // If this fails, only the retry timer is left.
-      guard case .success(let inotify) = result else { return }
-      guard !isCancelled, (try? poller.add(inotify.raw, handler: self, for: isTrying ? [] : .readable)) != nil else {
-        return inotify.close(on: shared.queue)
-      }
-      self.inotify = inotify
-      watch()
-    }
+  func filesChanged() {
+    // During a try they are counted, and looked at when it has failed.
+    guard !isTrying, seen.closes > 0 || seen.unlocks > 0 else { return }
+    seen = Seen()
+    changed(.freed)
+  }
+
+  /// The kernel does not report a release: only a try shows whether the port is free.
+  func poll() {
+    watch()
+    if !isTrying { changed(.appeared) }
   }
 
   private func watch() {
-    guard let inotify else { return }
-    let signs = signs
-    poller.offload(to: shared.queue) {
-      signs().map { ReleaseWatches($0, with: inotify) } ?? ReleaseWatches()
-    } then: { [self] in
-      watches = $0
+    guard !isCancelled, !isLookingUp else { return }
+    let user = user ?? poller.inotify.join(self)
+    self.user = user
+    switch poller.inotify.adding(for: user) {
+    case .failure(let refusal): poller.inotify.startPolling(user, refusal)
+    case .success(let adding):
+      isLookingUp = true
+      let (signs, old) = (signs, watches)
+      poller.offload(to: shared.queue) {
+        ReleaseWatches(signs(), with: adding, replacing: old)
+      } then: { [self] in
+        isLookingUp = false
+        guard !isCancelled else { return }
+        watches = $0
+        if let refusal = watches.refusal {
+          poller.inotify.startPolling(user, refusal)
+        } else {
+          poller.inotify.stopPolling(user)
+        }
+        // Something happened before it was watched.
+        if watches.hadEvents && !isTrying { changed(.freed) }
+      }
     }
   }
 }
@@ -109,39 +128,36 @@ struct ReleaseSigns: Sendable {
 
 /// The inotify watches for these signs. A value.
 private struct ReleaseWatches: Sendable {
-  private var node: Int32 = -1
-  private var folder: Int32 = -1
-  private var locks: Set<String> = []
+  private(set) var node: Int32?
+  private(set) var folder: Int32?
+  private(set) var locks: Set<String> = []
+  private(set) var hadEvents = false
+  /// Why not all of it is watched, if that is a limit of the kernel.
+  private(set) var refusal: InotifyRefusal?
 
   init() {}
 
-  init(_ signs: ReleaseSigns, with inotify: Inotify) {
-    node = inotify_add_watch(inotify.raw, signs.node, UInt32(IN_CLOSE_WRITE | IN_CLOSE_NOWRITE))
-    if let lockFolder = signs.lockFolder {
-      folder = inotify_add_watch(inotify.raw, lockFolder, UInt32(IN_DELETE | IN_MOVED_FROM) | UInt32(IN_ONLYDIR))
+  init(_ signs: ReleaseSigns?, with watches: InotifyAdding, replacing old: ReleaseWatches) {
+    if let signs {
+      node = add(signs.node, IN_CLOSE_WRITE | IN_CLOSE_NOWRITE, watches)
+      folder = signs.lockFolder.flatMap { add($0, IN_DELETE | IN_MOVED_FROM | Int32(IN_ONLYDIR), watches) }
+      locks = signs.locks
     }
-    locks = signs.locks
+    for watch in [old.node, old.folder] where watch != node && watch != folder {
+      if let watch { watches.remove(watch) }
+    }
   }
 
-  struct Seen {
-    var closes = 0
-    var unlocks = 0
-  }
-
-  /// The events since the last read.
-  func read(_ inotify: Inotify) -> Seen {
-    var seen = Seen()
-    _ = inotify.read { watch, mask, name in
-      if mask & UInt32(IN_Q_OVERFLOW) != 0 {
-        seen.closes += 2
-      } else if mask & UInt32(IN_CLOSE_WRITE | IN_CLOSE_NOWRITE) != 0, watch == node {
-        seen.closes += 1
-      } else if mask & UInt32(IN_DELETE | IN_MOVED_FROM) != 0, watch == folder, let name {
-        if locks.contains(String(cString: name)) { seen.unlocks += 1 }
-      }
-      return false
+  private mutating func add(_ path: String, _ mask: Int32, _ watches: InotifyAdding) -> Int32? {
+    do throws(SystemError) {
+      let (watch, hadEvents) = try watches.add(path, UInt32(bitPattern: mask))
+      if hadEvents { self.hadEvents = true }
+      return watch
+    } catch {
+      let refusal = InotifyRefusal(adding: error)
+      if refusal.limit != nil { self.refusal = refusal }
+      return nil
     }
-    return seen
   }
 }
 
