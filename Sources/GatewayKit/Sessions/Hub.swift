@@ -83,12 +83,6 @@ final class Hub: ByteStreamDelegate {
   var endpointHasEnded: Bool { downstream.hasEnded }
   /// The endpoint's reason for its end, if it gave one.
   private(set) var endpointReason: (any Error)?
-  // Bytes sent up by sessions that are over; and all bytes, both ways, at the time the endpoint was attached.
-  private var upOfGone: UInt64 = 0
-  private var carriedBefore: UInt64 = 0
-  /// Bytes were carried on the endpoint that is attached now, or was attached last.
-  var hasCarried: Bool { carried != carriedBefore }
-  private var carried: UInt64 { sessions.reduce(head &+ upOfGone) { $0 &+ $1.up.bytes } }
 
   init(_ policy: SharedPolicy, on poller: Poller, delegate: any HubDelegate) {
     sharedPolicy = policy
@@ -116,7 +110,6 @@ final class Hub: ByteStreamDelegate {
   /// The endpoint is open. Sends it `words` first, then moves bytes until `detach` or `endpointIsGone`.
   func attach(_ stream: any ByteStream, saying words: [UInt8] = []) {
     endpoint = stream
-    carriedBefore = carried
     let setsLineFirst = lineControl?.attach(stream.serialLine) ?? false
     stream.delegate = self
     downstream.attach(stream)
@@ -143,7 +136,6 @@ final class Hub: ByteStreamDelegate {
   /// Removes a session from all lists. What was kept for it or from it counts as dropped.
   func remove(_ session: Session) {
     list.remove(session)
-    upOfGone &+= session.up.bytes
     upstream.leave(session)
     lineControl?.leave(session)
     downstream.leave(session)

@@ -35,6 +35,8 @@ final class Upstream {
   private let isShared: Bool
 
   private(set) var endpoint: (any ByteStream)?
+  /// When the endpoint, or the last one, took its first bytes of a client; on the lane's clock. Nil before that.
+  private(set) var firstTakenAt: UInt64?
   /// A write failed. The endpoint counts as gone once all its output is read.
   private(set) var writeFailure: (any Error)?
   /// The endpoint has ended, and takes no more bytes either.
@@ -81,6 +83,7 @@ final class Upstream {
   /// The endpoint is open. It gets `words` first, then the kept input; if it `isHeld`, after a `resume`.
   func attach(_ stream: any ByteStream, saying words: [UInt8], isHeld: Bool = false) {
     endpoint = stream
+    firstTakenAt = nil
     writeFailure = nil
     hasStopped = false
     preface = words[...]
@@ -171,8 +174,11 @@ final class Upstream {
   }
 
   private func turn(of session: Session, mayWrite: Bool) {
+    let before = session.pump.moved
     do {
-      switch try session.pump.turn(mayWrite: mayWrite) {
+      let outcome = try session.pump.turn(mayWrite: mayWrite)
+      noteWrite(of: session, since: before)
+      switch outcome {
       case .idle: if session.isLeaving { delegate.evaluate(session) }
       case .keeps:
         queue.add(session)
@@ -182,6 +188,11 @@ final class Upstream {
     } catch {
       pumpFailed(session, error)
     }
+  }
+
+  /// The session's turn is over; `before` is what it had sent earlier.
+  func noteWrite(of session: Session, since before: UInt64) {
+    if firstTakenAt == nil, session.pump.moved != before { firstTakenAt = poller.timers.now }
   }
 
   func pumpFailed(_ session: Session, _ fault: Pump.Fault) {

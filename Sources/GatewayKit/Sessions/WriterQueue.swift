@@ -70,6 +70,7 @@ final class WriterQueue {
     let before = session.pump.moved
     let room = session.controlChannel?.room(behind: before) ?? .max
     let outcome = try session.pump.drain(limit: min(portion(), room))
+    upstream.noteWrite(of: session, since: before)
     if session.controlChannel != nil {
       upstream.lineControl?.run(session)
       served.append(session)
