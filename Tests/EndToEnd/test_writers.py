@@ -8,7 +8,9 @@ import threading
 import time
 
 import pytest
-from kit import Deadline, Gateway, Pty, Server, receive, receive_all, receive_until, reset, until
+from certificates import Authority
+from kit import Deadline, Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, until
+from listener_clients import WebSocket, trusting
 
 LISTEN = "tcp://127.0.0.1:0"
 
@@ -264,3 +266,44 @@ def test_a_per_client_endpoint_is_reset_when_its_client_resets():
             client.shutdown(socket.SHUT_WR)
             assert receive_all(client) == b""
         assert heard.endswith(b"whole") and len(broke) == 1
+
+
+STREAM_LISTENERS = ["tcp", "tls", "ws", "wss", "telnet", "unix"]
+
+
+@pytest.mark.parametrize("scheme", STREAM_LISTENERS)
+def test_drop_oldest_keeps_little_in_the_kernel_either(scheme, folder):
+    """A client that reads nothing for a while first gets at most some buffers full of what came before its pause."""
+    authority = Authority(folder)
+    pair = authority.issue("gw", "gw.test")
+    listen = f"unix://{folder}/meter" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
+    record = 500
+    with Pty() as device:
+        meter = route(device, listen, slow="drop-oldest", buffer="4KiB")
+        if scheme in ("tls", "wss"):
+            meter["tls"] = {"certificate": str(pair.certificate), "key": str(pair.key)}
+        with Gateway({"routes": {"meter": meter}}) as gateway:
+            gateway.event("link open")
+            if scheme == "unix":
+                client = socket.socket(socket.AF_UNIX)
+                client.connect(f"{folder}/meter")
+                client.settimeout(20)
+            else:
+                client = connect(gateway.address("meter"), receive_buffer=4096)
+            if scheme in ("tls", "wss"):
+                client = trusting(authority).wrap_socket(client, server_hostname="gw.test")
+            if scheme in ("ws", "wss"):
+                WebSocket(client, "/")
+            gateway.event("session opened")
+            count = 1000
+            for number in range(count):
+                device.write(b"<%06d>" % number + b"." * (record - 9) + b"\n")
+            # The client reads again: everything up to the last record, which it has missed or gets.
+            data = bytearray()
+            deadline = Deadline(30)
+            while b"<%06d>" % (count - 1) not in data:
+                assert deadline.left, "the newest record never comes"
+                data += client.recv(1 << 16)
+            old = [number for number in map(int, re.findall(rb"<(\d{6})>", bytes(data))) if number < count - 60]
+            assert len(old) * record <= 48 << 10, f"{len(old) * record} bytes from before come first"
+            client.close()

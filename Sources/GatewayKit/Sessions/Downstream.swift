@@ -53,6 +53,7 @@ final class Downstream {
 
   /// Call it before the session is in the list. The session receives the backlog, then everything from here on.
   func start(_ session: Session) {
+    if let limit = policy.value.unsentLimit { session.client.limitUnsent(to: limit) }
     guard output.ring != nil else { return session.startOutput(at: head) }
     let isFirst = sessions.all.isEmpty && output.sizes.backlog == 0
     let start = isFirst ? output.oldest : max(output.oldest, output.backlogStart)
@@ -410,6 +411,10 @@ final class Downstream {
     let hasOtherPackets = new.packets != old.packets
     if hasOtherPackets { endPacket() }
     policy = shared
+    if new.unsentLimit != old.unsentLimit {
+      let limit = new.unsentLimit ?? new.usualUnsentLimit
+      for session in sessions.all { session.client.limitUnsent(to: limit) }
+    }
     if hasOtherPackets { restartPackets() }
     slowClients?.update(new.slow)
     output.resize(to: new.ringSizes)
@@ -453,4 +458,14 @@ extension Downstream: SlowClientsDelegate {
 
 extension Hub.Policy {
   var ringSizes: OutputRing.Sizes { OutputRing.Sizes(buffer: buffer, backlog: backlog) }
+
+  /// The most output that the kernel keeps unsent for a client, unless it is the listener's own limit. With
+  /// `drop-oldest` a slow client is to get what is new, and what the kernel has taken can't be dropped (decision E11).
+  var unsentLimit: Int? {
+    guard slow == .dropOldest else { return nil }
+    return max(1, min(buffer, Int(SocketOptions.notSentLowWater)))
+  }
+
+  /// The limit of the listener.
+  var usualUnsentLimit: Int { isShared ? Int(SocketOptions.notSentLowWater) : 0 }
 }
