@@ -9,7 +9,7 @@ import time
 
 import pytest
 from certificates import Authority
-from kit import Deadline, Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, until
+from kit import Deadline, Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all, until
 from listener_clients import WebSocket, trusting
 
 LISTEN = "tcp://127.0.0.1:0"
@@ -307,3 +307,50 @@ def test_drop_oldest_keeps_little_in_the_kernel_either(scheme, folder):
             old = [number for number in map(int, re.findall(rb"<(\d{6})>", bytes(data))) if number < count - 60]
             assert len(old) * record <= 48 << 10, f"{len(old) * record} bytes from before come first"
             client.close()
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0"])
+def test_two_masters_get_their_own_answers(listen, folder):
+    """Each question of either goes out alone, and its answer comes back to the asker only; a monitor reads both."""
+    packets = {"idle": "20ms", "exchange": "2s"}
+    monitor = f"unix://{folder}/monitor?role=monitor"
+    with Pty() as device, Gateway({"routes": {"bus": route(device, [listen, monitor], packets)}}) as gateway:
+        gateway.event("link open")
+        gateway.event("listening", count=2)
+        bound = next(line["listen"] for line in gateway.events("listening") if not line["listen"].startswith("unix"))
+        bus = ("127.0.0.1", int(re.search(r"127\.0\.0\.1:(\d+)", bound)[1]))
+        stop = threading.Event()
+
+        def answer():
+            """The device: it answers each question with the same text in capitals."""
+            while not stop.is_set():
+                if select.select([device.master], [], [], 0.1)[0]:
+                    question = device.read(4)
+                    assert not select.select([device.master], [], [], 0.01)[0], "two questions at once"
+                    device.write(question.upper())
+
+        def master(name):
+            with connect(bus) as client:
+                stream = WebSocket(client, "/") if listen.startswith("ws") else None
+                for number in range(20):
+                    question = b"%c%03d" % (name, number)
+                    stream.send(question) if stream else client.sendall(question)
+                    heard = stream.receive(4) if stream else receive(client, 4)
+                    assert heard == question.upper()
+                reset(client)
+
+        with socket.socket(socket.AF_UNIX) as watcher:
+            watcher.connect(f"{folder}/monitor")
+            watcher.settimeout(20)
+            gateway.event("session opened")
+            device_runs = threading.Thread(target=answer)
+            device_runs.start()
+            try:
+                run_all(lambda: master(ord("a")), lambda: master(ord("b")))
+            finally:
+                stop.set()
+                device_runs.join()
+            seen = receive(watcher, 160)
+            answers = [seen[place:place + 4] for place in range(0, 160, 4)]
+            for name in b"AB":
+                assert [one for one in answers if one[0] == name] == [b"%c%03d" % (name, n) for n in range(20)]

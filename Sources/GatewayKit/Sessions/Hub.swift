@@ -76,6 +76,8 @@ final class Hub: ByteStreamDelegate {
   private(set) var lineControl: LineControl?
   let upstream: Upstream
   let downstream: Downstream
+  /// With `packets.exchange`.
+  private var exchange: Exchange?
 
   /// Another client waits for the slot of a half-closed client.
   var endsHalfClosed = false
@@ -92,6 +94,15 @@ final class Hub: ByteStreamDelegate {
     downstream = Downstream(policy, list, on: poller)
     upstream.delegate = self
     downstream.delegate = self
+    startExchange()
+  }
+
+  private func startExchange() {
+    if let exchange { return exchange.update(policy.packets) }
+    guard policy.isShared, policy.packets?.exchange != nil else { return }
+    exchange = Exchange(policy.packets, upstream, on: poller)
+    upstream.exchange = exchange
+    downstream.exchange = exchange
   }
 
   // MARK: - Sessions and the endpoint
@@ -130,6 +141,7 @@ final class Hub: ByteStreamDelegate {
     stream.delegate = nil
     upstream.detach()
     downstream.detach()
+    exchange?.forget()
     return stream
   }
 
@@ -170,7 +182,8 @@ final class Hub: ByteStreamDelegate {
     let (old, new) = (self.policy, policy.value)
     guard new.isShared == old.isShared else { return }  // that makes another route; `Route.update` reports it
     sharedPolicy = policy
-    downstream.update(policy)
+    downstream.update(policy)  // ends the packet under way by the rules with which it began
+    startExchange()
     upstream.update(new, from: old)
     lineControl?.update(reset: new.reset)
     if new.halfClose != old.halfClose { for session in sessions where session.isHalfClosed { evaluate(session) } }
@@ -207,6 +220,7 @@ final class Hub: ByteStreamDelegate {
   /// is lost as if it had broken. Both start again with nothing kept.
   func isBroken(_ fault: InternalFault) {
     downstream.clear()
+    exchange?.forget()
     upstream.queue.endPacket()
     upstream.withoutHeir { for session in sessions { end(session, Ending(.internal, fault)) } }
     if endpoint != nil { delegate.endpointIsGone(fault) }

@@ -48,6 +48,13 @@ final class Upstream {
   /// The endpoint is away, and clients' input is dropped.
   private(set) var dropsInput = false
 
+  /// For an endpoint with a serial line.
+  private(set) var lineMeter: LineMeter?
+  private var drain: Duration
+
+  /// With `packets.exchange`. The hub owns it.
+  var exchange: Exchange?
+
   let queue: WriterQueue
   private(set) var role: WriterRole
   /// The session that has the writer role, if there is one writer.
@@ -56,6 +63,7 @@ final class Upstream {
   init(_ policy: Hub.Policy, on poller: Poller) {
     self.poller = poller
     isShared = policy.isShared
+    drain = policy.drain
     role = WriterRole(policy)
     queue = WriterQueue()
     queue.upstream = self
@@ -69,6 +77,7 @@ final class Upstream {
     if role.isFor(newcomer: session) { moveRole(to: session) }
     if role.writers == .all && session.accepted.role == .writer { session.up.mayWrite = true }
     connect(session)
+    if delegate.sessions.count == 1 { lineMeter?.startOutput(patience: drain) }
   }
 
   /// The session is over. Its kept input is dropped and counted.
@@ -78,6 +87,7 @@ final class Upstream {
     if cut > 0 { session.ending.inputWasCut() }
     session.dropped &+= UInt64(cut + (session.requestGuard?.kept ?? 0))
     inputIsOver(session)
+    if cut > 0 || delegate.sessions.isEmpty { inputIsDropped() }
   }
 
   /// The endpoint is open. It gets `words` first, then the kept input; if it `isHeld`, after a `resume`.
@@ -89,14 +99,18 @@ final class Upstream {
     preface = words[...]
     holds = isHeld ? 1 : 0
     dropsInput = false
+    lineMeter = stream.serialLine.map { LineMeter($0, self, on: poller) }
     flow()
   }
 
   /// Kept input stays for the next endpoint.
   func detach() {
     endpoint = nil
+    lineMeter?.end()
+    lineMeter = nil
     for session in delegate.sessions { session.pump.sink = nil }
     queue.endPacket()
+    queue.endpointIsGone()
   }
 
   /// The endpoint has ended and takes no more bytes: input goes nowhere.
@@ -193,7 +207,11 @@ final class Upstream {
   /// The session's turn is over; `before` is what it had sent earlier.
   func noteWrite(of session: Session, since before: UInt64) {
     if firstTakenAt == nil, session.pump.moved != before { firstTakenAt = poller.timers.now }
+    lineMeter?.watchOutput()
   }
+
+  /// Input was dropped, or the last client has left.
+  func inputIsDropped() { if queue.isEmpty { lineMeter?.startOutput(patience: drain) } }
 
   func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
     switch fault.side {
@@ -298,6 +316,7 @@ final class Upstream {
     session.controlChannel?.bytesAreDropped(after: session.pump.moved)
     queue.remove(session)
     session.readOn(poller)
+    inputIsDropped()
   }
 
   private func dropInput(_ session: Session) {
@@ -312,6 +331,7 @@ final class Upstream {
   // MARK: - A reload
 
   func update(_ policy: Hub.Policy, from old: Hub.Policy) {
+    drain = policy.drain
     for session in delegate.sessions { session.pump.resize(to: policy.buffer) }
     if policy.packets != old.packets {
       queue.setPackets(policy)
@@ -324,4 +344,15 @@ final class Upstream {
     role.update(policy)
     if policy.writers != old.writers || policy.takeover != old.takeover { writersChanged() }
   }
+}
+
+extension Upstream: ExchangeDelegate {
+  var questionMayBeOver: Bool { queue.packetMayBeOver }
+  func exchangeIsOver() { queue.packetIsAnswered() }
+  func nextMayBegin() { queue.serveSoon() }
+}
+
+extension Upstream: LineMeterOwner {
+  var isBlocked: Bool { canReachEndpoint && holds == 0 && !(queue.isEmpty && preface.isEmpty) }
+  var taken: UInt64 { delegate.sessions.reduce(0) { $0 &+ $1.pump.moved } }
 }

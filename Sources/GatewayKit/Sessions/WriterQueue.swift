@@ -128,6 +128,9 @@ final class WriterQueue {
   /// The session sends no more of the packet that it may have begun.
   func packetIsOver(of session: Session) { packetOrder?.isOver(session) }
 
+  /// The next endpoint has a line of its own.
+  func endpointIsGone() { packetOrder?.endpointIsGone() }
+
   /// Ends the packet under way.
   func endPacket() { packetOrder?.end() }
 
@@ -151,9 +154,16 @@ final class WriterQueue {
 
   private func isPacketOwner(_ session: Session) -> Bool { packetOrder?.isPacketOwner(session) ?? false }
 
-  /// A packet has begun, and no more of it has arrived.
+  /// A packet has begun, and no more of it has arrived; or it waits for its answer.
   private var waitsForPacketOwner: Bool {
-    guard let packetOwner = packetOrder?.packetOwner else { return false }
+    guard let packetOrder else { return false }
+    guard let packetOwner = packetOrder.packetOwner else { return upstream.exchange.map { !$0.mayBegin } ?? false }
     return !packetOwner.up.isWaiting
   }
+
+  /// All that has arrived of the packet under way is written.
+  var packetMayBeOver: Bool { packetOrder?.packetOwner.map { !$0.up.isWaiting } ?? true }
+
+  /// The packet under way has its answer, or had the time for it.
+  func packetIsAnswered() { if let packetOwner = packetOrder?.packetOwner { packetOrder?.isOver(packetOwner) } }
 }
