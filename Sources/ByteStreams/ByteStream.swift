@@ -55,6 +55,10 @@ public protocol ByteStream: AnyObject {
   /// end after these bytes can then arrive, and `.inputEnded` reports it. Bounded, and safe to call again.
   func makeRoomForEnd()
 
+  /// Bounds the output that the kernel takes before it can send it, where the stream has such a queue: about `bytes`,
+  /// or the system's own bound for 0. For streams whose output should be new rather than complete.
+  func limitUnsent(to bytes: Int)
+
   /// The stream is about to be closed: it holds nothing open for later users any more, so that `undelivered` counts
   /// only what somebody can still receive. Safe to call again.
   func prepareToClose()
@@ -156,6 +160,7 @@ extension TransportStream {
   public var metadata: StreamMetadata? { nil }
   public func finishWriting() {}
   public func makeRoomForEnd() {}
+  public func limitUnsent(to bytes: Int) {}
   public func prepareToClose() {}
   public func abort() { close() }
 }
@@ -186,6 +191,7 @@ extension LayeredStream {
   public var metadata: StreamMetadata? { below.metadata }
   public func finishWriting() { below.finishWriting() }
   public func makeRoomForEnd() { below.makeRoomForEnd() }
+  public func limitUnsent(to bytes: Int) { below.limitUnsent(to: bytes) }
   public func prepareToClose() { below.prepareToClose() }
 
   /// Passes the event of the stream below on.

@@ -53,6 +53,8 @@ public final class DescriptorStream: TransportStream, PollHandler {
   private let beforeClose: (@Sendable (Int32) -> Void)?
   private let afterClose: (@Sendable () -> Void)?
   private var needsKeepalive = false
+  // SO_SNDBUF before `limitUnsent`, as it would be set again.
+  private var usualSendBuffer: Int32?
   var watchIndex: Int?
 
   /// As given at `init`.
@@ -183,6 +185,12 @@ public final class DescriptorStream: TransportStream, PollHandler {
     return .onItsWay(Int(count))
   }
 
+  /// Whether bytes can be read now (FIONREAD); an end alone is none. Costs a system call.
+  package var hasInput: Bool {
+    var count: Int32 = 0
+    return !isClosed && ioctl(raw, UInt(FIONREAD), &count) == 0 && count > 0
+  }
+
   public var closeBehavior: CloseBehavior { CloseBehavior(canHalfClose: isSocket) }
 
   public func finishWriting() {
@@ -197,6 +205,20 @@ public final class DescriptorStream: TransportStream, PollHandler {
     guard isTCP, !isClosed else { return }
     var room = Self.roomForEnd
     setsockopt(raw, SOL_SOCKET, SO_RCVBUF, &room, socklen_t(MemoryLayout<Int32>.size))
+  }
+
+  public func limitUnsent(to bytes: Int) {
+    guard isSocket, !isClosed else { return }
+    if isTCP {
+      // Counts only what is not sent yet, and so costs a fast client nothing. A closed socket refuses it.
+      try? SocketOptions.set(raw, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT, Int32(clamping: bytes))
+    } else {
+      usualSendBuffer = usualSendBuffer ?? (SocketOptions.value(raw, SOL_SOCKET, SO_SNDBUF) ?? 0) / 2
+      guard let usualSendBuffer else { return }
+      // The kernel doubles the value, for its own records (socket(7)).
+      let size = bytes == 0 ? usualSendBuffer : min(Int32(clamping: bytes), usualSendBuffer)
+      try? SocketOptions.set(raw, SOL_SOCKET, SO_SNDBUF, size)
+    }
   }
 
   // MARK: - Waiting

@@ -88,6 +88,14 @@ public enum Purge: Sendable {
   case both
 }
 
+extension LineSettings {
+  /// How long one character takes on the wire, with its start, parity and stop bits.
+  package var characterTime: Duration {
+    let halfBits = 2 * (1 + dataBits + (parity == .none ? 0 : 1)) + (stopBits == .one ? 2 : stopBits == .two ? 4 : 3)
+    return .nanoseconds(Int64(halfBits) * 500_000_000 / Int64(max(1, bitsPerSecond)))
+  }
+}
+
 extension LineSettings: CustomStringConvertible {
   /// The usual notation: "9600 8N1", "115200 7E2 rtscts".
   public var description: String {
@@ -120,6 +128,10 @@ public protocol SerialLine: AnyObject {
   func unsent(_ done: @escaping (Result<Int, SystemError>) -> Void)
   /// Discards bytes that the driver holds (tcflush(3)).
   func purge(_ what: Purge, _ done: @escaping (Result<Void, SystemError>) -> Void)
+  /// Starts output that XOFF has stopped, as if XON had come (tcflow(3)).
+  func startOutput(_ done: @escaping (Result<Void, SystemError>) -> Void)
+  /// The state of the line now, with the errors since it was opened. ENOTTY: the driver reports nothing.
+  func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void)
   /// Reports the state of the line now, and then each change, some 20 times a second at most. A failure is the last
   /// report; ENOTTY: the driver reports nothing at all. One observer at a time: a second one replaces the first.
   func watch(_ reported: @escaping (Result<LineCondition, SystemError>) -> Void)
@@ -136,6 +148,12 @@ extension SerialLine {
   /// Refuses, at once.
   public func perform(_ steps: [LineStep], _ done: @escaping (Result<Void, SystemError>) -> Void) {
     done(.failure(SystemError("line steps", EOPNOTSUPP)))
+  }
+  /// A line beyond a network answers its own XOFF.
+  public func startOutput(_ done: @escaping (Result<Void, SystemError>) -> Void) { done(.success(())) }
+  /// Refuses, at once.
+  public func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
+    done(.failure(SystemError("line condition", ENOTTY)))
   }
   /// A port of this machine is not changed by others.
   public func observe(_ changed: @escaping () -> Void) {}

@@ -42,6 +42,38 @@ struct DescriptorStreamTests {
     }
   }
 
+  @Test(
+    "keeps no more unsent than it may, on each kind of socket, and the usual amount afterwards",
+    arguments: [true, false])
+  func unsent(isTCP: Bool) async throws {
+    let (near, far) = isTCP ? try FarEnd.tcpPair() : try FarEnd.pair()
+    defer { far.close() }
+    if isTCP { try far.receivesLittle() }
+    try await onLane { lane in
+      let stream = DescriptorStream(
+        try near.take(), kind: isTCP ? .tcp(wasDialled: false) : .socket, on: lane.poller)
+      defer { stream.close() }
+      let usual = SocketOptions.value(stream.raw, SOL_SOCKET, SO_SNDBUF)
+      stream.limitUnsent(to: 4096)
+      // Pieces of 500 bytes, until the kernel takes no more for a while.
+      let piece = [UInt8](repeating: 7, count: 500)
+      var taken = 0
+      while taken < 1 << 20 {
+        let transfer = try piece.withUnsafeBytes { try stream.write($0) }
+        guard case .moved(let count) = transfer else { break }
+        taken += count
+      }
+      // Over TCP the receiver's buffer holds some of it.
+      #expect(taken >= 1500 && taken <= (isTCP ? 300_000 : 10_000), "\(taken)")
+      stream.limitUnsent(to: 0)
+      if isTCP {
+        #expect(SocketOptions.value(stream.raw, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT) == 0)
+      } else {
+        #expect(SocketOptions.value(stream.raw, SOL_SOCKET, SO_SNDBUF) == usual)
+      }
+    }
+  }
+
   @Test("throws a reset, with its errno")
   func reset() async throws {
     let (near, far) = try FarEnd.tcpPair()

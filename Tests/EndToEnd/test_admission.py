@@ -81,6 +81,29 @@ def test_replace_oldest_disconnects_the_oldest_client():
             client.close()
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_port_check_does_not_disconnect_a_client(most):
+    """A connection without a byte that closes takes no slot of a full route; one that sends, or stays, takes the oldest."""
+    with Gateway({"routes": {"lab": route(max=most, when_full="replace-oldest")}}) as gateway:
+        clients = [gateway.connect("lab") for _ in range(most)]
+        for client in clients:
+            round_trip(client)
+        for check in range(3):
+            gateway.connect("lab").close()
+            gateway.event("session ended", count=check + 1)
+        assert {end["reason"] for end in gateway.events("session ended")} == {"queue-left"}
+        for client in clients:
+            round_trip(client)
+        with gateway.connect("lab") as sender:
+            round_trip(sender)
+            oldest = gateway.event("session opened")["session"]
+            assert gateway.event("session ended", reason="replaced")["session"] == oldest
+            with gateway.connect("lab"):
+                gateway.event("session ended", reason="replaced", count=2)  # it has stayed for a second
+        for client in clients:
+            client.close()
+
+
 def test_a_queued_client_learns_its_place_and_its_input_is_kept():
     with Gateway({"routes": {"lab": route(max=1, when_full="queue")}}) as gateway:
         first = gateway.connect("lab")

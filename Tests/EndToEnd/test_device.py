@@ -1,10 +1,12 @@
 """A device that goes away and returns: clients are held, get the new device at once, and nothing leaks."""
+import json
 import os
 import select
 import socket
 import threading
 import time
 
+import pytest
 from kit import GUARD, Deadline, Gateway, Pty, Socat, receive_until, reset, until
 
 # Seconds from the node's appearance to the new device's first bytes at the client; the aim is a tenth of it.
@@ -146,3 +148,33 @@ def test_the_backlog_is_sent_before_new_output():
         with gateway.connect("port") as client:
             device.write(b"told after")
             assert receive_until(client, b"told after") == b"told before anybody came. told after"
+
+
+@pytest.mark.parametrize("opened", ["always", "on-demand"])
+def test_an_xoff_holds_up_no_client_after_the_one_that_it_was_for(opened):
+    """The device sends XOFF and is reset: XON never comes. The test keeps the port open, too, as a second program may."""
+    with Pty() as device:
+        route = {
+            "listen": "tcp://127.0.0.1:0", "endpoint": device.url + "?flow=xonxoff", "clients": {"half-close": "off"},
+            "device": {"open": opened, "drain": "1s"},
+        }
+        with Gateway({"routes": {"board": route}}) as gateway:
+            with gateway.connect("board") as client:
+                client.sendall(b"one")
+                assert device.read(3) == b"one"
+                device.write(b"\x13")
+                # Bytes leave until the kernel has seen it.
+                until(lambda: client.sendall(b"x") or not select.select([device.master], [], [], 0.2)[0]
+                      or not os.read(device.master, 100), 20, "output stops")
+                client.sendall(b"two")
+
+                def held():
+                    answer = json.loads(gateway.command("status", "--json").stdout)
+                    return answer["routes"][0]["state"].get("held", {}).get("by") == "xoff"
+
+                until(held, 20, "status names XOFF")
+            gateway.event("session ended")
+            with gateway.connect("board") as client:
+                client.sendall(b"three")
+                assert device.read(5) == b"three"
+                reset(client)

@@ -9,7 +9,9 @@ import threading
 import time
 
 import pytest
-from kit import GUARD, Deadline, Gateway, Pty, Server, receive, receive_all, receive_until, reset, until
+from certificates import Authority
+from kit import GUARD, Deadline, Gateway, Pty, Server, connect, receive, receive_all, receive_until, reset, run_all, until
+from listener_clients import WebSocket, trusting
 
 LISTEN = "tcp://127.0.0.1:0"
 
@@ -277,3 +279,91 @@ def test_a_per_client_endpoint_is_reset_when_its_client_resets():
             client.shutdown(socket.SHUT_WR)
             assert receive_all(client) == b""
         assert heard.endswith(b"whole") and len(broke) == 1
+
+
+STREAM_LISTENERS = ["tcp", "tls", "ws", "wss", "telnet", "unix"]
+
+
+@pytest.mark.parametrize("scheme", STREAM_LISTENERS)
+def test_drop_oldest_keeps_little_in_the_kernel_either(scheme, folder):
+    """A client that reads nothing for a while first gets at most some buffers full of what came before its pause."""
+    authority = Authority(folder)
+    pair = authority.issue("gw", "gw.test")
+    listen = f"unix://{folder}/meter" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
+    record = 500
+    with Pty() as device:
+        meter = route(device, listen, slow="drop-oldest", buffer="4KiB")
+        if scheme in ("tls", "wss"):
+            meter["tls"] = {"certificate": str(pair.certificate), "key": str(pair.key)}
+        with Gateway({"routes": {"meter": meter}}) as gateway:
+            gateway.event("link open")
+            if scheme == "unix":
+                client = socket.socket(socket.AF_UNIX)
+                client.connect(f"{folder}/meter")
+                client.settimeout(20)
+            else:
+                client = connect(gateway.address("meter"), receive_buffer=4096)
+            if scheme in ("tls", "wss"):
+                client = trusting(authority).wrap_socket(client, server_hostname="gw.test")
+            if scheme in ("ws", "wss"):
+                WebSocket(client, "/")
+            gateway.event("session opened")
+            count = 1000
+            for number in range(count):
+                device.write(b"<%06d>" % number + b"." * (record - 9) + b"\n")
+            # The client reads again: everything up to the last record, which it has missed or gets.
+            data = bytearray()
+            deadline = Deadline(30)
+            while b"<%06d>" % (count - 1) not in data:
+                assert deadline.left, "the newest record never comes"
+                data += client.recv(1 << 16)
+            old = [number for number in map(int, re.findall(rb"<(\d{6})>", bytes(data))) if number < count - 60]
+            assert len(old) * record <= 48 << 10, f"{len(old) * record} bytes from before come first"
+            client.close()
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0"])
+def test_two_masters_get_their_own_answers(listen, folder):
+    """Each question of either goes out alone, and its answer comes back to the asker only; a monitor reads both."""
+    packets = {"idle": "20ms", "exchange": "2s"}
+    monitor = f"unix://{folder}/monitor?role=monitor"
+    with Pty() as device, Gateway({"routes": {"bus": route(device, [listen, monitor], packets)}}) as gateway:
+        gateway.event("link open")
+        gateway.event("listening", count=2)
+        bound = next(line["listen"] for line in gateway.events("listening") if not line["listen"].startswith("unix"))
+        bus = ("127.0.0.1", int(re.search(r"127\.0\.0\.1:(\d+)", bound)[1]))
+        stop = threading.Event()
+
+        def answer():
+            """The device: it answers each question with the same text in capitals."""
+            while not stop.is_set():
+                if select.select([device.master], [], [], 0.1)[0]:
+                    question = device.read(4)
+                    assert not select.select([device.master], [], [], 0.01)[0], "two questions at once"
+                    device.write(question.upper())
+
+        def master(name):
+            with connect(bus) as client:
+                stream = WebSocket(client, "/") if listen.startswith("ws") else None
+                for number in range(20):
+                    question = b"%c%03d" % (name, number)
+                    stream.send(question) if stream else client.sendall(question)
+                    heard = stream.receive(4) if stream else receive(client, 4)
+                    assert heard == question.upper()
+                reset(client)
+
+        with socket.socket(socket.AF_UNIX) as watcher:
+            watcher.connect(f"{folder}/monitor")
+            watcher.settimeout(20)
+            gateway.event("session opened")
+            device_runs = threading.Thread(target=answer)
+            device_runs.start()
+            try:
+                run_all(lambda: master(ord("a")), lambda: master(ord("b")))
+            finally:
+                stop.set()
+                device_runs.join()
+            seen = receive(watcher, 160)
+            answers = [seen[place:place + 4] for place in range(0, 160, 4)]
+            for name in b"AB":
+                assert [one for one in answers if one[0] == name] == [b"%c%03d" % (name, n) for n in range(20)]

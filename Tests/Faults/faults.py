@@ -21,7 +21,7 @@ from actors.clients import Client
 from actors.gateway import Gateway
 from actors.waits import until
 
-WORDS = """client-left endpoint-left client-lost open-failed device-lost full queue-left denied replaced kicked idle
+WORDS = """client-left no-answer endpoint-left client-lost open-failed device-lost full queue-left denied replaced kicked idle
 too-slow route-removed shutdown internal""".split()
 
 

@@ -15,9 +15,9 @@ struct ClientQueueTests {
     let queue = ClientQueue(on: poller, notice: { place, _ in "number \(place)" }, hasLeft: { _, _ in })
     let label = AcceptedConnection.Label(address: nil, listener: "x")
     let slow = ScriptedStream(writes: [.moved(3), .blocked(until: .writable)])
-    queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
-    queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
-    queue.append(slow, label, mayLeave: true)
+    queue.append(ScriptedStream(takesAll: true), label, waitingFor: .turn)
+    queue.append(ScriptedStream(takesAll: true), label, waitingFor: .turn)
+    queue.append(slow, label, waitingFor: .turn)
     #expect(slow.written == Array("num".utf8) && slow.writerWaits == .writable)
     for _ in 0..<2 {  // it moves up twice meanwhile
       _ = queue.takeFirst()
@@ -32,15 +32,79 @@ struct ClientQueueTests {
     #expect(client.unsent == Array("er 1\r\n".utf8) && slow.writerWaits == [] && queue.isEmpty)
   }
 
+  @Test("takes a client seriously at its first byte or after a second, and lets a port check go without a word")
+  func firstByte() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    var (left, claims) = (0, 0)
+    let queue = ClientQueue(
+      on: poller, notice: { _, _ in nil },
+      hasLeft: { client, _ in
+        client.stream.close()
+        left += 1
+      }, hasClaimed: { claims += 1 })
+    let label = AcceptedConnection.Label(address: nil, listener: "x")
+    func connect() throws -> FarEnd {
+      let (near, far) = try FarEnd.pair()
+      queue.append(DescriptorStream(try near.take(), kind: .socket, on: poller), label, waitingFor: .firstByte)
+      return far
+    }
+    func turn() { for _ in 0..<3 { _ = poller.turn(waiting: 0) } }
+    let probe = try connect()
+    #expect(queue.count == 1 && queue.wanting == 0)
+    probe.close()
+    turn()
+    #expect(queue.isEmpty && left == 1 && claims == 0)
+    let silent = try connect()
+    let sender = try connect()
+    clock.advance(by: .milliseconds(999))
+    poller.timers.fireDue()
+    turn()
+    #expect(queue.wanting == 0)
+    try sender.send([1])
+    sender.finishWriting()
+    turn()
+    #expect(queue.wanting == 1 && claims == 1 && left == 1, "it has sent something, and stays though it has finished")
+    let first = try #require(queue.takeFirst())
+    #expect(queue.wanting == 0)
+    clock.advance(by: .milliseconds(1))
+    poller.timers.fireDue()
+    #expect(queue.wanting == 1 && claims == 2)
+    first.stream.close()
+    queue.takeFirst()?.stream.close()
+    silent.close()
+    sender.close()
+  }
+
+  @Test("gives a client with a layer a moment to be no port check")
+  func layer() throws {
+    let clock = ManualClock()
+    let poller = try Poller(clock: clock.clock) { _ in }
+    var claims = 0
+    let queue = ClientQueue(
+      on: poller, notice: { _, _ in nil }, hasLeft: { _, _ in }, hasClaimed: { claims += 1 })
+    let label = AcceptedConnection.Label(address: nil, listener: "x")
+    let (check, client) = (ScriptedStream(), ScriptedStream())
+    for stream in [check, client] {
+      queue.append(stream, label, waitingFor: .firstByte)
+      stream.delegate?.stream(stream, handle: .hasBytesAvailable)
+      #expect(stream.readerWaits == [])
+    }
+    check.delegate?.stream(check, handle: .inputEnded)
+    clock.advance(by: .milliseconds(100))
+    poller.timers.fireDue()
+    #expect(queue.count == 1 && queue.wanting == 1 && claims == 1)
+  }
+
   @Test("sends a client with a control channel its position in an event")
   func controlChannel() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
     let queue = ClientQueue(on: poller, notice: { _, _ in nil }, hasLeft: { _, _ in })
     let label = AcceptedConnection.Label(address: nil, listener: "x")
-    queue.append(ScriptedStream(takesAll: true), label, mayLeave: true)
+    queue.append(ScriptedStream(takesAll: true), label, waitingFor: .turn)
     let client = ScriptedControlStream()
-    queue.append(client, label, mayLeave: true)
+    queue.append(client, label, waitingFor: .turn)
     _ = queue.takeFirst()
     poller.timers.fireDue()
     #expect(client.news() == [#"{"event":"queue","place":2}"#, #"{"event":"queue","place":1}"#])
@@ -55,7 +119,7 @@ struct ClientQueueTests {
     let last = ScriptedStream(takesAll: true)
     for number in 1...10 {
       let stream = number == 10 ? last : ScriptedStream(takesAll: true)
-      queue.append(stream, AcceptedConnection.Label(address: nil, listener: "x"), mayLeave: true)
+      queue.append(stream, AcceptedConnection.Label(address: nil, listener: "x"), waitingFor: .turn)
     }
     for _ in 0..<2 { _ = queue.takeFirst() }
     poller.timers.fireDue()

@@ -47,6 +47,24 @@ struct DropOldestTests {
     #expect(rig.ending(of: session) == nil)
   }
 
+  @Test("bounds what the kernel keeps unsent for a client by its buffer, also after a reload, and else leaves it alone")
+  func kernel() throws {
+    let rig = try hub(buffer: 4096)
+    let client = ScriptedStream()
+    rig.join(client)
+    #expect(client.unsentLimits == [4096])
+    var policy = rig.hub.policy
+    policy.buffer = 1 << 20
+    rig.hub.update(policy)
+    policy.slow = .automatic
+    rig.hub.update(policy)
+    #expect(client.unsentLimits == [4096, 128 << 10, 128 << 10], "the usual limit is also the highest")
+    let other = try HubRig(buffer: 4096)
+    let free = ScriptedStream()
+    other.join(free)
+    #expect(free.unsentLimits == [])
+  }
+
   @Test("lets a slow client delay the others once, for at most 50 ms, and not again before it has caught up")
   func others() throws {
     let rig = try hub()

@@ -10,7 +10,8 @@ import Testing
 @Suite("An ending", .timeLimit(.minutes(5)))
 struct EndingTests {
   static let table: [(word: String, fault: Ending.Fault)] = [
-    ("client-left", .nobody), ("endpoint-left", .nobody), ("client-lost", .client), ("open-failed", .endpoint),
+    ("client-left", .nobody), ("no-answer", .nobody),
+    ("endpoint-left", .nobody), ("client-lost", .client), ("open-failed", .endpoint),
     ("device-lost", .endpoint), ("full", .nobody), ("queue-left", .nobody), ("denied", .client),
     ("login-failed", .client), ("protocol-error", .client), ("replaced", .policy),
     ("kicked", .policy), ("idle", .policy), ("too-slow", .policy), ("route-removed", .ourselves),

@@ -44,6 +44,33 @@ struct HubPacketWritersTests {
   }
 
   @Test(
+    "counts `idle` from the last bit on a serial line, as its bit rate and its driver tell", arguments: [false, true])
+  func lastBit(isSlow: Bool) throws {
+    let (rig, clients, endpoint) = try hub(Config.Packets(idle: .microseconds(1750), max: 100, delimiter: nil))
+    // The driver of a slow one still holds four bytes then.
+    let line = ScriptedLine(unsent: isSlow ? [4] : [])
+    line.settings = LineSettings(bitsPerSecond: 9600, parity: .even)
+    endpoint.serialLine = line
+    say("aaaaaaaa", clients[0], rig)
+    say("b", clients[1], rig)
+    // Eight characters of eleven bits, and the silence.
+    var silence = 8 * 11 * 1_000_000 / 9600 + 1750
+    if isSlow { silence += 4 * 11 * 1_000_000 / 9600 }
+    for _ in 0..<silence / 10 - 1 {
+      rig.advance(by: .microseconds(10), step: .microseconds(10))
+      line.answer()
+      rig.wakeWriter(endpoint)
+    }
+    #expect(received(endpoint) == "aaaaaaaa")
+    for _ in 0..<4 {
+      rig.advance(by: .microseconds(10), step: .microseconds(10))
+      line.answer()
+      rig.wakeWriter(endpoint)
+    }
+    #expect(received(endpoint) == "aaaaaaaab")
+  }
+
+  @Test(
     "delays others for `idle` after the last byte of a silent writer, or 1 s without `idle`",
     arguments: [20, nil])
   func silence(idle: Int?) throws {

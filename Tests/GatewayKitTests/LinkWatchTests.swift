@@ -49,16 +49,19 @@ struct LinkWatchTests {
   }
 
   @Test(
-    "that is lost 0.2 s after it opened is retried after its shortest pause if it carried bytes in either direction",
-    arguments: Carried.allCases)
-  func lostSoon(carried: Carried) throws {
+    "that is lost is retried after its shortest pause only if it stayed open for 10 s after a client's first bytes",
+    arguments: Carried.allCases, [Duration.milliseconds(200), .seconds(9), .seconds(11)])
+  func lostSoon(carried: Carried, held: Duration) throws {
     let rig = try LinkRig()
     let client = ScriptedStream(takesAll: true)
     rig.join(client)
     if carried == .before {
-      let device = ScriptedStream(reads: [.moved(3), .ended])
+      let device = ScriptedStream(reads: [.ended], takesAll: true)
       rig.openings[0].succeed(device)
-      for _ in 0..<3 { rig.wakeReader(device) }
+      client.willRead(.moved(3))
+      rig.wakeReader(client)
+      #expect(device.written.count == 3)
+      rig.wakeReader(device)
       rig.pass(.seconds(30))
     }
     for _ in 0..<12 {
@@ -66,13 +69,19 @@ struct LinkWatchTests {
       rig.pass(.seconds(30))
     }
     let device = ScriptedStream(
-      reads: (carried == .down ? [.moved(3)] : []) + [.blocked(until: .readable), .ended], takesAll: true)
+      reads: (carried == .down ? [.moved(3)] : []) + [.blocked(until: .readable), .ended], takesAll: carried != .kept)
     rig.openings.last?.succeed(device)
     rig.wakeReader(device)
     switch carried {
-    case .up:
+    case .up, .kept:
       client.willRead(.moved(3))
       rig.wakeReader(client)
+      if carried == .kept {
+        // The endpoint was blocked, and takes them later.
+        #expect(device.written.isEmpty)
+        device.willWrite(.moved(3))
+        rig.wakeWriter(device)
+      }
     case .upOfOneWhoLeft:
       let other = ScriptedStream(reads: [.moved(3)], takesAll: true)
       let session = rig.join(other)
@@ -80,16 +89,17 @@ struct LinkWatchTests {
       rig.link.hub.end(session, Ending(.clientLeft))
     case .down, .before, .nothing: break
     }
-    #expect(device.written.count == (carried == .up || carried == .upOfOneWhoLeft ? 3 : 0))
-    rig.pass(.milliseconds(200))
+    let isUp = carried == .up || carried == .kept || carried == .upOfOneWhoLeft
+    #expect(device.written.count == (isUp ? 3 : 0))
+    rig.pass(held)
     for _ in 0..<3 { rig.wakeReader(device) }
     #expect(rig.words.last == "waiting")
     let pause = try #require(rig.pauses.last)
-    #expect(carried == .nothing || carried == .before ? pause > .seconds(20) : pause <= .milliseconds(250))
+    #expect(isUp && held > .seconds(10) ? pause <= .milliseconds(250) : pause > .seconds(20))
   }
 
   /// Which bytes the link carried; `before`: only an earlier opening did.
-  enum Carried: CaseIterable { case down, up, upOfOneWhoLeft, before, nothing }
+  enum Carried: CaseIterable { case down, up, kept, upOfOneWhoLeft, before, nothing }
 
   @Test("watches no more when no client waits")
   func unwanted() throws {

@@ -446,6 +446,53 @@ struct LogLimiterTests {
     #expect(words == ["open", "lost", "waiting"])
   }
 
+  @Test("writes three times an hour that a link is open and lost for the same reason, and then hourly with the count")
+  func flaps() {
+    var rig = Rig()
+    func cycle(_ pause: Duration = .seconds(30)) {
+      rig.link(.opening)
+      rig.link(.open)
+      rig.link(.waiting(.lost(nil)))
+      rig.wait(pause)
+    }
+    for _ in 0..<3 { cycle() }
+    #expect(rig.news().filter { !$0.hasPrefix("debug") }.count == 6)
+    for _ in 0..<117 { cycle() }
+    #expect(rig.news().filter { !$0.hasPrefix("debug") }.isEmpty)
+    cycle()
+    let line = "warning link lost route=x endpoint=tty:///dev/x error=the endpoint ended count=118"
+    #expect(rig.news().filter { !$0.hasPrefix("debug") } == [line])
+  }
+
+  @Test("writes a day of a link that is away for one reason and another in turn in less than 200 lines")
+  func alternating() {
+    var rig = Rig()
+    for _ in 0..<(24 * 60) {
+      rig.fail(ECONNREFUSED)
+      rig.wait(.seconds(30))
+      rig.link(.open)
+      rig.link(.waiting(.lost(nil)))
+      rig.wait(.seconds(30))
+    }
+    let lines = rig.news()
+    #expect(lines.count >= 50 && lines.count < 200, "\(lines.count)")
+  }
+
+  @Test("writes that a link which was lost often is open once it stayed so for a minute, with the time when it opened")
+  func settles() {
+    var rig = Rig()
+    for _ in 0..<5 {
+      rig.link(.open)
+      rig.link(.waiting(.lost(nil)))
+    }
+    _ = rig.news()
+    rig.link(.open)
+    rig.wait(.seconds(59))
+    #expect(rig.news().isEmpty)
+    rig.wait(.seconds(1))
+    #expect(rig.news() == ["info link open route=x endpoint=tty:///dev/x"])
+  }
+
   @Test("omits the closing of a link that was never open")
   func closes() {
     var rig = Rig()

@@ -9,6 +9,7 @@ final class PieceStream: TransportStream {
   var delegate: (any ByteStreamDelegate)?
   var readerWaits: Readiness = []
   var writerWaits: Readiness = []
+  var serialLine: (any SerialLine)?
   let closeBehavior = CloseBehavior(canHalfClose: true)
   /// What it will send; with `ends` its end follows.
   var script: [UInt8]

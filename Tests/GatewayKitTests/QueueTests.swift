@@ -161,7 +161,7 @@ struct QueueTests {
       nonisolated(unsafe) let slow = ScriptedStream(
         reads: [.bytes([7])], writes: [.moved(10), .blocked(until: .writable), .moved(1000), .moved(1000)])
       let written = try ask(route) { route in
-        route.queue.append(slow, AcceptedConnection.Label(address: nil, listener: "x"), mayLeave: true)
+        route.queue.append(slow, AcceptedConnection.Label(address: nil, listener: "x"), waitingFor: .turn)
         let begun = slow.written
         if getsIn { route.end(number, Ending(.kicked)) } else { route.stop(Ending(.shutdown), within: .zero) {} }
         return (begun, slow.written)

@@ -92,7 +92,7 @@ struct LinkStateMachineTests {
     Row(before: waiting + [.nodeAppeared], event: .failed, step: .wait(first), state: .waiting),
     Row(before: waiting + [.retryIsDue], event: .failed, step: .wait(first * 2), state: .waiting),
     // So does a device that was not needed for a while.
-    Row(before: waiting + [.unwanted, .wanted], event: .failed, step: .wait(first), state: .waiting),
+    Row(before: waiting + [.unwanted, .wanted], event: .failed, step: .wait(first * 2), state: .waiting),
   ]
 
   @Test("gives the right step for each event in each state", arguments: rows)
@@ -166,24 +166,52 @@ struct LinkStateMachineTests {
     _ = machine.handle(.wanted)
     for _ in 1...20 {
       _ = machine.handle(.opened)
-      #expect(machine.handle(.lost, jitter: 0, hasCarried: true) == .wait(.seconds(90)))
+      let use = LinkStateMachine.Use(openFor: .seconds(10), tookFirst: .seconds(10))
+      #expect(machine.handle(.lost, jitter: 0, use: use) == .wait(.seconds(90)))
       #expect(machine.handle(.nodeAppeared) == .open)
     }
   }
 
-  @Test("that has carried bytes starts with the shortest pause again, however soon it was lost")
-  func carried() {
-    var machine = LinkStateMachine(LinkStateMachine.Policy(retry: Self.retry))
-    _ = machine.handle(.wanted)
-    for _ in 0..<20 {
-      _ = machine.handle(.failed)
-      _ = machine.handle(.retryIsDue)
+  @Test(
+    "starts with the shortest pause again after it was open longer than the longest pause, or 10 s after it took bytes",
+    arguments: [
+      (Duration.seconds(30), Duration.zero, false), (.seconds(30) + .milliseconds(1), .zero, true),
+      (.milliseconds(200), .milliseconds(200), false), (.seconds(29), .milliseconds(9999), false),
+      (.seconds(11), .seconds(10), true),
+    ])
+  func worked(openFor: Duration, tookFirst: Duration, starts: Bool) {
+    for isClosed in [false, true] {
+      var machine = LinkStateMachine(LinkStateMachine.Policy(retry: Self.retry))
+      _ = machine.handle(.wanted)
+      for _ in 0..<20 {
+        _ = machine.handle(.failed)
+        _ = machine.handle(.retryIsDue)
+      }
+      _ = machine.handle(.opened)
+      let use = LinkStateMachine.Use(openFor: openFor, tookFirst: tookFirst)
+      var step = LinkStateMachine.Step.nothing
+      if isClosed {
+        // No client was left, and the next one finds the endpoint away.
+        _ = machine.handle(.unwanted)
+        #expect(machine.handle(.drained, use: use) == .close && machine.handle(.wanted, restedFor: .zero) == .open)
+        step = machine.handle(.failed, jitter: 0)
+      } else {
+        step = machine.handle(.lost, jitter: 0, use: use)
+      }
+      #expect(step == .wait(starts ? Self.first : .seconds(30)))
     }
-    _ = machine.handle(.opened)
-    let held = Duration.milliseconds(200)
-    #expect(machine.handle(.lost, jitter: 0, heldFor: held, hasCarried: true) == .wait(Self.first))
-    #expect(machine.handle(.retryIsDue) == .open && machine.handle(.opened) == .nothing)
-    #expect(machine.handle(.lost, jitter: 0, heldFor: held, hasCarried: false) == .wait(Self.first * 2))
+  }
+
+  @Test("keeps the pause that its failures have reached while clients come and go, and forgets it after a long rest")
+  func comeAndGo() {
+    var machine = LinkStateMachine(LinkStateMachine.Policy(retry: Self.retry))
+    for pause in [Duration.milliseconds(250), .milliseconds(500), .seconds(1)] {
+      #expect(machine.handle(.wanted, restedFor: .milliseconds(300)) == .open)
+      _ = machine.handle(.opened)
+      #expect(machine.handle(.lost, jitter: 0) == .wait(pause) && machine.handle(.unwanted) == .stopWaiting)
+    }
+    #expect(machine.handle(.wanted, restedFor: .seconds(31)) == .open)
+    #expect(machine.handle(.failed, jitter: 0) == .wait(Self.first))
   }
 
   static let lingeringRows: [Row] = [
@@ -276,13 +304,13 @@ struct LinkStateMachineTests {
 
   @Test("has growing pauses when its link fails soon after opening, not when it stayed open")
   func flapping() {
-    for (held, expected) in [(Duration.seconds(1), Duration.seconds(1)), (.seconds(5), .milliseconds(250))] {
+    for (held, expected) in [(Duration.seconds(29), Duration.seconds(1)), (.seconds(31), .milliseconds(250))] {
       var machine = LinkStateMachine(LinkStateMachine.Policy(retry: Self.retry))
       _ = machine.handle(.wanted)
       var step = LinkStateMachine.Step.nothing
       for _ in 0..<3 {
         _ = machine.handle(.opened)
-        step = machine.handle(.lost, jitter: 0, heldFor: held)
+        step = machine.handle(.lost, jitter: 0, use: LinkStateMachine.Use(openFor: held))
         _ = machine.handle(.retryIsDue)
       }
       #expect(step == .wait(expected))

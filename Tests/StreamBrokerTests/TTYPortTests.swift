@@ -36,6 +36,33 @@ struct TTYPortTests {
     #expect(opened.line == LineSettings())
   }
 
+  @Test("starts output that an XOFF from before has stopped, which only XON and XOFF on the line can have done")
+  func startsOutput() throws {
+    for (flow, starts) in [("xonxoff", true), ("none", false)] {
+      let calls = try RecordedTTY()
+      let url = try EndpointURL("tty:///dev/ttyX?flow=\(flow)")
+      _ = open(calls, TTYSettings(url))
+      #expect(calls.log.contains("ioctl TCXONC") == starts, "\(calls.log)")
+    }
+    // The kernel's side: a port whose other end said XOFF sends again.
+    let pair = try TTYPair()
+    let port = Descriptor(owning: Glibc.open(pair.path, O_RDWR | O_NOCTTY | O_NONBLOCK))
+    var modes = termios()
+    tcgetattr(port.raw, &modes)
+    cfmakeraw(&modes)
+    modes.c_iflag |= tcflag_t(IXON)
+    tcsetattr(port.raw, TCSANOW, &modes)
+    pair.send([0x13])
+    var taken = 1
+    for _ in 0..<60_000 where taken > 0 {
+      usleep(1000)  // the kernel passes XOFF on in its own time
+      taken = write(port.raw, "x", 1)
+    }
+    #expect(taken == -1 && errno == EAGAIN)
+    try SystemTTYCalls().startOutput(port.raw)
+    #expect(write(port.raw, "y", 1) == 1)
+  }
+
   @Test("changes nothing if the settings are in force already")
   func unchanged() throws {
     let tty = try RecordedTTY()

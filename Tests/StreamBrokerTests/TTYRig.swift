@@ -233,6 +233,8 @@ final class RecordedTTY: TTYCalls {
     return state.withLock { $0.unsent }
   }
 
+  func startOutput(_ tty: Int32) throws(SystemError) { try note("ioctl TCXONC") }
+
   func hasHungUp(_ tty: Int32) -> Bool { state.withLock { $0.pauses >= $0.pausesToHangUp } }
   func pause(_ step: Duration) { state.withLock { $0.pauses += 1 } }
 

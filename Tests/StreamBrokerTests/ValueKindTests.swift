@@ -7,7 +7,10 @@ import Testing
 struct ValueKindTests {
   @Test(
     "of time or size reads in its units and shows in the largest that fits",
-    arguments: [("0", "0s"), ("250ms", "250ms"), ("1000ms", "1s"), ("90s", "90s"), ("60m", "1h"), ("5m", "5m")])
+    arguments: [
+      ("0", "0s"), ("250ms", "250ms"), ("1000ms", "1s"), ("90s", "90s"), ("60m", "1h"), ("5m", "5m"),
+      ("1.75ms", "1.75ms"), ("0.5s", "500ms"), ("1.000001ms", "1.000001ms"), ("0.5m", "30s"), ("2.50ms", "2.5ms"),
+    ])
   func durations(text: String, shown: String) throws {
     #expect(try ValueKind.duration(.zero ... .seconds(86400)).read(text).description == shown)
   }

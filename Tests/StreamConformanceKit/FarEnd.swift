@@ -21,6 +21,9 @@ public final class FarEnd: Sendable {
   /// Makes a terminal exclusive (TIOCEXCL). Returns whether that worked.
   public func exclude() throws -> Bool { ioctl(try live(), UInt(TIOCEXCL), 0) == 0 }
 
+  /// Makes the receive buffer small, so that what is not read waits on the other side.
+  public func receivesLittle() throws { try SocketOptions.set(try live(), SOL_SOCKET, SO_RCVBUF, 4096) }
+
   /// Sends everything.
   public func send(_ bytes: some Sequence<UInt8>) throws {
     let raw = try live()

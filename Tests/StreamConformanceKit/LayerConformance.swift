@@ -88,6 +88,8 @@ public struct LayerForwarding {
     layer.delegate = recorder
     layer.makeRoomForEnd()
     #expect(below.madeRoomForEnd)
+    layer.limitUnsent(to: 4096)
+    #expect(below.unsentLimits == [4096])
     layer.prepareToClose()
     #expect(below.isPrepared)
     layer.finishWriting()

@@ -81,6 +81,19 @@ public final class ScriptedLine: SerialLine, LineConditionSource {
     answers.append { done(.success(())) }
   }
 
+  /// How often stopped output was started.
+  public private(set) var starts = 0
+  public func startOutput(_ done: @escaping (Result<Void, SystemError>) -> Void) {
+    starts += 1
+    answers.append { done(.success(())) }
+  }
+
+  /// The answer to `condition`.
+  public var condition = LineCondition()
+  public func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
+    answers.append { [self] in done(.success(condition)) }
+  }
+
   /// The watcher's callback; the test calls it. Not in the queue of calls.
   public private(set) var watcher: ((Result<LineCondition, SystemError>) -> Void)?
   public func watch(_ reported: @escaping (Result<LineCondition, SystemError>) -> Void) { watcher = reported }

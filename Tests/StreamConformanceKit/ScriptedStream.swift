@@ -47,6 +47,8 @@ public final class ScriptedStream: TransportStream {
   public private(set) var interestChanges = 0
   public private(set) var finishedWriting = false
   public private(set) var madeRoomForEnd = false
+  /// The arguments of `limitUnsent(to:)`.
+  public private(set) var unsentLimits: [Int] = []
   public private(set) var isPrepared = false
   public private(set) var isClosed = false
   /// Whether `abort()` was called.
@@ -138,6 +140,8 @@ public final class ScriptedStream: TransportStream {
   }
 
   public func makeRoomForEnd() { madeRoomForEnd = true }
+
+  public func limitUnsent(to bytes: Int) { unsentLimits.append(bytes) }
 
   public func prepareToClose() { isPrepared = true }
 

@@ -207,6 +207,8 @@ package struct Config: Hashable, Sendable, KeyOwner {
     package var max: Int?
     /// The last bytes of a packet.
     package var delimiter: [UInt8]?
+    /// How long the device may take for its answer to one client's packet. Nil: packets go out as they come.
+    package var exchange: Duration?
   }
 }
 

@@ -188,6 +188,12 @@ struct ConfigBuilder {
         "no packet may be larger than 'clients.buffer' (\(Units.text(bytes: clients.buffer)))", at: setting.key,
         setting.path)
     }
+    if let exchange = settings.given("packets.exchange"),
+      !["idle", "max", "delimiter"].contains(where: { settings.given("packets.\($0)") != nil }),
+      checked.insert(exchange.key).inserted
+    {
+      reader.report("needs to know where a packet ends: 'idle', 'max' or 'delimiter'", at: exchange.key, exchange.path)
+    }
     if let banner = settings.given("clients.banner"), checked.insert(banner.key).inserted {
       let names = banner.value.description.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
         .compactMap {

@@ -98,6 +98,9 @@ extension ConfigKeys {
         "idle", \.idle, .optional(.duration(.milliseconds(1) ... .seconds(60))), says: "idle time that ends a packet"),
       BoundKey("max", \.max, .optional(.size(1...64 << 10)), says: "the length at which a packet ends"),
       BoundKey("delimiter", \.delimiter, .optional(.bytes), says: "the bytes after which a packet ends"),
+      BoundKey(
+        "exchange", \.exchange, .optional(.duration(.milliseconds(1) ... .seconds(60))), sharedOnly: true,
+        says: "one client's packet at a time, and its answer for that client only; how long the answer may take"),
     ], isSwitched: true, says: "for devices that use frames: keep each frame whole")
 
   fileprivate static let pause = Duration.milliseconds(1)...Duration.seconds(86400)

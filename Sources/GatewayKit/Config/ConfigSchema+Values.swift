@@ -112,6 +112,7 @@ extension ConfigSchema {
       }
     }
 
-    private static let duration = "[0-9]+(?:\(Units.durationNames.joined(separator: "|")))"
+    private static let duration =
+      "[0-9]+(?:\\.[0-9]{1,\(Units.mostPlaces)})?(?:\(Units.durationNames.joined(separator: "|")))"
   }
 }

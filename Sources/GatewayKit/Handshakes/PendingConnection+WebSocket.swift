@@ -180,7 +180,7 @@ extension WebSocketClose {
   init(_ ending: Ending) {
     let code: UInt16 =
       switch ending.word {
-      case .clientLeft, .endpointLeft: 1000
+      case .clientLeft, .noAnswer, .endpointLeft: 1000
       case .openFailed, .deviceLost, .clientLost, .internal: 1011
       case .full, .queueLeft: 1013
       case .denied, .loginFailed, .replaced, .kicked, .idle, .tooSlow: 1008

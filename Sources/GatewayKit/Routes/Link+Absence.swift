@@ -51,9 +51,7 @@ extension Link {
     stopLingering()
     failedAt = poller.timers.now
     lastCause = cause as? SystemError
-    let step = machine.handle(
-      .lost, jitter: jitter(), heldFor: elapsed(since: openedAt), hasCarried: hub.hasCarried,
-      now: poller.timers.now)
+    let step = machine.handle(.lost, jitter: jitter(), use: use, now: poller.timers.now)
     let word: Ending.Word = cause is InternalFault ? .internal : .deviceLost
     if step == .giveUp {
       setStatus(.closed)

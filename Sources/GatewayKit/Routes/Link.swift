@@ -117,6 +117,12 @@ final class Link: HubDelegate {
     }
   }
 
+  /// How the endpoint that is open, or was open last, was used.
+  var use: LinkStateMachine.Use {
+    LinkStateMachine.Use(
+      openFor: elapsed(since: openedAt), tookFirst: hub.upstream.firstTakenAt.map { elapsed(since: $0) } ?? .zero)
+  }
+
   func elapsed(since time: UInt64) -> Duration { .nanoseconds(Int64(clamping: poller.timers.now &- time)) }
 
   // MARK: - Steps of the state machine
@@ -257,7 +263,7 @@ final class Link: HubDelegate {
   private func drain() {
     stopLingering()
     hub.downstream.dropWithoutClients()
-    guard let stream = hub.detach() else { return follow(machine.handle(.drained)) }
+    guard let stream = hub.detach() else { return follow(machine.handle(.drained, use: use)) }
     let words = oldOnClose ?? settings.device.onClose
     guard EndpointDrain.areNeeded(for: stream, words) else { return part(from: stream) }
     setStatus(.draining)
@@ -279,7 +285,7 @@ final class Link: HubDelegate {
     } else {
       closing.close(stream, otherSideFinished: hub.endpointHasEnded)
     }
-    follow(machine.handle(.drained))
+    follow(machine.handle(.drained, use: use))
     delegate.linkHasEvaluated(self)
   }
 

@@ -51,12 +51,22 @@ extension Route {
       group.freeSlotOfHalfClosed { $0.address?.rateLimitKey == rateLimitKey }
     }
     if let crowd = crowd(of: accepted.label) { return refuse(accepted, Ending(.full, crowd)) }
-    if present.count >= clients.max { group.freeSlotOfHalfClosed() }
+    let replaces = clients.whenFull == .replaceOldest
+    if present.count >= clients.max && !replaces { group.freeSlotOfHalfClosed() }
     if present.count < clients.max && queue.isEmpty { return admitted(accepted) }
+    if replaces && queue.count >= longestQueue {
+      queue.claimFirst()
+      serveQueue()
+    }
     guard clients.whenFull != .refuse, queue.count < longestQueue else { return refuse(accepted, Ending(.full)) }
     let label = accepted.label
-    queue.append(accepted.stream(on: poller), label, mayLeave: clients.whenFull == .queue)
+    queue.append(accepted.stream(on: poller), label, waitingFor: replaces ? Self.wait(of: label) : .turn)
     serveQueue()
+  }
+
+  /// A port check connects and closes: it must not cost a client its slot. A WebSocket's request is no such check.
+  private static func wait(of label: AcceptedConnection.Label) -> ClientQueue.Wait {
+    label.isWebSocket ? .slot : .firstByte
   }
 
   /// Set if the client's address has as many clients as allowed. Clients in the queue count, too.
@@ -72,16 +82,19 @@ extension Route {
   /// As many as there are slots, and 16 where there are fewer.
   private var longestQueue: Int { max(clients.max, 16) }
 
-  /// Gives free slots to waiting clients, in their order. With `replace-oldest` the oldest sessions end to make room.
+  /// Gives free slots to waiting clients, in their order. With `replace-oldest` the oldest sessions end to make room
+  /// for those that want a slot now.
   func serveQueue() {
     // A session that ends at once, or ends another, calls this again.
     guard !isServingQueue, stopping == nil else { return }
     isServingQueue = true
     defer { isServingQueue = false }
     while !queue.isEmpty {
+      let replaces = clients.whenFull == .replaceOldest && queue.wanting > 0
+      if replaces && present.count >= clients.max { group.freeSlotOfHalfClosed() }
       if present.count < clients.max, let client = queue.takeFirst() {
         admitted(client)
-      } else if clients.whenFull == .replaceOldest, let oldest = nextToReplace() {
+      } else if replaces, let oldest = nextToReplace() {
         replaced.insert(oldest)
         end(oldest, Ending(.replaced))
       } else {
@@ -92,15 +105,17 @@ extension Route {
   }
 
   private func queueHasChanged() {
-    group.slotsAreWanted = !queue.isEmpty
-    guard queue.count != queueTold else { return }
-    queueTold = queue.count
+    group.slotsAreWanted = queue.wanting > 0
+    // With `replace-oldest` a client waits for a moment, and in no order.
+    let waiting = clients.whenFull == .queue ? queue.count : 0
+    guard waiting != queueTold else { return }
+    queueTold = waiting
     status.publish(.queue(route: settings.name, waiting: queueTold))
   }
 
   /// The oldest session that is not ending; nil if enough are ending already. Session numbers grow with time.
   private func nextToReplace() -> UInt64? {
-    guard present.count - replaced.count + queue.count > clients.max else { return nil }
+    guard present.count - replaced.count + queue.wanting > clients.max else { return nil }
     return present.keys.lazy.filter { !self.replaced.contains($0) }.min()
   }
 

@@ -53,7 +53,9 @@ extension SessionGroup {
 
 extension Link {
   fileprivate var refresh: ((@escaping () -> Void) -> Void)? {
-    status == .open ? hub.endpoint?.metadata?.refresh : nil
+    guard status == .open else { return nil }
+    guard let meter = hub.upstream.lineMeter else { return hub.endpoint?.metadata?.refresh }
+    return { meter.refresh($0) }
   }
 
   fileprivate var state: Snapshot.LinkState {
@@ -65,7 +67,10 @@ extension Link {
     return Snapshot.LinkState(
       word: status.word, nanoseconds: now &- since, line: line, device: facts.flatMap { $0.isEmpty ? nil : $0 },
       reason: reason,
-      retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) })
+      retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) },
+      hold: hub.upstream.lineMeter?.hold.map {
+        Snapshot.Hold(cause: $0.cause, nanoseconds: poller.timers.now &- $0.since)
+      }, overruns: hub.upstream.lineMeter?.overruns)
   }
 }
 

@@ -54,7 +54,7 @@ final class Route {
     on: poller, notice: { [unowned self] in queueNotice($0, $1) },  // the route owns the queue
     hasLeft: { [unowned self] client, cause in
       refuse(client, Ending(cause is InternalFault ? .internal : .queueLeft, cause))
-    })
+    }, hasClaimed: { [unowned self] in serveQueue() })
   /// Sessions that are being ended for other clients, and have not ended yet.
   var replaced: Set<UInt64> = []
   var isServingQueue = false

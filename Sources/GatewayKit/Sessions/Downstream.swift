@@ -37,6 +37,8 @@ final class Downstream {
   private(set) var isPaused = false
   /// Finds packets, if they are on.
   var cutter: PacketCutter?
+  /// Some output is for one client only; nil: all is for all. The hub owns it.
+  var exchange: Exchange? { didSet { cutter?.exchange = exchange } }
   private var packetTimer: Timers.Token?
 
   init(_ policy: Hub.SharedPolicy, _ sessions: SessionList, on poller: Poller) {
@@ -53,6 +55,7 @@ final class Downstream {
 
   /// Call it before the session is in the list. The session receives the backlog, then everything from here on.
   func start(_ session: Session) {
+    if let limit = policy.value.unsentLimit { session.client.limitUnsent(to: limit) }
     guard output.ring != nil else { return session.startOutput(at: head) }
     let isFirst = sessions.all.isEmpty && output.sizes.backlog == 0
     let start = isFirst ? output.oldest : max(output.oldest, output.backlogStart)
@@ -68,7 +71,9 @@ final class Downstream {
 
   /// The session is over and no longer in the list. Output kept for it is dropped and counted.
   func leave(_ session: Session) {
-    if session.down.takesOutput { session.dropped &+= session.down.kept(head: head) }
+    if session.down.takesOutput {
+      session.dropped &+= session.down.kept(head: head) &- hiddenOutput(of: session, upTo: head)
+    }
     slowClients?.leave(session)
     release()
     readOnIfRoom()
@@ -226,6 +231,7 @@ final class Downstream {
   /// client loses a few reads at a time.
   private func dropOldest(of session: Session, in ring: RingBuffer) {
     let before = session.down.droppedAsSlow
+    if exchange != nil { skipHidden(of: session, upTo: limit(for: session, ring)) }
     session.skip(to: cutter?.start(from: output.half) ?? output.half, in: ring)
     if session.down.droppedAsSlow > before { (slowClients ?? startSlowClients()).dropped(session) }
     if session.ending.fault != nil { delegate.evaluate(session) }
@@ -236,8 +242,12 @@ final class Downstream {
   private func distribute(_ ring: RingBuffer) throws(InternalFault) {
     if let cutter { try cut(ring, by: cutter) }
     var anyIsDone = false
-    for session in sessions.all where session.down.takesOutput && !session.isBlocked {
-      session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
+    for session in sessions.all where session.down.takesOutput {
+      guard !session.isBlocked else {
+        if exchange != nil { skipHidden(of: session, upTo: limit(for: session, ring)) }
+        continue
+      }
+      send(ring, to: session)
       if !session.down.takesOutput || session.isLeaving { anyIsDone = true }
     }
     release()
@@ -254,7 +264,7 @@ final class Downstream {
     }
     if let ring = output.ring, session.down.takesOutput {
       let wasOldest = session.down.cursor <= ring.oldest &+ UInt64(output.sizes.backlog)
-      session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
+      send(ring, to: session)
       if session.down.isBehind && !session.isBlocked { session.down.isBehind = false }
       if wasOldest || !session.down.takesOutput { release() }
     } else if !session.client.hasPendingOutput {
@@ -266,8 +276,35 @@ final class Downstream {
 
   /// A session that is being ended also gets the beginning of an incomplete packet: it does not wait for the rest.
   func giveBeginning(to session: Session) {
-    guard let cutter, let ring = output.ring, session.down.takesOutput, !session.isBlocked else { return }
-    session.take(from: ring, upTo: limit(for: session, ring), by: cutter)
+    guard cutter != nil, let ring = output.ring, session.down.takesOutput, !session.isBlocked else { return }
+    send(ring, to: session)
+  }
+
+  /// Writes what the client may receive and takes. Output for another client is left out.
+  private func send(_ ring: RingBuffer, to session: Session) {
+    let end = limit(for: session, ring)
+    guard let exchange, !exchange.isEmpty else { return session.take(from: ring, upTo: end, by: cutter) }
+    repeat {
+      skipHidden(of: session, upTo: end)
+      let stop = min(end, exchange.hidden(from: session, at: session.down.cursor)?.lowerBound ?? end)
+      session.take(from: ring, upTo: stop, by: cutter)
+      guard session.down.takesOutput, session.down.cursor >= stop else { return }
+    } while session.down.cursor < end
+  }
+
+  /// Moves the client on past output that is for another one.
+  private func skipHidden(of session: Session, upTo end: UInt64) {
+    while session.down.cursor < end,
+      let range = exchange?.hidden(from: session, at: session.down.cursor), range.contains(session.down.cursor)
+    {
+      session.startOutput(at: min(range.upperBound, end))
+    }
+  }
+
+  /// How much of the output kept for the session is for another client.
+  func hiddenOutput(of session: Session, upTo end: UInt64) -> UInt64 {
+    guard let exchange, session.down.cursor < end else { return 0 }
+    return exchange.countHidden(from: session, in: session.down.cursor..<end)
   }
 
   /// A session that is being ended does not need output after its last packet. That output alone may have filled the
@@ -314,6 +351,7 @@ final class Downstream {
   private func free(upTo position: UInt64) {
     do { try output.free(upTo: position) } catch { return delegate.isBroken(error) }
     cutter?.forget(before: output.oldest)
+    exchange?.forgetOutput(before: output.oldest)
   }
 
   /// Returns nil when there is no memory for a ring. Then all sessions end, and reading stops until a client connects.
@@ -360,6 +398,7 @@ final class Downstream {
 
   private func startPackets() {
     cutter = policy.value.packets.map { PacketCutter($0.rule, at: head, oldest: output.oldest) }
+    cutter?.exchange = exchange
   }
 
   private func restartPackets() {
@@ -380,7 +419,7 @@ final class Downstream {
     poller.timers.cancel(packetTimer)
     packetTimer = nil
     guard let cutter, cutter.end != head else { return }
-    cutter.cut()
+    cutter.cut(in: output.ring)
     guard let ring = output.ring else { return }  // none of it is kept, so no client received any
     do { try distribute(ring) } catch { return delegate.isBroken(error) }
     giveBack()
@@ -410,6 +449,10 @@ final class Downstream {
     let hasOtherPackets = new.packets != old.packets
     if hasOtherPackets { endPacket() }
     policy = shared
+    if new.unsentLimit != old.unsentLimit {
+      let limit = new.unsentLimit ?? new.usualUnsentLimit
+      for session in sessions.all { session.client.limitUnsent(to: limit) }
+    }
     if hasOtherPackets { restartPackets() }
     slowClients?.update(new.slow)
     output.resize(to: new.ringSizes)
@@ -453,4 +496,14 @@ extension Downstream: SlowClientsDelegate {
 
 extension Hub.Policy {
   var ringSizes: OutputRing.Sizes { OutputRing.Sizes(buffer: buffer, backlog: backlog) }
+
+  /// The most output that the kernel keeps unsent for a client, unless it is the listener's own limit. With
+  /// `drop-oldest` a slow client is to get what is new, and what the kernel has taken can't be dropped (decision E11).
+  var unsentLimit: Int? {
+    guard slow == .dropOldest else { return nil }
+    return max(1, min(buffer, Int(SocketOptions.notSentLowWater)))
+  }
+
+  /// The limit of the listener.
+  var usualUnsentLimit: Int { isShared ? Int(SocketOptions.notSentLowWater) : 0 }
 }

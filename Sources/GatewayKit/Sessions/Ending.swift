@@ -1,6 +1,7 @@
 // Why a session is over. Every session ends with exactly one ending; log, events, status and tests use the same word.
 
 import ByteStreams
+import StreamBroker
 import StreamTLS
 import StreamTelnet
 import StreamWebSocket
@@ -8,6 +9,7 @@ import StreamWebSocket
 package struct Ending: Sendable {
   package enum Word: String, CaseIterable, Sendable {
     case clientLeft = "client-left"
+    case noAnswer = "no-answer"
     case endpointLeft = "endpoint-left"
     case clientLost = "client-lost"
     case openFailed = "open-failed"
@@ -25,7 +27,7 @@ package struct Ending: Sendable {
 
     package var fault: Fault {
       switch self {
-      case .clientLeft, .endpointLeft, .full, .queueLeft: .nobody
+      case .clientLeft, .noAnswer, .endpointLeft, .full, .queueLeft: .nobody
       case .clientLost, .denied, .loginFailed, .protocolError: .client
       case .openFailed, .deviceLost: .endpoint
       case .replaced, .kicked, .idle, .tooSlow: .policy
@@ -58,5 +60,13 @@ package struct Ending: Sendable {
   package init(_ word: Word, _ cause: (any Error)? = nil) {
     self.word = word
     self.cause = cause
+  }
+}
+
+/// A half-closed client received nothing until its time was over.
+struct NoAnswer: Error, CustomStringConvertible {
+  let limit: Duration
+  var description: String {
+    "nothing came for the client in the \(Units.text(limit)) after it finished sending; 'clients.half-close' sets that time"
   }
 }

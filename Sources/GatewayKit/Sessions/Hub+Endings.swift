@@ -169,6 +169,7 @@ extension Hub {
     session.dropped &+= UInt64(session.pump.discard())
     session.pump.endSource()  // unread input is lost, too
     session.ending.inputWasGivenUp()
+    upstream.inputIsDropped()
   }
 
   func end(_ session: Session, _ ending: Ending) {
@@ -230,7 +231,11 @@ extension Hub {
     let timer = poller.timers.after(min(limit, timeout(with: session, limit))) { [weak self, weak session] in
       guard let self, let session, !session.isOver, session.leaving == nil else { return }
       session.ending.halfClose = nil
-      if timeout(with: session, limit) > .zero { evaluate(session) } else { end(session, Ending(.clientLeft)) }
+      if timeout(with: session, limit) > .zero { return evaluate(session) }
+      // It sent a command and its FIN, and what it may wait for comes later than `half-close` allows.
+      let isUnanswered =
+        session.up.bytes > 0 && session.down.bytes == 0 && !session.isBlocked && !session.ending.isGivenUp
+      end(session, Ending(isUnanswered ? .noAnswer : .clientLeft, isUnanswered ? NoAnswer(limit: limit) : nil))
     }
     session.ending.halfClose = (limit, timer)
   }

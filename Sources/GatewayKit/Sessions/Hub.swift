@@ -76,6 +76,8 @@ final class Hub: ByteStreamDelegate {
   private(set) var lineControl: LineControl?
   let upstream: Upstream
   let downstream: Downstream
+  /// With `packets.exchange`.
+  private var exchange: Exchange?
 
   /// Another client waits for the slot of a half-closed client.
   var endsHalfClosed = false
@@ -83,12 +85,6 @@ final class Hub: ByteStreamDelegate {
   var endpointHasEnded: Bool { downstream.hasEnded }
   /// The endpoint's reason for its end, if it gave one.
   private(set) var endpointReason: (any Error)?
-  // Bytes sent up by sessions that are over; and all bytes, both ways, at the time the endpoint was attached.
-  private var upOfGone: UInt64 = 0
-  private var carriedBefore: UInt64 = 0
-  /// Bytes were carried on the endpoint that is attached now, or was attached last.
-  var hasCarried: Bool { carried != carriedBefore }
-  private var carried: UInt64 { sessions.reduce(head &+ upOfGone) { $0 &+ $1.up.bytes } }
 
   init(_ policy: SharedPolicy, on poller: Poller, delegate: any HubDelegate) {
     sharedPolicy = policy
@@ -98,6 +94,15 @@ final class Hub: ByteStreamDelegate {
     downstream = Downstream(policy, list, on: poller)
     upstream.delegate = self
     downstream.delegate = self
+    startExchange()
+  }
+
+  private func startExchange() {
+    if let exchange { return exchange.update(policy.packets) }
+    guard policy.isShared, policy.packets?.exchange != nil else { return }
+    exchange = Exchange(policy.packets, upstream, on: poller)
+    upstream.exchange = exchange
+    downstream.exchange = exchange
   }
 
   // MARK: - Sessions and the endpoint
@@ -116,7 +121,6 @@ final class Hub: ByteStreamDelegate {
   /// The endpoint is open. Sends it `words` first, then moves bytes until `detach` or `endpointIsGone`.
   func attach(_ stream: any ByteStream, saying words: [UInt8] = []) {
     endpoint = stream
-    carriedBefore = carried
     let setsLineFirst = lineControl?.attach(stream.serialLine) ?? false
     stream.delegate = self
     downstream.attach(stream)
@@ -137,13 +141,13 @@ final class Hub: ByteStreamDelegate {
     stream.delegate = nil
     upstream.detach()
     downstream.detach()
+    exchange?.forget()
     return stream
   }
 
   /// Removes a session from all lists. What was kept for it or from it counts as dropped.
   func remove(_ session: Session) {
     list.remove(session)
-    upOfGone &+= session.up.bytes
     upstream.leave(session)
     lineControl?.leave(session)
     downstream.leave(session)
@@ -178,7 +182,8 @@ final class Hub: ByteStreamDelegate {
     let (old, new) = (self.policy, policy.value)
     guard new.isShared == old.isShared else { return }  // that makes another route; `Route.update` reports it
     sharedPolicy = policy
-    downstream.update(policy)
+    downstream.update(policy)  // ends the packet under way by the rules with which it began
+    startExchange()
     upstream.update(new, from: old)
     lineControl?.update(reset: new.reset)
     if new.halfClose != old.halfClose { for session in sessions where session.isHalfClosed { evaluate(session) } }
@@ -215,6 +220,7 @@ final class Hub: ByteStreamDelegate {
   /// is lost as if it had broken. Both start again with nothing kept.
   func isBroken(_ fault: InternalFault) {
     downstream.clear()
+    exchange?.forget()
     upstream.queue.endPacket()
     upstream.withoutHeir { for session in sessions { end(session, Ending(.internal, fault)) } }
     if endpoint != nil { delegate.endpointIsGone(fault) }

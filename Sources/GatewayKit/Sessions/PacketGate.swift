@@ -6,8 +6,8 @@ import ByteStreams
 /// The order in which the packets of a hub's clients go out.
 ///
 /// A writer whose packet has begun is the *packet owner*: no other writer's bytes go out before that packet ends. The
-/// packet rule ends the packet, or a silence of `idle` (1 s if no `idle` is given) since the owner's last byte. It also
-/// ends when the owner's session is over, or when the owner has lost the right to write and all its input is out. While
+/// packet rule ends the packet, or a silence of `idle` (1 s if no `idle` is given) since the last bit of the owner's last
+/// byte has left the endpoint's line. It also ends when the owner's session is over, or when the owner has lost the right to write and all its input is out. While
 /// others wait, a writer writes packet by packet. Its turn ends with the packet that uses up its 4 KiB.
 final class PacketOrder {
   let rule: PacketRule
@@ -16,6 +16,9 @@ final class PacketOrder {
   /// How many bytes of packets the session being served may still begin, while others wait.
   var allowance = 0
   private var timer: Timers.Token?
+  /// When the endpoint's line has sent what it took.
+  fileprivate var wire = WireClock()
+  private var isAsking = false
   private let poller: Poller
   private unowned let upstream: Upstream  // its queue owns this
   // For rules with only a delimiter or a length: how long a writer that stops inside a packet delays the others.
@@ -36,6 +39,12 @@ final class PacketOrder {
     timer = nil
   }
 
+  /// The next endpoint has a line of its own.
+  func endpointIsGone() {
+    wire = WireClock()
+    isAsking = false
+  }
+
   /// No more of the session's packet will come.
   func isOver(_ session: Session) {
     session.up.gate?.scanner.finish()
@@ -46,22 +55,33 @@ final class PacketOrder {
 
   /// Others wait for the packet owner, whose input is all written.
   func watchSilence() {
-    guard timer == nil, let gate = packetOwner?.up.gate else { return }
+    guard timer == nil, !isAsking, packetOwner != nil else { return }
     let timers = poller.timers
     let limit = (rule.idle ?? Self.longestSilence).nanoseconds
-    let silence = timers.now &- gate.wroteAt
-    let delay = Duration.nanoseconds(Int64(clamping: silence < limit ? limit - silence : 0))
+    // First until the line has sent everything, then the silence.
+    let end = wire.lastBitAt &+ (wire.isConfirmed ? limit : 0)
+    let delay = Duration.nanoseconds(Int64(clamping: end > timers.now ? end - timers.now : 0))
     timer = timers.after(delay) { [weak self] in
       guard let self else { return }
       timer = nil
       guard let packetOwner else { return }
       if packetOwner.up.mayWrite { upstream.takeInput(of: packetOwner) }  // our lane may be late: read first
-      guard let packetOwner = self.packetOwner, let gate = packetOwner.up.gate, !packetOwner.up.isWaiting,
-        !upstream.queue.isEmpty
-      else {
-        return
-      }
-      if timers.now &- gate.wroteAt >= limit { isOver(packetOwner) } else { watchSilence() }
+      guard let packetOwner = self.packetOwner, !packetOwner.up.isWaiting, !upstream.queue.isEmpty else { return }
+      if !wire.isConfirmed { return askDriver() }
+      if wire.silence(at: timers.now) >= limit { isOver(packetOwner) } else { watchSilence() }
+    }
+  }
+
+  /// Asks whether the driver has sent everything.
+  private func askDriver() {
+    guard !isAsking, wire.lastBitAt <= poller.timers.now else { return watchSilence() }
+    guard let endpoint = upstream.endpoint, let line = endpoint.serialLine else { return }
+    isAsking = true
+    line.unsent { [weak self, weak endpoint, weak line] answer in
+      guard let self, let endpoint, let line, endpoint === upstream.endpoint else { return }
+      isAsking = false
+      wire.driverHolds((try? answer.get()) ?? 0, of: line, at: poller.timers.now)
+      watchSilence()
     }
   }
 }
@@ -69,8 +89,6 @@ final class PacketOrder {
 /// The sink of a client's pump: passes the bytes on to the endpoint, packet by packet while others wait.
 final class PacketGate: TransportStream {
   fileprivate(set) var scanner = PacketScanner()
-  /// When the client's last byte went out; nanoseconds on the lane's clock.
-  fileprivate(set) var wroteAt: UInt64 = 0
   /// The last write was blocked because of another writer; the endpoint may have space.
   private(set) var isShut = false
   private let line: PacketOrder
@@ -87,20 +105,24 @@ final class PacketGate: TransportStream {
     isShut = false
     guard let endpoint = upstream.endpoint else { return .blocked(until: []) }
     let now = upstream.poller.timers.now
-    if let idle = line.rule.idle, scanner.isInside, now &- wroteAt >= idle.nanoseconds { scanner.finish() }
+    if let idle = line.rule.idle, scanner.isInside, line.wire.silence(at: now) >= idle.nanoseconds { scanner.finish() }
     let othersWait = upstream.queue.othersWait(than: session)
     let isPacketOwner = line.packetOwner === session
-    guard isPacketOwner || line.packetOwner == nil && (!othersWait || line.allowance > 0) else {
+    let exchange = upstream.exchange
+    guard isPacketOwner || line.packetOwner == nil && (!othersWait || line.allowance > 0) && exchange?.mayBegin ?? true
+    else {
       isShut = true
       return .blocked(until: [])  // the writer queue gives it its turn
     }
     var ahead = scanner
-    let end = othersWait ? ahead.take(run, by: line.rule) : run.count
+    let end = othersWait || exchange != nil ? ahead.take(run, by: line.rule) : run.count
     let transfer = try endpoint.write(UnsafeRawBufferPointer(rebasing: run[..<end]))
     if case .moved(let count) = try transfer.checked(of: end, at: "gate.write"), count > 0 {
       line.allowance -= min(count, line.allowance)
-      wroteAt = now
-      follow(UnsafeRawBufferPointer(rebasing: run[..<count]))
+      line.wire.took(count, over: endpoint.serialLine, at: now)
+      let taken = UnsafeRawBufferPointer(rebasing: run[..<count])
+      exchange?.sent(taken, by: session.number, lastBitAt: line.wire.lastBitAt)
+      follow(taken)
     }
     return transfer
   }

@@ -54,6 +54,8 @@ struct PacketMarks {
 /// The packets of a hub's ring: which are complete, and where each ends.
 final class PacketCutter {
   let rule: PacketRule
+  /// Which packets are for one client; nil: all are for all.
+  var exchange: Exchange?
   /// Where the last complete packet ends. Bytes after it are held back.
   private(set) var end: UInt64
   /// When the last byte arrived; nanoseconds on the lane's clock.
@@ -75,19 +77,24 @@ final class PacketCutter {
   func look(at ring: RingBuffer) throws(InternalFault) {
     while scanned < ring.head {
       let taken: Int
+      if let exchange, !scanner.isInside { exchange.outputBegins(at: scanned) }
       do { taken = try ring.look(from: scanned) { scanner.take($0, by: rule) } } catch {
         throw error as? InternalFault ?? InternalFault("packets.look", "\(error)")
       }
       scanned &+= UInt64(taken)
-      if !scanner.isInside { mark() }
+      if !scanner.isInside {
+        mark()
+        exchange?.outputEnded(at: end, in: ring, bySilence: false)
+      }
     }
   }
 
   /// Ends the packet under way, if there is one.
-  func cut() {
+  func cut(in ring: RingBuffer?) {
     guard scanner.isInside else { return }
     scanner.finish()
     mark()
+    exchange?.outputEnded(at: end, in: ring, bySilence: true)
   }
 
   private func mark() {

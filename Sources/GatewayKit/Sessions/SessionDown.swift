@@ -96,8 +96,9 @@ extension Session {
       down.cursor = down.packetEnd
     }
     guard position > down.cursor else { return }
-    dropped &+= position &- down.cursor
-    down.droppedAsSlow &+= position &- down.cursor
+    let count = position &- down.cursor &- hub.downstream.hiddenOutput(of: self, upTo: position)
+    dropped &+= count
+    down.droppedAsSlow &+= count
     down.cursor = position
   }
 
@@ -142,7 +143,7 @@ extension Session {
     guard down.takesOutput else { return }
     down.takesOutput = false
     client.writerWaits = []
-    dropped &+= down.kept(head: head)
+    dropped &+= down.kept(head: head) &- hub.downstream.hiddenOutput(of: self, upTo: head)
     down.rest = []
     down.packetEnd = 0
     down.isBehind = false

@@ -35,6 +35,8 @@ final class Upstream {
   private let isShared: Bool
 
   private(set) var endpoint: (any ByteStream)?
+  /// When the endpoint, or the last one, took its first bytes of a client; on the lane's clock. Nil before that.
+  private(set) var firstTakenAt: UInt64?
   /// A write failed. The endpoint counts as gone once all its output is read.
   private(set) var writeFailure: (any Error)?
   /// The endpoint has ended, and takes no more bytes either.
@@ -46,6 +48,13 @@ final class Upstream {
   /// The endpoint is away, and clients' input is dropped.
   private(set) var dropsInput = false
 
+  /// For an endpoint with a serial line.
+  private(set) var lineMeter: LineMeter?
+  private var drain: Duration
+
+  /// With `packets.exchange`. The hub owns it.
+  var exchange: Exchange?
+
   let queue: WriterQueue
   private(set) var role: WriterRole
   /// The session that has the writer role, if there is one writer.
@@ -54,6 +63,7 @@ final class Upstream {
   init(_ policy: Hub.Policy, on poller: Poller) {
     self.poller = poller
     isShared = policy.isShared
+    drain = policy.drain
     role = WriterRole(policy)
     queue = WriterQueue()
     queue.upstream = self
@@ -67,6 +77,7 @@ final class Upstream {
     if role.isFor(newcomer: session) { moveRole(to: session) }
     if role.writers == .all && session.accepted.role == .writer { session.up.mayWrite = true }
     connect(session)
+    if delegate.sessions.count == 1 { lineMeter?.startOutput(patience: drain) }
   }
 
   /// The session is over. Its kept input is dropped and counted.
@@ -76,24 +87,30 @@ final class Upstream {
     if cut > 0 { session.ending.inputWasCut() }
     session.dropped &+= UInt64(cut + (session.requestGuard?.kept ?? 0))
     inputIsOver(session)
+    if cut > 0 || delegate.sessions.isEmpty { inputIsDropped() }
   }
 
   /// The endpoint is open. It gets `words` first, then the kept input; if it `isHeld`, after a `resume`.
   func attach(_ stream: any ByteStream, saying words: [UInt8], isHeld: Bool = false) {
     endpoint = stream
+    firstTakenAt = nil
     writeFailure = nil
     hasStopped = false
     preface = words[...]
     holds = isHeld ? 1 : 0
     dropsInput = false
+    lineMeter = stream.serialLine.map { LineMeter($0, self, on: poller) }
     flow()
   }
 
   /// Kept input stays for the next endpoint.
   func detach() {
     endpoint = nil
+    lineMeter?.end()
+    lineMeter = nil
     for session in delegate.sessions { session.pump.sink = nil }
     queue.endPacket()
+    queue.endpointIsGone()
   }
 
   /// The endpoint has ended and takes no more bytes: input goes nowhere.
@@ -171,8 +188,11 @@ final class Upstream {
   }
 
   private func turn(of session: Session, mayWrite: Bool) {
+    let before = session.pump.moved
     do {
-      switch try session.pump.turn(mayWrite: mayWrite) {
+      let outcome = try session.pump.turn(mayWrite: mayWrite)
+      noteWrite(of: session, since: before)
+      switch outcome {
       case .idle: if session.isLeaving { delegate.evaluate(session) }
       case .keeps:
         queue.add(session)
@@ -183,6 +203,15 @@ final class Upstream {
       pumpFailed(session, error)
     }
   }
+
+  /// The session's turn is over; `before` is what it had sent earlier.
+  func noteWrite(of session: Session, since before: UInt64) {
+    if firstTakenAt == nil, session.pump.moved != before { firstTakenAt = poller.timers.now }
+    lineMeter?.watchOutput()
+  }
+
+  /// Input was dropped, or the last client has left.
+  func inputIsDropped() { if queue.isEmpty { lineMeter?.startOutput(patience: drain) } }
 
   func pumpFailed(_ session: Session, _ fault: Pump.Fault) {
     switch fault.side {
@@ -287,6 +316,7 @@ final class Upstream {
     session.controlChannel?.bytesAreDropped(after: session.pump.moved)
     queue.remove(session)
     session.readOn(poller)
+    inputIsDropped()
   }
 
   private func dropInput(_ session: Session) {
@@ -301,6 +331,7 @@ final class Upstream {
   // MARK: - A reload
 
   func update(_ policy: Hub.Policy, from old: Hub.Policy) {
+    drain = policy.drain
     for session in delegate.sessions { session.pump.resize(to: policy.buffer) }
     if policy.packets != old.packets {
       queue.setPackets(policy)
@@ -313,4 +344,15 @@ final class Upstream {
     role.update(policy)
     if policy.writers != old.writers || policy.takeover != old.takeover { writersChanged() }
   }
+}
+
+extension Upstream: ExchangeDelegate {
+  var questionMayBeOver: Bool { queue.packetMayBeOver }
+  func exchangeIsOver() { queue.packetIsAnswered() }
+  func nextMayBegin() { queue.serveSoon() }
+}
+
+extension Upstream: LineMeterOwner {
+  var isBlocked: Bool { canReachEndpoint && holds == 0 && !(queue.isEmpty && preface.isEmpty) }
+  var taken: UInt64 { delegate.sessions.reduce(0) { $0 &+ $1.pump.moved } }
 }

@@ -70,6 +70,7 @@ final class WriterQueue {
     let before = session.pump.moved
     let room = session.controlChannel?.room(behind: before) ?? .max
     let outcome = try session.pump.drain(limit: min(portion(), room))
+    upstream.noteWrite(of: session, since: before)
     if session.controlChannel != nil {
       upstream.lineControl?.run(session)
       served.append(session)
@@ -127,6 +128,9 @@ final class WriterQueue {
   /// The session sends no more of the packet that it may have begun.
   func packetIsOver(of session: Session) { packetOrder?.isOver(session) }
 
+  /// The next endpoint has a line of its own.
+  func endpointIsGone() { packetOrder?.endpointIsGone() }
+
   /// Ends the packet under way.
   func endPacket() { packetOrder?.end() }
 
@@ -150,9 +154,16 @@ final class WriterQueue {
 
   private func isPacketOwner(_ session: Session) -> Bool { packetOrder?.isPacketOwner(session) ?? false }
 
-  /// A packet has begun, and no more of it has arrived.
+  /// A packet has begun, and no more of it has arrived; or it waits for its answer.
   private var waitsForPacketOwner: Bool {
-    guard let packetOwner = packetOrder?.packetOwner else { return false }
+    guard let packetOrder else { return false }
+    guard let packetOwner = packetOrder.packetOwner else { return upstream.exchange.map { !$0.mayBegin } ?? false }
     return !packetOwner.up.isWaiting
   }
+
+  /// All that has arrived of the packet under way is written.
+  var packetMayBeOver: Bool { packetOrder?.packetOwner.map { !$0.up.isWaiting } ?? true }
+
+  /// The packet under way has its answer, or had the time for it.
+  func packetIsAnswered() { if let packetOwner = packetOrder?.packetOwner { packetOrder?.isOver(packetOwner) } }
 }

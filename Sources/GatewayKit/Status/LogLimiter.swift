@@ -19,8 +19,6 @@ struct LogLimiter {
   /// session is `openingAge` old. If it ends earlier, its end line has the fields of both.
   static let mostOpenings = 100
   static let openingAge: UInt64 = 1_000_000_000
-  /// A device that stays absent for the same reason is logged again after this time.
-  static let absencePause: UInt64 = 3_600_000_000_000
   /// The most opening lines held, since they take memory. Further ones are written at once.
   static let mostHeld = 16_384
   private static let second: UInt64 = 1_000_000_000
@@ -33,8 +31,7 @@ struct LogLimiter {
   private var others = LineShare("lines left out")
   private var openings = DelayedOpenLines()
   private var openedNow = 0
-  /// The routes whose last try to open failed, by name.
-  private var absences: [String: Absence] = [:]
+  private var links = LinkLineLimiter()
 
   init(_ repeats: Config.Log.Repeats) { self.repeats = repeats }
 
@@ -75,7 +72,7 @@ struct LogLimiter {
         : endings.admits(Self.mostEndings, word, level, of: route)
       if isAdmitted { write(LogLine(route, number, label, report, saysOpening: isOpeningHeld), time) }
     case .link(let route, let endpoint, let status, _):
-      let verdict = limitAbsence(status, of: route, endpoint, at: now)
+      let verdict = links.take(event, status, of: route, endpoint, time, at: now)
       if case .leaveOut = verdict { return }
       guard admits(event, at: now) else { return }
       var line = LogLine(event)
@@ -88,8 +85,11 @@ struct LogLimiter {
         write(LogLine(event), time)
       }
     case .routeStopped(let route):
-      absences[route] = nil
+      links.forget(route)
       write(LogLine(event), time)
+    case .deviceKnown(let route, _, _) where links.isLimited(route, at: now),
+      .endpointReason(let route, _, _) where links.isLimited(route, at: now):
+      break  // the same at each opening
     default: if admits(event, at: now) { write(LogLine(event), time) }
     }
   }
@@ -97,6 +97,7 @@ struct LogLimiter {
   /// Writes what is due: opening lines, and the summaries of a second that is over.
   mutating func advance(to now: UInt64, write: Write) {
     while let (event, time) = openings.next(at: now) { write(LogLine(event), time) }
+    while let (event, time) = links.next(at: now) { write(LogLine(event), time) }
     guard windowEnd != 0, now >= windowEnd else { return }
     closeWindow(write)
     // After a second without any event no limit is in force.
@@ -107,12 +108,13 @@ struct LogLimiter {
   /// When `advance` has something to write; nil when nothing waits.
   var due: UInt64? {
     let isLeftOut = !refusals.suppressed.isEmpty || !endings.suppressed.isEmpty || !others.suppressed.isEmpty
-    return [openings.due, isLeftOut ? windowEnd : nil].compactMap(\.self).min()
+    return [openings.due, links.due, isLeftOut ? windowEnd : nil].compactMap(\.self).min()
   }
 
   /// Writes everything held, before the end or a new configuration.
   mutating func finish(write: Write) {
     while let (event, time) = openings.next(at: .max) { write(LogLine(event), time) }
+    while let (event, time) = links.next(at: .max) { write(LogLine(event), time) }
     closeWindow(write)
   }
 
@@ -135,41 +137,6 @@ struct LogLimiter {
 
   /// For tests.
   var rememberedAddresses: Int { refusals.remembered }
-
-  // MARK: - Absent devices
-
-  private struct Absence {
-    let reason: String
-    var reported: UInt64
-    /// Tries that failed since it was last logged.
-    var tries: UInt64 = 0
-    var endpoint: String
-  }
-
-  private enum Verdict { case write, again(UInt64), leaveOut }
-
-  private mutating func limitAbsence(_ status: LinkStatus, of route: String, _ endpoint: String, at now: UInt64)
-    -> Verdict
-  {
-    switch status {
-    case .open: absences[route] = nil
-    // The link was never open: clients connected and left while the device was absent.
-    case .closed where absences[route] != nil: return .leaveOut
-    case .waiting(.openFailed(let failure)):
-      let reason = failure.description
-      guard var absence = absences[route], absence.reason == reason, absence.endpoint == endpoint else {
-        absences[route] = Absence(reason: reason, reported: now, endpoint: endpoint)
-        return .write
-      }
-      absence.tries += 1
-      defer { absences[route] = absence }
-      guard now &- absence.reported >= Self.absencePause else { return .leaveOut }
-      defer { (absence.reported, absence.tries) = (now, 0) }
-      return .again(absence.tries)
-    default: break
-    }
-    return .write
-  }
 }
 
 extension SessionReport {

@@ -126,6 +126,8 @@ extension Snapshot.LinkState {
       "word": .text(word), "seconds": .seconds(nanoseconds), "line": line.map { .text($0) },
       "device": device?.json, "reason": reason.map { .text($0) },
       "retry": retry.map { .seconds($0.nanoseconds) },
+      "held": hold.map { .object(["by": .text($0.cause.rawValue), "seconds": .seconds($0.nanoseconds)]) },
+      "overrun": overruns.map { .integer($0) },
     ])
   }
 
@@ -135,7 +137,12 @@ extension Snapshot.LinkState {
       word: word, nanoseconds: nanoseconds, line: json["line"]?.text,
       device: json["device"].flatMap { DeviceFacts($0) },
       reason: json["reason"]?.text,
-      retry: json["retry"]?.nanoseconds.map { .nanoseconds(Int64(clamping: $0)) })
+      retry: json["retry"]?.nanoseconds.map { .nanoseconds(Int64(clamping: $0)) },
+      hold: json["held"].flatMap { held in
+        held["by"]?.text.flatMap { OutputHold.Cause(rawValue: $0) }.map {
+          Snapshot.Hold(cause: $0, nanoseconds: held["seconds"]?.nanoseconds ?? 0)
+        }
+      }, overruns: json["overrun"]?.integer)
   }
 }
 

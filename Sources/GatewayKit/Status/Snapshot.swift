@@ -97,6 +97,17 @@ package struct Snapshot: Hashable, Sendable {
     package var reason: String?
     /// Time until the next try.
     package var retry: Duration?
+    /// Why an open serial port sends nothing.
+    package var hold: Hold?
+    /// For an open serial port whose driver counts them: bytes lost because the hardware or the driver had no room,
+    /// since it was opened.
+    package var overruns: UInt64?
+  }
+
+  package struct Hold: Hashable, Sendable {
+    package var cause: OutputHold.Cause
+    /// Since then.
+    package var nanoseconds: UInt64
   }
 
   /// Since the route started.

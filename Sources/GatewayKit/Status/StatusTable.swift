@@ -120,6 +120,12 @@ package struct StatusTable {
     var notes: [String] = []
     if route.isStuck { notes.append("a lane of this route does not answer; its part of the status is missing here") }
     if let device = route.state?.device, !device.isEmpty { notes.append("device: \(device.summary)") }
+    if let hold = route.state?.hold {
+      notes.append("output is held by \(hold.cause.rawValue.uppercased()) since \(Figures.age(hold.nanoseconds))")
+    }
+    if let lost = route.state?.overruns, lost > 0 {
+      notes.append("overrun: the port has lost \(Figures.count(Int(clamping: lost), "byte")) since it was opened")
+    }
     if let reason = route.state?.reason {
       notes.append(reason + (route.state?.retry.map { "; next try in \(Figures.age($0.nanoseconds))" } ?? ""))
     }

@@ -1,4 +1,4 @@
-// Parses and prints durations (250ms, 30s, 5m, 1h) and sizes (64KiB, 10MB). Whole numbers only; no text makes them
+// Parses and prints durations (250ms, 30s, 5m, 1h) and sizes (64KiB, 10MB). No text makes them
 // overflow. Used by ValueKind and by code that prints a setting.
 
 package enum Units {
@@ -13,19 +13,36 @@ package enum Units {
   package static var durationNames: [String] { durations.map(\.unit) }
   package static var sizeNames: [String] { sizes.map(\.unit) }
 
-  /// "250ms" → 250 milliseconds; "0" needs no unit. Nil if it is not a duration, or longer than 2^53 milliseconds.
+  /// "250ms" → 250 milliseconds, "1.75ms" → 1750 microseconds; "0" needs no unit. Nil if it is not a duration, has more
+  /// than six decimal places, or is longer than 2^53 milliseconds.
   package static func duration(_ text: String) -> Duration? {
-    guard let (number, unit) = split(text) else { return nil }
-    if number == 0, unit.isEmpty { return .zero }
+    guard let (number, rest) = split(text) else { return nil }
+    if number == 0, rest.isEmpty { return .zero }
+    let places = rest.hasPrefix(".") ? rest.dropFirst().prefix { $0.isASCII && $0.isNumber } : ""
+    guard places.count <= mostPlaces, rest.hasPrefix(".") == !places.isEmpty else { return nil }
+    let unit = rest.dropFirst(places.isEmpty ? 0 : 1 + places.count)
     guard let factor = durations.first(where: { $0.unit == unit })?.milliseconds else { return nil }
     let (product, overflow) = number.multipliedReportingOverflow(by: factor)
-    return overflow || product > 1 << 53 ? nil : .milliseconds(product)
+    if overflow || product > 1 << 53 { return nil }
+    // In millionths of the unit, which are whole nanoseconds for each unit.
+    let millionths = Int(places + String(repeating: "0", count: mostPlaces - places.count)) ?? 0
+    return .milliseconds(product) + .nanoseconds(Int64(millionths * factor))
   }
 
-  /// In the largest unit without a remainder: "90s", "5m", "0s". Fractions of a millisecond are dropped.
+  /// Decimal places of a duration.
+  package static let mostPlaces = 6
+
+  /// In the largest unit without a remainder: "90s", "5m", "0s"; with a fraction of a millisecond as "1.75ms".
   package static func text(_ duration: Duration) -> String {
     let (seconds, attoseconds) = duration.components
     let milliseconds = Int(seconds) * 1000 + Int(attoseconds / 1_000_000_000_000_000)
+    let nanoseconds = Int(attoseconds / 1_000_000_000 % 1_000_000)
+    if nanoseconds != 0 {
+      let digits = String(nanoseconds)
+      var places = String(repeating: "0", count: mostPlaces - digits.count) + digits
+      while places.hasSuffix("0") { places.removeLast() }
+      return "\(milliseconds).\(places)ms"
+    }
     if milliseconds == 0 { return "0s" }
     let fit = durations.first { milliseconds % $0.milliseconds == 0 }
     return fit.map { "\(milliseconds / $0.milliseconds)\($0.unit)" } ?? "\(milliseconds)ms"

@@ -18,8 +18,8 @@ final class HandleCore: ByteStreamDelegate {
   private var endsOutput = false
   private var outputHasEnded = false
   private var finish: HandleCall?
-  /// The open stream has carried bytes.
-  private(set) var hasCarried = false
+  /// When the open stream, or the last one, took the program's first bytes; on the lane's clock. Nil before that.
+  private(set) var firstTakenAt: UInt64?
   private var isClosed = false
   /// The endpoint is free again.
   private var isReleased = false
@@ -73,7 +73,7 @@ final class HandleCore: ByteStreamDelegate {
   func attach(_ stream: any ByteStream) {
     self.stream = stream
     forgetCleanups()
-    hasCarried = false
+    firstTakenAt = nil
     shared.canHalfClose = stream.closeBehavior.canHalfClose
     stream.delegate = self
     noteFacts(of: stream)
@@ -219,7 +219,6 @@ final class HandleCore: ByteStreamDelegate {
     try withUnsafeTemporaryAllocation(byteCount: size, alignment: 1) { piece in
       let transfer = try stream.read(into: piece).checked(of: size, at: "handle.read")
       if case .moved(let count) = transfer, count > 0 {
-        hasCarried = true
         shared.input.append(UnsafeRawBufferPointer(rebasing: piece[..<count]), at: poller.timers.now)
       }
       return transfer
@@ -268,7 +267,7 @@ final class HandleCore: ByteStreamDelegate {
         }
         switch transfer {
         case .moved(let count):
-          hasCarried = true
+          if firstTakenAt == nil { firstTakenAt = poller.timers.now }
           hasSent = true
           self.write?.taken += count
           left -= max(count, 1)

@@ -116,9 +116,11 @@ final class HandleLink {
   }
 
   private func retry(_ event: LinkStateMachine.Event, _ reason: LinkStatus.Reason) {
-    let step = machine.handle(
-      event, jitter: .random(in: 0...1), heldFor: .nanoseconds(Int64(clamping: poller.timers.now &- openedAt)),
-      hasCarried: core?.hasCarried ?? false, now: poller.timers.now)
+    let now = poller.timers.now
+    let elapsed = { (time: UInt64) in Duration.nanoseconds(Int64(clamping: now &- time)) }
+    let use = LinkStateMachine.Use(
+      openFor: elapsed(openedAt), tookFirst: core?.firstTakenAt.map(elapsed) ?? .zero)
+    let step = machine.handle(event, jitter: .random(in: 0...1), use: use, now: now)
     shared.note(.waiting(reason))
     if case .wait(let pause) = step {
       // In whole milliseconds: the pause is a random one.

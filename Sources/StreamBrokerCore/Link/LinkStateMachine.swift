@@ -65,6 +65,8 @@ package struct LinkStateMachine {
   package private(set) var state = State.closed
   package var policy: Policy
   private var failures = 0
+  // The last opening failed, or its link was lost.
+  private var hasFailed = false
   // The node appeared while opening was in progress, so that attempt may have been too early.
   private var nodeHasAppeared = false
   // Pauses before the remaining tries after `freed`.
@@ -73,9 +75,10 @@ package struct LinkStateMachine {
   private var tries: [UInt64] = []
   // While draining: the link opens again once the last output is sent.
   private var opensAgain = false
-  // A link is good once it has carried bytes, or was open for this long. Otherwise one that opens and breaks at once
-  // would always be retried after the shortest pause.
-  package static let goodAfter = Duration.seconds(5)
+  // A link has worked if it stayed open this long after it took a client's first bytes, or longer than the longest
+  // pause. Bytes alone prove nothing: a server that is in use says so and hangs up, and would be called for ever after
+  // the shortest pause.
+  package static let worksAfter = Duration.seconds(10)
   // At the first event the other program may not have closed the device yet. So tries follow 0, 20, 100 and 500 ms
   // after the event.
   private static let pausesWhenFreed: [Duration] = [
@@ -89,19 +92,31 @@ package struct LinkStateMachine {
 
   package init(_ policy: Policy) { self.policy = policy }
 
-  /// `jitter` from 0 to 1 spreads the tries of many links. `heldFor` is how long a lost link was open, `hasCarried`
-  /// whether it carried bytes, `restedFor` how long ago the last try failed. `now` is in nanoseconds, on any clock.
+  /// How long a link that is lost or closed was open, and how long ago it took the first bytes for the endpoint; zero
+  /// if it took none.
+  package struct Use {
+    package var openFor: Duration
+    package var tookFirst: Duration
+
+    package init(openFor: Duration = .zero, tookFirst: Duration = .zero) {
+      self.openFor = openFor
+      self.tookFirst = tookFirst
+    }
+  }
+
+  /// `jitter` from 0 to 1 spreads the tries of many links. `use` comes with `lost` and `drained`; `restedFor` is how
+  /// long ago the last try failed. `now` is in nanoseconds, on any clock.
   package mutating func handle(
-    _ event: Event, jitter: Double = 0.5, heldFor: Duration = .zero, hasCarried: Bool = false,
-    restedFor: Duration = longestRest, now: UInt64 = 0
+    _ event: Event, jitter: Double = 0.5, use: Use = Use(), restedFor: Duration = longestRest, now: UInt64 = 0
   ) -> Step {
-    let step = decide(event, jitter, heldFor, hasCarried, restedFor, now)
+    if event == .lost || event == .drained, hasWorked(use) { begin() }
+    let step = decide(event, jitter, restedFor, now)
     if step == .open { tries = tries.suffix(Self.mostEagerTries - 1) + [now] }
     return step
   }
 
   private mutating func decide(
-    _ event: Event, _ jitter: Double, _ heldFor: Duration, _ hasCarried: Bool, _ restedFor: Duration, _ now: UInt64
+    _ event: Event, _ jitter: Double, _ restedFor: Duration, _ now: UInt64
   ) -> Step {
     switch (state, event) {
     case (.closed, .wanted): return tryForNewcomer(restedFor)
@@ -126,14 +141,10 @@ package struct LinkStateMachine {
       state = .open
       eagerPauses = []
       nodeHasAppeared = false
+      hasFailed = false
       return .nothing
     case (.opening, .failed): return pause(jitter, now)
-    case (.open, .lost), (.lingering, .lost):
-      if hasCarried || heldFor >= Self.goodAfter {
-        failures = 0
-        tries = []
-      }
-      return pause(jitter, now)
+    case (.open, .lost), (.lingering, .lost): return pause(jitter, now)
     case (.opening, .unwanted), (.opening, .dismissed): return close(.cancelOpening)
     case (.waiting, .unwanted), (.waiting, .dismissed): return close(.stopWaiting)
     default: return handleParting(event)
@@ -152,16 +163,16 @@ package struct LinkStateMachine {
     case (.open, .unwanted), (.open, .dismissed), (.lingering, .dismissed), (.lingering, .lingerIsOver),
       (.lingering, .changed):
       return drain(thenOpen: false)
-    case (.open, .changed): return drain(thenOpen: true)
+    case (.open, .changed):
+      failures = 0
+      return drain(thenOpen: true)
     case (.draining, .wanted):
       opensAgain = true
       return .nothing
     case (.draining, .unwanted), (.draining, .dismissed):
       opensAgain = false
       return .nothing
-    case (.draining, .drained):
-      failures = 0
-      return opensAgain ? open() : close(.close)
+    case (.draining, .drained): return opensAgain ? open() : close(.close)
     default: return .nothing  // a late event about an earlier step
     }
   }
@@ -181,15 +192,25 @@ package struct LinkStateMachine {
   private mutating func close(_ step: Step) -> Step {
     state = .closed
     eagerPauses = []
-    // With `endsClients`, a client that came and left must not reset the pause for the next one.
-    if !policy.endsClients || step == .close { failures = 0 }
     return step
+  }
+
+  private func hasWorked(_ use: Use) -> Bool {
+    use.tookFirst >= Self.worksAfter || use.openFor > policy.retry?.upperBound ?? .zero
+  }
+
+  /// The next failure is followed by the shortest pause.
+  private mutating func begin() {
+    failures = 0
+    tries = []
   }
 
   /// Opens for a new client. After a failure it waits first, as long as the shortest pause between tries.
   private mutating func tryForNewcomer(_ rested: Duration) -> Step {
+    // Failures from before a long time without clients say nothing about now.
+    if rested > policy.retry?.upperBound ?? .zero { failures = 0 }
     let rest = min(policy.retry?.lowerBound ?? .zero, Self.longestRest)
-    guard policy.endsClients, failures > 0, rested < rest else { return open() }
+    guard policy.endsClients, hasFailed, rested < rest else { return open() }
     state = .waiting
     return .wait(rest - rested)
   }
@@ -211,6 +232,7 @@ package struct LinkStateMachine {
       return .giveUp
     }
     state = .waiting
+    hasFailed = true
     if nodeHasAppeared {
       nodeHasAppeared = false
       failures = 0

@@ -31,6 +31,8 @@ protocol TTYCalls: Sendable {
   func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError)
   /// TIOCOUTQ.
   func unsent(_ tty: Int32) throws(SystemError) -> Int
+  /// TCXONC: starts output that XOFF has stopped.
+  func startOutput(_ tty: Int32) throws(SystemError)
   /// Whether the driver has released the port (POLLHUP).
   func hasHungUp(_ tty: Int32) -> Bool
   /// The time for `sleep`, in nanoseconds.
@@ -145,6 +147,12 @@ struct SystemTTYCalls: TTYCalls {
     var count: Int32 = 0
     try check("ioctl TIOCOUTQ", ioctl(tty, UInt(TIOCOUTQ), &count))
     return Int(count)
+  }
+
+  func startOutput(_ tty: Int32) throws(SystemError) {
+    // TCOON alone starts only what TCOOFF has stopped.
+    try check("ioctl TCXONC", tcflow(tty, TCOOFF))
+    try check("ioctl TCXONC", tcflow(tty, TCOON))
   }
 
   func hasHungUp(_ tty: Int32) -> Bool {

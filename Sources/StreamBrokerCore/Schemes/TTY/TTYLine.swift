@@ -15,6 +15,7 @@ final class TTYLine: LineConditionSource, PollHandler {
 
   private let port: TTYPort
   private let tty: Int32
+  private let countsAtOpening: LineCounts?
   private let isPty: Bool
   private let device: DeviceQueue
   private var queue: DispatchQueue { device.queue }
@@ -29,6 +30,7 @@ final class TTYLine: LineConditionSource, PollHandler {
     self.port = port
     self.tty = tty
     isPty = opened.isPty
+    countsAtOpening = opened.counts
     settings = opened.line
     outputStates = opened.outputs
     self.poller = poller
@@ -96,8 +98,18 @@ final class TTYLine: LineConditionSource, PollHandler {
     run({ port, tty throws(SystemError) in try port.calls.flush(tty, what) }, done)
   }
 
+  func startOutput(_ done: @escaping (Result<Void, SystemError>) -> Void) {
+    run({ port, tty throws(SystemError) in try port.calls.startOutput(tty) }, done)
+  }
+
   func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
-    run({ port, tty throws(SystemError) in try port.condition(of: tty) }, done)
+    run(
+      { [countsAtOpening] port, tty throws(SystemError) in
+        var condition = try port.condition(of: tty)
+        // Of what was lost before, no client of ours knows.
+        condition.counts = condition.counts.map { $0.since(countsAtOpening ?? LineCounts()) }
+        return condition
+      }, done)
   }
 
   func watch(_ reported: @escaping (Result<LineCondition, SystemError>) -> Void) {

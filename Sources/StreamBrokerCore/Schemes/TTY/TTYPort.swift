@@ -35,6 +35,8 @@ struct TTYPort: Sendable {
     /// The settings in force.
     let line: LineSettings
     let outputs: ModemOutputStates
+    /// What the driver had counted before; nil if it does not count.
+    let counts: LineCounts?
     /// Calls on it return at once: the slave of a pty has no driver.
     let isPty: Bool
 
@@ -71,10 +73,15 @@ struct TTYPort: Sendable {
       }
       // Best effort: all drivers except UARTs and FTDI refuse this, and their ports work without it.
       try? calls.setLowLatency(tty.raw, settings.isLowLatency)
+      // Best effort: while another program has the port open as well, an XOFF from before stays in force.
+      if line.flowControl == .xonxoff { try? calls.startOutput(tty.raw) }
       if discardingInput { try attempt { () throws(SystemError) in try calls.flush(tty.raw, .input) } }
       let outputs = (try? calls.modemOutputs(tty.raw)) ?? ModemOutputStates()
+      let counts = try? counts(of: tty.raw)
       return .success(
-        Opened(descriptor: DescriptorParcel(tty), lock: lock, line: line, outputs: outputs, isPty: node.isPty))
+        Opened(
+          descriptor: DescriptorParcel(tty), lock: lock, line: line, outputs: outputs,
+          counts: counts, isPty: node.isPty))
     } catch {
       return .failure(error)
     }
@@ -123,15 +130,15 @@ struct TTYPort: Sendable {
     }
     do throws(SystemError) {
       let counts = try calls.counts(tty)
-      condition.counts = LineCounts(
-        breaks: counts.breaks, framing: counts.framing, parity: counts.parity, overruns: counts.overruns,
-        bufferOverruns: counts.buffer_overruns)
+      condition.counts = LineCounts(counts)
       condition.changes = counts.cts &+ counts.dsr &+ counts.dcd &+ counts.ri
     } catch {
       guard error.isUnsupported, condition.inputs != nil else { throw error }
     }
     return condition
   }
+
+  private func counts(of tty: Int32) throws(SystemError) -> LineCounts { LineCounts(try calls.counts(tty)) }
 
   // MARK: - Steps
 
@@ -260,5 +267,13 @@ struct TTYPort: Sendable {
     case (_, ENXIO), (_, ENODEV), (_, EIO): "no hardware answers at this node; was it unplugged?"
     default: nil
     }
+  }
+}
+
+extension LineCounts {
+  fileprivate init(_ counts: linux_line_counts) {
+    self.init(
+      breaks: counts.breaks, framing: counts.framing, parity: counts.parity, overruns: counts.overruns,
+      bufferOverruns: counts.buffer_overruns)
   }
 }

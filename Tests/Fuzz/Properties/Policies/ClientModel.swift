@@ -20,6 +20,8 @@ final class ClientModel: StreamAccount {
   var content: [UInt8] { telnet?.plain ?? stream.content }
   private var readCount: Int { telnet?.readCount ?? stream.readCount }
   private var left: Int { telnet?.left ?? stream.left }
+  /// Input that the device has not taken.
+  var inputLeft: Int { isOver ? 0 : left + (meet()?.pump.count ?? 0) }
   private var takesBytes: Bool { telnet?.takesBytes ?? stream.takesBytes }
   let getsNotices: Bool
   var isShared: Bool { run.isShared }
@@ -162,26 +164,32 @@ final class ClientModel: StreamAccount {
         return fail("reads two packets in one write")
       }
     }
+    if link.isHidden(place, from: self) { fail("reads the answer to another client at \(place)") }
     next = place + count
     received += count
   }
 
   /// The position of its next byte: after all that it was given and has lost. The rest of a packet comes before a gap.
   private func place(in session: Session) -> Int {
-    session.down.hasRest ? next : (start ?? 0) + received + Int(session.down.droppedAsSlow)
+    if session.down.hasRest { return next }
+    // What is for another client is left out and not counted.
+    if link.hasExchanges { return max(next, Int(session.down.cursor)) }
+    return (start ?? 0) + received + Int(session.down.droppedAsSlow)
   }
 
   private func begin(_ session: Session) {
     guard start == nil else { return }
     let start = Int(session.down.cursor) - Int(session.down.droppedAsSlow)
-    if !starts.contains(start) { fail("begins at \(start), not within \(starts)") }
+    if !starts.contains(start), !link.hasExchanges || start < starts.lowerBound {
+      fail("begins at \(start), not within \(starts)")
+    }
     self.start = start
     next = start
   }
 
   private func skips(to place: Int) {
     if place < next { return fail("reads byte \(place) again, was at \(next)") }
-    if !mayLose { return fail("loses \(place - next) bytes at \(next)") }
+    if !mayLose, !link.mayHide(next..<place, from: self) { return fail("loses \(place - next) bytes at \(next)") }
     if next != start, !link.isEnd(next) { fail("loses the rest of a packet at \(next)") }
     if !link.isEnd(place) { fail("loses the beginning of a packet before \(place)") }
   }
@@ -205,7 +213,7 @@ final class ClientModel: StreamAccount {
   /// It has everything available now, and could take more.
   var waitsForMore: Bool {
     guard let session, start != nil, !isOver, session.leaving == nil, takesUpTo == nil else { return false }
-    return next >= link.available && takesBytes && !stream.isBroken
+    return place(in: session) >= link.available && takesBytes && !stream.isBroken
   }
 
   /// In the quiet phase nothing deliverable is left.
@@ -332,7 +340,9 @@ final class ClientModel: StreamAccount {
     if let packets {
       let silence = run.now - wroteAt
       if let idle = packets.idle {
-        if silence >= idle.nanoseconds { upPacket.restart() }
+        // On a serial line the silence begins later, with the last bit.
+        let isSure = link.device?.line == nil || silence >= (idle + .seconds(2)).nanoseconds
+        if silence >= idle.nanoseconds { if isSure { upPacket.restart() } else { upPacket.mayEnd() } }
       } else if silence >= Duration.seconds(1).nanoseconds {
         upPacket.mayEnd()  // it may have waited, and then was not able to write
       }
@@ -485,7 +495,9 @@ final class ClientModel: StreamAccount {
     if let start {
       let meant = (takesUpTo ?? link.head) - start
       let dropped = readCount - delivered + meant - received
-      if report.dropped != dropped { fail("\(report.dropped) dropped bytes are counted, \(dropped) were") }
+      if link.hasExchanges ? report.dropped > dropped : report.dropped != dropped {
+        fail("\(report.dropped) dropped bytes are counted, \(dropped) were")
+      }
     }
     if mustHaveDelivered(word) {
       if telnet == nil || telnet!.mayBePurgedUpTo < readCount, upNext != readCount {
@@ -493,7 +505,8 @@ final class ClientModel: StreamAccount {
       }
       if word == .clientLeft, !stream.isBroken, left > 0 { fail("\(left) bytes are unread at its end") }
     }
-    if isShared, takesUpTo == nil, word == .clientLeft, !mayLose, next < link.available, fullFor == 0, fullSince == nil,
+    if isShared, !link.hasExchanges, takesUpTo == nil, word == .clientLeft, !mayLose, next < link.available,
+      fullFor == 0, fullSince == nil,
       telnet?.isSuspended != true
     {
       fail("ends with \(link.available - next) bytes that it could have taken")
@@ -525,7 +538,7 @@ final class ClientModel: StreamAccount {
   private func mayEnd(as word: Ending.Word) -> Bool {
     if screen.state == .isRefused { return word == .denied }
     return switch word {
-    case .clientLeft: finishedAt != nil || stream.isBroken || !stream.closeBehavior.canHalfClose
+    case .clientLeft, .noAnswer: finishedAt != nil || stream.isBroken || !stream.closeBehavior.canHalfClose
     case .clientLost: stream.isBroken
     case .endpointLeft: !isShared && link.deviceIsOver
     case .openFailed, .deviceLost: !isShared || run.closeWas

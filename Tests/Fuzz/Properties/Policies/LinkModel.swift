@@ -26,6 +26,15 @@ final class LinkModel: StreamAccount {
   /// Before this position there was another packet setting, or none.
   private(set) var packetsFrom = 0
   private var lastByteAt: UInt64 = 0
+
+  /// With `packets.exchange`: the client whose packet went to the device last.
+  private var question: (client: UInt64, lastAt: UInt64, mayBeAnswered: Bool)?
+  /// For each packet of the device, by its first byte: the client that it must be for, or may be for.
+  private var answers: [Int: (must: UInt64?, may: UInt64?)] = [:]
+  /// The first byte of the packet of each byte.
+  private var packetOf: [Int] = []
+  /// Some output may be for one client only.
+  private(set) var hasExchanges = false
   private(set) var packets: Config.Packets?
 
   /// The stream that is open, or was last.
@@ -70,10 +79,14 @@ final class LinkModel: StreamAccount {
     lastEnd = head
     isEnd[head] = true
     writer = nil
+    question = nil
+    if packets?.exchange != nil { hasExchanges = true }
     for client in run.clients { client?.upPacket.restart() }
   }
 
   private func append(_ byte: UInt8) {
+    if packets != nil, head == lastEnd { packetBegins() }
+    packetOf.append(packets == nil ? head : lastEnd)
     down.append(byte)
     isEnd.append(false)
     guard let packets else { return }
@@ -87,9 +100,46 @@ final class LinkModel: StreamAccount {
   }
 
   private func end() {
+    if answers[lastEnd]?.must != nil { question?.mayBeAnswered = true }
     lastEnd = head
     isEnd[head] = true
     ends.append(head)
+  }
+
+  // MARK: - Exchanges
+
+  private func packetBegins() {
+    guard let time = packets?.exchange, let question else { return }
+    let isDue = !question.mayBeAnswered && run.now < question.lastAt + time.nanoseconds
+    answers[head] = (isDue ? question.client : nil, question.client)
+  }
+
+  /// The client's packet, or a part of it, went to the device.
+  private func asks(_ client: ClientModel) {
+    guard let time = packets?.exchange, isShared else { return }
+    if let question {
+      if question.client == client.number {
+        if question.mayBeAnswered { client.upPacket.mayEnd() }
+      } else if !question.mayBeAnswered, run.now < question.lastAt + time.nanoseconds, run.step != run.reloadedIn {
+        run.fail("client \(client.number) asks before client \(question.client) has its answer")
+      }
+    }
+    question = (client.number, run.now, false)
+  }
+
+  private func mayBe(_ packet: Int, for client: ClientModel) -> Bool {
+    client.role == .monitor || (answers[packet]?.must).map { $0 == client.number } ?? true
+  }
+
+  /// The device's output at that place is the answer to another client.
+  func isHidden(_ place: Int, from client: ClientModel) -> Bool {
+    hasExchanges && place < head && !mayBe(packetOf[place], for: client)
+  }
+
+  /// None of this output need be for the client.
+  func mayHide(_ output: Range<Int>, from client: ClientModel) -> Bool {
+    guard hasExchanges, client.role != .monitor else { return false }
+    return output.allSatisfy { place in answers[packetOf[place]]?.may.map { $0 != client.number } ?? false }
   }
 
   /// The hub keeps a bounded number of packet ends.
@@ -175,6 +225,7 @@ final class LinkModel: StreamAccount {
     if run.hasTelnet, let line = device.line { self.line.opened(line) }
     deviceIsOver = false
     self.words = words[...]
+    question = nil
     writer = nil  // a client's packet continues where it was, but need not be whole on the new device
   }
 
@@ -232,11 +283,14 @@ final class LinkModel: StreamAccount {
 
   private func evaluate(_ written: (client: ClientModel, count: Int, moved: UInt64)) {
     let client = written.client
-    if let writer, writer !== client, let packets, client.isShared, !writer.packetMayEnd(packets) {
+    if let writer, writer !== client, let packets, client.isShared, !writer.packetMayEnd(packets),
+      packets.exchange == nil || question?.mayBeAnswered != true
+    {
       run.fail("a packet of client \(writer.number) is cut by client \(client.number)")
     }
     if writer !== client { writer?.upPacket.restart() }
     writer = client
+    asks(client)
     client.delivered(written.count, packets)
   }
 

@@ -65,6 +65,9 @@ struct PolicyKey: Sendable {
       "clients.half-close", \.clients.halfClose, [.seconds(5), nil, .milliseconds(100), .seconds(5), .seconds(60)]),
     PolicyKey("clients.notices", \.clients.notices, [true, false]),
     PolicyKey("device.reset", \.device.reset, [nil, nil, nil, nil] + recipes),
+    PolicyKey(
+      packets: "exchange", \.exchange,
+      [nil, nil, nil, nil, .milliseconds(100), .milliseconds(5), .milliseconds(20), nil]),
   ]
   /// An input has one byte for each of this many keys, so that a new key does not change the meaning of old inputs. Add
   /// keys at the end.
@@ -74,8 +77,10 @@ struct PolicyKey: Sendable {
   static let sharedOnly: Set<Int> = {
     var names: Set<String> = []
     for section in ConfigKeys.policies {
-      if case .mapping(let keys) = section.shape {
+      switch section.shape {
+      case .mapping(let keys), .switched(let keys):
         names.formUnion(keys.filter(\.isForSharedLinks).map { "\(section.name).\($0.name)" })
+      default: break
       }
     }
     return Set(varied.indices.filter { names.contains(varied[$0].name) })

@@ -599,6 +599,15 @@ final class PolicyRun {
       pass(.seconds(1), calm: true)
       settleDown()
     }
+    // With `exchange` each packet may wait for an answer and for its silence.
+    if links.contains(where: \.hasExchanges) {
+      let packets = everybody.reduce(0) { $0 + $1.inputLeft }
+      for _ in 0..<2 * packets where broken == nil {
+        if everybody.allSatisfy({ $0.inputLeft == 0 }) { break }
+        pass(.seconds(1), calm: true)
+        settleDown()
+      }
+    }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
       // The device's last output may wait for a new client.
       if isShared, let hub = link.hub, hub.upstream.writeFailure != nil,

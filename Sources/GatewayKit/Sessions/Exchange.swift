@@ -1,0 +1,201 @@
+// `packets.exchange`: several clients poll the devices of one bus, and each gets the answers to its own questions. One
+// client's packet at a time goes to the device. Output from then on, up to the end of the answer's packet or the end of
+// the time, goes to that client and to monitors only. A hub with this key owns one; Upstream asks it whether a packet
+// may begin, Downstream which output is for which client.
+
+import ByteStreams
+
+protocol ExchangeDelegate: AnyObject {
+  /// The asker's packet is sent as far as anybody knows: none of it waits.
+  var questionMayBeOver: Bool { get }
+  /// The exchange is over, so the packet of its asker is, too.
+  func exchangeIsOver()
+  /// The next packet may begin.
+  func nextMayBegin()
+}
+
+final class Exchange {
+  /// How long an answer may take, from the question's last byte. Nil: off after a reload, but output that is kept may
+  /// still be for one client.
+  private var time: Duration?
+  /// The silence before the next packet.
+  private var idle: Duration?
+  private let poller: Poller
+  private unowned let delegate: any ExchangeDelegate
+
+  private struct Question {
+    /// The session's number: the answer is for no other client, even if that session has ended.
+    let asker: UInt64
+    var deadline: UInt64
+    /// The first bytes, to know an echo, and how many there were in all.
+    var bytes: [UInt8] = []
+    var length = 0
+    /// A packet equal to the question has come.
+    var wasRepeated = false
+  }
+  private var question: Question?
+  private var earliest: UInt64 = 0
+  private var timer: Timers.Token?
+  /// Whether the line returns what is sent, as an RS-485 adapter may whose receiver stays on. Nil: not known yet.
+  private var echoes: Bool?
+  private static let mostCompared = 1024
+
+  init(_ packets: Config.Packets?, _ delegate: any ExchangeDelegate, on poller: Poller) {
+    self.delegate = delegate
+    self.poller = poller
+    update(packets)
+  }
+
+  deinit { poller.timers.cancel(timer) }
+
+  func update(_ packets: Config.Packets?) {
+    (time, idle) = (packets?.exchange, packets?.idle)
+    if time == nil { forget() }
+  }
+
+  /// The next endpoint begins anew. Call it between two packets of output.
+  func forget() {
+    poller.timers.cancel(timer)
+    (timer, question, echoes, earliest) = (nil, nil, nil, 0)
+    packetOwner = nil
+  }
+
+  // MARK: - Up
+
+  /// Whether a packet may begin.
+  var mayBegin: Bool { time == nil || question == nil && poller.timers.now >= earliest }
+
+  /// The endpoint has taken bytes of the session's packet, which leave its line at `lastBitAt`.
+  func sent(_ run: UnsafeRawBufferPointer, by session: UInt64, lastBitAt: UInt64) {
+    guard let time else { return }
+    var question = question ?? Question(asker: session, deadline: 0)
+    question.deadline = max(lastBitAt, poller.timers.now) &+ time.nanoseconds
+    question.length += run.count
+    question.bytes += run.prefix(max(0, Self.mostCompared - question.bytes.count))
+    self.question = question
+    if timer == nil { wait(until: question.deadline) }
+  }
+
+  private func wait(until time: UInt64) {
+    poller.timers.cancel(timer)
+    timer = poller.timers.at(time) { [weak self] in
+      guard let self else { return }
+      timer = nil
+      guard let question else { return delegate.nextMayBegin() }
+      if poller.timers.now < question.deadline { return wait(until: question.deadline) }
+      timeIsOver()
+    }
+  }
+
+  private func timeIsOver() {
+    // What came was no echo, but all that the device had to answer.
+    if echoes == nil, question?.wasRepeated == true { echoes = false }
+    // A device that is still sending gets its silence.
+    finish(after: packetOwner == nil ? .zero : idle ?? .zero)
+  }
+
+  private func finish(after gap: Duration) {
+    question = nil
+    earliest = poller.timers.now &+ gap.nanoseconds
+    poller.timers.cancel(timer)
+    timer = nil
+    delegate.exchangeIsOver()
+    if gap > .zero { wait(until: earliest) } else { delegate.nextMayBegin() }
+  }
+
+  // MARK: - Down
+
+  /// Output for one client, in positions of the link's output.
+  private struct Answer {
+    let start: UInt64
+    var end: UInt64
+    let asker: UInt64
+  }
+  /// Oldest first. Bounded by the bytes that the ring keeps.
+  private var answers: [Answer] = []
+  // The packet under way, and its client if it is for one.
+  private var packetStart: UInt64 = 0
+  private var packetOwner: UInt64?
+
+  /// A packet of the device begins.
+  func outputBegins(at position: UInt64) {
+    if let question, poller.timers.now >= question.deadline { timeIsOver() }
+    packetStart = position
+    packetOwner = question?.asker
+  }
+
+  /// The packet ends, in `ring`, by a silence or by its last byte.
+  func outputEnded(at end: UInt64, in ring: RingBuffer?, bySilence: Bool) {
+    guard let owner = packetOwner else { return }
+    packetOwner = nil
+    if let last = answers.last, last.end == packetStart, last.asker == owner {
+      answers[answers.count - 1].end = end
+    } else {
+      answers.append(Answer(start: packetStart, end: end, asker: owner))
+    }
+    guard question?.asker == owner, delegate.questionMayBeOver, !isEcho(packetStart..<end, in: ring) else { return }
+    finish(after: bySilence ? .zero : idle ?? .zero)
+  }
+
+  /// A line may return the question: that is no answer. But an answer may be equal to its question (Modbus, writing a
+  /// register): whether the line does that shows in what follows.
+  private func isEcho(_ packet: Range<UInt64>, in ring: RingBuffer?) -> Bool {
+    guard let question, echoes != false else { return false }
+    guard begins(packet, with: question, in: ring) else {
+      echoes = question.wasRepeated  // an echo comes first
+      return false
+    }
+    if question.wasRepeated || packet.count > question.length {
+      echoes = true
+      return false
+    }
+    self.question?.wasRepeated = true
+    return true
+  }
+
+  private func begins(_ packet: Range<UInt64>, with question: Question, in ring: RingBuffer?) -> Bool {
+    guard let ring, packet.count >= question.length, question.length == question.bytes.count else { return false }
+    var place = 0
+    while place < question.length {
+      let position = packet.lowerBound &+ UInt64(place)
+      let count = try? ring.look(from: position, limit: question.length - place) { run -> Int in
+        run.elementsEqual(question.bytes[place..<place + run.count]) ? run.count : 0
+      }
+      guard let count, count > 0 else { return false }
+      place += count
+    }
+    return true
+  }
+
+  /// The ring no longer keeps output before `position`.
+  func forgetOutput(before position: UInt64) {
+    guard let first = answers.first, first.end <= position else { return }
+    answers.removeFirst(answers.firstIndex { $0.end > position } ?? answers.count)
+  }
+
+  /// Whether all output is for all clients.
+  var isEmpty: Bool { answers.isEmpty && packetOwner == nil }
+
+  /// The next output at or after `position` that is not for the session; the packet under way ends at `.max`.
+  func hidden(from session: Session, at position: UInt64) -> Range<UInt64>? {
+    guard session.accepted.role != .monitor else { return nil }
+    var (low, high) = (0, answers.count)
+    while low < high {
+      let middle = (low + high) / 2
+      if answers[middle].end <= position { low = middle + 1 } else { high = middle }
+    }
+    if let answer = answers[low...].first(where: { $0.asker != session.number }) { return answer.start..<answer.end }
+    return packetOwner.map { $0 == session.number } ?? true ? nil : packetStart..<UInt64.max
+  }
+
+  /// How much of this output is not for the session.
+  func countHidden(from session: Session, in output: Range<UInt64>) -> UInt64 {
+    var (position, count) = (output.lowerBound, UInt64(0))
+    while position < output.upperBound, let range = hidden(from: session, at: position) {
+      let part = range.clamped(to: position..<output.upperBound)
+      count &+= part.upperBound &- part.lowerBound
+      position = max(part.upperBound, range.upperBound)
+    }
+    return count
+  }
+}

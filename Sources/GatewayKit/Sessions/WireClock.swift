@@ -1,0 +1,32 @@
+// When the last bit has left the endpoint's serial line. The driver takes bytes faster than the line sends them: a
+// silence that is counted from the write may be over before the packet has left.
+
+import ByteStreams
+
+struct WireClock {
+  /// On the lane's clock. For an endpoint without a serial line: when it took the last byte.
+  private(set) var lastBitAt: UInt64 = 0
+  /// The driver holds none of the bytes any more, or can't tell.
+  private(set) var isConfirmed = true
+
+  /// The endpoint has taken `count` bytes.
+  mutating func took(_ count: Int, over line: (any SerialLine)?, at now: UInt64) {
+    guard let line else { return lastBitAt = now }
+    lastBitAt = max(lastBitAt, now) &+ Self.time(of: count, line)
+    isConfirmed = false
+  }
+
+  /// The driver's answer, at or after `lastBitAt`: it still holds `count` bytes. Flow control and slow adapters make the
+  /// line slower than its bit rate. The hardware may hold a few more, which only the bit rate tells.
+  mutating func driverHolds(_ count: Int, of line: any SerialLine, at now: UInt64) {
+    isConfirmed = count == 0
+    if count > 0 { lastBitAt = max(lastBitAt, now &+ Self.time(of: count, line)) }
+  }
+
+  private static func time(of count: Int, _ line: any SerialLine) -> UInt64 {
+    UInt64(clamping: count).multipliedReportingOverflow(by: line.settings.characterTime.nanoseconds).partialValue
+  }
+
+  /// How long the line has been silent.
+  func silence(at now: UInt64) -> UInt64 { now > lastBitAt ? now &- lastBitAt : 0 }
+}
