@@ -72,12 +72,6 @@ public struct LineCounts: Hashable, Sendable {
   }
 }
 
-/// A serial line that reports its state on request, without being watched.
-package protocol LineConditionSource: SerialLine {
-  /// The state now, as far as the driver reports it. ENOTTY: it reports nothing at all.
-  func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void)
-}
-
 /// The state of a line at one moment. Nil: its driver does not report it.
 public struct LineCondition: Hashable, Sendable {
   /// The lines that are on.

@@ -66,7 +66,7 @@ struct LineMeterTests {
   @Test("names CTS only while that line is off", arguments: [true, false])
   func cts(isOn: Bool) throws {
     let port = try Port(.rtscts, takesAll: false)
-    port.line.condition = LineCondition(inputs: isOn ? [.cts] : [])
+    port.line.conditionNow = .success(LineCondition(inputs: isOn ? [.cts] : []))
     port.send()
     port.pass(.seconds(3))
     #expect(port.hold?.cause == (isOn ? nil : .cts))
@@ -118,7 +118,7 @@ struct LineMeterTests {
   @Test("shows what the driver has lost, and does not wait long for a slow one")
   func overruns() throws {
     let port = try Port(.none, takesAll: true)
-    port.line.condition = LineCondition(counts: LineCounts(overruns: 2, bufferOverruns: 5))
+    port.line.conditionNow = .success(LineCondition(counts: LineCounts(overruns: 2, bufferOverruns: 5)))
     var answers = 0
     port.rig.hub.upstream.lineMeter?.refresh { answers += 1 }
     port.line.answer()

@@ -2,7 +2,7 @@
 
 import ByteStreams
 
-public final class ScriptedLine: SerialLine, LineConditionSource {
+public final class ScriptedLine: SerialLine {
   public private(set) var applied: [LineSettings] = []
   public private(set) var outputs: [(line: ModemOutput, isOn: Bool)] = []
   public private(set) var breaks: [Bool] = []
@@ -49,7 +49,7 @@ public final class ScriptedLine: SerialLine, LineConditionSource {
   /// The answer to `condition`.
   public var conditionNow: Result<LineCondition, SystemError> = .success(LineCondition())
 
-  package func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
+  public func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
     answers.append { [self] in done(conditionNow) }
   }
 
@@ -86,12 +86,6 @@ public final class ScriptedLine: SerialLine, LineConditionSource {
   public func startOutput(_ done: @escaping (Result<Void, SystemError>) -> Void) {
     starts += 1
     answers.append { done(.success(())) }
-  }
-
-  /// The answer to `condition`.
-  public var condition = LineCondition()
-  public func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void) {
-    answers.append { [self] in done(.success(condition)) }
   }
 
   /// The watcher's callback; the test calls it. Not in the queue of calls.

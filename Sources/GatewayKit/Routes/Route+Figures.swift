@@ -59,7 +59,7 @@ extension SessionGroup {
 
   /// Calls `done` once, now or after asking the port for its error counters.
   func figures(_ done: @escaping (RouteFigures) -> Void) {
-    guard let line = sharedLink?.hub.endpoint?.serialLine as? any LineConditionSource else { return done(figures) }
+    guard let line = sharedLink?.hub.endpoint?.serialLine else { return done(figures) }
     var done: ((RouteFigures) -> Void)? = done
     let answer = { [self] in
       done?(figures)

@@ -7,7 +7,7 @@ import CLinux
 import Dispatch
 import Glibc
 
-final class TTYLine: LineConditionSource, PollHandler {
+final class TTYLine: SerialLine, PollHandler {
   private(set) var settings: LineSettings
   private(set) var outputStates: ModemOutputStates
   // Weak: the stream keeps the line.
