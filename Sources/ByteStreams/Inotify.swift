@@ -162,6 +162,9 @@ package final class Inotify: PollHandler {
     users = [:]
     due = []
     polling = []
+    // What they report to may keep the lane.
+    refuses = { _ in }
+    watchesAgain = {}
   }
 }
 

@@ -9,6 +9,7 @@ extension ConfigBuilder {
     guard let location = top.present["admin"] else { return admin }
     if top.present["admin.listen"] == nil, top.present.keys.contains(where: { $0.hasPrefix("admin.") }) {
       reader.warn("has no effect without 'listen', such as 'listen: http://127.0.0.1:8080'", at: location, "admin")
+      return Config.Admin()
     }
     let listeners = top.urls["admin.listen"] ?? []
     for listener in listeners where !claimSharedPort(listener) { claimAddress(listener) }

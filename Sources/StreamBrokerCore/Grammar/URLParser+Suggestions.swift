@@ -4,11 +4,10 @@
 extension URLParser {
   /// The first of these texts that is a valid URL without a secret: a secret may be the value of a variable.
   func firstGood(_ texts: [String?]) -> String? {
-    texts.lazy.compactMap { $0 }.first {
-      guard $0 != text,  // or it would look for its own suggestion without end
-        let url = EndpointURL.parse($0, schemes: schemes, built: built, in: place, reveal: reveal).url,
-        url.warnings.isEmpty
-      else { return false }
+    if isGuess { return nil }
+    return texts.lazy.compactMap { $0 }.first {
+      var guess = URLParser($0, beside: [], schemes: schemes, built: built, in: place, reveal: reveal, isGuess: true)
+      guard let url = guess.parse(), guess.problems.isEmpty, url.warnings.isEmpty else { return false }
       return !url.settings.contains { if case .secret = $0.value { true } else { false } }
     }
   }

@@ -18,6 +18,9 @@ struct URLParser {
   let place: String
   /// Turns the text of a secret into the secret, or reports what is wrong with it.
   let reveal: EndpointURL.Revealer
+  /// Whether the text is a guess of another parser. Its problems are not shown, so it makes no guesses itself: one whose
+  /// scheme is not accepted here would lead to the next without end.
+  let isGuess: Bool
   /// Unicode scalars, so that an offset is a column of the config file.
   let scalars: [Unicode.Scalar]
   private(set) var problems: [URLProblem] = []
@@ -32,8 +35,9 @@ struct URLParser {
 
   init(
     _ text: String, beside: [(name: String, value: String)], schemes: [SchemeGrammar], built: Set<String>?,
-    in place: String, reveal: @escaping EndpointURL.Revealer
+    in place: String, reveal: @escaping EndpointURL.Revealer, isGuess: Bool = false
   ) {
+    self.isGuess = isGuess
     self.text = text
     self.beside = beside
     self.schemes = schemes
