@@ -20,7 +20,7 @@ struct StatusLogTests {
       let pipe = try Pipe()
       let write = try pipe.takeWriteEnd()
       let raw = write.raw
-      let log = Self.log(format, level: level, to: raw)
+      let log = Self.log(format, level: level, to: raw, ManualQueueClock())
       for event in events { log.observe(event) }
       log.flush()
       _ = consume write
@@ -28,8 +28,10 @@ struct StatusLogTests {
     }
   }
 
-  private static func log(_ format: Config.Log.Format, level: Config.Log.Level, to descriptor: Int32) -> StatusLog {
-    StatusLog(Config.Log(level: level, format: format)) { settings in
+  private static func log(
+    _ format: Config.Log.Format, level: Config.Log.Level, to descriptor: Int32, _ time: ManualQueueClock? = nil
+  ) -> StatusLog {
+    StatusLog(Config.Log(level: level, format: format), clock: time?.clock ?? .monotonic) { settings in
       Logger(label: "test") { _ in
         LineLogHandler(settings.format == .json ? .json : .text, level: Logger.Level(settings.level), to: descriptor)
       }
@@ -265,12 +267,16 @@ extension StatusLogTests {
       let pipe = try Pipe()
       let write = try pipe.takeWriteEnd()
       let raw = write.raw
-      let log = Self.log(.text, level: .info, to: raw)
+      let time = ManualQueueClock()
+      let log = Self.log(.text, level: .info, to: raw, time)
       let refused = SessionReport(ending: Ending(.denied))
       for number in 1...500 {
         log.observe(.sessionEnded(route: "gps", number: UInt64(number), Self.label, refused))
       }
       var text = ""
+      while text.split(separator: "\n").count < 10, let more = pipe.readSome() { text += more }
+      try time.waitForAlarm()
+      time.advance(by: .seconds(1))
       while !text.contains("count="), let more = pipe.readSome() { text += more }
       #expect(text.contains(" info connections not served route=gps client=127.0.0.1 count=490 denied=490\n"))
       #expect(text.split(separator: "\n").count == 11)
