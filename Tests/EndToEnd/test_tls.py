@@ -412,6 +412,7 @@ def test_a_client_whose_certificate_is_revoked_is_disconnected_and_others_stay(a
         finish(other)
 
 
+@pytest.mark.waits
 def test_a_client_is_disconnected_when_its_certificate_expires(authority, server):
     soon = authority.issue("soon", days=(-1, 10 / 86400))
     checks = {**tls(server), "client-ca": str(authority.certificate)}

@@ -16,8 +16,12 @@ struct ServiceManagerTests {
     Array("routes: { a: { listen: [ 'tcp://127.0.0.1:0', 'tcp://[::1]:0' ], endpoint: 'sim://echo' } }".utf8))
   private static let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:0")
 
-  private static func manager(_ systemd: Systemd, _ more: [String: String] = [:]) throws -> ServiceManager {
-    try #require(ServiceManager(environment: more.merging(["NOTIFY_SOCKET": systemd.address]) { $1 }, config: config))
+  private static func manager(
+    _ systemd: Systemd, _ more: [String: String] = [:], _ time: ManualQueueClock? = nil
+  ) throws -> ServiceManager {
+    let environment = more.merging(["NOTIFY_SOCKET": systemd.address]) { $1 }
+    return try #require(
+      ServiceManager(environment: environment, config: config, clock: time?.clock ?? .monotonic))
   }
 
   private static func opened(_ number: UInt64) -> StatusEvent { .sessionOpened(route: "a", number: number, label) }
@@ -82,23 +86,27 @@ struct ServiceManagerTests {
   @Test("gets a status line that counts admitted clients and absent devices")
   func line() async throws {
     try await onOwnThread {
-      let systemd = try Systemd()
-      let manager = try Self.manager(systemd)
+      let (systemd, time) = (try Systemd(), ManualQueueClock())
+      let manager = try Self.manager(systemd, [:], time)
       Self.start(manager)
       _ = systemd.next()
       manager.observe(Self.opened(1))
       #expect(systemd.next() == "STATUS=1 route, 1 client")
+      time.settle()
       manager.observe(Self.ended(2, .full, wasOpened: false))
       manager.observe(Self.opened(3))
       manager.observe(.link(route: "a", endpoint: "x", .waiting(.lost(nil)), retry: nil))
       manager.observe(.link(route: "a", endpoint: "x", .opening, retry: nil))
+      time.advance(by: .seconds(1))
       #expect(systemd.next() == "STATUS=1 route, 2 clients, 1 device away")
       manager.observe(.link(route: "a", endpoint: "x", .open, retry: nil))
       manager.observe(Self.ended(1))
+      time.advance(by: .seconds(1))
       #expect(systemd.next() == "STATUS=1 route, 1 client")
       manager.observe(.link(route: "a", endpoint: "x", .waiting(.lost(nil)), retry: nil))
       manager.observe(.routeStopped("a"))
       manager.observe(Self.ended(3))
+      time.advance(by: .seconds(1))
       #expect(systemd.next() == "STATUS=1 route, 0 clients")
     }
   }
@@ -106,28 +114,25 @@ struct ServiceManagerTests {
   @Test("gets one line per second for any number of clients, the last one correct, and none when nothing changed")
   func pace() async throws {
     try await onOwnThread {
-      let systemd = try Systemd()
-      let manager = try Self.manager(systemd)
+      let (systemd, time) = (try Systemd(), ManualQueueClock())
+      let manager = try Self.manager(systemd, [:], time)
       Self.start(manager)
       _ = systemd.next()
-      let start = monotonicNanoseconds()
-      var number: UInt64 = 0
-      while monotonicNanoseconds() - start < 1_500_000_000 {
-        number += 1
-        manager.observe(Self.opened(number))
-        manager.observe(Self.ended(number))
-        usleep(100)
+      time.settle()
+      manager.observe(Self.opened(1))
+      #expect(systemd.next() == "STATUS=1 route, 1 client")
+      for second in 1...3 as ClosedRange<UInt64> {
+        for number in 1...1000 { manager.observe(Self.opened(second * 1000 + UInt64(number))) }
+        time.advance(by: .milliseconds(999))
+        #expect(systemd.next(within: 0) == nil)
+        time.advance(by: .milliseconds(1))
+        #expect(systemd.next(within: 0) == "STATUS=1 route, \(second * 1000 + 1) clients")
       }
-      manager.observe(Self.opened(number + 1))
-      var lines: [String] = []
-      while let line = systemd.next(within: 2500) { lines.append(line) }
-      let seconds = Int((monotonicNanoseconds() - start) / 1_000_000_000)
-      #expect(lines.count <= 1 + seconds && lines.last == "STATUS=1 route, 1 client", "\(lines)")
-      manager.observe(Self.opened(number + 2))
-      manager.observe(Self.ended(number + 2))
-      // At once, or not at all: a state that has passed need not be sent.
-      while let line = systemd.next(within: 1500) { lines.append(line) }
-      #expect(lines.last == "STATUS=1 route, 1 client", "\(lines)")
+      // A state that has passed is not sent.
+      manager.observe(Self.opened(9000))
+      manager.observe(Self.ended(9000))
+      for _ in 0..<5 { time.advance(by: .seconds(1)) }
+      #expect(systemd.next(within: 0) == nil)
     }
   }
 
@@ -152,23 +157,25 @@ struct ServiceManagerTests {
     let lanes = try (0..<2).map { try Lane("watched \($0)") }
     defer { for lane in lanes { lane.stop() } }
     try await onOwnThread {
-      let systemd = try Systemd()
-      let manager = try Self.manager(systemd, ["WATCHDOG_USEC": "400000", "WATCHDOG_PID": "\(getpid())"])
+      let (systemd, time) = (try Systemd(), ManualQueueClock())
+      let asked = ["WATCHDOG_USEC": "400000", "WATCHDOG_PID": "\(getpid())"]
+      let manager = try Self.manager(systemd, asked, time)
       manager.watch { answered in Gateway.ping(lanes[...], answered) }
       #expect(systemd.next() == "WATCHDOG=1")
-      let start = monotonicNanoseconds()
-      for _ in 0..<4 { #expect(systemd.next() == "WATCHDOG=1") }
-      // Four half intervals, and the delay by which Dispatch may coalesce timers.
-      let passed = monotonicNanoseconds() - start
-      #expect(passed >= 700_000_000)
-      expectQuick(passed, 2_000_000_000)
+      for _ in 0..<4 {
+        time.advance(by: .milliseconds(199))
+        #expect(systemd.next(within: 20) == nil)
+        time.advance(by: .milliseconds(1))
+        #expect(systemd.next() == "WATCHDOG=1")
+      }
       for lane in lanes {
         let hangs = Hang()
         lane.post { _ in hangs.wait() }
-        while systemd.next(within: 300) != nil {}
-        #expect(systemd.next(within: 600) == nil)
+        for _ in 0..<3 { time.advance(by: .milliseconds(200)) }
+        #expect(systemd.next(within: 100) == nil)
         hangs.end()
         #expect(systemd.next() == "WATCHDOG=1")
+        #expect(systemd.next(within: 20) == nil)  // one request at a time
       }
     }
   }

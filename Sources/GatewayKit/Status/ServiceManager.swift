@@ -32,6 +32,7 @@ package final class ServiceManager: Sendable {
   private let isLineDue = Atomic<Bool>(false)
   private let toldAt = Atomic<UInt64>(0)
   private let isPinging = Atomic<Bool>(false)
+  private let clock: QueueClock
   private let queue = DispatchQueue(label: "baudway.notify")
   /// The interval of systemd's watchdog; nil = none.
   let watchdog: Duration?
@@ -40,9 +41,14 @@ package final class ServiceManager: Sendable {
   private static let pause: UInt64 = 1_000_000_000
 
   /// Nil when NOTIFY_SOCKET is not set or is no valid address. `config` is what the gateway starts with.
-  package init?(environment: [String: String], config: Config) {
+  package convenience init?(environment: [String: String], config: Config) {
+    self.init(environment: environment, config: config, clock: .monotonic)
+  }
+
+  init?(environment: [String: String], config: Config, clock: QueueClock) {
     guard let address = environment["NOTIFY_SOCKET"], let socket = NotifySocket(address) else { return nil }
     self.socket = socket
+    self.clock = clock
     watchdog = Self.watchdog(environment)
     let listeners = config.routes.flatMap { route in route.listen.map { "\(route.name) \($0.target)" } }
     let admin = config.admin.listen.map { "\(AdminServer.owner) \($0.target)" }
@@ -115,7 +121,7 @@ package final class ServiceManager: Sendable {
       return
     }
     picture.isRetrying = true
-    queue.asyncAfter(deadline: .now() + .milliseconds(100)) { [weak self] in
+    clock.run(clock.now() + 100_000_000, queue) { [weak self] in
       guard let self else { return }
       self.picture.withLock { picture in
         picture.isRetrying = false
@@ -129,10 +135,8 @@ package final class ServiceManager: Sendable {
   /// Sends the line if it has changed: now, or after the pause since the last one.
   private func notifySoon() {
     guard !isLineDue.exchange(true, ordering: .acquiringAndReleasing) else { return }
-    let next = toldAt.load(ordering: .relaxed) + Self.pause
-    let now = monotonicNanoseconds()
-    let wait = toldAt.load(ordering: .relaxed) == 0 || next <= now ? 0 : Int(clamping: next - now)
-    queue.asyncAfter(deadline: .now() + .nanoseconds(wait)) { [weak self] in self?.report() }
+    let last = toldAt.load(ordering: .relaxed)
+    clock.run(last == 0 ? 0 : last + Self.pause, queue) { [weak self] in self?.report() }
   }
 
   private func report() {
@@ -142,7 +146,7 @@ package final class ServiceManager: Sendable {
     picture.withLock { picture in
       let line = line(of: picture)
       guard picture.phase != .starting, picture.owed == nil, line != picture.reported else { return }
-      toldAt.store(monotonicNanoseconds(), ordering: .relaxed)
+      toldAt.store(clock.now(), ordering: .relaxed)
       if case .full = socket.send("STATUS=\(line)") { return notifySoon() }
       picture.reported = line
     }
@@ -167,14 +171,14 @@ package final class ServiceManager: Sendable {
 
   func watch(ping: @escaping @Sendable (@escaping @Sendable () -> Void) -> Void) {
     guard let watchdog else { return }
-    let half = DispatchTimeInterval.nanoseconds(Int(clamping: watchdog.nanoseconds / 2))
+    let half = watchdog.nanoseconds / 2
     queue.async { [weak self] in self?.beat(every: half, ping) }
   }
 
   private func beat(
-    every half: DispatchTimeInterval, _ ping: @escaping @Sendable (@escaping @Sendable () -> Void) -> Void
+    every half: UInt64, _ ping: @escaping @Sendable (@escaping @Sendable () -> Void) -> Void
   ) {
-    queue.asyncAfter(deadline: .now() + half) { [weak self] in self?.beat(every: half, ping) }
+    clock.run(clock.now() + half, queue) { [weak self] in self?.beat(every: half, ping) }
     // One ping at a time: they must not pile up on a lane that hangs.
     guard !isPinging.exchange(true, ordering: .acquiringAndReleasing) else { return }
     ping { [weak self] in

@@ -33,6 +33,7 @@ package final class StatusLog: Sendable {
   nonisolated(unsafe) private var alarm: UInt64?
   private let level: Atomic<Int>  // the log level's rank, read on any lane
   private let make: @Sendable (Config.Log) -> Logger
+  private let clock: QueueClock
   private let queue = DispatchQueue(label: "baudway.log")
   private let waiting = Mutex(Waiting())
   private static let most = 8192  // events, some 400 bytes each
@@ -41,8 +42,15 @@ package final class StatusLog: Sendable {
   /// The longest delay of a line that follows others. Waking the queue for each line would cost more than the line.
   private static let pause: useconds_t = 10_000
 
-  /// Logs by `settings` until a reload brings others. `make` makes a logger from settings.
-  package init(_ settings: Config.Log, make: @escaping @Sendable (Config.Log) -> Logger = StatusLog.toStandardError) {
+  /// Logs to standard error, by `settings` until a reload brings others.
+  package convenience init(_ settings: Config.Log) { self.init(settings, clock: .monotonic) }
+
+  /// `make` makes a logger from settings. The clock is that of repeated lines, and not of the lines' time stamps.
+  init(
+    _ settings: Config.Log, clock: QueueClock,
+    make: @escaping @Sendable (Config.Log) -> Logger = StatusLog.toStandardError
+  ) {
+    self.clock = clock
     let logger = make(settings)
     self.logger = logger
     output = (logger.handler as? LineLogHandler)?.output
@@ -52,7 +60,7 @@ package final class StatusLog: Sendable {
   }
 
   /// The program's log: lines to standard error.
-  package static func toStandardError(_ settings: Config.Log) -> Logger {
+  @Sendable private static func toStandardError(_ settings: Config.Log) -> Logger {
     Logger(label: "baudway") { _ in
       LineLogHandler(settings.format == .json ? .json : .text, level: Logger.Level(settings.level))
     }
@@ -96,7 +104,7 @@ package final class StatusLog: Sendable {
   /// switches.
   private func write() {
     while writeWaiting() { usleep(Self.pause) }
-    setAlarm(at: monotonicNanoseconds())
+    setAlarm(at: clock.now())
   }
 
   /// Returns whether any event was waiting.
@@ -111,7 +119,7 @@ package final class StatusLog: Sendable {
       return waiting.dropped
     }
     let isBusy = !entries.isEmpty
-    let now = monotonicNanoseconds()
+    let now = clock.now()
     output?.hold()
     for entry in entries {
       if case .reloaded(let report) = entry.event, let settings = report.log { follow(settings) }
@@ -137,7 +145,7 @@ package final class StatusLog: Sendable {
     if let alarm, now >= alarm { self.alarm = nil }
     guard let due = limiter.due, alarm.map({ due < $0 }) ?? true else { return }
     alarm = due
-    queue.asyncAfter(deadline: .now() + .nanoseconds(Int(clamping: due &- min(now, due)))) { self.write() }
+    clock.run(due, queue) { self.write() }
   }
 
   private func log(_ line: LogLine, _ time: timespec?) {
