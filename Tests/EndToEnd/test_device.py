@@ -52,7 +52,8 @@ def test_clients_stay_while_the_device_is_replaced_ten_times_under_traffic(folde
             stop.set()
             talker.join()
             assert not gateway.events("session ended")
-            until(lambda: gateway.descriptors() == before, what=f"descriptors back to {before}")
+            # The lane has an inotify instance now, for all that it will ever watch.
+            until(lambda: gateway.descriptors() <= before + 1, what=f"descriptors back to {before} and one")
     finally:
         stop.set()
         device.kill()

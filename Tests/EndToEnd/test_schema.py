@@ -151,7 +151,7 @@ def put(place: dict, path, value) -> dict:
 # address with a small error, a fault within a URL that begins correctly, and the value of a variable.
 UNSEEN = re.compile(
     r"expected (a size|a duration|a range of durations|an address|idle:|permission bits|off, or a duration)"
-    r"|not '[0-9.-]*'|unknown sim 'ehco'|'7' is n|needs a host")
+    r"|not '[0-9.-]*'|unknown sim 'ehco'|'7' is n|needs a host|needs to know where a packet ends")
 # Faults of shape and name; the others concern several values together, which only `check` reports.
 SHAPE = re.compile(r": (expected |unknown |needs |no routes|not in Baudway|.*is not in Baudway|'.*' is not a URL)")
 
