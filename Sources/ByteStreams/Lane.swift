@@ -37,12 +37,13 @@ public actor Lane {
   // much CPU again into a pty; no wait costs twice as much.
   private static let linger: Int32 = 20
 
-  /// Throws when the process is out of descriptors. Keeps itself alive until `stop()`.
-  public init(_ label: String) throws(SystemError) {
+  /// Throws when the process is out of descriptors. Keeps itself alive until `stop()`. All deadlines of the lane follow
+  /// `clock`.
+  public init(_ label: String, clock: LaneClock = .monotonic) throws(SystemError) {
     self.label = label
     let executor = try LaneExecutor(label)
     self.executor = executor
-    poller = try Poller(queue: executor.queue) { body in executor.post(.call(body)) }
+    poller = try Poller(queue: executor.queue, clock: clock) { body in executor.post(.call(body)) }
     closings = poller.closings
     programs = poller.programs
     abandonedConnects = poller.abandonedConnects

@@ -4,14 +4,20 @@ import CLinux
 import Glibc
 
 /// The source of a lane's time. `.monotonic` is CLOCK_MONOTONIC of clock_gettime(2).
-public struct LaneClock {
+public struct LaneClock: Sendable {
   /// Nanoseconds since some fixed moment; never goes back.
-  public let now: () -> UInt64
-  /// A clock that shows `now()`, for tests.
-  public init(now: @escaping () -> UInt64) { self.now = now }
+  public let now: @Sendable () -> UInt64
+  // The kernel knows no other clock: a timerfd set to one would fire at the wrong time, or again and again.
+  fileprivate let hasAlarm: Bool
+
+  /// A clock that shows `now()`, for tests. It wakes no lane: what is due runs with the lane's next
+  /// `Timers.fireDue()`.
+  public init(now: @escaping @Sendable () -> UInt64) { self.init(now, hasAlarm: false) }
+
+  private init(_ now: @escaping @Sendable () -> UInt64, hasAlarm: Bool) { (self.now, self.hasAlarm) = (now, hasAlarm) }
 
   /// CLOCK_MONOTONIC.
-  public static var monotonic: LaneClock { LaneClock(now: monotonicNanoseconds) }
+  public static let monotonic = LaneClock(monotonicNanoseconds, hasAlarm: true)
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC: the clock of all lanes, comparable between them.
@@ -67,7 +73,7 @@ public final class Timers: PollHandler {
 
   var descriptor: Int32 { timer.raw }
 
-  /// Nanoseconds of CLOCK_MONOTONIC.
+  /// Nanoseconds on the lane's clock.
   public var now: UInt64 { clock.now() }
 
   /// The earliest moment at which something can be due, for tests that advance the clock from one to the next.
@@ -109,8 +115,9 @@ public final class Timers: PollHandler {
     actions = [:]
   }
 
-  /// Runs what is due. The poller calls it through the timerfd, tests after they have advanced the clock.
-  package func fireDue() {
+  /// Runs what is due. The poller calls it through the timerfd, and a test on the lane after it has advanced the
+  /// clock.
+  public func fireDue() {
     let now = now
     // Deadlines that an action sets for now wait for the next round, or the action could occupy the lane for ever.
     let last = lastNumber
@@ -132,7 +139,8 @@ public final class Timers: PollHandler {
   }
 
   private func setAlarm() {
-    guard let next = heap.first?.time else { return }  // an alarm that is still set fires once and finds nothing
+    // An alarm that is still set fires once and finds nothing.
+    guard clock.hasAlarm, let next = heap.first?.time else { return }
     guard alarm == 0 || next < alarm else { return }
     alarm = next
     var setting = itimerspec()

@@ -39,16 +39,17 @@ package final class Gateway: Sendable {
   /// = no bonds are kept. `inherited` are sockets for the listeners with the same addresses. Throws when there are no
   /// descriptors left for the lanes.
   package init(
-    status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil
+    status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil,
+    clock: LaneClock = .monotonic
   ) throws(SystemError) {
     var lanes: [Lane] = []
-    for number in 0..<Self.byteLaneCount { lanes.append(try Lane("baudway.lane-\(number)")) }
+    for number in 0..<Self.byteLaneCount { lanes.append(try Lane("baudway.lane-\(number)", clock: clock)) }
     // A lane that carries no bytes: a `status` of thousands of clients delays no client, and a lane that hangs is
     // reported.
-    let home = try Lane("baudway.control")
+    let home = try Lane("baudway.control", clock: clock)
     let all = lanes
     // Handshakes have a separate lane, too: five hundred slow ones delay no session.
-    let handshakeLane = try Lane("baudway.handshakes")
+    let handshakeLane = try Lane("baudway.handshakes", clock: clock)
     self.lanes = all + [home, handshakeLane]
     let rates = ConnectRates()
     let limits = ProcessLimits.current()

@@ -142,7 +142,7 @@ extension GatewayCore: AdminBackend {
     figures.handshakeFailures = handshakes.failed
     figures.refused = board.refused
     figures.adminConnections = admin?.connectionCount ?? 0
-    let age = monotonicNanoseconds() &- began
+    let age = poller.timers.now &- began
     measureLanes { [poller] lanes in
       figures.lanes = lanes
       poller.offload(to: Self.processQueue) {
@@ -164,12 +164,12 @@ extension GatewayCore: AdminBackend {
       GatewayFigures.Lane(name: String($0.label.dropFirst("baudway.".count)), nanoseconds: nil)
     }
     let query = LaneQuery(on: home, poller)
-    let began = monotonicNanoseconds()
+    let began = poller.timers.now
     var left = lanes.count
     for (index, lane) in lanes.enumerated() {
-      query.knock(at: [lane]) {
+      query.knock(at: [lane]) { [poller] in
         if !query.stuck.contains(ObjectIdentifier(lane)) {
-          measured[index].nanoseconds = monotonicNanoseconds() &- began
+          measured[index].nanoseconds = poller.timers.now &- began
         }
         left -= 1
         if left == 0 { done(measured) }

@@ -114,7 +114,7 @@ extension GatewayCore {
   func report(_ form: StatusReport.Form, of isMeant: (String) -> Bool) -> StatusReport {
     checkSocketFiles {}
     var head = Snapshot(
-      version: Version.text, process: Int(getpid()), nanoseconds: monotonicNanoseconds() &- began,
+      version: Version.text, process: Int(getpid()), nanoseconds: poller.timers.now &- began,
       isHealthy: board.isHealthy, certificateFaults: board.certificateFaults, refused: board.refused,
       failedReload: board.failedReload)
     head.handshakes = handshakes.picture

@@ -26,7 +26,7 @@ final class GatewayCore {
   private var heap = HeapTrimming()
   private let heapQueue = DispatchQueue(label: "baudway.heap")
   private let broker = Gateway.broker
-  let began = monotonicNanoseconds()
+  let began: UInt64
 
   var config: Config?
   private(set) var source: ConfigSource?
@@ -70,6 +70,7 @@ final class GatewayCore {
     self.lanes = lanes
     self.home = home
     poller = home.poller
+    began = home.poller.timers.now
     self.status = status
     self.board = board
     self.environment = environment

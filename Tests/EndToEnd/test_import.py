@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 from certificates import Authority
-from kit import GUARD, Gateway, binary, free_port
+from kit import GUARD, Gateway, binary, free_port, reset
 
 # Schemes that the build under test has not got yet: `check` may refuse them, and nothing else. To require them, empty it.
 LATER = ("rfc2217",)
@@ -208,5 +208,6 @@ def test_a_gateway_serves_what_was_imported(tmp_path):
             received = b""
             while not received.endswith(b"ping"):
                 received += client.recv(100)
+            reset(client)
         assert received == f"port-{port} at {port}\r\nbegin\rping".encode()
         assert gateway.event("session ended", route=f"port-{port}")

@@ -164,6 +164,7 @@ def test_a_listening_socket_that_another_process_shuts_down_is_bound_again(kind,
             quick(cpu(gateway.pid) - before, 0.5, "of the processor's time")
 
 
+@pytest.mark.waits
 def test_a_socket_that_is_shut_down_repeatedly_is_bound_with_growing_pauses(folder):
     with socket.socket() as given:
         given.bind(("127.0.0.1", free_port()))

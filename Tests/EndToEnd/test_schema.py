@@ -187,6 +187,7 @@ class Judges:
         assert not self.wrong, f"{len(self.wrong)} of {self.tried}:\n" + "\n".join(self.wrong[:40])
 
 
+@pytest.mark.heavy
 def test_the_schema_agrees_with_check_about_every_key_of_a_route(tmp_path):
     judges = Judges(tmp_path)
     for path, inner in keys_of_a_route():

@@ -88,7 +88,7 @@ struct AdmissionTests {
       let client = try connectTCP(try story.address())
       try client.send([UInt8](repeating: 7, count: 100))
       let number = try story.sessions(atLeast: 1)[0]
-      for _ in 0..<Patience.milliseconds where try ask(route, { $0.kept(of: number) }) < 100 { usleep(1000) }
+      try until { try ask(route) { $0.kept(of: number) } == 100 }
       try ask(route) { _ = $0.kick([number]) }
       #expect(try client.receiveToEnd().isEmpty)
       #expect(try story.reports(atLeast: 1)[0].dropped == 100)

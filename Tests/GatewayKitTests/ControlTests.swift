@@ -34,13 +34,13 @@ struct ControlTests {
 
   /// Serves at `address` while `body` sends requests; `body` may block.
   private func serve(
-    _ address: ControlAddress, answerLimit: Duration = ControlConnection.answerLimit,
+    _ address: ControlAddress, answerLimit: Duration = ControlConnection.answerLimit, isFast: Bool = false,
     answer: @escaping @Sendable (ControlRequest) -> any ControlAnswer = { _ in
       OneLine(.object(["healthy": .bool(true)]))
     },
     _ body: @escaping @Sendable () throws -> Void
   ) async throws {
-    try await onLane { lane in
+    try await onLane(isFast: isFast) { lane in
       let server = ControlServer(address, on: lane.poller, answerLimit: answerLimit, answer: answer)
       let bound = Gate()
       let failure = Kept<OpenFailure>()
@@ -170,7 +170,7 @@ struct ControlTests {
   func slowReader() async throws {
     let address = ControlAddress.path(Self.path("slow"))
     let made = Counter()
-    try await serve(address) { request in
+    try await serve(address, isFast: true) { request in
       if request == .status { Pieces(count: 100_000, size: 16_384, made) } else { OneLine(.null) }
     } _: { () throws in
       let before = monotonicNanoseconds()

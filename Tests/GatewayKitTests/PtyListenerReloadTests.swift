@@ -118,7 +118,7 @@ struct PtyListenerReloadTests {
     let folder = try TemporaryFolder()
     let device = folder / "device"
     #expect(symlink(devices[0].path, device) == 0)
-    try await servePty("tty://\(device)") { path, story, _ in
+    try await servePty("tty://\(device)", isFast: true) { path, story, _ in
       let port = try openPort(path)
       try port.send([0])
       #expect(try devices[0].master.receive(exactly: 1) == [0])

@@ -206,7 +206,7 @@ struct PtyListenerTests {
 
   @Test("hangs up on a user that is kicked, and has another port for the next one")
   func kicked() async throws {
-    try await servePty("sim://echo") { path, story, route in
+    try await servePty("sim://echo", isFast: true) { path, story, route in
       for round in 1...3 {
         let target = node(of: path)
         let port = try openPort(path)

@@ -11,12 +11,13 @@ import Testing
 
 /// A route from a port at `path` to `endpoint`. Nothing is left at `path` after it stops.
 func servePty(
-  _ endpoint: String, _ more: String = "", query: String = "",
+  _ endpoint: String, _ more: String = "", query: String = "", isFast: Bool = false,
   _ body: @escaping @Sendable (_ path: String, Story, LaneRef<Route>) throws -> Void
 ) async throws {
   let folder = try TemporaryFolder()
   let path = folder / "port"
-  try await withRoute(routeConfig(more, listen: "pty://\(path)\(query)", endpoint: endpoint)) { story, route in
+  try await withRoute(routeConfig(more, listen: "pty://\(path)\(query)", endpoint: endpoint), isFast: isFast) {
+    story, route in
     #expect(try story.bound() == "pty://\(path)")
     try body(path, story, route)
   }
@@ -24,9 +25,9 @@ func servePty(
 }
 
 /// Polls `condition` for `Patience` at most, since no event reports what happens to the links. Blocks.
-func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () -> Bool) throws {
+func until(sourceLocation: SourceLocation = #_sourceLocation, _ condition: () throws -> Bool) throws {
   for _ in 0..<Patience.milliseconds {
-    if condition() { return }
+    if try condition() { return }
     usleep(1000)
   }
   try #require(Bool(false), "not within \(Patience.seconds) s", sourceLocation: sourceLocation)

@@ -122,9 +122,7 @@ struct QueueTests {
       #expect(try story.reports(atLeast: 1).map(\.ending.word) == [.clientLeft])
       // No client waits any more, so a client that only receives may stay.
       second.finishWriting()
-      for _ in 0..<Patience.milliseconds where try ask(route, { $0.group.sessions.allSatisfy { !$0.isHalfClosed } }) {
-        usleep(1000)
-      }
+      try until { try ask(route) { $0.group.sessions.contains { $0.isHalfClosed } } }
       #expect(try ask(route) { $0.present.count } == 1)
       second.close()
     }

@@ -14,7 +14,7 @@ struct ReplaceOldestTests {
 
   @Test("ends the oldest session in order, and no other")
   func oldest() async throws {
-    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, _ in
+    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo"), isFast: true) { story, _ in
       let address = try story.address()
       var clients: [FarEnd] = []
       for number in 0..<5 {
@@ -34,7 +34,7 @@ struct ReplaceOldestTests {
 
   @Test("replaces no client while another connection has already closed", arguments: [true, false])
   func ghosts(byReset: Bool) async throws {
-    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, route in
+    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo"), isFast: true) { story, route in
       let address = try story.address()
       let old = try connectTCP(address)
       _ = try story.sessions(atLeast: 1)
@@ -60,14 +60,14 @@ struct ReplaceOldestTests {
 
   @Test("drops and counts the old client's kept input, and takes over at once though its endpoint takes nothing")
   func drops() async throws {
-    try await withRoute(routeConfig(Self.clients(1), endpoint: "sim://echo"), connector: ScriptedConnector()) {
+    try await withRoute(
+      routeConfig(Self.clients(1), endpoint: "sim://echo"), connector: ScriptedConnector(), isFast: true
+    ) {
       story, route in
       let address = try story.address()
       let first = try connectTCP(address)
       try first.send([UInt8](repeating: 7, count: 100))
-      for _ in 0..<Patience.milliseconds where try ask(route, { $0.group.sessions.first?.pump.count ?? 0 }) < 100 {
-        usleep(1000)
-      }
+      try until { try ask(route) { $0.group.sessions.first?.pump.count ?? 0 } == 100 }
       let second = try connectTCP(address)
       _ = try story.sessions(atLeast: 2)
       #expect(try first.receiveToEnd().isEmpty)
@@ -79,7 +79,7 @@ struct ReplaceOldestTests {
 
   @Test("admits every client of a crowd for a while, and keeps the last ones")
   func crowd() async throws {
-    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo")) { story, route in
+    try await withRoute(routeConfig(Self.clients(2), endpoint: "sim://echo"), isFast: true) { story, route in
       let address = try story.address()
       let crowd = try ask(route) { _ in (0..<20).compactMap { _ in try? connectTCP(address) } }
       let numbers = try story.sessions(atLeast: 20)
@@ -114,7 +114,7 @@ struct ReplaceOldestTests {
 
   @Test("comes down to a smaller limit with the next new client")
   func smaller() async throws {
-    try await withRoute(routeConfig(Self.clients(4), endpoint: "sim://echo")) { story, route in
+    try await withRoute(routeConfig(Self.clients(4), endpoint: "sim://echo"), isFast: true) { story, route in
       let address = try story.address()
       let clients = try (0..<4).map { _ in try connectTCP(address) }
       let numbers = try story.sessions(atLeast: 4)

@@ -142,17 +142,18 @@ func routeConfig(
   return try #require(try ConfigFile.read(Array(file.utf8), broker: Gateway.broker).routes.first)
 }
 
-/// Runs a route on two lanes, its home and another; it is stopped and gone after `body`, which may block.
+/// Runs a route on two lanes, its home and another; it is stopped and gone after `body`, which may block. With
+/// `isFast` time passes a hundred times faster.
 func withRoute(
   _ config: Config.Route, connector: (any Connector)? = nil, inherited: InheritedSockets = InheritedSockets(),
   rates: ConnectRates = ConnectRates(), rules: HandshakeServer.Rules = HandshakeServer.Rules(),
   timeout: Duration = .seconds(10),
-  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil,
+  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil, isFast: Bool = false,
   _ body: @escaping @Sendable (Story, LaneRef<Route>) throws -> Void
 ) async throws {
   try await withHandshakeServer(
     config, connector: connector, inherited: inherited, rates: rates, rules: rules, timeout: timeout,
-    bluetooth: bluetooth
+    bluetooth: bluetooth, isFast: isFast
   ) { story, route, _ in try body(story, route) }
 }
 
@@ -162,12 +163,14 @@ func withHandshakeServer(
   rates: ConnectRates = ConnectRates(), rules: HandshakeServer.Rules = HandshakeServer.Rules(),
   timeout: Duration = .seconds(10),
   passwords: @escaping @Sendable (Poller) -> Passwords = { Passwords(on: $0) },
-  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil,
+  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil, isFast: Bool = false,
   _ body: @escaping @Sendable (Story, LaneRef<Route>, LaneRef<HandshakeServer>) throws -> Void
 ) async throws {
   let story = Story()
-  let lanes = try (0..<2).map { try Lane("route \($0)") }
-  let handshakeLane = try Lane("handshakes")
+  let clock = isFast ? ManualClock() : nil
+  let passing = clock?.passes()
+  let lanes = try (0..<2).map { try clock?.lane("route \($0)") ?? Lane("route \($0)") }
+  let handshakeLane = try clock?.lane("handshakes") ?? Lane("handshakes")
   let handshakeServer = LaneRef(on: handshakeLane) { lane in
     let handshakeServer = HandshakeServer(
       on: lane.poller, status: story.sink, rates: rates, handshakeTimeout: timeout, passwords: passwords(lane.poller))
@@ -191,6 +194,7 @@ func withHandshakeServer(
   await withCheckedContinuation { over in
     route.post { _, route in route.stop(Ending(.shutdown), within: .milliseconds(100)) { over.resume() } }
   }
+  passing?.cancel()
   route.evict()
   handshakeServer.evict()
   host?.evict()

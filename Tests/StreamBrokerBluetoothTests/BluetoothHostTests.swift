@@ -258,7 +258,7 @@ struct BluetoothHostTests {
   @Test("waits and reports it if the kernel does not answer")
   func silent() async throws {
     let machine = try Machine()
-    try await onLane { lane in
+    try await onLane(isFast: true) { lane in
       let host = BluetoothHost(
         on: lane.poller, services: services(lane.poller), sockets: machine.sockets, timeout: .milliseconds(50))
       let story = try open("", of: host, on: lane)

@@ -155,7 +155,7 @@ struct SDPServerTests {
     }
   }
 
-  @Test("is bluetoothd's if that accepts records, while it runs, and its place is not taken")
+  @Test("is bluetoothd's if that accepts records, while it runs, and its place is not taken", .waits)
   func daemon() async throws {
     let folder = try TemporaryFolder()
     let bluetoothd = try UnixServer(folder / "sdp")
@@ -248,7 +248,7 @@ struct SDPServerTests {
   @Test("reports once why it fails, and tries again")
   func retries() async throws {
     let port = try MessagePort()
-    try await onLane { lane in
+    try await onLane(isFast: true) { lane in
       let taken: @Sendable () -> Result<SDPServer.Owner, OpenFailure> = {
         let advice = ServiceListOwner.advice(EADDRINUSE)
         return .failure(OpenFailure("list the service", SystemError("bind", EADDRINUSE), advice: advice))
@@ -285,7 +285,7 @@ struct SDPServerTests {
   func another() async throws {
     let port = try MessagePort()
     let isLeaving = Mutex(false)
-    try await onLane { lane in
+    try await onLane(isFast: true) { lane in
       let server = SDPServer(on: lane.poller, daemonGrace: .seconds(600)) { _ in
         isLeaving.withLock { $0 } ? Self.own(port) : .success(.gateway)
       }

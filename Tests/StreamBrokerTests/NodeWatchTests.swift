@@ -172,6 +172,13 @@ final class NodeWatchTests: Sendable {
     "looks where the kernel refuses to watch: a node that appears, a file that is written or replaced, a link",
     arguments: [EMFILE, ENOSPC])
   func refused(error: Int32) async throws {
+    let clock = ManualClock()
+    let lane = try clock.lane("test")
+    let passing = clock.passes()
+    defer {
+      passing.cancel()
+      lane.stop()
+    }
     await lane.ask { lane, answer in
       lane.poller.inotify.calls.open = {
         guard error == EMFILE else { return inotify_init1(Int32(IN_NONBLOCK | IN_CLOEXEC)) }

@@ -355,7 +355,7 @@ struct ManyOpeningsTests {
     // Those that are made once: lanes, and some of Dispatch's threads.
     for _ in 0..<8 { try await broker.connect("sim://echo").close() }
     let threadsBefore = threads()
-    let openings = 10_000
+    let openings = isFullRun ? 10_000 : 2_000
     let outcomes = Outcomes()
     let began = monotonicNanoseconds()
     try await expectNoDescriptorLeak {
@@ -424,9 +424,11 @@ struct ManyOpeningsTests {
       for lane in lanes { lane.stop() }
     }
     let seconds = Double(monotonicNanoseconds() - began) / 1e9
-    // Dispatch ends a thread after five seconds without work; tasks, also those that sleep, would be work.
-    usleep(8_000_000)
-    #expect(threads() <= threadsBefore, "\(threads()) threads are left of \(threadsBefore)")
+    if isFullRun {
+      // Dispatch ends a thread after five seconds without work; tasks, also those that sleep, would be work.
+      usleep(8_000_000)
+      #expect(threads() <= threadsBefore, "\(threads()) threads are left of \(threadsBefore)")
+    }
     let (opened, cancelled, failed) = (
       outcomes.opened.load(ordering: .relaxed), outcomes.cancelled.load(ordering: .relaxed),
       outcomes.failed.load(ordering: .relaxed)
@@ -434,7 +436,7 @@ struct ManyOpeningsTests {
     print(
       "\(openings) openings in \(seconds) s: \(opened) opened, \(cancelled) cancelled, \(failed) failed;",
       "threads: \(threadsBefore) before, \(threads()) after")
-    #expect(opened > 100 && cancelled > 1000, "seed \(seed)")
+    #expect(opened > openings / 100 && cancelled > openings / 10, "seed \(seed)")
     let median = outcomes.took.withLock { $0.sorted()[openings / 2] }
     #expect(median < soon, "seed \(seed)")
   }

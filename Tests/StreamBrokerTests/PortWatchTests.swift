@@ -149,7 +149,7 @@ struct PortWatchTests {
       try EndpointURL("tty://\(pair.path)"), usb: USBPorts(), locks: UUCPLocks(folder: locks.path))
     let holder = try hold(pair.path)
     let news = News()
-    try await onLane { lane in
+    try await onLane(isFast: true) { lane in
       lane.poller.inotify.calls.open = {
         errno = EMFILE
         return -1

@@ -2,6 +2,7 @@
 
 import ByteStreams
 import Dispatch
+import Glibc
 import StreamTestKit
 import Synchronization
 
@@ -89,9 +90,11 @@ final class RFC2217FarEnd: FarParty {
 
   // MARK: - Decoding
 
-  /// Reads once and answers. False at the end.
+  /// Reads once and answers. False at the end, and after a reset: a client that closes before it has read the last
+  /// answer resets the connection.
   private func step() throws -> Bool {
-    let some = try below.receive()
+    let some: [UInt8]
+    do { some = try below.receive() } catch let error as SystemError where error.errno == ECONNRESET { some = [] }
     state.withLock { $0.came += some }
     while let (verb, word) = state.withLock({ Self.next(&$0) }) {
       if let verb { try negotiate(verb) }

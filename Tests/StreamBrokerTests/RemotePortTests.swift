@@ -46,9 +46,12 @@ private struct Served {
   /// Opens it, and runs `body`. Returns the requests that have come.
   @discardableResult
   func open(
-    discardingInput: Bool = false, _ body: @Sendable (any ByteStream, isolated Lane) async throws -> Void = { _, _ in }
+    discardingInput: Bool = false, clock: ManualClock? = nil,
+    _ body: @Sendable (any ByteStream, isolated Lane) async throws -> Void = { _, _ in }
   ) async throws -> [LineWord] {
-    try await onLane { lane in
+    let lane = try clock?.lane("test") ?? Lane("test")
+    defer { lane.stop() }
+    try await onLane(lane) { lane in
       let stream = try await broker.open(url, OpenRequest(discardsInput: discardingInput), on: lane)
       defer { stream.close() }
       try await body(stream, lane)
@@ -170,7 +173,7 @@ struct RemotePortTests {
     #expect(text.hasSuffix("sent: x"), "\(text)")
   }
 
-  @Test("reports a server that keeps silent, within seconds, and what it kept silent about")
+  @Test("reports a server that keeps silent, within seconds, and what it kept silent about", .waits)
   func silence() async throws {
     var mute = RFC2217FarEnd.Manner()
     mute.isMute = true
@@ -302,7 +305,8 @@ struct RemoteLineTests {
   func missingAnswer() async throws {
     var manner = RFC2217FarEnd.Manner()
     manner.answers = { $0.code == 5 && (7...9).contains($0.value[0]) ? [] : [$0] }
-    try await Served("", manner) { try $0.answerToEnd() }.open { stream, lane in
+    let clock = ManualClock()
+    try await Served("", manner) { try $0.answerToEnd() }.open(clock: clock) { stream, lane in
       let line = try #require(stream.serialLine)
       var dtr: Result<Void, SystemError>?
       let gate = Gate()
@@ -313,7 +317,9 @@ struct RemoteLineTests {
       try await line.result(on: lane) { line.set(.rts, true, $0) }.get()
       #expect(try await line.apply(LineSettings(bitsPerSecond: 300), on: lane).bitsPerSecond == 300)
       #expect(dtr == nil)
+      let passing = clock.passes()
       await gate.wait(on: lane)
+      passing.cancel()
       #expect(throws: SystemError("SET-CONTROL", ETIMEDOUT)) { try dtr?.get() }
       #expect(line.outputStates.dtr == nil)
     }

@@ -38,6 +38,34 @@ struct UnixTests {
     }
   }
 
+  @Test("is waited for while the program that has just made it does not listen yet")
+  func notYetListening() async throws {
+    let folder = try TemporaryFolder()
+    let path = folder / "new.sock"
+    let server = try UnixServer(path, backlog: nil)
+    try await onLane { lane in
+      let url = "unix://\(path)"
+      let opened = Gate()
+      var stream: Result<any ByteStream, OpenFailure>?
+      broker.open(try broker.connector(url), named: url, on: lane.poller, timeout: .seconds(Patience.seconds)) {
+        stream = $0
+        opened.open()
+      }
+      try await onOwnThread {
+        for _ in 0..<10 {
+          utimes(path, nil)  // it stays new, however slow the machine is
+          usleep(10_000)
+        }
+        try server.listen()
+      }
+      await opened.wait(on: lane)
+      let client = try await onOwnThread { try server.accept() }
+      #expect(try stream?.get().write([7]) == .moved(1))
+      #expect(try await onOwnThread { try client.receive() } == [7])
+      try stream?.get().close()
+    }
+  }
+
   @Test("that is waited for can be given up")
   func cancelled() async throws {
     let folder = try TemporaryFolder()
@@ -64,6 +92,7 @@ struct UnixTests {
   func refusal(name: String, reason: String) async throws {
     let folder = try TemporaryFolder()
     try UnixServer(folder / "stale").close()
+    utimes(folder / "stale", [timeval(), timeval()])  // a new one might be listened on soon
     try folder.write("file", "")
     try await onLane { lane in
       let failure = await #expect(throws: OpenFailure.self) {

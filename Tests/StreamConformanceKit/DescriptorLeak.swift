@@ -14,7 +14,8 @@ public func expectNoDescriptorLeak(
   try await body()
   var suspects = openDescriptors().subtracting(before)
   // The kernel does not report a close, so check repeatedly.
-  for _ in 0..<Patience.milliseconds / 10 where !suspects.isEmpty {
+  for round in 0..<Patience.milliseconds / 10 where !suspects.isEmpty {
+    if round == 500 { print("still open after five seconds:", suspects.sorted()) }
     try await Task.sleep(for: .milliseconds(10))
     suspects.formIntersection(openDescriptors())
   }

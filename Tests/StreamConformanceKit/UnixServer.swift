@@ -10,15 +10,19 @@ public final class UnixServer: Sendable {
   private let socket: DescriptorParcel
   private let raw: Int32
 
-  /// With a `backlog` of 0 it is full after few connections that are not accepted.
-  public init(_ path: String, backlog: Int32 = 128) throws(SystemError) {
+  /// With a `backlog` of 0 it is full after few connections that are not accepted. With nil it does not listen.
+  public init(_ path: String, backlog: Int32? = 128) throws(SystemError) {
     raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     guard raw >= 0 else { throw SystemError("socket") }
     socket = DescriptorParcel(Descriptor(owning: raw))
     self.path = path
     let raw = raw
     guard Self.withAddress(path, { bind(raw, $0, $1) }) == 0 else { throw SystemError("bind") }
-    guard listen(raw, backlog) == 0 else { throw SystemError("listen") }
+    if let backlog { try listen(backlog) }
+  }
+
+  public func listen(_ backlog: Int32 = 128) throws(SystemError) {
+    guard Glibc.listen(raw, backlog) == 0 else { throw SystemError("listen") }
   }
 
   /// Blocks for at most thirty seconds; call it in `onOwnThread`.

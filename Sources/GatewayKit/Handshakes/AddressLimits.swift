@@ -174,9 +174,10 @@ final class ConnectRates: Sendable {
     isLimited.store(limit != nil, ordering: .relaxed)
   }
 
-  func admits(_ address: SocketAddress?) -> Bool {
+  /// `now` is in nanoseconds, on the clock of all lanes.
+  func admits(_ address: SocketAddress?, at now: UInt64) -> Bool {
     guard let address, isLimited.load(ordering: .relaxed) else { return true }
-    return rate.withLock { $0.admits(address, at: monotonicNanoseconds()) }
+    return rate.withLock { $0.admits(address, at: now) }
   }
 }
 

@@ -12,7 +12,7 @@ final class PendingConnection: PollHandler {
   let number: UInt64
   let listenSocket: SharedListenSocket
   unowned let handshakeServer: HandshakeServer  // owns this object
-  private let began = monotonicNanoseconds()
+  private let began: UInt64
   var poller: Poller { handshakeServer.poller }
 
   private var descriptor: Descriptor?
@@ -74,6 +74,7 @@ final class PendingConnection: PollHandler {
     self.peer = peer
     self.listenSocket = listenSocket
     self.handshakeServer = handshakeServer
+    began = handshakeServer.poller.timers.now
     if listenSocket.address.layer == .plain { binding = listenSocket.onlyBinding }
   }
 
@@ -153,7 +154,7 @@ final class PendingConnection: PollHandler {
     client = address
     stage = .waiting
     guard let address else { return goOn() }
-    guard handshakeServer.rates.admits(address) else {
+    guard handshakeServer.rates.admits(address, at: poller.timers.now) else {
       return end(.tooFast(label(binding)))
     }
     switch handshakeServer.admit(self, from: address) {
@@ -245,7 +246,7 @@ final class PendingConnection: PollHandler {
   /// Closes the connection and calls `report` to report that, unless it is a proxy's health check.
   private func close(saying answer: [UInt8]?, report: (AcceptedConnection.Label, _ spent: UInt64) -> Void) {
     let label = label(binding)
-    let spent = monotonicNanoseconds() &- began
+    let spent = poller.timers.now &- began
     handshake = nil
     poller.timers.cancel(sniffTimer)
     if let attempt { handshakeServer.logIns.cancel(attempt) }

@@ -9,7 +9,8 @@ final class ClientQueue: ByteStreamDelegate {
   struct Client {
     let stream: any ByteStream
     let label: AcceptedConnection.Label
-    let since = monotonicNanoseconds()
+    /// Nanoseconds on the lane's clock.
+    let since: UInt64
     /// The last position sent to the client; 0 = none yet.
     fileprivate var reportedPosition = 0
     var wasTold: Bool { reportedPosition > 0 }
@@ -70,7 +71,7 @@ final class ClientQueue: ByteStreamDelegate {
 
   func append(_ stream: any ByteStream, _ label: AcceptedConnection.Label, waitingFor wait: Wait) {
     stream.delegate = self
-    var client = Client(stream: stream, label: label)
+    var client = Client(stream: stream, label: label, since: poller.timers.now)
     client.isHesitant = wait == .firstByte
     client.hasClaimed = wait == .slot
     line.append(client)

@@ -140,7 +140,7 @@ extension Route {
     let text = hasGone ? [] : client.unsent + notice(ending.word, to: client.label)
     group.refuse(
       client.stream, client.label, nextNumber(), ending, text: text,
-      nanoseconds: monotonicNanoseconds() &- client.since)
+      nanoseconds: poller.timers.now &- client.since)
     queueHasChanged()
   }
 

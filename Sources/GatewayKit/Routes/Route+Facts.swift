@@ -59,7 +59,7 @@ extension Link {
   }
 
   fileprivate var state: Snapshot.LinkState {
-    let now = monotonicNanoseconds()
+    let now = poller.timers.now
     var reason: String?
     if case .waiting(let why) = status { reason = why.description }
     let line = status == .open ? hub.endpoint?.serialLine?.settings.description : nil
@@ -69,7 +69,7 @@ extension Link {
       reason: reason,
       retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) },
       hold: hub.upstream.lineMeter?.hold.map {
-        Snapshot.Hold(cause: $0.cause, nanoseconds: poller.timers.now &- $0.since)
+        Snapshot.Hold(cause: $0.cause, nanoseconds: now &- $0.since)
       }, overruns: hub.upstream.lineMeter?.overruns)
   }
 }
@@ -80,7 +80,7 @@ extension Snapshot.Client {
       number: session.number, address: session.accepted.client, user: session.accepted.identity.name,
       tls: session.accepted.tls,
       listener: session.accepted.listener,
-      role: session.accepted.role, nanoseconds: monotonicNanoseconds() &- session.began, up: session.up.bytes,
+      role: session.accepted.role, nanoseconds: session.hub.poller.timers.now &- session.began, up: session.up.bytes,
       down: session.down.bytes, dropped: session.dropped, queuedUp: UInt64(session.pump.count),
       queuedDown: session.down.takesOutput ? session.hub.head &- session.down.cursor : 0,
       isWriter: session.hub.policy.writers == .one ? session.hub.upstream.writer === session : nil,

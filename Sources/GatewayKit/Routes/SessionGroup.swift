@@ -258,7 +258,7 @@ final class SessionGroup: LinkDelegate {
       of: session.number, session.accepted,
       SessionReport(
         ending: ending, up: session.up.bytes, down: session.down.bytes, dropped: session.dropped,
-        nanoseconds: monotonicNanoseconds() &- session.began, wasOpened: true))
+        nanoseconds: poller.timers.now &- session.began, wasOpened: true))
     poller.timers.cancel(session.idleTimer)
     if session.accepted.shown != nil { clientTrust.left(session.number) }
     linksToCome[session.number] = nil

@@ -9,7 +9,7 @@ final class Session: ByteStreamDelegate {
   let accepted: AcceptedConnection.Label
   private(set) var client: any ByteStream
   private(set) unowned var hub: Hub  // the link keeps the hub longer than any of its sessions
-  let began: UInt64  // nanoseconds, CLOCK_MONOTONIC
+  let began: UInt64  // nanoseconds on the lane's clock
 
   /// Its place in the link's `SessionList`.
   var index = 0
@@ -40,7 +40,7 @@ final class Session: ByteStreamDelegate {
     self.accepted = accepted
     self.client = client
     self.hub = hub
-    began = monotonicNanoseconds()
+    began = poller.timers.now
     pump = Pump(from: client, to: nil, capacity: buffer, on: poller)
     up = SessionUp(pump)
     client.delegate = self

@@ -10,7 +10,7 @@ package final class StatusBoard: Sendable {
   struct Listener: Sendable {
     let url: String
     var state: Snapshot.Listener.State
-    /// Nanoseconds of CLOCK_MONOTONIC.
+    /// Nanoseconds on the lanes' clock.
     var since: UInt64
     var limit: String?
   }
@@ -27,7 +27,9 @@ package final class StatusBoard: Sendable {
   /// Clients that were refused since the start, by reason: see CountedRefusal.
   private let refusals = Mutex<[String: UInt64]>([:])
 
-  package init() {}
+  private let clock: LaneClock
+
+  package init(clock: LaneClock = .monotonic) { self.clock = clock }
 
   // MARK: - Events
 
@@ -45,21 +47,22 @@ package final class StatusBoard: Sendable {
       return
     default: break
     }
+    let now = clock.now()
     picture.withLock { picture in
       switch event {
       case .started: picture.isRunning = true
-      case .routeConfigured(let route, let urls): picture.expect(urls, of: route)
+      case .routeConfigured(let route, let urls): picture.expect(urls, of: route, at: now)
       case .listening(let route, let url, let bound):
-        picture.note(.listening(bound), of: url, route) { $0.bound == nil }
+        picture.note(.listening(bound), of: url, route, at: now) { $0.bound == nil }
       case .listenerWaits(let route, let url, let error, let retry):
-        picture.note(.waiting(error: error.description, retry: retry), of: url, route) { $0.bound == nil }
+        picture.note(.waiting(error: error.description, retry: retry), of: url, route, at: now) { $0.bound == nil }
       case .listenerClosed(let route, let url, let bound):
         picture.forget(url, route) { $0.bound == bound }
       case .listenerLimited(let route, let name, let limits):
         picture.limit(limits.isEmpty ? nil : limits.map(\.description).joined(separator: " | "), name, route)
       case .routeStopped(let route): picture.listeners[route] = nil
       case .certificateFaults(let faults): picture.certificateFaults = faults
-      case .reloadFailed(let problems): picture.failedReload = (problems, monotonicNanoseconds())
+      case .reloadFailed(let problems): picture.failedReload = (problems, now)
       case .reloaded: picture.failedReload = nil
       case .stopping: picture.isRunning = false
       default: break
@@ -68,7 +71,7 @@ package final class StatusBoard: Sendable {
   }
 
   /// The route will start, or get these listeners. `isHealthy` is false until each of them is bound.
-  func expect(_ urls: [String], of route: String) { picture.withLock { $0.expect(urls, of: route) } }
+  func expect(_ urls: [String], of route: String) { picture.withLock { $0.expect(urls, of: route, at: clock.now()) } }
 
   private func count(_ fault: (any Error)?) {
     guard let counter = (fault as? any CountedRefusal)?.counter else { return }
@@ -95,14 +98,14 @@ package final class StatusBoard: Sendable {
 
   /// Nil when the last reload was carried out, or there was none.
   var failedReload: Snapshot.FailedReload? {
-    let now = monotonicNanoseconds()
+    let now = clock.now()
     return picture.withLock { $0.failedReload }.map { failed in
       Snapshot.FailedReload(problems: failed.problems, nanoseconds: now &- failed.at)
     }
   }
 
   func listeners(of route: String) -> [Snapshot.Listener] {
-    let now = monotonicNanoseconds()
+    let now = clock.now()
     return picture.withLock { picture in
       (picture.listeners[route] ?? []).map { listener in
         Snapshot.Listener(
@@ -137,14 +140,14 @@ extension StatusBoard.Picture {
   }
 
   /// Known listeners keep their state. One that is no longer named reports itself when it closes.
-  fileprivate mutating func expect(_ urls: [String], of route: String) {
+  fileprivate mutating func expect(_ urls: [String], of route: String, at now: UInt64) {
     var known = listeners[route] ?? []
     var new: [StatusBoard.Listener] = []
     for url in urls {
       if let index = known.firstIndex(where: { $0.url == url }) {
         new.append(known.remove(at: index))
       } else {
-        new.append(StatusBoard.Listener(url: url, state: .starting, since: monotonicNanoseconds()))
+        new.append(StatusBoard.Listener(url: url, state: .starting, since: now))
       }
     }
     // Removed listeners report their closing, except one that was given up before it was tried.
@@ -153,9 +156,9 @@ extension StatusBoard.Picture {
 
   /// Two listeners of a route may have the same URL, with port 0: `isMeant` selects the right one.
   fileprivate mutating func note(
-    _ state: Snapshot.Listener.State, of url: String, _ route: String, _ isMeant: (StatusBoard.Listener) -> Bool
+    _ state: Snapshot.Listener.State, of url: String, _ route: String, at now: UInt64,
+    _ isMeant: (StatusBoard.Listener) -> Bool
   ) {
-    let now = monotonicNanoseconds()
     guard let index = listeners[route]?.firstIndex(where: { $0.url == url && isMeant($0) }) else {
       listeners[route, default: []].append(StatusBoard.Listener(url: url, state: state, since: now))
       return

@@ -71,7 +71,7 @@ package struct LinkStateMachine {
   private var nodeHasAppeared = false
   // Pauses before the remaining tries after `freed`.
   private var eagerPauses: ArraySlice<Duration> = []
-  // Times of the latest tries since the link was last good, the newest last.
+  // Times of the latest tries since the link last opened, the newest last.
   private var tries: [UInt64] = []
   // While draining: the link opens again once the last output is sent.
   private var opensAgain = false
@@ -84,8 +84,8 @@ package struct LinkStateMachine {
   private static let pausesWhenFreed: [Duration] = [
     .zero, .milliseconds(20), .milliseconds(80), .milliseconds(400),
   ]
-  // The most tries a second that `nodeAppeared` and `freed` cause. Otherwise a program that opens and closes the device
-  // all the time would set the pace.
+  // The most failed tries a second that `nodeAppeared` and `freed` cause. Otherwise a program that opens and closes the
+  // device all the time would set the pace.
   private static let mostEagerTries = 5
   // The longest pause between tries that new clients cause. Without a pause they would set the pace.
   package static let longestRest = Duration.seconds(1)
@@ -109,7 +109,7 @@ package struct LinkStateMachine {
   package mutating func handle(
     _ event: Event, jitter: Double = 0.5, use: Use = Use(), restedFor: Duration = longestRest, now: UInt64 = 0
   ) -> Step {
-    if event == .lost || event == .drained, hasWorked(use) { begin() }
+    if event == .lost || event == .drained, hasWorked(use) { failures = 0 }
     let step = decide(event, jitter, restedFor, now)
     if step == .open { tries = tries.suffix(Self.mostEagerTries - 1) + [now] }
     return step
@@ -140,6 +140,7 @@ package struct LinkStateMachine {
     case (.opening, .opened):
       state = .open
       eagerPauses = []
+      tries = []
       nodeHasAppeared = false
       hasFailed = false
       return .nothing
@@ -197,12 +198,6 @@ package struct LinkStateMachine {
 
   private func hasWorked(_ use: Use) -> Bool {
     use.tookFirst >= Self.worksAfter || use.openFor > policy.retry?.upperBound ?? .zero
-  }
-
-  /// The next failure is followed by the shortest pause.
-  private mutating func begin() {
-    failures = 0
-    tries = []
   }
 
   /// Opens for a new client. After a failure it waits first, as long as the shortest pause between tries.

@@ -11,7 +11,8 @@ final class PollerRig {
   private let clock = Clock()
 
   /// Ahead of the machine's clock, so that real timers do not fire.
-  private final class Clock { var now = PollerRig.start }
+  // Unchecked: read and set by the rig's one thread.
+  private final class Clock: @unchecked Sendable { var now = PollerRig.start }
   private static let start: UInt64 = 1 << 60
 
   init() throws(Broken) {

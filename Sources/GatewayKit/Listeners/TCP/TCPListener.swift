@@ -38,7 +38,7 @@ final class TCPListener: Listener, TCPAcceptorOwner {
 
   func accepted(_ descriptor: consuming Descriptor, from peer: SocketAddress?, at url: String) {
     let label = AcceptedConnection.Label(address: peer, listener: url)
-    guard context.rates.admits(peer) else {
+    guard context.rates.admits(peer, at: context.poller.timers.now) else {
       let ending = Ending.tooFast(label)
       if context.sendsNotices, let reason = ending.cause {
         AcceptLoop.sendLine("baudway: \(reason)", to: descriptor.raw)

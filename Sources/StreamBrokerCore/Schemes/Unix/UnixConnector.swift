@@ -40,8 +40,10 @@ private final class UnixOpening: Opening {
 
   // Openings that may wait for a path that hangs, before further ones are refused at once.
   private static let mostAttempts = 1024
-  // While the server's queue is full, connect(2) does not wait: it must be called again.
+  // While the server is not ready, connect(2) does not wait: it must be called again.
   private static let retry = Duration.milliseconds(20)
+  // A program makes its socket with bind(2), which is seen at once, and listens on it a moment later. Nanoseconds.
+  private static let longestStart: Int64 = 1_000_000_000
 
   init(
     _ path: String, _ device: DeviceQueue, on poller: Poller,
@@ -58,18 +60,18 @@ private final class UnixOpening: Opening {
     underWay = device.open(path, most: Self.mostAttempts, on: poller) {
       Self.connected(to: path)
     } undo: {
-      _ = $0.take()
+      _ = $0?.take()
     } _: { [self] in
       finish($0)
     }
   }
 
-  private func finish(_ result: Result<DescriptorParcel, OpenFailure>) {
-    if case .failure(let failure) = result, failure.cause?.errno == EAGAIN {
+  private func finish(_ result: Result<DescriptorParcel?, OpenFailure>) {
+    if case .success(nil) = result {
       pause = poller.timers.after(Self.retry) { [self] in attempt() }
       return
     }
-    done?(result.map { DescriptorStream($0.take()!, kind: .socket, on: poller) })  // no other code has seen the parcel
+    done?(result.map { DescriptorStream($0!.take()!, kind: .socket, on: poller) })  // no other code has seen the parcel
     done = nil
   }
 
@@ -79,7 +81,8 @@ private final class UnixOpening: Opening {
     poller.timers.cancel(pause)
   }
 
-  private static func connected(to path: String) -> Result<DescriptorParcel, OpenFailure> {
+  /// Nil while the server is not ready: its queue is full, or its socket is new and it does not listen yet.
+  private static func connected(to path: String) -> Result<DescriptorParcel?, OpenFailure> {
     let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     guard raw >= 0 else { return .failure(OpenFailure("connect \(path)", SystemError("socket"))) }
     let socket = DescriptorParcel(Descriptor(owning: raw))
@@ -87,9 +90,19 @@ private final class UnixOpening: Opening {
       let answer = try UnixAddress.path(path).withSockaddr { connect(raw, $0, $1) }
       guard answer == 0 else { throw SystemError("connect") }
     } catch {
+      if error.errno == EAGAIN || error.errno == ECONNREFUSED && isNewSocket(path) { return .success(nil) }
       return .failure(OpenFailure("connect \(path)", error, advice: advice(error)))
     }
     return .success(socket)
+  }
+
+  private static func isNewSocket(_ path: String) -> Bool {
+    var file = stat()
+    var now = timespec()
+    guard stat(path, &file) == 0, file.st_mode & S_IFMT == S_IFSOCK else { return false }
+    clock_gettime(CLOCK_REALTIME, &now)
+    let age = Int64(now.tv_sec - file.st_mtim.tv_sec) * 1_000_000_000 + Int64(now.tv_nsec - file.st_mtim.tv_nsec)
+    return age < longestStart && age > -longestStart
   }
 
   private static func advice(_ error: SystemError) -> String? {
@@ -100,7 +113,6 @@ private final class UnixOpening: Opening {
     case EPROTOTYPE: "this is not a stream socket"
     case ENOTDIR: "a part of this path is a file, not a folder"
     case ELOOP: "symbolic links lead in a circle"
-    case EAGAIN: "the program there does not accept connections; its queue is full"
     default: nil
     }
   }
