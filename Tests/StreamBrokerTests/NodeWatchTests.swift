@@ -263,8 +263,8 @@ func watches(of path: String) -> Int {
   let ours = "inotify wd:"
   let inode = " ino:\(String(status.st_ino, radix: 16)) "
   return FileSystem.names(in: "/proc/self/fdinfo").count { name in
-    guard let bytes = FileSystem.beginning(of: "/proc/self/fdinfo/\(name)") else { return false }
-    return String(decoding: bytes, as: UTF8.self).split(separator: "\n").contains {
+    guard let text = FileSystem.text(of: "/proc/self/fdinfo/\(name)") else { return false }
+    return text.split(separator: "\n").contains {
       $0.hasPrefix(ours) && $0.contains(inode)
     }
   }
