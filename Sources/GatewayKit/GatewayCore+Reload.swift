@@ -23,6 +23,7 @@ extension GatewayCore {
         for warning in new.warnings { status.publish(.configurationDoubtful(warning)) }
         reload(new.config, then: done)
       case .failure(let problems):
+        newestIsRefused = true
         status.publish(.reloadFailed(problems: problems.description.split(separator: "\n").map(String.init)))
         done(.refused(problems))
       }
@@ -48,6 +49,7 @@ extension GatewayCore {
 
   func reload(_ new: Config, then done: @escaping (ReloadOutcome) -> Void) {
     guard !isStopping, config != nil else { return done(.stopping) }
+    newestIsRefused = false
     reloadsToCome.append((new, done))
     if reloading == nil && reloadWaiters.isEmpty { beginReload() }
   }
@@ -141,6 +143,7 @@ extension GatewayCore {
   }
 
   private func isCarriedOut() {
+    reloadReport.newerWasRefused = newestIsRefused
     status.publish(.reloaded(reloadReport))
     let waiters = reloadWaiters
     reloadWaiters = []

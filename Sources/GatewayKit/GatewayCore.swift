@@ -55,6 +55,8 @@ final class GatewayCore {
   var reloadReport = ReloadReport()
   var reloadWaiters: [(ReloadOutcome) -> Void] = []
   var reloadsToCome: [(config: Config, done: (ReloadOutcome) -> Void)] = []
+  /// The configuration that was read last had mistakes; one that was read before may still be being carried out.
+  var newestIsRefused = false
 
   // How long the process waits for cleanups after closing, since a driver may hang.
   private static let closingLimit = Duration.seconds(1)

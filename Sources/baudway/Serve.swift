@@ -122,9 +122,15 @@ private final class Signals {
       }
     }
     let terminal = ControllingTerminal()
-    on(SIGHUP) {
-      guard terminal.isGone else { return gateway.reload() }
+    let stopIfTerminalIsGone: @Sendable () -> Void = {
+      guard terminal.isGone else { return }
       if stops.count.add(1, ordering: .relaxed).newValue == 1 { stop() }
+    }
+    on(SIGHUP) {
+      guard !terminal.isGone else { return stopIfTerminalIsGone() }
+      // A shell whose window is being closed passes SIGHUP on to a job in the background while the terminal is still
+      // there, and the kernel sends such a job none of its own. So look again when the reload is over.
+      gateway.reload { _ in DispatchQueue.main.async(execute: stopIfTerminalIsGone) }
     }
     guard getpid() == 1 else { return }
     on(SIGCHLD) { Orphans.shared.reap() }

@@ -1,10 +1,12 @@
 """The gateway as process 1 of a container, and in a terminal that goes away."""
+import fcntl
 import json
 import os
 import pty
 import signal
 import socket
 import subprocess
+import termios
 import time
 
 import pytest
@@ -99,8 +101,7 @@ def test_it_ends_in_order_when_its_terminal_is_closed_and_a_signal_before_that_i
         read_until(terminal, b" listening ")
         write(tmp_path, {"one": ECHO, "two": ECHO})
         os.kill(pid, signal.SIGHUP)
-        # Known defect: a terminal that is closed in the middle of a reload does not end the gateway.
-        read_until(terminal, b" reloaded")
+        read_until(terminal, b"route=two ")
         os.close(terminal)
         status = ended(pid, 60)
         assert status == 0
@@ -108,6 +109,46 @@ def test_it_ends_in_order_when_its_terminal_is_closed_and_a_signal_before_that_i
         if status is None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+# A shell whose background job is the gateway; it ends with its terminal.
+SHELL = """import os, sys
+pid = os.fork()
+if pid == 0:
+    os.setpgid(0, 0)
+    os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    os.execv(sys.argv[2], sys.argv[2:])
+print("gateway", pid, "started", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_ends_when_its_terminal_goes_in_the_middle_of_the_reload_that_its_shell_caused(tmp_path):
+    # A reload that removes a route gives its client 5 s to read what is kept for it.
+    slow = {"listen": f"unix://{tmp_path}/s", "endpoint": "sim://flood"}
+    path = write(tmp_path, {"one": ECHO, "slow": slow})
+    log = tmp_path / "log"
+    said = lambda word: log.exists() and word in log.read_bytes()
+    shell, terminal = in_terminal("python3", "-c", SHELL, str(log), binary(), "serve", path)
+    pid = int(read_until(terminal, b" started").split()[1])
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            until(lambda: said(b"listening route=slow "), 60, "listening")
+            client.connect(f"{tmp_path}/s")
+            waiting = lambda: fcntl.ioctl(client, termios.FIONREAD, bytes(4))
+            until(lambda: waiting() != bytes(4) and len({(time.sleep(0.1), waiting())[1] for _ in range(5)}) == 1, 60, "a full client")
+            write(tmp_path, {"one": ECHO})
+            os.kill(pid, signal.SIGHUP)
+            until(lambda: said(b" listener closed route=slow "), 60, "the middle of a reload")
+            os.close(terminal)  # the kernel sends SIGHUP to the shell, and none to its job
+            os.waitpid(shell, 0)
+            until(lambda: said(b" info stopped"), 60, "the gateway's end")
+    finally:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def test_after_nohup_it_stays_when_its_terminal_is_closed(tmp_path):

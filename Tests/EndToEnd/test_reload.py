@@ -11,7 +11,9 @@ import threading
 import time
 
 import pytest
-from kit import GUARD, Deadline, Gateway, Pty, Server, binary, connect, free_ports, noise, receive_all, until
+from admin import ask as ask_admin
+from admin import curl
+from kit import GUARD, Deadline, Gateway, Pty, Server, binary, connect, free_ports, noise, receive_all, run_all, until
 from test_control import status
 
 BLOCK = noise(1 << 16)
@@ -240,6 +242,76 @@ def test_a_configuration_or_secret_that_is_no_file_does_not_block_a_reload(kind)
         gateway.configure({"routes": {"echo": echo, "more": echo}})
         gateway.signal(signal.SIGHUP)
         gateway.event("reloaded")
+
+
+def middle_of_a_reload(gateway, routes, **more):
+    """Removes a route whose client does not read: the reload takes the 5 s that the client has. Returns the client."""
+    slow = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood"}
+    gateway.configure({"routes": {**routes, "slow": slow}, **more})
+    gateway.signal(signal.SIGHUP)
+    client = gateway.connect("slow", receive_buffer=4096)
+    gateway.event("reloaded")
+    sent = lambda: [found["clients"][0]["down"] for found in status(gateway)["routes"] if found["route"] == "slow"][0]
+    until(lambda: 0 < sent() == sent(), what="the client takes nothing")
+    gateway.configure({"routes": routes, **more})
+    gateway.signal(signal.SIGHUP)
+    gateway.event("listener closed", route="slow")
+    return client
+
+
+def test_a_configuration_refused_in_the_middle_of_a_reload_stays_in_status_and_health():
+    echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+    with Gateway({"routes": {"echo": echo}}) as gateway, middle_of_a_reload(gateway, {"echo": echo}):
+        text = gateway.path.read_text()
+        gateway.path.write_text(text.replace('"endpoint"', '"endpiont"'))
+        done = gateway.command("reload", str(gateway.path))
+        assert done.returncode == 78 and "endpiont" in done.stderr, done
+        failed = lambda: ("reload-failed" in status(gateway), "reload-failed" in gateway.command("health", str(gateway.path)).stdout)
+        assert failed() == (True, True)
+        gateway.event("reloaded", count=2)
+        assert failed() == (True, True)
+        gateway.path.write_text(text)
+        assert gateway.command("reload", str(gateway.path)).returncode == 0
+        assert failed() == (False, False)
+
+
+def test_reloads_requested_in_the_middle_of_another_are_answered_with_what_the_newest_changes():
+    echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+    admin = {"listen": "http://127.0.0.1:0"}
+    more = {"admin": admin, "log": {"level": "debug"}}
+    gateway = Gateway({"routes": {"echo": echo}, **more})
+    gateway.expected += 1
+    with gateway, middle_of_a_reload(gateway, {"echo": echo}, **more):
+        # While it lasts, the gateway answers everything else.
+        assert gateway.command("health", str(gateway.path)).returncode == 0
+        assert [route["route"] for route in status(gateway)["routes"]] == ["echo"]
+        assert curl(gateway, "/readyz").status == 200
+        with gateway.connect("echo") as client:
+            client.sendall(b"x")
+            assert client.recv(1) == b"x"
+        gateway.configure({"routes": {"echo": echo, "second": echo}, **more})
+        gateway.signal(signal.SIGHUP)
+        gateway.event("reloading", count=3)
+        gateway.configure({"routes": {"echo": echo, "third": echo}, **more})
+        by_command, by_admin = run_all(
+            lambda: gateway.command("reload", str(gateway.path)),
+            lambda: ask_admin(gateway, "POST /api/v1/reload"))
+        assert by_command.returncode == 0 and "third" in by_command.stdout and "second" not in by_command.stdout, by_command
+        assert by_admin.status == 200 and by_admin.json["added"] == ["third"], by_admin
+        gateway.event("reloaded", changes="+third")
+        assert sorted(route["route"] for route in status(gateway)["routes"]) == ["echo", "third"]
+
+
+def test_a_stop_in_the_middle_of_a_reload_answers_the_commands_that_wait_for_it():
+    echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+    more = {"log": {"level": "debug"}}
+    with Gateway({"routes": {"echo": echo}, **more}, stopping=False) as gateway, middle_of_a_reload(gateway, {"echo": echo}, **more):
+        waiting = subprocess.Popen(
+            [binary(), "reload", str(gateway.path)], env=gateway.environment, stderr=subprocess.PIPE, text=True)
+        gateway.event("reloading", count=3)
+        gateway.signal(signal.SIGTERM)
+        assert gateway.wait() == 0
+        assert "stopping" in waiting.communicate(timeout=GUARD)[1] and waiting.returncode != 0
 
 
 def test_a_configuration_may_come_through_a_pipe():

@@ -91,7 +91,7 @@ package final class ServiceManager: Sendable {
       enter(.reloading, "RELOADING=1\nMONOTONIC_USEC=\(monotonicNanoseconds() / 1000)", in: &picture)
     case .reloaded(let report):
       picture.routes = report.routes
-      picture.lastReloadFailed = false
+      picture.lastReloadFailed = report.newerWasRefused
       if picture.phase == .reloading { enter(.ready, "READY=1", in: &picture) }
     case .reloadFailed:
       picture.lastReloadFailed = true

@@ -63,7 +63,7 @@ package final class StatusBoard: Sendable {
       case .routeStopped(let route): picture.listeners[route] = nil
       case .certificateFaults(let faults): picture.certificateFaults = faults
       case .reloadFailed(let problems): picture.failedReload = (problems, now)
-      case .reloaded: picture.failedReload = nil
+      case .reloaded(let report) where !report.newerWasRefused: picture.failedReload = nil
       case .stopping: picture.isRunning = false
       default: break
       }
@@ -96,7 +96,7 @@ package final class StatusBoard: Sendable {
   /// Faults of certificate files.
   var certificateFaults: [String] { picture.withLock { $0.certificateFaults } }
 
-  /// Nil when the last reload was carried out, or there was none.
+  /// Nil when the newest reload was carried out, or there was none.
   var failedReload: Snapshot.FailedReload? {
     let now = clock.now()
     return picture.withLock { $0.failedReload }.map { failed in

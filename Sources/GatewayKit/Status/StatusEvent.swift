@@ -137,6 +137,9 @@ package struct ReloadReport: Hashable, Sendable {
   package var certificateFaults: [String] = []
   /// The new settings of the log, if they changed.
   package var log: Config.Log?
+  /// While this reload was being carried out, the configuration was read once more and had mistakes. That is reported by
+  /// an event of its own, before this one.
+  package var newerWasRefused = false
 
   package var routes: Int { added.count + changed.count + untouched }
   package var isEmpty: Bool { added.isEmpty && removed.isEmpty && changed.isEmpty && settings.isEmpty }
