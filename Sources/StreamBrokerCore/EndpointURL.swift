@@ -89,6 +89,8 @@ public struct URLProblem: Error, Hashable, Sendable, CustomStringConvertible {
   public let suggestion: String?
   /// The parameter beside the URL that is at fault; nil if the text itself is.
   package let beside: Beside?
+  /// The scheme has no parameter of this name.
+  package internal(set) var unknown: String?
 
   package struct Beside: Hashable, Sendable {
     package let index: Int

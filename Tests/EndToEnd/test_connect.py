@@ -94,6 +94,34 @@ def test_connect_waits_for_a_slow_answer():
     assert (done.stdout, done.stderr, done.returncode) == (b"OK\r\n", b"", 0)
 
 
+def test_connect_waits_for_the_answers_of_a_modem_that_echoes():
+    """Two commands; the modem returns each, and answers 0.8 s later."""
+    with Pty() as device:
+
+        def modem():
+            for command, answer in ((b"AT\r", b"\r\nOK\r\n"), (b"ATI\r", b"\r\nModel 5\r\n\r\nOK\r\n")):
+                assert device.read(len(command)) == command
+                device.write(command)
+                time.sleep(0.8)
+                device.write(answer)
+
+        answering = threading.Thread(target=modem, daemon=True)
+        answering.start()
+        done = pipe(device.url, b"AT\rATI\r", "--answer", "60s")
+        answering.join(5)
+    assert (done.stdout, done.stderr, done.returncode) == (
+        b"AT\r\r\nOK\r\nATI\r\r\nModel 5\r\n\r\nOK\r\n", b"", 0)
+
+
+def test_connect_says_that_only_an_echo_came():
+    with Pty() as device:
+        echo = threading.Thread(target=lambda: device.write(device.read(3)), daemon=True)
+        echo.start()
+        done = pipe(device.url, b"AT\r", "--answer", "700ms")
+        echo.join(5)
+    assert (done.stdout, done.returncode) == (b"AT\r", 0) and b"only what was sent came back" in done.stderr
+
+
 def test_connect_reports_that_no_answer_came():
     with Pty() as device:
         done = pipe(device.url, b"AT\r", "--answer", "700ms")

@@ -18,9 +18,11 @@ struct ExchangeTests {
     let monitor = ScriptedStream(takesAll: true)
     var device = ScriptedStream(takesAll: true)
 
-    init(_ packets: Config.Packets = ExchangeTests.lines, line: ScriptedLine? = nil, slow: ScriptedStream? = nil) throws
-    {
-      rig = try HubRig(buffer: 256, packets: packets)
+    init(
+      _ packets: Config.Packets = ExchangeTests.lines, line: ScriptedLine? = nil, slow: ScriptedStream? = nil,
+      policy: Config.Clients.Slow = .automatic
+    ) throws {
+      rig = try HubRig(buffer: 256, slow: policy, packets: packets)
       clients = [ScriptedStream(takesAll: true), slow ?? ScriptedStream(takesAll: true)]
       for client in clients { sessions.append(rig.join(client)) }
       rig.join(monitor, role: .monitor)
@@ -136,6 +138,111 @@ struct ExchangeTests {
     #expect(short.heard == "q0")
     short.pass(1)
     #expect(short.heard == "q0q1")
+  }
+
+  @Test("leaves the silence after the last bit of either side, also when the time is over", arguments: [10, 30])
+  func silence(answerTakes: Int) throws {
+    // The time is shorter than the silence.
+    let bus = try Bus(
+      Config.Packets(idle: .milliseconds(100), max: nil, delimiter: [10], exchange: .milliseconds(40)))
+    bus.ask("q0\n", 0)
+    bus.ask("q1\n", 1)
+    bus.pass(answerTakes)
+    bus.answer("q0\n")  // an echo, or the answer
+    bus.pass(99)
+    #expect(bus.heard == "q0\n")
+    bus.pass(1)
+    #expect(bus.heard == "q0\nq1\n")
+    // Nothing comes.
+    bus.ask("q0\n", 0)
+    bus.pass(99)
+    #expect(bus.heard == "q0\nq1\n")
+    bus.pass(1)
+    #expect(bus.heard == "q0\nq1\nq0\n")
+    // The device is still sending when the time is over.
+    bus.ask("q1\n", 1)
+    bus.pass(20)
+    bus.answer("a")
+    bus.pass(119)
+    #expect(bus.heard == "q0\nq1\nq0\n")
+    bus.pass(1)
+    #expect(bus.heard == "q0\nq1\nq0\nq1\n")
+  }
+
+  @Test("gives the answer to a client that has sent FIN after its question, and nothing of it to others")
+  func halfClosed() throws {
+    let bus = try Bus()
+    bus.clients[0].willRead(.bytes(Array("q0\n".utf8)), .ended)
+    for _ in 0..<2 { bus.rig.wakeReader(bus.clients[0]) }
+    bus.ask("q1\n", 1)
+    bus.pass(400)
+    #expect(bus.sessions[0].isHalfClosed && bus.heard == "q0\n")
+    bus.answer("a0\n")
+    bus.rig.wakeWriter(bus.device)
+    #expect(bus.read(0) == "a0\n" && bus.read(1) == "" && bus.heard == "q0\nq1\n")
+  }
+
+  @Test("lets the next one begin when a client leaves in the middle of its question and the time is over")
+  func leftInside() throws {
+    let bus = try Bus()
+    bus.ask("q", 0)
+    bus.ask("q1\n", 1)
+    bus.rig.hub.end(bus.sessions[0], Ending(.kicked))
+    bus.pass(499)
+    #expect(bus.heard == "q")
+    bus.pass(1)
+    #expect(bus.heard == "qq1\n")
+    bus.answer("a1\n")
+    #expect(bus.read(1) == "a1\n")
+  }
+
+  @Test("gives the beginning of an answer to its client only when the device is lost, and asks the next one at once")
+  func lost() throws {
+    let bus = try Bus()
+    bus.ask("q0\n", 0)
+    bus.ask("q1\n", 1)
+    bus.answer("a")
+    _ = bus.rig.hub.detach()
+    #expect(bus.read(0) == "a" && bus.read(1) == "" && bus.watched == "a")
+    bus.device = ScriptedStream(takesAll: true)
+    bus.rig.hub.attach(bus.device)
+    #expect(bus.heard == "q1\n")
+    bus.answer("a1\n")
+    #expect(bus.read(0) == "a" && bus.read(1) == "a1\n" && bus.watched == "aa1\n")
+    bus.answer("news\n")
+    #expect(bus.read(0) == "anews\n" && bus.read(1) == "a1\nnews\n")
+  }
+
+  @Test("`drop-oldest` drops whole answers of a slow client, and counts none of the others'")
+  func dropOldest() throws {
+    let slow = ScriptedStream(writes: [.blocked(until: .writable)])
+    let bus = try Bus(slow: slow, policy: .dropOldest)
+    // More of another client's answers than the buffer keeps.
+    for round in 0..<40 {
+      bus.ask("q\(round)\n", 0)
+      bus.answer("answer \(round)\n")
+    }
+    #expect(bus.read(0).split(separator: "\n").count == 40 && bus.sessions[1].dropped == 0)
+    // Its own ones. The other client is not delayed.
+    for round in 0..<40 {
+      bus.ask("s\(round)\n", 1)
+      bus.answer("for one: \(round)\n")
+      bus.pass(60)
+    }
+    bus.ask("q\n", 0)
+    bus.answer("last\n")
+    #expect(bus.read(0).hasSuffix("last\n") && !bus.read(0).contains("for one"))
+    for _ in 0..<50 {  // a write each packet
+      slow.willWrite(.moved(1000))
+      bus.rig.wakeWriter(slow)
+    }
+    let lines = bus.read(1).split(separator: "\n").map(String.init)
+    let all = (0..<40).map { "for one: \($0)" }
+    #expect(lines.last == all.last && Set(lines).isSubset(of: all), "\(lines)")
+    let sum = all.reduce(0) { $0 + $1.utf8.count + 1 }
+    let dropped = bus.sessions[1].dropped
+    #expect(dropped > 0 && Int(dropped) + bus.read(1).utf8.count == sum)
+    #expect(bus.sessions[1].down.droppedAsSlow == dropped && bus.sessions[0].dropped == 0)
   }
 
   @Test("does not take output for an answer while part of the question waits for the device")

@@ -53,8 +53,8 @@ struct HubPacketWritersTests {
     endpoint.serialLine = line
     say("aaaaaaaa", clients[0], rig)
     say("b", clients[1], rig)
-    // Eight characters of eleven bits, and the silence.
-    var silence = 8 * 11 * 1_000_000 / 9600 + 1750
+    // A frame of USB, eight characters of eleven bits, and the silence.
+    var silence = 1000 + 8 * 11 * 1_000_000 / 9600 + 1750
     if isSlow { silence += 4 * 11 * 1_000_000 / 9600 }
     for _ in 0..<silence / 10 - 1 {
       rig.advance(by: .microseconds(10), step: .microseconds(10))
@@ -68,6 +68,41 @@ struct HubPacketWritersTests {
       rig.wakeWriter(endpoint)
     }
     #expect(received(endpoint) == "aaaaaaaab")
+  }
+
+  @Test("leaves `idle` between the last bit of its own first bytes and a client's packet", arguments: [true, false])
+  func afterPreface(isWaiting: Bool) throws {
+    let rig = try HubRig(buffer: 64, packets: Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))
+    let client = PieceStream()
+    rig.join(client)
+    let endpoint = PieceStream()
+    let line = ScriptedLine()
+    line.settings = LineSettings(bitsPerSecond: 1000)  // 10 ms for each character
+    endpoint.serialLine = line
+    if isWaiting { say("a\nb\n", client, rig) }
+    rig.hub.attach(endpoint, saying: Array("on".utf8))
+    if !isWaiting { say("a\nb\n", client, rig) }
+    for _ in 0..<40 {
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+      line.answer()
+      rig.wakeWriter(endpoint)
+    }
+    #expect(received(endpoint) == "on" && endpoint.writerWaits == [])
+    for _ in 0..<2 {
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+      line.answer()
+      rig.wakeWriter(endpoint)
+    }
+    #expect(received(endpoint) == "ona\nb\n" && endpoint.writerWaits == [])
+    // A client that comes a second later is not delayed for long.
+    _ = rig.hub.detach()
+    let next = PieceStream()
+    rig.hub.attach(next, saying: Array("on".utf8))
+    rig.advance(by: .seconds(1))
+    say("c\n", client, rig)
+    rig.advance(by: .milliseconds(1))
+    rig.wakeWriter(next)
+    #expect(received(next) == "onc\n")
   }
 
   @Test(

@@ -29,6 +29,7 @@ struct StreamBridgeTests {
       switch end {
       case .endpointLeft: result.words.append("endpoint left")
       case .unanswered: result.words.append("unanswered")
+      case .echoed: result.words.append("echoed")
       case .weLeft: result.words.append("we left")
       case .endpointFailed(let error): result.words.append("endpoint failed: \(error)")
       case .weFailed(let error): result.words.append("we failed: \(error)")
@@ -208,6 +209,62 @@ struct StreamBridgeTests {
     pass(.milliseconds(2))
     #expect(there.written == [65] && there.isClosed)
     #expect(result.words == ["unanswered"])
+  }
+
+  /// Sends `text` to a port that answers with the pieces, each so long after the one before. Returns how long after the
+  /// last piece the bridge ended, and how. All times are in milliseconds.
+  private func end(
+    after text: String, _ pieces: [(Int, String)], _ there: ScriptedStream? = nil
+  ) -> (after: Int, words: [String]) {
+    let (here, there) = (
+      ScriptedStream(reads: [.bytes(Array(text.utf8)), .ended], takesAll: true), there ?? port()
+    )
+    let result = talk(here, there, patient)
+    report(here, .hasBytesAvailable)
+    for (delay, piece) in pieces {
+      pass(.milliseconds(delay))
+      there.willRead(.bytes(Array(piece.utf8)))
+      report(there, .hasBytesAvailable)
+    }
+    #expect(String(decoding: here.written, as: UTF8.self) == pieces.map(\.1).joined())
+    var after = 0
+    while result.words.isEmpty, after < 20_000 {
+      pass(.milliseconds(50))
+      after += 50
+    }
+    return (after, result.words)
+  }
+
+  @Test("does not take an echo of what was sent for the answer, however it is cut")
+  func echo() {
+    for pieces in [[(0, "AT\r")], [(0, "A"), (10, "T"), (20, "\r")]] {
+      let answered = end(after: "AT\r", pieces + [(800, "\r\nOK\r\n")])
+      #expect(answered.after == 500 && answered.words == ["we left"], "\(pieces)")
+      let mute = end(after: "AT\r", pieces)
+      #expect(mute.after == 5000 && mute.words == ["echoed"], "\(pieces)")
+    }
+    // The echo may come with the answer, and part of an echo may be all of an answer.
+    #expect(end(after: "AT\r", [(4900, "AT\r\r\nOK\r\n")]) == (500, ["we left"]))
+    #expect(end(after: "12\r", [(0, "12")]) == (5000, ["we left"]))
+    // A server that closes in its own way, such as a WebSocket's, returns what it wants.
+    let server = port()
+    server.closeBehavior.hasClosingHandshake = true
+    #expect(end(after: "hello", [(100, "hello")], server) == (3500, ["we left"]), "3 s for the closing handshake")
+  }
+
+  @Test("waits for the answers to several lines of text: for missing lines, then twice the longest pause so far")
+  func severalLines() {
+    // Fewer lines than questions: the time of an answer.
+    #expect(end(after: "AT\rATI\r", [(0, "AT\r"), (800, "\r\nOK\r\n")]) == (5000, ["we left"]))
+    let both = [(0, "AT\r"), (800, "\r\nOK\r\n"), (0, "ATI\r"), (800, "\r\nModel 5\r\n\r\nOK\r\n")]
+    #expect(end(after: "AT\rATI\r", both) == (1600, ["we left"]))
+    // As many lines as questions, but they may all be of the first answer.
+    #expect(end(after: "ATI\r\nAT\r\n", [(1000, "Model 5\r\nOK\r\n")]) == (2000, ["we left"]))
+    #expect(end(after: "a\nb\n", [(4000, "1\n2\n")]) == (5000, ["we left"]), "never longer than an answer may take")
+    #expect(end(after: "a\nb\n", [(10, "1\n2\n")]) == (500, ["we left"]))
+    // One line, or a frame with such bytes by chance.
+    #expect(end(after: "AT\r\n\r\n", [(2000, "OK\r\n")]) == (500, ["we left"]))
+    #expect(end(after: "\u{1}\u{3}\r\u{2}\n", [(300, "\u{1}\u{3}?")]) == (500, ["we left"]))
   }
 
   @Test("does not wait for an answer when nothing was asked, or when it has come before the end of the input")

@@ -90,6 +90,8 @@ final class RecordedTTY: TTYCalls {
     /// The clock of `sleep`, and how long the driver takes to set modem lines.
     var now: UInt64 = 1_000_000_000
     var setTakes: UInt64 = 0
+    /// When the transmitter is empty; nil: the driver can't tell.
+    var bitsOut: UInt64? = 0
     /// nil: the driver has no such mode.
     var rs485: linux_rs485?
     /// nil: the driver reports no modem lines, or no error counts.
@@ -217,6 +219,7 @@ final class RecordedTTY: TTYCalls {
     state.withLock { state in
       state.log.append("sleep \((Int64(time) - Int64(state.now)) / 1000) us")
       state.now = max(state.now, time)
+      state.unsent /= 2
     }
   }
 
@@ -231,6 +234,14 @@ final class RecordedTTY: TTYCalls {
   func unsent(_ tty: Int32) throws(SystemError) -> Int {
     try note("ioctl TIOCOUTQ")
     return state.withLock { $0.unsent }
+  }
+
+  func isTransmitterEmpty(_ tty: Int32) throws(SystemError) -> Bool {
+    try note("ioctl TIOCSERGETLSR")
+    return try state.withLock { state throws(SystemError) in
+      guard let bits = state.bitsOut else { throw SystemError("ioctl TIOCSERGETLSR", ENOTTY) }
+      return state.now >= bits
+    }
   }
 
   func startOutput(_ tty: Int32) throws(SystemError) { try note("ioctl TCXONC") }

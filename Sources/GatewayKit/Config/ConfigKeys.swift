@@ -58,8 +58,11 @@ enum ConfigKeys {
   static let sharedOnly: Set<String> = {
     var names: Set<String> = []
     for policy in policies {
-      guard case .mapping(let keys) = policy.shape else { continue }
-      names.formUnion(keys.filter(\.isForSharedLinks).map { "\(policy.name).\($0.name)" })
+      switch policy.shape {
+      case .mapping(let keys), .switched(let keys):
+        names.formUnion(keys.filter(\.isForSharedLinks).map { "\(policy.name).\($0.name)" })
+      default: break
+      }
     }
     return names
   }()

@@ -74,7 +74,10 @@ extension ConfigReader {
     }
     for problem in parsed.problems {
       let place = problem.beside.map { $0.isValue ? beside[$0.index].location : beside[$0.index].key }
-      report(problem.message, at: place ?? location(of: problem.offset), spot.path, suggestion: problem.suggestion)
+      let home = problem.unknown.flatMap { advice(onUnknown: $0, spot) }
+      report(
+        home ?? problem.message, at: place ?? location(of: problem.offset), spot.path,
+        suggestion: home == nil ? problem.suggestion : nil)
     }
     for warning in parsed.url?.warnings ?? [] { warn(warning.message, at: location(of: warning.offset), spot.path) }
     // A relative path starts in the folder of the config file, not in the working directory.
@@ -90,10 +93,8 @@ extension ConfigReader {
   ) -> [Beside] {
     var beside: [Beside] = []
     for entry in entries {
-      if schemes.allSatisfy({ $0.parameter(entry.name) == nil }), ConfigKeys.isOfRoute(entry.name) {
-        report(
-          "\(Suggestion.quote(entry.name)) is no parameter of a URL; it belongs under the route, beside "
-            + Suggestion.quote(spot.name), at: entry.location, spot.path)
+      if schemes.allSatisfy({ $0.parameter(entry.name) == nil }), let home = advice(onUnknown: entry.name, spot) {
+        report(home, at: entry.location, spot.path)
         continue
       }
       let path = "\(spot.path).\(Suggestion.plain(entry.name))"
@@ -110,6 +111,19 @@ extension ConfigReader {
       }
     }
     return beside
+  }
+
+  /// The right place for what a URL has no parameter for; nil if it is unknown everywhere.
+  private func advice(onUnknown name: String, _ spot: Spot) -> String? {
+    var place = ""
+    guard spot.path.hasPrefix("routes.") else { return nil }
+    if spot.name == "listen", ["cert", "certificate", "key", "ca", "client-ca"].contains(name) {
+      place = ", as in tls: { certificate: cert.pem, key: key.pem }"
+    } else if !ConfigKeys.isOfRoute(name) {
+      return nil
+    }
+    return "\(Suggestion.quote(name)) is no parameter of a URL; it belongs under the route, beside "
+      + Suggestion.quote(spot.name) + place
   }
 
   private mutating func expand(_ scalar: YAMLNode.Scalar, at location: ConfigProblem.SourceLocation, _ path: String)

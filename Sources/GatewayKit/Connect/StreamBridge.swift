@@ -12,6 +12,8 @@ package final class StreamBridge: ByteStreamDelegate {
     case weLeft
     /// As `weLeft`, and the endpoint has sent nothing since our first byte, though an answer was awaited.
     case unanswered
+    /// As `unanswered`, but it has returned what was sent to it: its echo, or an answer that is the same.
+    case echoed
     case endpointFailed(any Error)
     case weFailed(any Error)
   }
@@ -22,14 +24,14 @@ package final class StreamBridge: ByteStreamDelegate {
     case atOnce
     /// Half-close, then close when the endpoint has ended. An endpoint that can't be half-closed is closed once it has
     /// sent nothing for the duration; with `always`, every endpoint is. `answerWithin`: if bytes were sent to it, it
-    /// may take this long for its first byte, if that is longer.
+    /// may take this long for its answer, if that is longer; and for that to each line of text.
     case whenSilent(Duration, always: Bool = false, answerWithin: Duration? = nil)
   }
 
   private let here: any ByteStream
   private let there: any ByteStream
-  private let up: Pump
-  private let down: Pump
+  private var up: Pump!  // as its sink watches for this; set once
+  private var down: Pump!
   private let poller: Poller
   private let parting: Parting
   private let done: (End) -> Void
@@ -41,8 +43,9 @@ package final class StreamBridge: ByteStreamDelegate {
   private var isLeaving = false
   /// The endpoint's error; bytes that it sent before are still delivered.
   private var failure: (any Error)?
-  /// The endpoint has sent something since our first byte.
-  private var isAnswered = false
+  private var answers = AnswerWatch()
+  /// Servers learn of the end of our input. This one does not: it is a modem or another device.
+  private var mayEcho = false
   private var timer: Timers.Token?
   private static let capacity = 64 << 10
   private static let stallLimit = Duration.seconds(1)
@@ -59,8 +62,10 @@ package final class StreamBridge: ByteStreamDelegate {
     self.poller = poller
     self.parting = parting
     self.done = done
-    up = Pump(from: here, to: there, capacity: Self.capacity, on: poller)
-    down = Pump(from: there, to: here, capacity: Self.capacity, on: poller)
+    let toThere = WatchedSink(there) { [unowned self] in answers.sent($0, at: poller.timers.now) }
+    let toHere = WatchedSink(here) { [unowned self] in answers.received($0, at: poller.timers.now) }
+    up = Pump(from: here, to: toThere, capacity: Self.capacity, on: poller)
+    down = Pump(from: there, to: toHere, capacity: Self.capacity, on: poller)
     here.delegate = self
     there.delegate = self
   }
@@ -141,15 +146,23 @@ package final class StreamBridge: ByteStreamDelegate {
       guard isDelivered, !isParting else { return }
       isParting = true
       isTold = there.closeBehavior.canHalfClose
+      mayEcho = !isTold && !there.closeBehavior.hasClosingHandshake
       if isTold { there.finishWriting() }
-      if !isTold || always { leave(after: lacksAnswer ? max(silence, answer ?? .zero) : silence) }
+      if !isTold || always { leave(after: mostSilence(silence, answer)) }
     }
   }
 
-  /// Without a byte of ours there is nothing to answer.
-  private var lacksAnswer: Bool {
-    guard case .whenSilent(_, _, .some) = parting else { return false }
-    return up.moved > 0 && !isAnswered
+  private func mostSilence(_ silence: Duration, _ answer: Duration?) -> Duration {
+    guard let answer, up.moved > 0 else { return silence }
+    guard mayEcho else { return answers.hasHeard ? silence : max(silence, answer) }
+    return max(silence, !answers.isAnswered || answers.lacksLines ? answer : min(answer, answers.nextTakes))
+  }
+
+  /// What came instead of the answer that is awaited. Without a byte of ours there is nothing to answer.
+  private var lack: End? {
+    guard case .whenSilent(_, _, .some) = parting, up.moved > 0, !answers.isAnswered else { return nil }
+    if !answers.hasHeard { return .unanswered }
+    return mayEcho && answers.isEchoed ? .echoed : nil
   }
 
   private func leave(after timeout: Duration) {
@@ -169,11 +182,10 @@ package final class StreamBridge: ByteStreamDelegate {
   }
 
   private func heardSomething() {
-    if up.moved > 0 { isAnswered = true }
-    guard timer != nil, !isLeaving, case .whenSilent(let silence, _, _) = parting else { return }
+    guard timer != nil, !isLeaving, case .whenSilent(let silence, _, let answer) = parting else { return }
     poller.timers.cancel(timer)
     timer = nil
-    leave(after: silence)
+    leave(after: mostSilence(silence, answer))
   }
 
   private func finish(_ end: End) {
@@ -182,7 +194,7 @@ package final class StreamBridge: ByteStreamDelegate {
     poller.timers.cancel(timer)
     here.close()
     there.close()
-    if case .weLeft = end, lacksAnswer { return done(.unanswered) }
+    if case .weLeft = end, let lack { return done(lack) }
     done(end)
   }
 }

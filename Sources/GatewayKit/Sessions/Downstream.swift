@@ -408,9 +408,8 @@ final class Downstream {
   }
 
   private func cut(_ ring: RingBuffer, by cutter: PacketCutter) throws(InternalFault) {
-    try cutter.look(at: ring)
+    try cutter.look(at: ring, poller.timers.now)
     guard cutter.rule.idle != nil else { return }
-    cutter.lastByteAt = poller.timers.now
     watchPacket()
   }
 

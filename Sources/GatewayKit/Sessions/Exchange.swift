@@ -34,6 +34,8 @@ final class Exchange {
     var wasRepeated = false
   }
   private var question: Question?
+  /// When the last bit of either side went over the line, as far as anybody knows. The next packet comes `idle` later.
+  private var lastBitAt: UInt64 = 0
   private var earliest: UInt64 = 0
   private var timer: Timers.Token?
   /// Whether the line returns what is sent, as an RS-485 adapter may whose receiver stays on. Nil: not known yet.
@@ -69,7 +71,8 @@ final class Exchange {
   func sent(_ run: UnsafeRawBufferPointer, by session: UInt64, lastBitAt: UInt64) {
     guard let time else { return }
     var question = question ?? Question(asker: session, deadline: 0)
-    question.deadline = max(lastBitAt, poller.timers.now) &+ time.nanoseconds
+    self.lastBitAt = max(lastBitAt, poller.timers.now)
+    question.deadline = self.lastBitAt &+ time.nanoseconds
     question.length += run.count
     question.bytes += run.prefix(max(0, Self.mostCompared - question.bytes.count))
     self.question = question
@@ -90,17 +93,17 @@ final class Exchange {
   private func timeIsOver() {
     // What came was no echo, but all that the device had to answer.
     if echoes == nil, question?.wasRepeated == true { echoes = false }
-    // A device that is still sending gets its silence.
-    finish(after: packetOwner == nil ? .zero : idle ?? .zero)
+    if packetOwner != nil { lastBitAt = poller.timers.now }  // the device is still sending
+    finish()
   }
 
-  private func finish(after gap: Duration) {
+  private func finish() {
     question = nil
-    earliest = poller.timers.now &+ gap.nanoseconds
+    earliest = lastBitAt &+ (idle ?? .zero).nanoseconds
     poller.timers.cancel(timer)
     timer = nil
     delegate.exchangeIsOver()
-    if gap > .zero { wait(until: earliest) } else { delegate.nextMayBegin() }
+    if poller.timers.now < earliest { wait(until: earliest) } else { delegate.nextMayBegin() }
   }
 
   // MARK: - Down
@@ -124,9 +127,10 @@ final class Exchange {
     packetOwner = question?.asker
   }
 
-  /// The packet ends, in `ring`, by a silence or by its last byte.
-  func outputEnded(at end: UInt64, in ring: RingBuffer?, bySilence: Bool) {
+  /// The packet ends, in `ring`, with the byte that came at `lastByteAt`.
+  func outputEnded(at end: UInt64, in ring: RingBuffer?, lastByteAt: UInt64) {
     guard let owner = packetOwner else { return }
+    lastBitAt = max(lastBitAt, lastByteAt)
     packetOwner = nil
     if let last = answers.last, last.end == packetStart, last.asker == owner {
       answers[answers.count - 1].end = end
@@ -134,7 +138,7 @@ final class Exchange {
       answers.append(Answer(start: packetStart, end: end, asker: owner))
     }
     guard question?.asker == owner, delegate.questionMayBeOver, !isEcho(packetStart..<end, in: ring) else { return }
-    finish(after: bySilence ? .zero : idle ?? .zero)
+    finish()
   }
 
   /// A line may return the question: that is no answer. But an answer may be equal to its question (Modbus, writing a

@@ -19,6 +19,8 @@ final class PacketOrder {
   /// When the endpoint's line has sent what it took.
   fileprivate var wire = WireClock()
   private var isAsking = false
+  /// The link's own bytes went out last: the first packet comes `idle` after them.
+  private var followsPreface = false
   private let poller: Poller
   private unowned let upstream: Upstream  // its queue owns this
   // For rules with only a delimiter or a length: how long a writer that stops inside a packet delays the others.
@@ -32,6 +34,16 @@ final class PacketOrder {
 
   func isPacketOwner(_ session: Session) -> Bool { packetOwner === session }
 
+  /// Whether a packet may begin, if no other is under way.
+  var mayBegin: Bool { !followsPreface && upstream.exchange?.mayBegin ?? true }
+
+  /// The endpoint has taken bytes of the link's own.
+  func prefaceWritten(_ count: Int, over line: (any SerialLine)?) {
+    guard rule.idle != nil else { return }
+    wire.took(count, over: line, at: poller.timers.now)
+    followsPreface = true
+  }
+
   /// No packet is under way: the endpoint is gone, or packets are off.
   func end() {
     packetOwner = nil
@@ -43,6 +55,7 @@ final class PacketOrder {
   func endpointIsGone() {
     wire = WireClock()
     isAsking = false
+    followsPreface = false
   }
 
   /// No more of the session's packet will come.
@@ -53,9 +66,9 @@ final class PacketOrder {
     upstream.queue.serveSoon()
   }
 
-  /// Others wait for the packet owner, whose input is all written.
+  /// Others wait for the packet owner, whose input is all written, or all wait for the silence after the preface.
   func watchSilence() {
-    guard timer == nil, !isAsking, packetOwner != nil else { return }
+    guard timer == nil, !isAsking, packetOwner != nil || followsPreface else { return }
     let timers = poller.timers
     let limit = (rule.idle ?? Self.longestSilence).nanoseconds
     // First until the line has sent everything, then the silence.
@@ -64,11 +77,14 @@ final class PacketOrder {
     timer = timers.after(delay) { [weak self] in
       guard let self else { return }
       timer = nil
-      guard let packetOwner else { return }
-      if packetOwner.up.mayWrite { upstream.takeInput(of: packetOwner) }  // our lane may be late: read first
-      guard let packetOwner = self.packetOwner, !packetOwner.up.isWaiting, !upstream.queue.isEmpty else { return }
+      // Our lane may be late: read first.
+      if let packetOwner, packetOwner.up.mayWrite { upstream.takeInput(of: packetOwner) }
+      guard followsPreface || packetOwner?.up.isWaiting == false, !upstream.queue.isEmpty else { return }
       if !wire.isConfirmed { return askDriver() }
-      if wire.silence(at: timers.now) >= limit { isOver(packetOwner) } else { watchSilence() }
+      guard wire.silence(at: timers.now) >= limit else { return watchSilence() }
+      if let packetOwner { return isOver(packetOwner) }
+      followsPreface = false
+      upstream.queue.serveSoon()
     }
   }
 
@@ -109,8 +125,7 @@ final class PacketGate: TransportStream {
     let othersWait = upstream.queue.othersWait(than: session)
     let isPacketOwner = line.packetOwner === session
     let exchange = upstream.exchange
-    guard isPacketOwner || line.packetOwner == nil && (!othersWait || line.allowance > 0) && exchange?.mayBegin ?? true
-    else {
+    guard isPacketOwner || line.packetOwner == nil && (!othersWait || line.allowance > 0) && line.mayBegin else {
       isShut = true
       return .blocked(until: [])  // the writer queue gives it its turn
     }

@@ -59,7 +59,7 @@ final class PacketCutter {
   /// Where the last complete packet ends. Bytes after it are held back.
   private(set) var end: UInt64
   /// When the last byte arrived; nanoseconds on the lane's clock.
-  var lastByteAt: UInt64 = 0
+  private(set) var lastByteAt: UInt64 = 0
   private var scanner = PacketScanner()
   private var scanned: UInt64
   private var marks = PacketMarks()
@@ -73,8 +73,9 @@ final class PacketCutter {
     marks.add(start)
   }
 
-  /// Scans the bytes added since the last call.
-  func look(at ring: RingBuffer) throws(InternalFault) {
+  /// Scans the bytes added since the last call, at `now`.
+  func look(at ring: RingBuffer, _ now: UInt64) throws(InternalFault) {
+    if scanned < ring.head { lastByteAt = now }
     while scanned < ring.head {
       let taken: Int
       if let exchange, !scanner.isInside { exchange.outputBegins(at: scanned) }
@@ -84,7 +85,7 @@ final class PacketCutter {
       scanned &+= UInt64(taken)
       if !scanner.isInside {
         mark()
-        exchange?.outputEnded(at: end, in: ring, bySilence: false)
+        exchange?.outputEnded(at: end, in: ring, lastByteAt: lastByteAt)
       }
     }
   }
@@ -94,7 +95,7 @@ final class PacketCutter {
     guard scanner.isInside else { return }
     scanner.finish()
     mark()
-    exchange?.outputEnded(at: end, in: ring, bySilence: true)
+    exchange?.outputEnded(at: end, in: ring, lastByteAt: lastByteAt)
   }
 
   private func mark() {

@@ -152,7 +152,9 @@ final class Upstream {
       while !preface.isEmpty {
         let transfer = try preface.withUnsafeBytes { try endpoint.write($0) }
         switch try transfer.checked(of: preface.count, at: "hub.preface") {
-        case .moved(let count): preface = preface.dropFirst(count)
+        case .moved(let count):
+          preface = preface.dropFirst(count)
+          queue.prefaceWritten(count, over: endpoint.serialLine)
         case .blocked(let wish):
           endpoint.writerWaits = wish
           return false

@@ -12,9 +12,12 @@ struct WireClock {
   /// The endpoint has taken `count` bytes.
   mutating func took(_ count: Int, over line: (any SerialLine)?, at now: UInt64) {
     guard let line else { return lastBitAt = now }
-    lastBitAt = max(lastBitAt, now) &+ Self.time(of: count, line)
+    lastBitAt = max(lastBitAt, now &+ Self.start) &+ Self.time(of: count, line)
     isConfirmed = false
   }
+
+  // A USB adapter gets the first byte with the next frame of its bus.
+  private static let start: UInt64 = 1_000_000
 
   /// The driver's answer, at or after `lastBitAt`: it still holds `count` bytes. Flow control and slow adapters make the
   /// line slower than its bit rate. The hardware may hold a few more, which only the bit rate tells.

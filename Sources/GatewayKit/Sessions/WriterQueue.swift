@@ -128,6 +128,8 @@ final class WriterQueue {
   /// The session sends no more of the packet that it may have begun.
   func packetIsOver(of session: Session) { packetOrder?.isOver(session) }
 
+  func prefaceWritten(_ count: Int, over line: (any SerialLine)?) { packetOrder?.prefaceWritten(count, over: line) }
+
   /// The next endpoint has a line of its own.
   func endpointIsGone() { packetOrder?.endpointIsGone() }
 
@@ -157,7 +159,7 @@ final class WriterQueue {
   /// A packet has begun, and no more of it has arrived; or it waits for its answer.
   private var waitsForPacketOwner: Bool {
     guard let packetOrder else { return false }
-    guard let packetOwner = packetOrder.packetOwner else { return upstream.exchange.map { !$0.mayBegin } ?? false }
+    guard let packetOwner = packetOrder.packetOwner else { return !packetOrder.mayBegin }
     return !packetOwner.up.isWaiting
   }
 

@@ -34,6 +34,8 @@ extension URLParser {
       if text == "dev" {
         let meant = firstGood(["\(grammar.scheme):///dev\(string(path.lowerBound..<scalars.count))"])
         report("'dev' after two slashes is a host, not a directory", at: start, suggestion: meant)
+      } else if text.hasPrefix("~") {
+        report(Self.tilde, at: start)
       }
       return (text == "usb" ? text : "", number)
     case .words(let words):
@@ -147,6 +149,8 @@ extension URLParser {
 
   // MARK: path
 
+  private static let tilde = "'~' is not expanded here; write the whole path, as in /home/NAME/…"
+
   mutating func readPath(_ range: Range<Int>, host: String, _ grammar: SchemeGrammar) -> String {
     let start = range.lowerBound
     if grammar.path == .device, host == "usb" { return readIdentity(range) }
@@ -165,6 +169,8 @@ extension URLParser {
           ? "needs the absolute path of a program ('command -v \(Suggestion.plain(path))' prints it), as in exec:/usr/bin/\(Suggestion.plain(path))"
           : "needs the absolute path of a file, as in \(grammar.example)"
         report(advice, at: start)
+      } else if path.hasPrefix("/~/") {
+        report(Self.tilde, at: start)
       } else if grammar.path == .device {
         checkPortName(range, grammar)
       }
@@ -261,7 +267,7 @@ extension URLParser {
       suggestion = "flow=none"
     }
     if suggestion == nil, names.contains("baud"), let settings = PortNotation.settings(name) { suggestion = settings }
-    report("unknown \(word) \(Suggestion.quote(name))\(none)", at: origin, suggestion: suggestion)
+    report("unknown \(word) \(Suggestion.quote(name))\(none)", at: origin, suggestion: suggestion, unknown: name)
     return nil
   }
 

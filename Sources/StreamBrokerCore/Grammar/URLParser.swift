@@ -49,15 +49,18 @@ struct URLParser {
 
   var isFull: Bool { problems.count >= Self.mostProblems }
 
-  mutating func report(_ message: String, at origin: Origin, suggestion: String? = nil) {
+  mutating func report(_ message: String, at origin: Origin, suggestion: String? = nil, unknown: String? = nil) {
     if isFull { return }
+    var problem: URLProblem
     switch origin {
     case .text(let offset):
-      problems.append(URLProblem(message: message, offset: offset, suggestion: suggestion, beside: nil))
+      problem = URLProblem(message: message, offset: offset, suggestion: suggestion, beside: nil)
     case .beside(let index, let isValue):
       let beside = URLProblem.Beside(index: index, isValue: isValue)
-      problems.append(URLProblem(message: message, offset: 0, suggestion: suggestion, beside: beside))
+      problem = URLProblem(message: message, offset: 0, suggestion: suggestion, beside: beside)
     }
+    problem.unknown = unknown
+    problems.append(problem)
   }
 
   mutating func report(_ message: String, at offset: Int, suggestion: String? = nil) {

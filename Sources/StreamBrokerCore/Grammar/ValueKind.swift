@@ -229,11 +229,18 @@ public indirect enum ValueKind: Hashable, Sendable {
     return Int(text)
   }
 
-  /// "10.0.0.0/255.0.0.0", "192.168.1.*" and "192.168.1." as a network with a prefix.
+  /// "10.0.0.0/255.0.0.0", also with a space or as a wildcard 0.255.255.255, "192.168.1.*" and "192.168.1." as a network
+  /// with a prefix.
   private static func network(_ text: String) -> String? {
-    let halves = text.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false)
+    switch text {
+    case "*", "any", "all": return "0.0.0.0/0"
+    case "localhost": return "127.0.0.1"
+    default: break
+    }
+    let halves = text.split(maxSplits: 1, omittingEmptySubsequences: false) { $0 == "/" || $0 == " " }
     if halves.count == 2 {
-      guard let mask = ipv4(halves[1]) else { return nil }
+      guard var mask = ipv4(halves[1]) else { return nil }
+      if mask & 1 == 1, mask != .max { mask = ~mask }
       let bits = mask.leadingZeroBitCount == 32 ? 0 : (~mask).leadingZeroBitCount
       guard mask == (bits == 0 ? 0 : ~UInt32(0) << UInt32(32 - bits)) else { return nil }
       return "\(halves[0])/\(bits)"

@@ -14,8 +14,9 @@ struct Connect: Command {
     discussion: """
       On a terminal every key goes to the endpoint, and Ctrl-] quits. Otherwise standard input goes to the endpoint and its output to \
       standard output, unchanged. At the end of its input the command half-closes the connection, and waits until the endpoint \
-      ends. A serial port has no half-close: the command waits for the first byte of an answer, for --answer at most, and closes \
-      the port after 500ms of silence. With --silence it does so with every endpoint; --silence 0 closes at once.
+      ends. A serial port has no half-close: the command waits for an answer, for --answer at most, and closes the port after \
+      500ms of silence. An echo of what was sent is no answer. Each line of text may have an answer of its own, which may take \
+      as long where lines are missing, else twice the longest pause before. With --silence it does so with every endpoint; --silence 0 closes at once.
 
       Exit codes: 64 for a mistake in the URL, 69 when it can't be opened, 77 when permissions are missing, 74 when the link \
       failed, 75 when no answer came.
@@ -35,7 +36,7 @@ struct Connect: Command {
       "After the end of input: close once the endpoint has been silent this long. Default: wait for the endpoint to end.",
     value: "time")
   var silence: String?
-  @Option(help: "After the end of input: how long to wait for the first byte of an answer.", value: "time")
+  @Option(help: "After the end of input: how long to wait for an answer.", value: "time")
   var answer = "5s"
 
   func validate() throws {
@@ -187,6 +188,9 @@ private final class Visit: Sendable {
     case .unanswered:
       say("baudway: \(url): no answer came; --answer 30s would wait longer, and --silence 0 waits for none")
       leave(with: EX_TEMPFAIL)
+    case .echoed:
+      say("baudway: \(url): only what was sent came back: an echo, or an answer that is the same")
+      leave(with: 0)
     case .endpointLeft:
       if isTerminal { say("\nThe endpoint has ended the connection.") }
       leave(with: 0)

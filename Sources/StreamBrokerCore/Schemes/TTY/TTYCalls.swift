@@ -31,6 +31,8 @@ protocol TTYCalls: Sendable {
   func setLowLatency(_ tty: Int32, _ isOn: Bool) throws(SystemError)
   /// TIOCOUTQ.
   func unsent(_ tty: Int32) throws(SystemError) -> Int
+  /// TIOCSERGETLSR: the last bit has left. ENOTTY: the driver can't tell.
+  func isTransmitterEmpty(_ tty: Int32) throws(SystemError) -> Bool
   /// TCXONC: starts output that XOFF has stopped.
   func startOutput(_ tty: Int32) throws(SystemError)
   /// Whether the driver has released the port (POLLHUP).
@@ -147,6 +149,12 @@ struct SystemTTYCalls: TTYCalls {
     var count: Int32 = 0
     try check("ioctl TIOCOUTQ", ioctl(tty, UInt(TIOCOUTQ), &count))
     return Int(count)
+  }
+
+  func isTransmitterEmpty(_ tty: Int32) throws(SystemError) -> Bool {
+    var state: UInt32 = 0
+    try check("ioctl TIOCSERGETLSR", ioctl(tty, UInt(TIOCSERGETLSR), &state))
+    return state & 1 != 0  // TIOCSER_TEMT
   }
 
   func startOutput(_ tty: Int32) throws(SystemError) {

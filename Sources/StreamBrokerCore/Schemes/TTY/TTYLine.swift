@@ -59,7 +59,8 @@ final class TTYLine: SerialLine, PollHandler {
   }
 
   func apply(_ settings: LineSettings, _ done: @escaping (Result<LineSettings, SystemError>) -> Void) {
-    run({ port, tty throws(SystemError) in try port.apply(settings, to: tty) }) { [weak self] result in
+    run({ [isPty] port, tty throws(SystemError) in try port.apply(settings, to: tty, whenSent: !isPty) }) {
+      [weak self] result in
       if case .success(let inForce) = result { self?.settings = inForce }
       done(result)
     }
@@ -87,7 +88,11 @@ final class TTYLine: SerialLine, PollHandler {
   }
 
   func setBreak(_ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void) {
-    run({ port, tty throws(SystemError) in try port.calls.setBreak(tty, isOn) }, done)
+    run(
+      { [isPty] port, tty throws(SystemError) in
+        if isOn, !isPty { port.finishSending(tty) }
+        try port.calls.setBreak(tty, isOn)
+      }, done)
   }
 
   func unsent(_ done: @escaping (Result<Int, SystemError>) -> Void) {

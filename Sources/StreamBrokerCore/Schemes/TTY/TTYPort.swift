@@ -89,15 +89,36 @@ struct TTYPort: Sendable {
 
   /// Puts `line` in force and returns the settings in force. Changes nothing if they already are: some adapters drop
   /// bytes at any change.
-  func apply(_ line: LineSettings, to tty: Int32) throws(SystemError) -> LineSettings {
+  func apply(
+    _ line: LineSettings, to tty: Int32, whenSent waits: Bool = false
+  ) throws(SystemError) -> LineSettings {
     let now = try calls.modes(tty)
     guard let wanted = line.modes(from: now, hangUpOnClose: settings.hangsUpOnClose) else {
       throw SystemError("ioctl TCSETS2", EINVAL)
     }
     if wanted.isSame(as: now) { return LineSettings(now) }
+    if waits { finishSending(tty) }
     try calls.setModes(tty, wanted)
     return LineSettings(try calls.modes(tty))
   }
+
+  /// Waits until the last bit is out, at most a second: a break or other settings would destroy bytes on their way.
+  func finishSending(_ tty: Int32) {
+    let limit = calls.now &+ Self.longestWait.nanoseconds
+    func rests(_ length: Duration) { calls.sleep(until: min(limit, calls.now &+ length.nanoseconds)) }
+    while calls.now < limit, let count = try? calls.unsent(tty), count > 0 { rests(Self.step) }
+    // The hardware's own buffer still holds some that the driver has sent.
+    guard let modes = try? calls.modes(tty) else { return }
+    let character = LineSettings(modes).characterTime
+    do throws(SystemError) {
+      while calls.now < limit, try !calls.isTransmitterEmpty(tty) { rests(character) }
+    } catch {
+      rests(character * Self.usualBuffer)
+    }
+  }
+
+  private static let longestWait = Duration.seconds(1)
+  private static let usualBuffer = 16  // characters, as in a 16550
 
   /// Carries out the steps. A pause is never shorter than stated: it begins when the driver has done the step before.
   func perform(_ steps: [LineStep], on tty: Int32) throws(SystemError) {
