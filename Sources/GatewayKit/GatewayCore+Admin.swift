@@ -21,7 +21,7 @@ extension GatewayCore {
 extension GatewayCore: AdminBackend {
   func answer(_ request: AdminRequest, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void) {
     switch request.resource {
-    case .index: done(.whole(.text(Self.index)))
+    case .file(let file): done(.whole(file.response(to: request)))
     case .health: answerHealth(done)
     case .metrics: done(metrics(request, for: caller))
     case .openAPI: done(.whole(.json(OpenAPI.description)))
@@ -34,8 +34,10 @@ extension GatewayCore: AdminBackend {
       poller.offload(to: Self.processQueue) {
         DeviceList.survey().json
       } then: {
-        done(.whole(AdminResponse(status: .ok, contentType: AdminResponse.json, content: $0 + "\n")))
+        done(.whole(.json(text: $0)))
       }
+    case .user: done(.whole(.json(text: caller.description(on: running.keys.sorted()).description)))
+    case .log(let route): done(.whole(log(of: route, seenBy: caller)))
     case .events, .reload, .kick, .reset: done(.whole(.problem(.notFound, "Nothing here has this path.")))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
@@ -45,15 +47,6 @@ extension GatewayCore: AdminBackend {
       }
     }
   }
-
-  private static let index = """
-    Baudway \(Version.text)
-    /healthz  whether the process works
-    /readyz   whether all listeners are bound; ?route=NAME: whether the route's device is there
-    /metrics  figures for Prometheus
-    /api/v1/  routes, clients, devices, events, reload: see /api/v1/openapi.json
-
-    """
 
   // MARK: - The API
 
@@ -68,6 +61,12 @@ extension GatewayCore: AdminBackend {
     let report = report(form) { caller.role(on: $0) != nil && name.map { [$0] }?.contains($0) ?? true }
     report.whenReleased = { [weak self] in self?.surveys -= 1 }
     return .pieces(contentType: AdminResponse.json, report)
+  }
+
+  private func log(of route: String?, seenBy caller: AdminCaller) -> AdminResponse {
+    if let route, running[route] == nil { return AdminRefusal.noSuchRoute(route).response }
+    guard let admin else { return .problem(.unavailable, "The gateway is stopping.") }
+    return .json(text: "{\"lines\":[\(admin.latestEvents(of: route, seenBy: caller).joined(separator: ","))]}")
   }
 
   func carryOut(_ action: AdminAction, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void) {

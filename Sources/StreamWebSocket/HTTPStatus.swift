@@ -2,6 +2,7 @@
 
 package enum HTTPStatus: Int, CaseIterable, Sendable {
   case ok = 200
+  case notModified = 304
   case badRequest = 400
   case unauthorized = 401
   case forbidden = 403
@@ -23,6 +24,7 @@ package enum HTTPStatus: Int, CaseIterable, Sendable {
   package var phrase: String {
     switch self {
     case .ok: "OK"
+    case .notModified: "Not Modified"
     case .badRequest: "Bad Request"
     case .unauthorized: "Unauthorized"
     case .forbidden: "Forbidden"

@@ -100,19 +100,19 @@ def test_a_name_of_somebody_else_is_refused_and_can_be_added():
 
 def test_users_log_in_with_curl():
     with serving(config(users=USERS)) as gateway:
-        answer = curl(gateway, "/")
+        answer = curl(gateway, "/metrics")
         assert answer.status == 401 and answer.json["title"] == "Unauthorized"
         assert answer.fields["www-authenticate"].startswith("Basic ") and "Bearer" in answer.fields["www-authenticate"]
-        assert curl(gateway, "/", "-H", "Authorization: Bearer 0123456789abcdef").status == 401
-        assert curl(gateway, "/", "-H", bearer("bob")).text.startswith("Baudway ")
+        assert curl(gateway, "/metrics", "-H", "Authorization: Bearer 0123456789abcdef").status == 401
+        assert curl(gateway, "/metrics", "-H", bearer("bob")).text.startswith("# HELP ")
         # A name of somebody else is no danger with credentials: the page has none for its own name.
-        assert curl(gateway, "/", "-H", bearer("bob"), "-H", "Host: proxy.example").status == 200
+        assert curl(gateway, "/metrics", "-H", bearer("bob"), "-H", "Host: proxy.example").status == 200
         # A reload takes the user away.
         gateway.configure(config(users={"ada": USERS["ada"]}))
         gateway.signal(1)
         gateway.event("reloaded")
-        assert curl(gateway, "/", "-H", bearer("bob")).status == 401
-        assert curl(gateway, "/", "-H", bearer("ada")).status == 200
+        assert curl(gateway, "/metrics", "-H", bearer("bob")).status == 401
+        assert curl(gateway, "/metrics", "-H", bearer("ada")).status == 200
 
 
 def test_passwords_and_certificates_over_tls(tmp_path):
@@ -131,11 +131,11 @@ def test_passwords_and_certificates_over_tls(tmp_path):
     with gateway:
         trusted = ["--cacert", str(authority.certificate)]
         assert curl(gateway, "/healthz", *trusted, scheme="https").text == "ok\n"
-        assert curl(gateway, "/", *trusted, "-u", "bob:secret", scheme="https").status == 200
-        assert curl(gateway, "/", *trusted, "-u", "bob:wrong", scheme="https").status == 401
+        assert curl(gateway, "/metrics", *trusted, "-u", "bob:secret", scheme="https").status == 200
+        assert curl(gateway, "/metrics", *trusted, "-u", "bob:wrong", scheme="https").status == 401
         own = ["--cert", str(ada.certificate), "--key", str(ada.key)]
-        assert curl(gateway, "/", *trusted, *own, scheme="https").status == 200
-        assert curl(gateway, "/", *trusted, scheme="https").status == 401
+        assert curl(gateway, "/metrics", *trusted, *own, scheme="https").status == 200
+        assert curl(gateway, "/metrics", *trusted, scheme="https").status == 401
 
 
 def gateway_hash(password: bytes) -> str:

@@ -354,6 +354,64 @@ def test_many_streams_of_which_one_never_reads_delay_nobody():
         until(lambda: gateway.descriptors() <= before, 60, "descriptors are closed")
 
 
+def test_the_latest_lines_of_a_route_and_of_all_can_be_read():
+    with serving({"a": ECHO, "b": ECHO, "c": ECHO}, users=USERS) as gateway:
+        description = Description.__new__(Description)
+        description.whole = get(gateway, "/api/v1/openapi.json", "ada").json
+        events = Events(gateway, *bearer("ada"))
+        for route in "abc":
+            with gateway.connect(route) as client:
+                round_trip(client)
+            events.until("session opened")
+
+        def lines(user, path="/api/v1/routes/a/log"):
+            name = "/api/v1/routes/{name}/log" if "routes" in path else path
+            return description.check("get", name, get(gateway, path, user)).json["lines"]
+        own = lines("bob")
+        # The same as events of a stream, and by the same numbers.
+        opened = [line for line in own if line["event"] == "session opened"]
+        assert [line["route"] for line in own] == ["a"] * len(own) and len(opened) == 1
+        logged = gateway.event("session opened", route="a")
+        assert {k: v for k, v in opened[0].items() if k not in ("id", "time")} == {k: v for k, v in logged.items() if k != "time"}
+        late = Events(gateway, *bearer("ada"), f"Last-Event-ID: {opened[0]['id']}")
+        seen = late.next()
+        following = next(line for line in lines("ada", "/api/v1/log") if line["id"] == late.last)
+        assert following["event"] == seen[0]
+        # A route on which the user has no role is hidden from it, and so are lines of no route from one without "*".
+        assert get(gateway, "/api/v1/routes/c/log", "bob").status == 404 and get(gateway, "/api/v1/routes/x/log", "ada").status == 404
+        assert {line["route"] for line in lines("bob", "/api/v1/log")} == {"a", "b"}
+        assert {line.get("route") for line in lines("cyd", "/api/v1/log")} >= {None, "a", "b", "c"}
+        assert get(gateway, "/api/v1/log").status == 401
+        events.close()
+        late.close()
+
+
+def test_the_log_of_a_route_is_bounded():
+    with serving() as gateway:
+        with gateway.connect("a") as client:
+            round_trip(client)
+            for _ in range(150):
+                gateway.connect("b").close()
+            gateway.event("session ended", count=150, seconds=60)
+            lines = get(gateway, "/api/v1/routes/b/log").json["lines"]
+            assert len(lines) == 200 and lines[-1]["event"] in ("session ended", "link closed")
+            numbers = [int(line["id"].partition("-")[2]) for line in lines]
+            assert numbers == sorted(numbers)
+            # Events of others have not displaced those of a quiet route.
+            assert "session opened" in [line["event"] for line in get(gateway, "/api/v1/routes/a/log").json["lines"]]
+
+
+def test_a_user_learns_its_roles():
+    with serving({"a": ECHO, "b": ECHO, "c": ECHO}, users=USERS) as gateway:
+        def told(user):
+            return get(gateway, "/api/v1/user", user).json
+        assert told("ada") == {"user": "ada", "role": "admin", "routes": dict.fromkeys("abc", "admin")}
+        assert told("bob") == {"user": "bob", "routes": {"a": "admin", "b": "monitor"}}
+        assert told("cyd")["role"] == "writer"
+    with serving() as gateway:
+        assert get(gateway, "/api/v1/user").json == {"role": "admin", "routes": {"a": "admin", "b": "admin"}}
+
+
 @pytest.mark.waits
 @pytest.mark.measured
 def test_a_stream_on_which_nothing_happens_costs_no_wake_up_between_its_signs_of_life():

@@ -55,6 +55,8 @@ struct AdminActionTests {
     #expect(try status("/api/v1/reload", [("gps", .admin), ("*", .writer)]) == .forbidden)
     #expect(try status("/api/v1/reload", [("*", .admin)]) == nil)
     #expect(try status("/api/v1/devices", [("gps", .admin)], isChange: false) == .forbidden)
+    #expect(try status("/api/v1/routes/gps/log", [("lab", .admin)], isChange: false) == .notFound)
+    #expect(try status("/api/v1/log", [("lab", .monitor)], isChange: false) == nil)
   }
 
   @Test(
@@ -82,9 +84,10 @@ struct AdminActionTests {
   func described() throws {
     for operation in OpenAPI.operations {
       let resource = try #require(AdminResource(path: operation.path.replacing("{name}", with: "x")))
-      #expect(resource.methods[0].lowercased() == operation.method && resource.needsLogIn != operation.isProbe)
+      #expect(resource.methods[0].lowercased() == operation.method && resource.needsLogIn == operation.needsLogIn)
+      #expect(resource.isProbe == operation.isProbe)
     }
     let paths = Set(OpenAPI.operations.map(\.path))
-    #expect(paths.count == OpenAPI.operations.count && paths.count == 13)
+    #expect(paths.count == OpenAPI.operations.count && paths.count == 16)
   }
 }

@@ -31,13 +31,17 @@ struct AdminResponseTests {
   func pieces() throws {
     final class Words: ControlAnswer {
       var words = ["one", "", "sixteen letters!"]
-      func next(_ done: @escaping (String?) -> Void) { done(words.isEmpty ? nil : words.removeFirst()) }
+      func next(_ done: @escaping ([UInt8]?) -> Void) { done(words.isEmpty ? nil : Array(words.removeFirst().utf8)) }
     }
     func sent(_ line: String) throws -> [String] {
       let pieces = AdminPieces(.pieces(contentType: "text/x", Words()), to: try adminRequest(line))
       var all: [String] = []
       var isOver = false
-      while !isOver { pieces.next { piece in if let piece { all.append(piece) } else { isOver = true } } }
+      while !isOver {
+        pieces.next { piece in
+          if let piece { all.append(String(decoding: piece, as: UTF8.self)) } else { isOver = true }
+        }
+      }
       return all
     }
     let new = try sent("GET / HTTP/1.1")

@@ -474,11 +474,11 @@ private final class Pieces: ControlAnswer {
     self.made = made
   }
 
-  func next(_ done: @escaping (String?) -> Void) {
+  func next(_ done: @escaping ([UInt8]?) -> Void) {
     guard left > 0 else { return done(nil) }
     left -= 1
     made.increment()
-    done(String(repeating: "x", count: size) + (left == 0 ? "\n" : ""))
+    done([UInt8](repeating: UInt8(ascii: "x"), count: size) + (left == 0 ? [UInt8(ascii: "\n")] : []))
   }
 }
 

@@ -64,7 +64,7 @@ struct StatusReportTests {
     ) {
       survey.next { piece in
         guard let piece else { return done(text, pieces) }
-        collect(survey, text + piece, pieces + 1, done)
+        collect(survey, text + String(decoding: piece, as: UTF8.self), pieces + 1, done)
       }
     }
 

@@ -42,12 +42,12 @@ extension AdminRequest {
   /// Why this client may not ask this; nil if it may. A route on which its user has no role does not exist for it.
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
-    case .route(let name), .kick(let name), .reset(let name):
+    case .route(let name), .log(let name?), .kick(let name), .reset(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
     case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
     case .devices: return caller.generalRole == nil ? .needsRole("monitor on \"*\"") : nil
-    case .index, .health, .ready, .metrics, .openAPI, .routes, .clients, .events: return nil
+    case .file, .health, .ready, .metrics, .openAPI, .user, .routes, .clients, .events, .log(nil): return nil
     }
   }
 

@@ -20,36 +20,36 @@ protocol AdminBackend: AnyObject {
 /// The pieces of a response as they are sent: its head, then its content in chunks (RFC 9112 section 7.1), or for an
 /// HTTP/1.0 client until the connection ends.
 final class AdminPieces: ControlAnswer {
-  private var head: String?
+  private var head: [UInt8]?
   /// Nil when all of it was sent.
   private var content: (any ControlAnswer)?
   private let isChunked: Bool
 
   init(_ answer: AdminAnswer, to request: AdminRequest) {
     switch answer {
-    case .whole(var response):
-      response.isHead = request.isHead
-      head = String(decoding: response.bytes, as: UTF8.self)
+    case .whole(let response):
+      head = response.adapted(to: request).bytes
       isChunked = false
     case .pieces(let contentType, let content):
       isChunked = !request.isOld
-      head = AdminResponse(status: .ok, contentType: contentType).head(length: nil, isChunked: isChunked)
+      let response = AdminResponse(status: .ok, contentType: contentType).adapted(to: request)
+      head = Array(response.head(length: nil, isChunked: isChunked).utf8)
       self.content = request.isHead ? nil : content
     }
   }
 
-  func next(_ done: @escaping (String?) -> Void) {
+  func next(_ done: @escaping ([UInt8]?) -> Void) {
     if let head = head.take() { return done(head) }
     guard let content else { return done(nil) }
     content.next { [weak self] piece in
       guard let self else { return }
       guard let piece else {
         self.content = nil
-        return done(isChunked ? "0\r\n\r\n" : nil)
+        return done(isChunked ? Array("0\r\n\r\n".utf8) : nil)
       }
       // An empty chunk would end the content.
       if piece.isEmpty { return next(done) }
-      done(isChunked ? "\(String(piece.utf8.count, radix: 16))\r\n\(piece)\r\n" : piece)
+      done(isChunked ? Array("\(String(piece.count, radix: 16))\r\n".utf8) + piece + Array("\r\n".utf8) : piece)
     }
   }
 }

@@ -30,4 +30,20 @@ struct AdminCaller: Sendable {
 
   /// Its role where no route is meant.
   var generalRole: Config.User.Role? { user.map(\.generalRole) ?? .admin }
+
+  /// Its name and what it may do, for a program that shows only that.
+  func description(on routes: [String]) -> JSONValue {
+    .object([
+      "user": name.map { .text($0) }, "role": generalRole.map { .text($0.rawValue) },
+      "routes": .object(
+        routes.compactMap { route in
+          role(on: route).map { JSONValue.Member(key: route, value: .text($0.rawValue)) }
+        }),
+    ])
+  }
+
+  /// A user sees the events of the routes on which it has a role, and with a role on all routes those of none.
+  func sees(_ event: EventLog.Entry) -> Bool {
+    event.route.map { role(on: $0) != nil } ?? (generalRole != nil)
+  }
 }

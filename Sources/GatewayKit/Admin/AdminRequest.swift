@@ -14,6 +14,14 @@ struct AdminRequest: Equatable, Sendable {
   let query: [String: String]
   /// The elements of Accept.
   let accept: [String]
+  /// Whether it may be answered by gzip.
+  let takesGzip: Bool
+  /// The elements of If-None-Match: tags of what the client has already.
+  private let knownTags: [String]
+  /// Whether a script of a page sent it: no other sets this field.
+  let isOfScript: Bool
+  /// Whether it came over TLS.
+  let isSecure: Bool
   /// The last event that the client got before it lost its connection.
   let lastEvent: String?
   /// Bytes of content.
@@ -34,6 +42,10 @@ struct AdminRequest: Equatable, Sendable {
     isHead = head.method == "HEAD"
     isOld = head.minorVersion == 0
     accept = head.fields.list("accept")
+    takesGzip = Self.takesGzip(head.fields.list("accept-encoding"))
+    knownTags = head.fields.list("if-none-match")
+    isOfScript = head.fields.count(of: "x-requested-with") > 0
+    isSecure = pages.isSecure
     lastEvent = head["last-event-id"]
     do throws(AdminRefusal) {
       try Self.checkHost(head, resource, pages)
@@ -49,6 +61,18 @@ struct AdminRequest: Equatable, Sendable {
     expectsContinue = head.fields.lists("100-continue", in: "expect") && head.minorVersion == 1
   }
 
+  /// Whether the client has what `tag` means. It may mark the tag as weak (RFC 9110 section 13.1.2).
+  func knows(tag: String) -> Bool { knownTags.contains { $0 == "*" || $0 == tag || $0 == "W/" + tag } }
+
+  /// Whether `codings` has gzip, and does not forbid it by a weight of 0.
+  private static func takesGzip(_ codings: [String]) -> Bool {
+    codings.contains { coding in
+      let words = coding.lowercased().filter { $0 != " " }.split(separator: ";")
+      return words.first == "gzip"
+        && !words.dropFirst().contains { $0.hasPrefix("q=0") && Double($0.dropFirst(2)) == 0 }
+    }
+  }
+
   /// Protects against DNS rebinding: a web page can let its own name lead to this address. A request with credentials
   /// is none of such a page, which has none for its own name; probes get nothing that is worth it.
   private static func checkHost(
@@ -59,7 +83,7 @@ struct AdminRequest: Equatable, Sendable {
     }
     guard let host = head["host"] else { return }
     guard head.hasValidHost else { throw AdminRefusal(.badRequest, "The request's Host is not valid.") }
-    guard resource.needsLogIn, head.fields.count(of: "authorization") == 0, let names = pages.hosts,
+    guard !resource.isProbe, head.fields.count(of: "authorization") == 0, let names = pages.hosts,
       !names.contains(host)
     else { return }
     throw foreign(.foreignHost, host)

@@ -2,8 +2,8 @@
 
 /// A path of the admin listener.
 enum AdminResource: Hashable, Sendable {
-  /// A list of the others, for people.
-  case index
+  /// The status page, or a file that it needs.
+  case file(AdminFile)
   /// Whether the process works: all lanes answer.
   case health
   /// Whether clients can connect.
@@ -12,22 +12,29 @@ enum AdminResource: Hashable, Sendable {
   case metrics
   /// The description of the API.
   case openAPI
+  /// The user's name and roles.
+  case user
   case routes
   case route(String)
   case clients
   case devices
   case events
+  /// The latest events: those of a route, or all.
+  case log(String?)
   case reload
   case kick(String)
   case reset(String)
 
   init?(path: String) {
     switch path {
-    case "/": self = .index
     case "/healthz": self = .health
     case "/readyz": self = .ready
     case "/metrics": self = .metrics
     default:
+      if let file = AdminFile(path: path) {
+        self = .file(file)
+        return
+      }
       guard path.hasPrefix(Self.api) else { return nil }
       let words = path.dropFirst(Self.api.count).split(separator: "/", omittingEmptySubsequences: false).map(
         String.init)
@@ -41,12 +48,15 @@ enum AdminResource: Hashable, Sendable {
   private static func api(_ words: [String]) -> AdminResource? {
     switch (words.count, words[0]) {
     case (1, "openapi.json"): .openAPI
+    case (1, "user"): .user
+    case (1, "log"): .log(nil)
     case (1, "routes"): .routes
     case (1, "clients"): .clients
     case (1, "devices"): .devices
     case (1, "events"): .events
     case (1, "reload"): .reload
     case (2, "routes"): .route(words[1])
+    case (3, "routes") where words[2] == "log": .log(words[1])
     case (3, "routes") where words[2] == "kick": .kick(words[1])
     case (3, "routes") where words[2] == "reset": .reset(words[1])
     default: nil
@@ -55,11 +65,15 @@ enum AdminResource: Hashable, Sendable {
 
   /// Whether no listener of a route on the same port may have this path: it is one of ours, now or in a later version.
   static func isReserved(_ path: String) -> Bool {
-    ["/", "/healthz", "/readyz", "/metrics", "/api"].contains(path) || path.hasPrefix("/api/")
+    ["/", "/healthz", "/readyz", "/metrics", "/api", "/page"].contains(path)
+      || path.hasPrefix("/api/") || path.hasPrefix("/page/")
   }
 
-  /// Whether a request needs credentials, where there are users. Probes have none.
-  var needsLogIn: Bool { self != .health && self != .ready }
+  /// Whether programs ask for it that have neither credentials nor the gateway's name.
+  var isProbe: Bool { self == .health || self == .ready }
+
+  /// Whether a request needs credentials, where there are users. The page asks for them itself.
+  var needsLogIn: Bool { if case .file = self { false } else { !isProbe } }
 
   /// Whether it changes something.
   var isChange: Bool {

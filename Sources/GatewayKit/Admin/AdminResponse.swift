@@ -12,20 +12,30 @@ struct AdminResponse: Equatable, Sendable {
   var status: HTTPStatus
   /// In addition to the fields of every response. They must not contain line ends.
   var fields: [Field] = []
-  var contentType: String
-  var content = ""
+  /// Nil where there is no content.
+  var contentType: String?
+  var content: [UInt8] = []
   /// Whether it responds to HEAD: then the content is not sent (RFC 9110 section 9.3.2).
   var isHead = false
+  /// What a browser may load and run for it.
+  var policy = "default-src 'none'; frame-ancestors 'none'"
+  /// Whether a browser may keep it.
+  var caching = "no-store"
 
   static let plainText = "text/plain; charset=utf-8"
   static let json = "application/json"
 
   static func text(_ content: String, _ status: HTTPStatus = .ok, isHead: Bool = false) -> AdminResponse {
-    AdminResponse(status: status, contentType: plainText, content: content, isHead: isHead)
+    AdminResponse(status: status, contentType: plainText, content: Array(content.utf8), isHead: isHead)
   }
 
   static func json(_ value: JSONValue, isHead: Bool = false) -> AdminResponse {
-    AdminResponse(status: .ok, contentType: json, content: value.description + "\n", isHead: isHead)
+    .json(text: value.description, isHead: isHead)
+  }
+
+  /// `text` is JSON without a line end.
+  static func json(text: String, isHead: Bool = false) -> AdminResponse {
+    AdminResponse(status: .ok, contentType: json, content: Array((text + "\n").utf8), isHead: isHead)
   }
 
   /// An error as RFC 9457 has it. `detail` says what was wrong, and what to do.
@@ -42,36 +52,50 @@ struct AdminResponse: Equatable, Sendable {
     var fields = fields
     switch status {
     case .unauthorized:
-      fields += [
-        Field(name: "WWW-Authenticate", value: "Basic realm=\"baudway\", charset=\"UTF-8\""),
-        Field(name: "WWW-Authenticate", value: "Bearer"),
-      ]
+      fields += [prompt, Field(name: "WWW-Authenticate", value: "Bearer")]
     case .unavailable, .tooManyRequests: fields.append(Field(name: "Retry-After", value: "5"))
     default: break
     }
     return AdminResponse(
-      status: status, fields: fields, contentType: "application/problem+json", content: problem.description + "\n",
-      isHead: isHead)
+      status: status, fields: fields, contentType: "application/problem+json",
+      content: Array((problem.description + "\n").utf8), isHead: isHead)
+  }
+
+  /// A browser that gets it asks for a name and a password itself.
+  private static let prompt = Field(name: "WWW-Authenticate", value: "Basic realm=\"baudway\", charset=\"UTF-8\"")
+  /// After that a browser does not come by plain HTTP any more (RFC 6797). A year.
+  private static let secureOnly = Field(name: "Strict-Transport-Security", value: "max-age=31536000")
+
+  /// As the client that sent the request needs it.
+  func adapted(to request: AdminRequest) -> AdminResponse {
+    var response = self
+    response.isHead = request.isHead
+    // A script shows its own form.
+    if request.isOfScript { response.fields.removeAll { $0 == Self.prompt } }
+    if request.isSecure { response.fields.append(Self.secureOnly) }
+    return response
   }
 
   static let logIn = "Log in with HTTP Basic or a bearer token of a user under 'users'."
 
   /// The head, up to its empty line. `length` is nil for content whose length is not known yet.
   func head(length: Int?, isChunked: Bool = false) -> String {
-    var head = "HTTP/1.1 \(status.rawValue) \(status.phrase)\r\nContent-Type: \(contentType)\r\n"
+    var head = "HTTP/1.1 \(status.rawValue) \(status.phrase)\r\n"
+    if let contentType { head += "Content-Type: \(contentType)\r\n" }
     if let length { head += "Content-Length: \(length)\r\n" }
     if isChunked { head += "Transfer-Encoding: chunked\r\n" }
     for field in fields { head += "\(field.name): \(field.value)\r\n" }
-    // What a browser must not do with a response: keep it, guess its type, show it in a frame or run it as a page.
-    head += "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-    head += "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\nConnection: close\r\n\r\n"
+    // A browser must not guess its type.
+    head += "Cache-Control: \(caching)\r\nX-Content-Type-Options: nosniff\r\n"
+    head += "Content-Security-Policy: \(policy)\r\nConnection: close\r\n\r\n"
     return head
   }
 
   /// The whole response.
   var bytes: [UInt8] {
-    let head = head(length: content.utf8.count)
-    return Array((isHead ? head : head + content).utf8)
+    // The length of a 304 would be that of the file (RFC 9110 section 8.6).
+    let head = Array(head(length: contentType == nil ? nil : content.count).utf8)
+    return isHead ? head : head + content
   }
 }
 

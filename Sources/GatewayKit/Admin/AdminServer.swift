@@ -123,6 +123,17 @@ final class AdminServer {
       contentType: "text/event-stream", EventStream(events, after: request.lastEvent, for: caller, on: poller))
   }
 
+  /// Events of an answer that lists the latest.
+  private static let mostEvents = 200
+
+  /// The latest events of a route, or of all, that the client may see: JSON objects with the number of each, oldest
+  /// first.
+  func latestEvents(of route: String?, seenBy caller: AdminCaller) -> [String] {
+    guard let events else { return [] }
+    let latest = events.latest(Self.mostEvents) { caller.sees($0) && (route == nil || $0.route == route) }
+    return latest.map { "{\"id\":\"\(events.id(of: $0))\",\($0.line.dropFirst())" }
+  }
+
   func ended(_ connection: AdminConnection) { connections[ObjectIdentifier(connection)] = nil }
 
   /// The response is written; the connection closes in order, so that it arrives.

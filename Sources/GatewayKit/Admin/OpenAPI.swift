@@ -44,13 +44,14 @@ enum OpenAPI {
     let answers: [(type: String, schema: JSONValue)]
     /// In addition to 400, 401, 403, 405, 429 and 503, and to 404 and 504 for a route.
     var failures: [Int] = []
-    /// Probes need no log-in, and their failures are text.
+    /// Their failures are text.
     var isProbe = false
+    var needsLogIn = true
 
     var description: JSONValue {
       var responses = [JSONValue.Member(key: "200", value: OpenAPI.response("done", answers))]
       let isOfRoute = path.contains("{name}")
-      let others = isProbe ? [] : [401, 403, 429]
+      let others = isProbe ? [] : needsLogIn ? [401, 403, 429] : [403]
       let all = [400, 405, 503] + others + (isOfRoute ? [404, 504] : []) + failures
       for status in Set(all).sorted() {
         var types = [(type: "application/problem+json", schema: OpenAPI.reference("Problem"))]
@@ -64,7 +65,7 @@ enum OpenAPI {
       let parameters = (isOfRoute ? [name] : []) + parameters
       return .object([
         "summary": .text(summary), "parameters": parameters.isEmpty ? nil : .array(parameters),
-        "security": isProbe ? .array([.object([])]) : nil,
+        "security": needsLogIn ? nil : .array([.object([])]),
         "requestBody": request.map { request in
           .object([
             "required": .bool(isRequestNeeded),
@@ -82,10 +83,12 @@ enum OpenAPI {
   }
 
   static let operations: [Operation] = [
-    Operation(path: "/", method: "get", summary: "Lists what there is, for people.", answers: text),
+    Operation(
+      path: "/", method: "get", summary: "The status page, which loads its own files from below /page/.",
+      answers: [("text/html; charset=utf-8", .object(["type": .text("string")]))], needsLogIn: false),
     Operation(
       path: "/healthz", method: "get", summary: "Whether the process works: all its threads answer.", answers: text,
-      isProbe: true),
+      isProbe: true, needsLogIn: false),
     Operation(
       path: "/readyz", method: "get",
       summary: "Whether all listeners are bound, or with a route: whether its clients find its device.",
@@ -93,7 +96,7 @@ enum OpenAPI {
         .object([
           "name": .text("route"), "in": .text("query"), "schema": .object(["type": .text("string")]),
         ])
-      ], answers: text, failures: [404], isProbe: true),
+      ], answers: text, failures: [404], isProbe: true, needsLogIn: false),
     Operation(
       path: "/metrics", method: "get", summary: "Figures for Prometheus.",
       answers: [MetricsFormat.prometheus, .openMetrics].map {
@@ -102,6 +105,10 @@ enum OpenAPI {
     Operation(
       path: "/api/v1/openapi.json", method: "get", summary: "This description.",
       answers: [(AdminResponse.json, .object(["type": .text("object")]))]),
+    Operation(
+      path: "/api/v1/user", method: "get",
+      summary: "The user's name and roles: on \"*\", and on each route that it sees.",
+      answers: json("User")),
     Operation(
       path: "/api/v1/routes", method: "get",
       summary: "The state of the gateway and its routes, as `status --json` has it.",
@@ -124,6 +131,12 @@ enum OpenAPI {
           "schema": .object(["type": .text("string")]),
         ])
       ], answers: [("text/event-stream", .object(["type": .text("string")]))]),
+    Operation(
+      path: "/api/v1/log", method: "get",
+      summary: "The latest events that the user may see, at most 200, oldest first.", answers: json("Log")),
+    Operation(
+      path: "/api/v1/routes/{name}/log", method: "get", summary: "The latest events of one route, as /api/v1/log.",
+      answers: json("Log")),
     Operation(
       path: "/api/v1/reload", method: "post",
       summary:
@@ -159,6 +172,7 @@ enum OpenAPI {
   private static let flag = JSONValue.object(["type": .text("boolean")])
   private static func list(_ item: JSONValue) -> JSONValue { .object(["type": .text("array"), "items": item]) }
   private static func words(_ words: [String]) -> JSONValue { .object(["enum": .array(words.map { .text($0) })]) }
+  private static let role = words(Config.User.Role.allCases.map(\.rawValue))
   private static let counts = JSONValue.object(["type": .text("object"), "additionalProperties": count])
 
   /// Keys whose names end in `?` may be missing.
@@ -177,6 +191,14 @@ enum OpenAPI {
       "Problem",
       object(["type": string, "title": string, "status": count, "detail": string, "problems?": list(string)])
     ),
+    (
+      "User",
+      object([
+        "user?": string, "role?": role,
+        "routes": .object(["type": .text("object"), "additionalProperties": role]),
+      ])
+    ),
+    ("Log", object(["lines": list(object(["id": string, "time": string, "level": string, "event": string]))])),
     (
       "Status",
       object([

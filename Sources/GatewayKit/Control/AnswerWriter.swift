@@ -6,7 +6,7 @@ import ByteStreams
 /// The pieces of an answer, made one by one as the client reads them.
 protocol ControlAnswer: AnyObject {
   /// Calls `done` once, now or later, with the next piece; nil after the last one.
-  func next(_ done: @escaping (String?) -> Void)
+  func next(_ done: @escaping ([UInt8]?) -> Void)
 }
 
 final class AnswerWriter {
@@ -59,7 +59,7 @@ final class AnswerWriter {
       guard let self, let answer, !isOver, answer === self.answer else { return }
       guard let piece else { return end(.sent) }
       hasBegun = true
-      self.piece = Array(piece.utf8)
+      self.piece = piece
       written = 0
       limit(stallLimit) { [weak self] in self?.end(.failed) }
       write()

@@ -100,8 +100,8 @@ final class ControlConnection: ByteStreamDelegate {
 
 /// An answer of one line, available at once or later.
 final class OneLine: ControlAnswer {
-  private var line: String?
-  private var waiting: ((String?) -> Void)?
+  private var line: [UInt8]?
+  private var waiting: (([UInt8]?) -> Void)?
 
   init() {}
   convenience init(_ answer: JSONValue) {
@@ -110,13 +110,13 @@ final class OneLine: ControlAnswer {
   }
 
   func give(_ answer: JSONValue) {
-    let text = answer.description + "\n"
-    guard let waiting else { return line = text }
+    let bytes = Array((answer.description + "\n").utf8)
+    guard let waiting else { return line = bytes }
     self.waiting = nil
-    waiting(text)
+    waiting(bytes)
   }
 
-  func next(_ done: @escaping (String?) -> Void) {
+  func next(_ done: @escaping ([UInt8]?) -> Void) {
     // The second call gets nil: there are no more pieces.
     if hasGiven { return done(nil) }
     hasGiven = true

@@ -22,9 +22,8 @@ extension PendingConnection {
 
   func refuseAdmin(_ answer: LogIns.Answer) {
     guard let adminRequest else { return }
-    let isHead = adminRequest.isHead
     func refuse(_ status: HTTPStatus, _ detail: String, _ word: Ending.Word, _ cause: any Error) {
-      end(Ending(word, cause), saying: AdminResponse.problem(status, detail, isHead: isHead).bytes)
+      end(Ending(word, cause), saying: AdminResponse.problem(status, detail).adapted(to: adminRequest).bytes)
     }
     switch answer {
     case .admitted: break

@@ -69,7 +69,9 @@ final class StatusReport: ControlAnswer {
     self.query = query
   }
 
-  func next(_ done: @escaping (String?) -> Void) {
+  func next(_ done: @escaping ([UInt8]?) -> Void) { makeNext { done($0.map { Array($0.utf8) }) } }
+
+  private func makeNext(_ done: @escaping (String?) -> Void) {
     switch stage {
     case .opening:
       stage = .route(0)
@@ -114,7 +116,7 @@ final class StatusReport: ControlAnswer {
         picture.isStuck = if case .stuck = answer { true } else { false }
         if !picture.isStuck {  // removed since the report began
           stage = .route(index + 1)
-          return next(done)
+          return makeNext(done)
         }
         return finish(index, picture, [], done)
       }

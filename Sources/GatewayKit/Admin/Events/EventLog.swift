@@ -12,8 +12,9 @@ final class EventLog {
     let number: UInt64
     /// Nil for an event that belongs to no route.
     let route: String?
-    /// As it is sent, without its number.
-    let text: String
+    let event: String
+    /// As the log has it in JSON, without the line end.
+    let line: String
   }
 
   /// Events that are kept for streams that are behind, or that reconnect.
@@ -49,10 +50,23 @@ final class EventLog {
   /// The number of the newest event.
   var newest: UInt64 { news.newest }
 
-  /// At most `limit` events after `number`. Some may be missing: the lists are bounded.
-  func events(after number: UInt64, atMost limit: Int) -> ArraySlice<Entry> {
+  /// Tells the event from all others of this gateway and of earlier ones.
+  func id(of entry: Entry) -> String { "\(epoch)-\(entry.number)" }
+
+  /// At most `limit` of the latest events for which `isMeant` is true, in order.
+  func latest(_ limit: Int, where isMeant: (Entry) -> Bool) -> [Entry] {
+    drain()
+    return entries.reversed().lazy.filter(isMeant).prefix(limit).reversed()
+  }
+
+  private func drain() {
     for raw in news.drain() { entries.append(Self.entry(raw)) }
     if entries.count > Self.most { entries.removeFirst(entries.count - Self.most) }
+  }
+
+  /// At most `limit` events after `number`. Some may be missing: the lists are bounded.
+  func events(after number: UInt64, atMost limit: Int) -> ArraySlice<Entry> {
+    drain()
     let first = entries.partitioningIndex { $0.number > number }
     return entries[first...].prefix(limit)
   }
@@ -90,7 +104,7 @@ final class EventLog {
     var route: String?
     for case ("route", .text(let name)) in line.fields { route = name }
     return Entry(
-      number: raw.number, route: route, text: "event: \(line.event)\ndata: \(String(decoding: bytes, as: UTF8.self))\n")
+      number: raw.number, route: route, event: line.event, line: String(decoding: bytes.dropLast(), as: UTF8.self))
   }
 }
 

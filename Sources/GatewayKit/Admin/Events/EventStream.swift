@@ -10,7 +10,7 @@ final class EventStream: ControlAnswer {
   /// The last event that was sent, or that this client may not see.
   private var last: UInt64
   private var hasBegun = false
-  private var waiting: ((String?) -> Void)?
+  private var waiting: (([UInt8]?) -> Void)?
   private var heartbeat: Timers.Token?
 
   /// Events of a piece.
@@ -38,14 +38,14 @@ final class EventStream: ControlAnswer {
     log.forget(ObjectIdentifier(self))
   }
 
-  func next(_ done: @escaping (String?) -> Void) {
+  func next(_ done: @escaping ([UInt8]?) -> Void) {
     guard hasBegun else {
       hasBegun = true
       // The client's pause before it reconnects.
-      return done("retry: 3000\n\n")
+      return done(Array("retry: 3000\n\n".utf8))
     }
     let text = text()
-    guard text.isEmpty else { return done(text) }
+    guard text.isEmpty else { return done(Array(text.utf8)) }
     waiting = done
     heartbeat = poller.timers.after(Self.pause) { [weak self] in self?.give(":\n\n") }
     wait()
@@ -64,7 +64,7 @@ final class EventStream: ControlAnswer {
     poller.timers.cancel(heartbeat)
     let done = waiting
     waiting = nil
-    done?(text)
+    done?(Array(text.utf8))
   }
 
   private func text() -> String {
@@ -75,15 +75,10 @@ final class EventStream: ControlAnswer {
       for entry in entries {
         let lost = entry.number - last - 1
         if lost > 0 { text += "event: lost\ndata: {\"lost\":\(lost)}\n\n" }
-        if isSeen(entry) { text += "id: \(log.epoch)-\(entry.number)\n\(entry.text)" }
+        if caller.sees(entry) { text += "id: \(log.id(of: entry))\nevent: \(entry.event)\ndata: \(entry.line)\n\n" }
         last = entry.number
       }
     }
     return text
-  }
-
-  /// A user sees the events of the routes on which it has a role, and with a role on all routes those of none.
-  private func isSeen(_ entry: EventLog.Entry) -> Bool {
-    entry.route.map { caller.role(on: $0) != nil } ?? (caller.generalRole != nil)
   }
 }

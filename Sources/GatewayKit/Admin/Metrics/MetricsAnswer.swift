@@ -48,17 +48,19 @@ final class MetricsAnswer: ControlAnswer {
 
   deinit { whenReleased() }
 
-  func next(_ done: @escaping (String?) -> Void) {
+  func next(_ done: @escaping ([UInt8]?) -> Void) { makeNext { done($0.map { Array($0.utf8) }) } }
+
+  private func makeNext(_ done: @escaping (String?) -> Void) {
     switch stage {
     case .collecting(let index) where index < routes.count:
       ask(index) { [self] in
         stage = .collecting(index + 1)
         // In a later turn: thousands of answers must not grow the stack.
-        poller.timers.after(.zero) { [self] in next(done) }
+        poller.timers.after(.zero) { [self] in makeNext(done) }
       }
     case .collecting:
       stage = .ofGateway
-      next(done)
+      makeNext(done)
     case .ofGateway:
       gateway { [self] figures in
         stage = .ofRoutes(0, from: 0)

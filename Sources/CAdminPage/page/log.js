@@ -1,0 +1,78 @@
+// Lines of the log: all of them, and those of a route.
+
+import { get } from "/page/api.js";
+import { make, one } from "/page/dom.js";
+import { time } from "/page/format.js";
+import { state } from "/page/state.js";
+
+const KEPT = 500;
+const LEVELS = ["info", "notice", "warning", "error", "critical"];
+const MOODS = { warning: "busy", error: "bad", critical: "bad" };
+/** The latest lines of the gateway, oldest first, by id. */
+let lines = new Map();
+
+function item(line) {
+  const { id, time: when, level, event, ...fields } = line;
+  const text = Object.entries(fields).map(([key, value]) => `${key}=${plain(value)}`).join(" ");
+  return make(
+    "li", { data: { key: id, mood: MOODS[level] ?? "idle" } }, make("time", { datetime: when }, time(when)), " ",
+    make("span", { class: "level" }, level), " ", make("strong", {}, event), " ", make("span", { class: "fields" }, text));
+}
+
+/** In quotes, where a text has spaces. */
+const plain = (value) => (/[\s"]/.test(String(value)) || value === "" ? JSON.stringify(value) : String(value));
+
+/** The newest line is the first. */
+export function fill(list, all) {
+  list.replaceChildren(...all.toReversed().map(item));
+}
+
+/** A line may come twice: in an answer, and as an event. */
+export function append(list, line) {
+  const isThere = Array.from(list.children).slice(0, 50).some((child) => child.dataset.key === line.id);
+  if (isThere) return;
+  list.prepend(item(line));
+  while (list.children.length > KEPT) list.lastElementChild.remove();
+}
+
+export function prepare() {
+  one("log-search").addEventListener("input", draw);
+  one("log-level").addEventListener("change", draw);
+  state.addEventListener("line", ({ detail }) => {
+    take([detail]);
+    if (!one("log-view").hidden && isMeant(detail)) append(one("log-lines"), detail);
+  });
+}
+
+function take(more) {
+  for (const line of more) lines.set(line.id, line);
+  for (const id of lines.keys()) {
+    if (lines.size <= KEPT) break;
+    lines.delete(id);
+  }
+}
+
+/** Reads the lines before the page was opened. */
+export async function open() {
+  const answer = await get("/api/v1/log").catch(() => ({ lines: [] }));
+  const later = lines;
+  lines = new Map();
+  take(answer.lines);
+  take(later.values());
+  draw();
+}
+
+/** Forgets them, for another user. */
+export function clear() {
+  lines.clear();
+}
+
+function isMeant(line) {
+  const words = one("log-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = JSON.stringify(line).toLowerCase();
+  return LEVELS.indexOf(line.level) >= LEVELS.indexOf(one("log-level").value) && words.every((word) => text.includes(word));
+}
+
+function draw() {
+  fill(one("log-lines"), [...lines.values()].filter(isMeant));
+}

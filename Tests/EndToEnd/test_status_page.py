@@ -1,0 +1,446 @@
+"""The status page in Chromium, as its users do it: log in, look, change something, lose the gateway. test_page.py has its files."""
+import json
+import socket
+import time
+
+import pytest
+from admin import ask, place
+from browser import AXE, Browser, needs_chromium
+from kit import Gateway, Socat, connect, free_port, receive_all, round_trip, until
+
+pytestmark = [pytest.mark.heavy, needs_chromium]
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+TOKEN = "4f2d8c0a9b7e6d5c"
+USERS = {"ada": {"token": TOKEN, "roles": {"*": "admin"}}, "bob": {"token": "0b1c2d3e4f506172", "roles": {"a": "monitor"}}}
+
+
+def serving(routes=None, *, port=0, **more) -> Gateway:
+    gateway = Gateway({"admin": {"listen": f"http://127.0.0.1:{port}"}, "routes": routes or {"a": ECHO, "b": ECHO}, **more})
+    gateway.expected += 1
+    return gateway
+
+
+def home(gateway: Gateway) -> str:
+    host, port = place(gateway)
+    return f"http://{host}:{port}/"
+
+
+def visit(browser: Browser, gateway: Gateway, view: str = ""):
+    browser.open(f"{home(gateway)}#/{view}")
+    browser.until("document.readyState === 'complete' && document.getElementById('gateway')?.hidden === false", "the figures")
+
+
+def log_in(browser: Browser, gateway: Gateway, token: str = TOKEN):
+    browser.open(home(gateway))
+    browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+    browser.type("#log-in-token", token)
+    browser.press("Enter")
+
+
+def agree(browser: Browser):
+    browser.until("document.querySelector('#confirmation').open", "the question")
+    browser.click("#confirmation-yes")
+
+
+def routes(browser: Browser) -> list[str]:
+    return browser.texts("#routes tbody th")
+
+
+def choose(browser: Browser, selector: str, value: str):
+    browser.run(f"""(() => {{
+        const element = document.querySelector('{selector}');
+        element.value = {json.dumps(value)};
+        element.dispatchEvent(new Event('input', {{ bubbles: true }}));
+        element.dispatchEvent(new Event('change', {{ bubbles: true }}));
+    }})()""")
+
+
+@pytest.fixture
+def browser():
+    with Browser() as browser:
+        yield browser
+        assert browser.dialogs == []
+        # An answer that is an error is one of the tests' own.
+        assert [text for text in browser.complaints if "Failed to load resource" not in text] == []
+
+
+def test_a_user_logs_in_and_out(browser):
+    with serving(users=USERS) as gateway:
+        log_in(browser, gateway, "wrong-wrong-wrong")
+        browser.shows("#log-in-fault", "does not know these credentials")
+        assert not browser.run("sessionStorage.length") and browser.text("#routes") == ""
+        choose(browser, "#log-in-token", "")
+        browser.type("#log-in-token", TOKEN)
+        browser.click("#log-in button")
+        browser.until("document.querySelectorAll('#routes tbody tr').length === 2", "the routes")
+        assert browser.text("#user-name") == "ada" and browser.text("#connection") == "live"
+        assert browser.run("document.cookie") == ""
+        # The same tab may load the page again.
+        browser.call("Page.reload")
+        browser.until("document.getElementById('gateway')?.hidden === false", "the figures")
+        browser.click("#log-out")
+        browser.until("document.getElementById('log-in')?.hidden === false", "the form")
+        assert not browser.run("sessionStorage.length") and browser.text("#gateway") == ""
+
+
+def test_a_user_logs_in_by_password(browser):
+    import test_admin
+
+    users = {"öko": {"password": test_admin.gateway_hash("geheim: ß".encode()), "roles": {"*": "monitor"}}}
+    with serving(users=users) as gateway:
+        browser.open(home(gateway))
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.type("#log-in-user", "öko")
+        browser.type("#log-in-password", "geheim: ß")
+        browser.press("Enter")
+        browser.shows("#user-name", "öko")
+
+
+def test_only_what_a_user_may_do_is_offered(browser):
+    with serving(users=USERS) as gateway, gateway.connect("a") as client:
+        round_trip(client)
+        log_in(browser, gateway, USERS["bob"]["token"])
+        browser.until("document.querySelectorAll('#routes tbody tr').length === 1", "its route")
+        assert routes(browser) == ["a"] and not browser.text("#reload")
+        browser.click("#routes tbody a")
+        browser.until("document.querySelectorAll('#clients tbody tr').length === 1", "its client")
+        assert "Kick" not in browser.text("#route-view") and "Reset" not in browser.text("#route-view")
+        browser.run("location.hash = '#/devices'")
+        browser.shows("#devices-fault", "needs the role")
+        browser.run("location.hash = '#/routes/b'")
+        browser.shows("#route-missing", "no such route")
+
+
+def test_routes_are_found_filtered_sorted_and_in_pages(browser):
+    """Of 300 routes only a page is in the document."""
+    many = {f"route-{n}": ECHO for n in range(300)}
+    many["gps"] = {**ECHO, "endpoint": "sim://nmea?rate=50"}
+    with serving(many) as gateway, gateway.connect("route-7") as client, gateway.connect("gps") as reader:
+        round_trip(client)
+        visit(browser, gateway)
+        assert len(routes(browser)) == 100 and routes(browser)[:3] == ["gps", "route-0", "route-1"]
+        assert browser.text("#routes-count") == "301 routes"
+        for _ in range(3):
+            browser.click("#routes-pager button:last-child")
+        assert routes(browser) == ["route-299"] and browser.text("#routes-pager span") == "301 to 301 of 301 routes"
+        assert browser.run("document.querySelector('#routes-pager button:last-child').disabled")
+        browser.type("#routes-search", "route-29")
+        assert routes(browser) == ["route-29", *(f"route-{n}" for n in range(290, 300))]
+        assert browser.text("#routes-count") == "11 of 301 routes"
+        choose(browser, "#routes-search", f"127.0.0.1:{client.getsockname()[1]}")
+        assert routes(browser) == ["route-7"]
+        choose(browser, "#routes-search", "")
+        choose(browser, "#routes-filter", "clients")
+        assert routes(browser) == ["gps", "route-7"]
+        choose(browser, "#routes-filter", "busy")
+        browser.until("document.querySelector('#routes tbody th')?.innerText === 'gps'", "the busy route")
+        assert "/s" in browser.text("#routes tbody tr")
+        choose(browser, "#routes-filter", "all")
+        browser.click("#routes thead th:nth-child(3) button")
+        assert browser.run("document.querySelector('#routes thead th:nth-child(3)').ariaSort") == "descending"
+        assert set(routes(browser)[:2]) == {"gps", "route-7"}
+        assert reader
+
+
+def test_only_cells_that_changed_are_touched(browser):
+    routes_ = {"gps": {**ECHO, "endpoint": "sim://nmea?rate=50"}, **{f"quiet-{n}": {**ECHO, "device": {"open": "on-demand"}} for n in range(20)}}
+    with serving(routes_) as gateway, gateway.connect("gps"):
+        visit(browser, gateway)
+        browser.until("document.querySelector('#routes tbody tr').innerText.includes('/s')", "a rate")
+        browser.run("""
+            window.touched = new Set();
+            window.rows = Array.from(document.querySelectorAll('#routes tbody tr'));
+            new MutationObserver((all) => all.forEach(({ target }) => {
+                const cell = (target.closest ? target : target.parentElement).closest('td, th');
+                touched.add(cell ? cell.parentElement.dataset.key + ' ' + cell.cellIndex : target.nodeName);
+            })).observe(document.querySelector('#routes'), { childList: true, subtree: true, characterData: true }); true""")
+        browser.until("touched.has('gps 4')", "another rate")
+        # How long a link has been in its state changes in all rows; of the others nothing else does.
+        touched = set(browser.run("[...touched]"))
+        assert {cell for cell in touched if cell.startswith("quiet") and not cell.endswith(" 1")} == set()
+        assert "TBODY" not in touched and browser.run("rows.every((row) => row.isConnected)")
+
+
+def test_a_client_is_kicked_after_a_question(browser):
+    with serving(users=USERS) as gateway:
+        log_in(browser, gateway)
+        clients = [gateway.connect("a") for _ in range(3)]
+        numbers = [gateway.event("session opened", count=n + 1)["session"] for n in range(3)]
+        browser.until("document.getElementById('gateway')?.hidden === false", "the figures")
+        browser.run("location.hash = '#/routes/a'")
+        browser.until("document.querySelectorAll('#clients tbody tr').length === 3", "the clients")
+        kick = f"#clients tr[data-key='{numbers[1]}'] button"
+        browser.click(kick)
+        browser.shows("#confirmation-title", f"Kick session {numbers[1]}?")
+        browser.press("Escape")
+        browser.until("!document.querySelector('#confirmation').open", "no question")
+        # The focus is where it was.
+        assert browser.run(f"document.activeElement === document.querySelector(\"{kick}\")")
+        for client in clients:
+            round_trip(client)
+        browser.press("Enter")
+        browser.until("document.querySelector('#confirmation').open", "the question")
+        browser.press("Enter")
+        browser.shows("#toast", f"Session {numbers[1]} was ended")
+        receive_all(clients[1])  # to its end
+        assert gateway.event("admin kick")["user"] == "ada"
+        browser.until("document.querySelectorAll('#clients tbody tr').length === 2", "the others")
+        # The button that had the focus is gone.
+        assert browser.run("document.activeElement.id") == "route-title"
+        browser.click("#route-kick-all")
+        browser.shows("#confirmation-text", "2 sessions will end")
+        agree(browser)
+        browser.shows("#toast", "2 sessions ended")
+        browser.until("document.querySelectorAll('#clients tbody tr').length === 0", "no client")
+        for client in clients:
+            receive_all(client)
+            client.close()
+
+
+def test_a_mistake_in_the_file_is_shown_with_line_and_column(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        gateway.path.write_text('version: 1\nadmin: { listen: "http://127.0.0.1:0" }\nroutes:\n  a:\n    listen: tcp://127.0.0.1:0\n    endpoint: tyy:///dev/ttyUSB0\n')
+        browser.click("#reload")
+        agree(browser)
+        browser.until("document.querySelector('#failure').open", "the failure")
+        assert browser.texts("#failure-rows td") == [
+            "config.yaml", "6", "15", "routes.a.endpoint: unknown scheme 'tyy'; did you mean 'tty'?"]
+        browser.press("Escape")
+        browser.shows("#problems", "config.yaml:6:15: routes.a.endpoint: unknown scheme")
+        gateway.configure({"admin": {"listen": "http://127.0.0.1:0"}, "routes": {"a": ECHO, "new": ECHO}})
+        browser.click("#reload")
+        agree(browser)
+        browser.shows("#toast", "added new; removed b")
+        browser.shows("#problems-title", "Everything works")
+        browser.until("[...document.querySelectorAll('#routes tbody th')].map((one) => one.innerText).join() === 'a,new'", "the new routes")
+
+
+def test_a_reset_that_is_not_possible_says_why(browser):
+    with serving() as gateway:
+        visit(browser, gateway, "routes/a")
+        browser.click("#route-reset")
+        browser.type("#confirmation-value", "esp32")
+        browser.press("Enter")
+        browser.until("document.querySelector('#failure').open", "the failure")
+        assert browser.text("#failure-title") == "The device was not reset" and browser.text("#failure-text")
+        assert gateway.event("admin reset")["detail"] == "esp32"
+
+
+def test_a_port_is_unplugged_and_plugged_in(browser, folder):
+    def port():
+        ends = [f"{folder}/port", f"{folder}/far"]
+        return Socat(*(f"pty,raw,echo=0,link={end}" for end in ends), links=ends)
+
+    with port() as device:
+        board = {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{folder}/port", "device": {"open": "always", "retry": "100ms..100ms"}}
+        with serving({"board": board}) as gateway:
+            gateway.event("link open")
+            visit(browser, gateway)
+            browser.shows("#problems-title", "Everything works")
+            browser.shows("#routes tbody", "open")
+            device.kill()
+            browser.shows("#problems", "board waits for its device")
+            browser.shows("#problems", "not plugged in?")
+            browser.shows("#routes tbody", "waiting")
+            assert browser.text("#announcement") == "New problem: board waits for its device"
+            assert browser.run("document.title").startswith("(1) ")
+            with port():
+                browser.shows("#problems-title", "Everything works")
+                assert browser.text("#announcement") == "Solved: board waits for its device"
+                browser.click("#routes tbody a")
+                browser.shows("#route-lines", "link lost")
+
+
+def test_the_page_comes_back_with_the_gateway(browser):
+    port = free_port()
+    with serving(port=port, users=USERS) as gateway:
+        log_in(browser, gateway)
+        browser.shows("#connection", "live")
+        with gateway.connect("a") as client:
+            round_trip(client)
+            browser.until("document.querySelector('#routes tbody tr').innerText.includes('1/')", "the client")
+    browser.shows("#connection", "disconnected")
+    assert browser.run("document.body.classList.contains('stale')")
+    assert routes(browser) == ["a", "b"]  # what was known last
+    with serving({"a": ECHO, "c": ECHO}, port=port, users=USERS):
+        browser.shows("#connection", "live")
+        browser.until("[...document.querySelectorAll('#routes tbody th')].map((one) => one.innerText).join() === 'a,c'", "the new routes")
+        assert not browser.run("document.body.classList.contains('stale')")
+        browser.run("location.hash = '#/log'")
+        # Events of the new process, from its start on.
+        browser.shows("#log-lines", "started")
+
+
+def test_a_user_that_a_reload_removed_logs_in_again(browser):
+    with serving(users=USERS) as gateway:
+        log_in(browser, gateway)
+        browser.shows("#connection", "live")
+        gateway.configure({"admin": {"listen": f"http://127.0.0.1:{place(gateway)[1]}"}, "users": {"bob": USERS["bob"]}, "routes": {"a": ECHO}})
+        gateway.signal(1)
+        browser.shows("#log-in-fault", "Log in again")
+        assert browser.text("#routes") == "" and not browser.run("sessionStorage.length")
+
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def test_hostile_names_are_text(browser, folder):
+    """In an endpoint and its failure, the name of a user, a path that somebody asked for, and a problem of the file."""
+    encoded = "".join(f"%{byte:02x}" for byte in HOSTILE.replace("/", "|").encode())
+    names = {
+        "evil": {"listen": "tcp://127.0.0.1:0", "endpoint": f"unix:///{folder}/{encoded}", "link": "shared", "device": {"open": "always"}},
+        "a": {"listen": "ws://127.0.0.1:0/", "endpoint": "sim://echo"},
+    }
+    with serving(names, users={HOSTILE: {"token": TOKEN, "roles": {"*": "admin"}}}) as gateway:
+        address = gateway.address("a")
+        with connect(address) as client:
+            client.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                           f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+            gateway.event("session opened")
+            ask(gateway, f"GET /{encoded}")
+            log_in(browser, gateway)
+            browser.shows("#user-name", HOSTILE)
+            browser.shows("#problems", "<img src=x onerror=alert(1)>")
+            browser.shows("#routes", "evil")
+            browser.run("location.hash = '#/routes/a'")
+            browser.shows("#clients", HOSTILE)
+            browser.shows("#route-lines", "<img src=x")
+            browser.run("location.hash = '#/routes/evil'")
+            browser.shows("#route-facts", "<img src=x")
+            browser.run("location.hash = '#/log'")
+            browser.shows("#log-lines", "<img src=x")
+            browser.run(f"location.hash = '#/routes/' + encodeURIComponent({json.dumps(HOSTILE)})")
+            browser.shows("#route-title", HOSTILE)
+            gateway.path.write_text(json.dumps({"version": 1, "routes": {HOSTILE: ECHO}, HOSTILE: 1}))
+            browser.click("#reload")
+            agree(browser)
+            browser.shows("#failure-rows", "<img src=x")
+            assert browser.run("document.images.length + document.querySelectorAll('body script').length") == 0
+
+
+def test_the_log_of_a_route_grows_while_it_is_looked_at(browser):
+    with serving() as gateway:
+        with gateway.connect("a") as client:
+            round_trip(client)
+            visit(browser, gateway, "routes/a")
+            browser.shows("#route-lines", "session opened")
+            before = browser.run("document.querySelectorAll('#route-lines li').length")
+            with gateway.connect("b") as other:
+                round_trip(other)
+        browser.shows("#route-lines", "session ended")
+        lines = browser.texts("#route-lines li")
+        assert len(lines) == before + len([line for line in lines if "session ended" in line or "link closed" in line])
+        assert all("route=a" in line for line in lines) and len(set(lines)) == len(lines)
+        browser.run("location.hash = '#/log'")
+        browser.shows("#log-lines", "started")
+        choose(browser, "#log-search", "session OPENED")
+        assert {line.split("session=")[0].split(" ", 1)[1] for line in browser.texts("#log-lines li")} == {"info session opened "}
+        choose(browser, "#log-search", "")
+        choose(browser, "#log-level", "warning")
+        assert browser.texts("#log-lines li") == []
+
+
+def test_the_keyboard_reaches_everything(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        reached = []
+        for _ in range(40):
+            browser.press("Tab")
+            name = browser.run("document.activeElement.id || document.activeElement.innerText")
+            if name in reached:
+                break
+            reached.append(name)
+        assert reached[:4] == ["skip", "Baudway", "Routes", "Devices"]
+        assert {"reload", "routes-search", "routes-filter", "a", "b", "Clients"} <= set(reached)
+        browser.run("document.getElementById('skip').focus()")
+        browser.press("Enter")
+        assert browser.run("document.activeElement.id") == "main" and browser.run("location.hash") == "#/"
+        browser.run("document.querySelector('#routes tbody a').focus()")
+        browser.press("Enter")
+        browser.until("document.activeElement?.id === 'route-title'", "the heading of the view")
+        # A row keeps the focus while the table is drawn again.
+        browser.run("location.hash = '#/'")
+        browser.until("document.activeElement?.id === 'routes-title'", "the heading of the list")
+        browser.run("document.querySelector('#routes tbody tr:last-child a').focus()")
+        with gateway.connect("a") as client:
+            round_trip(client)
+            browser.shows("#routes tbody tr", "1/")
+        assert browser.run("document.activeElement.innerText") == "b"
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core: run Tests/EndToEnd/axe.sh")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_is_accessible(browser, scheme, width):
+    """And nothing is wider than the window."""
+    found = []
+
+    def look(what):
+        found.extend(f"{what}: {one}" for one in browser.violations())
+        if browser.run("document.documentElement.scrollWidth > innerWidth"):
+            found.append(f"{what}: it is wider than the window")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {
+            "a": ECHO, "b": {**ECHO, "device": {"open": "always"}}, "gone": {**ECHO, "endpoint": "tty:///dev/nothing?baud=9600", "device": {"open": "always"}},
+            "late": {**ECHO, "listen": f"tcp://127.0.0.1:{taken.getsockname()[1]}"},
+        }
+        gateway = serving(names, users=USERS)
+        gateway.ready = gateway.expected - 1
+        browser.resize(width, 800)
+        browser.scheme(scheme)
+        with gateway, gateway.connect("a") as client:
+            round_trip(client)
+            browser.open(home(gateway))
+            browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+            look("log-in")
+            log_in(browser, gateway)
+            browser.shows("#problems", "late does not listen")
+            browser.shows("#problems", "gone waits")
+            look("routes")
+            for view, ready in (("routes/a", "#clients tbody"), ("routes/gone", "#route-facts"), ("devices", "#adapters"), ("log", "#log-lines li")):
+                browser.run(f"location.hash = '#/{view}'")
+                browser.until(f"Boolean(document.querySelector({json.dumps(ready)})?.innerText)", view)
+                look(view)
+            browser.run("location.hash = '#/routes/a'")
+            browser.click("#route-reset")
+            browser.until("document.querySelector('#confirmation').open", "the question")
+            look("question")
+            browser.press("Escape")
+            gateway.path.write_text("version: 1\nroutes: { a: { listn: x } }")
+            browser.click("#reload")
+            agree(browser)
+            browser.until("document.querySelector('#failure').open", "the failure")
+            look("failure")
+            browser.press("Escape")
+        browser.shows("#connection", "disconnected")
+        look("disconnected")
+    assert found == []
+
+
+@pytest.mark.measured
+def test_two_thousand_routes_are_no_work_for_the_browser(browser):
+    """The figure: processor time of the page, beside that of an empty one."""
+    many = {f"route-{n}": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://nmea?rate=20" if n < 50 else "sim://echo"} for n in range(2000)}
+    gateway = serving(many)
+    with gateway:
+        clients = [gateway.connect(f"route-{n}") for n in range(50)]
+        browser.call("Performance.enable")
+
+        def task_seconds() -> float:
+            began = {m["name"]: m["value"] for m in browser.call("Performance.getMetrics")["metrics"]}["TaskDuration"]
+            time.sleep(20)
+            return {m["name"]: m["value"] for m in browser.call("Performance.getMetrics")["metrics"]}["TaskDuration"] - began
+        empty = task_seconds()
+        visit(browser, gateway)
+        browser.until("document.querySelector('#routes tbody tr').innerText.includes('/s')", "a rate")
+        busy = task_seconds()
+        print(f"TaskDuration in 20 s: {busy:.3f} s with 2,000 routes, {empty:.3f} s for an empty page")
+        assert browser.run("document.querySelectorAll('*').length") < 3000
+        # A slow machine takes longer; ten times as much would be work for every row.
+        assert busy < 10
+        for client in clients:
+            client.close()
+        until(lambda: not gateway.process.poll(), what="it works")
