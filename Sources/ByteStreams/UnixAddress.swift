@@ -30,11 +30,16 @@ package enum UnixAddress: Hashable, Sendable {
   }
 
   /// The address that a socket is bound to. Nil if it is not a unix socket, or not bound.
-  package init?(localOf descriptor: Int32) {
+  package init?(localOf descriptor: Int32) { self.init { getsockname(descriptor, $0, $1) } }
+
+  /// The address that the other side is bound to. Nil if it is not a unix socket, or the other side not bound.
+  package init?(peerOf descriptor: Int32) { self.init { getpeername(descriptor, $0, $1) } }
+
+  private init?(asked call: (UnsafeMutablePointer<sockaddr>, UnsafeMutablePointer<socklen_t>) -> Int32) {
     var address = sockaddr_un()
     var length = socklen_t(MemoryLayout<sockaddr_un>.size)
     let answer = withUnsafeMutablePointer(to: &address) {
-      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { getsockname(descriptor, $0, &length) }
+      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { call($0, &length) }
     }
     let start = MemoryLayout<sockaddr_un>.offset(of: \.sun_path)!
     guard answer == 0, Int32(address.sun_family) == AF_UNIX, Int(length) > start else { return nil }

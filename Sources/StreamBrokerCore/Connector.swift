@@ -72,6 +72,8 @@ public struct OpenRequest {
   /// refusal of a write. On the stream's lane, during the opening and as long as the stream is open. Must be quick and
   /// must not block.
   public var remark: @Sendable (EndpointRemark) -> Void = { _ in }
+  /// Learns from where sockets connect.
+  package var dial: (any DialObserver)?
 
   /// Connects within 10 s at most, and reports to nobody.
   public init(discardsInput: Bool = false) { self.discardsInput = discardsInput }

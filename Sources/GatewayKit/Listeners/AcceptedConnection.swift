@@ -1,6 +1,7 @@
 // A client between accept and session. A listener hands it over, once, to the lane of its link.
 
 import ByteStreams
+import Glibc
 import StreamBrokerBluetooth
 import StreamTLS
 import StreamWebSocket
@@ -49,6 +50,9 @@ package struct AcceptedConnection: ~Copyable, Sendable {
   private let acceptance: WebSocketAcceptance?
   /// For a client that speaks telnet.
   private let telnet: TelnetAcceptance?
+
+  /// Whether a link of this process may have connected.
+  var mayBeOwn: Bool { if case .tcp = kind { true } else { label.process.map { $0.process == getpid() } ?? false } }
 
   init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtyClientExit? = nil) {
     self.init(descriptor, kind: kind, label: label, seat: seat, tls: nil, acceptance: nil)

@@ -148,6 +148,8 @@ struct RouteEnvironment: Sendable {
   var proxies = ProxyNetworks()
   /// Reserves the last descriptors.
   var descriptors = DescriptorBudget()
+  /// Finds endpoints that lead back to their route.
+  var ownConnections = OwnConnections()
   /// Keeps bonds of Bluetooth devices; nil for a gateway that keeps none.
   var bonds: BondKeeper?
   /// Seconds since 1970, for certificates that expire.

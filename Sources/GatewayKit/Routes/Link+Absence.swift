@@ -36,12 +36,13 @@ extension Link {
   }
 
   func endpointIsGone(_ cause: (any Error)?) {
-    if !settings.hub.isShared && cause == nil {
+    let loop = loop
+    if !settings.hub.isShared && cause == nil && loop == nil {
       let end = end(of: hub.endpoint)
       hub.endpointEnded(saying: end.close.map { $0 != .normal } == true ? end : nil)
       return
     }
-    if hub.endpointHasEnded {
+    if hub.endpointHasEnded && loop == nil {
       // The endpoint ended its output in order earlier. It is no failure if it now accepts no input either.
       hub.endpointHungUp()
       return
@@ -52,13 +53,13 @@ extension Link {
     failedAt = poller.timers.now
     lastCause = cause as? SystemError
     let step = machine.handle(.lost, jitter: jitter(), use: use, now: poller.timers.now)
-    let word: Ending.Word = cause is InternalFault ? .internal : .deviceLost
+    let word: Ending.Word = loop != nil ? .openFailed : cause is InternalFault ? .internal : .deviceLost
     if step == .giveUp {
       setStatus(.closed)
-      hub.leaveAll(Ending(word, cause))
+      hub.leaveAll(Ending(word, loop ?? cause))
     } else {
-      let ending = Ending(word, cause ?? end(of: endpoint))
-      isAway(LinkStatus.Reason(losingBy: cause), ending, then: step)
+      let ending = Ending(word, loop ?? cause ?? end(of: endpoint))
+      isAway(loop.map { .openFailed($0) } ?? LinkStatus.Reason(losingBy: cause), ending, then: step)
     }
   }
 

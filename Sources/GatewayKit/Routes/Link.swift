@@ -36,6 +36,8 @@ final class Link: HubDelegate {
   var number: UInt64?
   var machine: LinkStateMachine
   private var opening: (any Opening)?
+  /// The connection to the endpoint, open or opening.
+  private var dial: OwnConnections.Dial?
   private var deadline: Timers.Token?
   private var retryTimer: Timers.Token?
   private var lingerTimer: Timers.Token?
@@ -152,13 +154,21 @@ final class Link: HubDelegate {
     var request = OpenRequest(discardsInput: settings.discardsInput)
     request.connectTimeout = settings.connectTimeout
     request.remark = settings.remark
+    dial = settings.dial()
+    request.dial = dial
     let opening = settings.connector.open(request, on: poller) { [weak self] result in
       guard let self, self.attempt == attempt else { return }
       poller.timers.cancel(deadline)
       self.opening = nil
       switch result {
-      case .success(let stream): opened(stream)
-      case .failure(let failure): failed(failure)
+      case .success(let stream):
+        if let loop {
+          stream.close()
+          failed(loop)
+        } else {
+          opened(stream)
+        }
+      case .failure(let failure): failed(loop ?? failure)
       }
     }
     guard self.attempt == attempt, status == .opening else { return }  // it ended during the call
@@ -169,6 +179,11 @@ final class Link: HubDelegate {
       cancelOpening()
       failed(OpenFailure("open \(settings.endpoint)", nil, advice: "no answer within \(settings.connectTimeout)"))
     }
+  }
+
+  /// Set if the connection came back to this route.
+  var loop: OpenFailure? {
+    dial?.loop.map { OpenFailure("open \(settings.endpoint)", nil, advice: $0.description) }
   }
 
   private func cancelOpening() {
@@ -312,10 +327,12 @@ final class Link: HubDelegate {
     let now = poller.timers.now
     switch status {
     case .waiting:
+      dial = nil
       since = waitingSince ?? now
       waitingSince = since
     case .opening: since = now
     case .open, .closed, .draining:
+      if status == .closed { dial = nil }
       since = now
       waitingSince = nil
     }

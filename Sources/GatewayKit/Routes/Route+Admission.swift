@@ -4,8 +4,22 @@
 import ByteStreams
 
 extension Route {
-  func admit(_ accepted: consuming AcceptedConnection) {
+  /// `last` is the number of the last link that connected when the client was looked at first.
+  func admit(_ accepted: consuming AcceptedConnection, _ last: UInt64? = nil) {
     if let stopping { return refuse(accepted, stopping) }
+    if accepted.mayBeOwn {
+      switch environment.ownConnections.isLoop(
+        accepted.descriptor.raw, to: settings.name, accepted.label.listener, waitingFor: last)
+      {
+      case .loop: return  // it closes; the link that it comes from reports it
+      case .noLoop: break
+      case .notYet(let last):
+        let parcel = AcceptedConnectionParcel(accepted)
+        return LaneRef(self, on: lane).post { _, route in
+          if let accepted = parcel.take() { route.admit(accepted, last) }
+        }
+      }
+    }
     guard present.isEmpty || environment.descriptors.admits(accepted.descriptor.raw) else {
       return refuse(accepted, Ending(.full, DescriptorShortage()))
     }

@@ -68,7 +68,7 @@ final class Route {
     environment: RouteEnvironment = RouteEnvironment()
   ) {
     self.environment = environment
-    settings = Self.settings(config, connector, status)
+    settings = Self.settings(config, connector, status, environment)
     clients = config.clients
     terms = ListenerContext.Terms(config)
     self.lane = lane
@@ -89,10 +89,11 @@ final class Route {
   }
 
   private static func settings(
-    _ config: Config.Route, _ connector: any Connector, _ status: StatusSink
+    _ config: Config.Route, _ connector: any Connector, _ status: StatusSink, _ environment: RouteEnvironment
   ) -> RouteSettings {
     let (name, endpoint) = (config.name, config.endpoint.description)
-    return RouteSettings(config, connector: connector) {
+    environment.ownConnections.route(name, leadsTo: config.endpoint)
+    return RouteSettings(config, connector: connector, ownConnections: environment.ownConnections) {
       status.publish(.endpointReason(route: name, endpoint: endpoint, $0))
     }
   }
@@ -237,7 +238,7 @@ final class Route {
       let fault = InternalFault("route.update", "it is '\(config.name)' with a \(config.link.rawValue) link now")
       return status.publish(.internalFault(route: settings.name, fault))
     }
-    let settings = Self.settings(config, connector, status)
+    let settings = Self.settings(config, connector, status, environment)
     self.settings = settings
     if vacancy != nil { keepVacancy() }
     clients = config.clients
@@ -323,6 +324,7 @@ final class Route {
   /// Calls `done` on the home lane when nothing is left.
   func stop(_ ending: Ending, within limit: Duration, then done: @escaping () -> Void) {
     stopping = ending
+    environment.ownConnections.routeEnds(settings.name)
     vacancy = nil
     let stopped = listeners
     listeners = []

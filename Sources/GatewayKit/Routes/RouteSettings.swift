@@ -12,6 +12,8 @@ final class RouteSettings: Sendable {
   /// Reports the endpoint's messages for people.
   let remark: @Sendable (EndpointRemark) -> Void
   let url: EndpointURL
+  /// Finds out whether the endpoint leads back to the route.
+  private let ownConnections: OwnConnections
   /// The endpoint for log and status, secrets masked.
   let endpoint: String
   /// Descriptors that one link needs.
@@ -41,9 +43,16 @@ final class RouteSettings: Sendable {
       retry: hub.isShared ? device.retry : nil, linger: device.linger, endsClients: device.absent == .close)
   }
 
+  /// For a connection to the endpoint; nil for one that can't come back.
+  func dial() -> OwnConnections.Dial? {
+    let connects = url.grammar.authority.isNetwork || url.scheme == EndpointSchemes.unix.scheme
+    return connects ? ownConnections.dial(from: name, to: url) : nil
+  }
+
   /// The configuration has been checked: every scheme in it is built, and its connector has accepted the URL.
   init(
-    _ route: Config.Route, connector: any Connector, remark: @escaping @Sendable (EndpointRemark) -> Void = { _ in }
+    _ route: Config.Route, connector: any Connector, ownConnections: OwnConnections = OwnConnections(),
+    remark: @escaping @Sendable (EndpointRemark) -> Void = { _ in }
   ) {
     let isShared = route.link == .shared
     let flushes = route.device.flush.atConnect
@@ -51,6 +60,7 @@ final class RouteSettings: Sendable {
     self.connector = connector
     self.remark = remark
     url = route.endpoint
+    self.ownConnections = ownConnections
     descriptorsNeeded = route.endpoint.descriptorsNeeded
     let isLine = type(of: connector).isLine
     let hub = Hub.Policy(

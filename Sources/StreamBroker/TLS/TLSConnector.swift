@@ -58,7 +58,7 @@ struct TLSDialer: Sendable {
   func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<TLSStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = TLSOpening(authority, serverName, reporting: request.report, on: poller, done)
+    let opening = TLSOpening(authority, serverName, request, on: poller, done)
     contexts.get(on: poller) { [tcp] result in
       switch result {
       case .success(let context): opening.connect(by: tcp, context)
@@ -73,7 +73,8 @@ struct TLSDialer: Sendable {
 private final class TLSOpening: Opening, PollHandler {
   private let authority: String
   private let serverName: String
-  private let report: (OpeningStep) -> Void
+  private let request: OpenRequest
+  private var report: (OpeningStep) -> Void { request.report }
   private let poller: Poller
   private var done: ((Result<TLSStream, OpenFailure>) -> Void)?
   private var connecting: (any Opening)?
@@ -84,20 +85,18 @@ private final class TLSOpening: Opening, PollHandler {
   private var isInPoller = false
 
   init(
-    _ authority: String, _ serverName: String, reporting report: @escaping (OpeningStep) -> Void, on poller: Poller,
+    _ authority: String, _ serverName: String, _ request: OpenRequest, on poller: Poller,
     _ done: @escaping (Result<TLSStream, OpenFailure>) -> Void
   ) {
     self.authority = authority
     self.serverName = serverName
-    self.report = report
+    self.request = request
     self.poller = poller
     self.done = done
   }
 
   func connect(by tcp: TCPConnector, _ context: TLSClientContext) {
     guard done != nil else { return }  // cancelled while the files were read
-    var request = OpenRequest()
-    request.report = report
     let attempt = tcp.open(request, on: poller) { [self] result in
       connecting = nil
       switch result {

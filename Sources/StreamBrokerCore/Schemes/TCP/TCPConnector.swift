@@ -27,7 +27,7 @@ public struct TCPConnector: Connector {
   public func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    let opening = TCPOpening(on: poller, reporting: request.report, done)
+    let opening = TCPOpening(on: poller, reporting: request.report, to: request.dial, done)
     if let numeric {
       opening.start([numeric])
       return opening
@@ -60,6 +60,7 @@ public struct TCPConnector: Connector {
 final class TCPOpening: Opening {
   private let poller: Poller
   private let report: (OpeningStep) -> Void
+  private let dial: (any DialObserver)?
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var order = HappyEyeballs([])
   private var attempts: [Attempt?] = []  // by address index, up to the latest attempt
@@ -68,11 +69,12 @@ final class TCPOpening: Opening {
   var lookup: NameLookup.Token?
 
   init(
-    on poller: Poller, reporting report: @escaping (OpeningStep) -> Void = { _ in },
+    on poller: Poller, reporting report: @escaping (OpeningStep) -> Void = { _ in }, to dial: (any DialObserver)? = nil,
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.poller = poller
     self.report = report
+    self.dial = dial
     self.done = done
   }
 
@@ -126,6 +128,19 @@ final class TCPOpening: Opening {
 
   /// Returns whether it is connected already.
   private func connect(_ socket: Int32, to address: SocketAddress) throws(SystemError) -> Bool {
+    guard let dial else { return try call(socket, address) }
+    dial.willConnect()
+    do throws(SystemError) {
+      let isConnected = try call(socket, address)
+      dial.connects(ConnectionEnds(dialled: socket, to: address))
+      return isConnected
+    } catch {
+      dial.connects(nil)
+      throw error
+    }
+  }
+
+  private func call(_ socket: Int32, _ address: SocketAddress) throws(SystemError) -> Bool {
     if address.withSockaddr({ Glibc.connect(socket, $0, $1) }) == 0 { return true }
     guard errno == EINPROGRESS else { throw SystemError("connect") }
     guard address.isLoopback else { return false }

@@ -24,7 +24,7 @@ public struct UnixConnector: Connector {
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
     request.report(.connect(path))
-    let opening = UnixOpening(path, device, on: poller, done)
+    let opening = UnixOpening(path, device, on: poller, request.dial, done)
     opening.attempt()
     return opening
   }
@@ -34,6 +34,7 @@ private final class UnixOpening: Opening {
   private let path: String
   private let device: DeviceQueue
   private let poller: Poller
+  private let dial: (any DialObserver)?
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var underWay: (any Opening)?
   private var pause: Timers.Token?
@@ -46,19 +47,20 @@ private final class UnixOpening: Opening {
   private static let longestStart: Int64 = 1_000_000_000
 
   init(
-    _ path: String, _ device: DeviceQueue, on poller: Poller,
+    _ path: String, _ device: DeviceQueue, on poller: Poller, _ dial: (any DialObserver)?,
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.path = path
     self.device = device
     self.poller = poller
+    self.dial = dial
     self.done = done
   }
 
   func attempt() {
-    let path = path
+    let (path, dial) = (path, dial)
     underWay = device.open(path, most: Self.mostAttempts, on: poller) {
-      Self.connected(to: path)
+      Self.connected(to: path, dial)
     } undo: {
       _ = $0?.take()
     } _: { [self] in
@@ -82,10 +84,16 @@ private final class UnixOpening: Opening {
   }
 
   /// Nil while the server is not ready: its queue is full, or its socket is new and it does not listen yet.
-  private static func connected(to path: String) -> Result<DescriptorParcel?, OpenFailure> {
+  private static func connected(
+    to path: String, _ dial: (any DialObserver)?
+  ) -> Result<DescriptorParcel?, OpenFailure> {
     let raw = linux_socket(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0)
     guard raw >= 0 else { return .failure(OpenFailure("connect \(path)", SystemError("socket"))) }
     let socket = DescriptorParcel(Descriptor(owning: raw))
+    if let dial {
+      dial.willConnect()
+      dial.connects(ConnectionEnds(naming: raw))
+    }
     do throws(SystemError) {
       let answer = try UnixAddress.path(path).withSockaddr { connect(raw, $0, $1) }
       guard answer == 0 else { throw SystemError("connect") }

@@ -1,0 +1,53 @@
+// Both ends of a connection, as the side that connects and the side that accepts see it. The gateway compares them: an
+// endpoint may lead back to one of its own listeners.
+
+import ByteStreams
+import CLinux
+import Glibc
+
+/// Equal on both sides of one connection of this machine, unless address translation lies between.
+package enum ConnectionEnds: Hashable, Sendable {
+  case tcp(from: SocketAddress, to: SocketAddress)
+  /// The name of the connecting socket.
+  case unix(from: UnixAddress)
+
+  /// Of a TCP socket after connect(2). `target` is the address that was given to it.
+  init?(dialled socket: Int32, to target: SocketAddress) {
+    guard let own = try? SocketAddress.local(of: socket), own.port != 0 else { return nil }
+    // 0.0.0.0 reaches 127.0.0.1. A socket that is still connecting has no peer.
+    let peer = (try? SocketAddress.peer(of: socket)) ?? target
+    self = .tcp(from: own.unmapped, to: peer.unmapped)
+  }
+
+  /// Of an accepted socket. Nil for a unix socket whose other side has no name.
+  package init?(accepted socket: Int32) {
+    if let peer = try? SocketAddress.peer(of: socket), let own = try? SocketAddress.local(of: socket) {
+      self = .tcp(from: peer.unmapped, to: own.unmapped)
+    } else if let name = UnixAddress(peerOf: socket) {
+      self = .unix(from: name)
+    } else {
+      return nil
+    }
+  }
+
+  /// Gives a unix socket that is about to connect a name of its own, which the kernel chooses (unix(7), autobind). Nil if
+  /// it refuses.
+  init?(naming socket: Int32) {
+    var family = sa_family_t(AF_UNIX)
+    let answer = withUnsafePointer(to: &family) {
+      $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+        bind(socket, $0, socklen_t(MemoryLayout<sa_family_t>.size))
+      }
+    }
+    guard answer == 0, let name = UnixAddress(localOf: socket) else { return nil }
+    self = .unix(from: name)
+  }
+}
+
+/// Learns from where an opening connects, on any thread and before its connection can be used.
+package protocol DialObserver: Sendable {
+  /// connect(2) of a socket whose own address is not known yet comes next, and `connects` after it.
+  func willConnect()
+  /// Nil if the call failed.
+  func connects(_ ends: ConnectionEnds?)
+}
