@@ -268,9 +268,8 @@ def test_the_page_comes_back_with_the_gateway(browser):
         browser.shows("#connection", "live")
         browser.until("[...document.querySelectorAll('#routes tbody th')].map((one) => one.innerText).join() === 'a,c'", "the new routes")
         assert not browser.run("document.body.classList.contains('stale')")
-        browser.run("location.hash = '#/log'")
-        # Events of the new process, from its start on.
-        browser.shows("#log-lines", "started")
+        # It has got the events of the new process from its start on.
+        browser.until("import('/page/state.js').then(({ state }) => state.lines.some(({ event }) => event === 'started'))", "the start")
 
 
 def test_a_user_that_a_reload_removed_logs_in_again(browser):
@@ -308,7 +307,7 @@ def test_hostile_names_are_text(browser, folder):
             browser.shows("#clients", HOSTILE)
             browser.shows("#route-lines", "<img src=x")
             browser.run("location.hash = '#/routes/evil'")
-            browser.shows("#route-facts", "<img src=x")
+            browser.shows("#problems", "<img src=x")
             browser.run("location.hash = '#/log'")
             browser.shows("#log-lines", "<img src=x")
             browser.run(f"location.hash = '#/routes/' + encodeURIComponent({json.dumps(HOSTILE)})")
@@ -379,8 +378,8 @@ def test_it_is_accessible(browser, scheme, width):
 
     def look(what):
         found.extend(f"{what}: {one}" for one in browser.violations())
-        if browser.run("document.documentElement.scrollWidth > innerWidth"):
-            found.append(f"{what}: it is wider than the window")
+        if (needed := browser.run("document.documentElement.scrollWidth")) > width:
+            found.append(f"{what}: it takes {needed} pixels")
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         names = {

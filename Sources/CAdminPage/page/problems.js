@@ -119,7 +119,8 @@ export function draw(route) {
   const all = find(state.status);
   const problems = route === undefined ? all : all.filter((problem) => problem.route === route);
   const title = one("problems-title");
-  setText(title, problems.length ? count(problems.length, "problem") : "Everything works");
+  const nothing = route === undefined ? "Everything works" : "Nothing is wrong here";
+  setText(title, problems.length ? count(problems.length, "problem") : nothing);
   title.dataset.mood = problems.length ? "bad" : "good";
   reconcile(one("problems"), isWhole ? problems : problems.slice(0, FEW), { key: (problem) => problem.key, create, update });
   show(one("problems-all"), problems.length > FEW);
