@@ -1,5 +1,6 @@
 """The status page in Chromium, as its users do it: log in, look, change something, lose the gateway. test_page.py has its files."""
 import json
+import re
 import socket
 import time
 
@@ -181,6 +182,9 @@ def test_a_client_is_kicked_after_a_question(browser):
             round_trip(client)
         browser.press("Enter")
         browser.until("document.querySelector('#confirmation').open", "the question")
+        # The end of a question does not answer the next one.
+        browser.run(f"document.querySelector('#confirmation').close('no'); document.querySelector(\"{kick}\").click()")
+        browser.until("document.querySelector('#confirmation').open", "the question")
         browser.press("Enter")
         browser.shows("#toast", f"Session {numbers[1]} was ended")
         receive_all(clients[1])  # to its end
@@ -270,6 +274,30 @@ def test_the_page_comes_back_with_the_gateway(browser):
         assert not browser.run("document.body.classList.contains('stale')")
         # It has got the events of the new process from its start on.
         browser.until("import('/page/state.js').then(({ state }) => state.lines.some(({ event }) => event === 'started'))", "the start")
+
+
+@pytest.mark.waits
+def test_a_hidden_page_gives_its_connection_back(browser):
+    """Browsers have six for all tabs. What happened meanwhile is not lost."""
+    with serving() as gateway:
+        visit(browser, gateway)
+        browser.shows("#connection", "live")
+
+        def hide(is_hidden: str):
+            browser.run(f"""Object.defineProperty(document, 'hidden', {{ value: {is_hidden}, configurable: true }});
+                document.dispatchEvent(new Event('visibilitychange')); true""")
+
+        def connections() -> int:
+            return int(re.search(r"^baudway_admin_connections (\d+)", ask(gateway, "GET /metrics").text, re.M)[1])
+        hide("true")
+        assert connections() >= 2  # the stream, and this request
+        until(lambda: connections() == 1, what="no stream")
+        assert browser.text("#connection") == "live"  # nothing is wrong
+        with gateway.connect("b") as client:
+            round_trip(client)
+        gateway.event("session ended")
+        hide("false")
+        browser.until("import('/page/state.js').then(({ state }) => state.lines.some(({ event }) => event === 'session opened'))", "the event")
 
 
 def test_a_user_that_a_reload_removed_logs_in_again(browser):
