@@ -1,5 +1,6 @@
 """The status page in Chromium, as its users do it: log in, look, change something, lose the gateway. test_page.py has its files."""
 import json
+import re
 import socket
 import time
 
@@ -181,6 +182,9 @@ def test_a_client_is_kicked_after_a_question(browser):
             round_trip(client)
         browser.press("Enter")
         browser.until("document.querySelector('#confirmation').open", "the question")
+        # The end of a question does not answer the next one.
+        browser.run(f"document.querySelector('#confirmation').close('no'); document.querySelector(\"{kick}\").click()")
+        browser.until("document.querySelector('#confirmation').open", "the question")
         browser.press("Enter")
         browser.shows("#toast", f"Session {numbers[1]} was ended")
         receive_all(clients[1])  # to its end
@@ -268,9 +272,32 @@ def test_the_page_comes_back_with_the_gateway(browser):
         browser.shows("#connection", "live")
         browser.until("[...document.querySelectorAll('#routes tbody th')].map((one) => one.innerText).join() === 'a,c'", "the new routes")
         assert not browser.run("document.body.classList.contains('stale')")
-        browser.run("location.hash = '#/log'")
-        # Events of the new process, from its start on.
-        browser.shows("#log-lines", "started")
+        # It has got the events of the new process from its start on.
+        browser.until("import('/page/state.js').then(({ state }) => state.lines.some(({ event }) => event === 'started'))", "the start")
+
+
+@pytest.mark.waits
+def test_a_hidden_page_gives_its_connection_back(browser):
+    """Browsers have six for all tabs. What happened meanwhile is not lost."""
+    with serving() as gateway:
+        visit(browser, gateway)
+        browser.shows("#connection", "live")
+
+        def hide(is_hidden: str):
+            browser.run(f"""Object.defineProperty(document, 'hidden', {{ value: {is_hidden}, configurable: true }});
+                document.dispatchEvent(new Event('visibilitychange')); true""")
+
+        def connections() -> int:
+            return int(re.search(r"^baudway_admin_connections (\d+)", ask(gateway, "GET /metrics").text, re.M)[1])
+        hide("true")
+        assert connections() >= 2  # the stream, and this request
+        until(lambda: connections() == 1, what="no stream")
+        assert browser.text("#connection") == "live"  # nothing is wrong
+        with gateway.connect("b") as client:
+            round_trip(client)
+        gateway.event("session ended")
+        hide("false")
+        browser.until("import('/page/state.js').then(({ state }) => state.lines.some(({ event }) => event === 'session opened'))", "the event")
 
 
 def test_a_user_that_a_reload_removed_logs_in_again(browser):
@@ -308,7 +335,7 @@ def test_hostile_names_are_text(browser, folder):
             browser.shows("#clients", HOSTILE)
             browser.shows("#route-lines", "<img src=x")
             browser.run("location.hash = '#/routes/evil'")
-            browser.shows("#route-facts", "<img src=x")
+            browser.shows("#problems", "<img src=x")
             browser.run("location.hash = '#/log'")
             browser.shows("#log-lines", "<img src=x")
             browser.run(f"location.hash = '#/routes/' + encodeURIComponent({json.dumps(HOSTILE)})")
@@ -379,8 +406,8 @@ def test_it_is_accessible(browser, scheme, width):
 
     def look(what):
         found.extend(f"{what}: {one}" for one in browser.violations())
-        if browser.run("document.documentElement.scrollWidth > innerWidth"):
-            found.append(f"{what}: it is wider than the window")
+        if (needed := browser.run("document.documentElement.scrollWidth")) > width:
+            found.append(f"{what}: it takes {needed} pixels")
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         names = {

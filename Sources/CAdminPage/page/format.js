@@ -8,7 +8,7 @@ export function bytes(count) {
     count /= 1024;
     unit += 1;
   }
-  return `${unit && count < 99.95 ? count.toFixed(1) : Math.round(count)} ${UNITS[unit]}`;
+  return `${unit && count < 99.95 ? count.toFixed(1) : Math.round(count)}\u00a0${UNITS[unit]}`;
 }
 
 export const bytesOrNone = (count) => (count > 0 ? bytes(count) : "–");

@@ -10,6 +10,8 @@ const HIDDEN_INTERVAL = 30000;
 /** Time between an event and the figures after it, in which more events may come. */
 const PAUSE = 250;
 const RETRIES = [1000, 2000, 5000, 10000];
+/** A browser has six connections to the gateway, for all tabs. One that nobody looks at gives its own back after this. */
+const LINGER = 30000;
 
 let run;
 
@@ -35,11 +37,14 @@ class Run {
   #onLogIn;
   #lastId;
   #wake = () => {};
+  /** Ends the event stream while the page is hidden. */
+  #rest = new AbortController();
+  #restTimer;
 
   constructor(onLogIn) {
     this.#onLogIn = onLogIn;
     const signal = this.#control.signal;
-    document.addEventListener("visibilitychange", () => { if (!document.hidden) this.#plan(0); }, { signal });
+    document.addEventListener("visibilitychange", () => this.#visibilityChanged(), { signal });
     addEventListener("online", () => this.#wake(), { signal });
     this.#plan(0);
     this.#follow();
@@ -48,11 +53,22 @@ class Run {
   end() {
     this.#control.abort();
     clearTimeout(this.#timer);
+    clearTimeout(this.#restTimer);
     this.#wake();
   }
 
   get #isOver() {
     return this.#control.signal.aborted;
+  }
+
+  #visibilityChanged() {
+    clearTimeout(this.#restTimer);
+    if (document.hidden) {
+      this.#restTimer = setTimeout(() => this.#rest.abort(), LINGER);
+    } else {
+      this.#plan(0);
+      this.#wake();
+    }
   }
 
   soon() {
@@ -91,13 +107,20 @@ class Run {
 
   async #follow() {
     for (let tries = 0; !this.#isOver; tries += 1) {
+      if (document.hidden && this.#rest.signal.aborted) {
+        await new Promise((resolve) => { this.#wake = resolve; });
+        continue;
+      }
+      this.#rest = new AbortController();
       let reason = "The gateway has ended the connection.";
       try {
         await readEvents({
           after: this.#lastId,
-          signal: this.#control.signal,
+          signal: AbortSignal.any([this.#control.signal, this.#rest.signal]),
           onOpen: () => {
             tries = 0;
+            // Where none has come yet, later ones begin with the first that the gateway keeps.
+            this.#lastId ??= "none";
             this.#open();
           },
           onEvent: (event) => this.#take(event),
@@ -107,6 +130,7 @@ class Run {
         if (error instanceof Refusal && error.status === 401) this.#logIn();
       }
       if (this.#isOver) return;
+      if (this.#rest.signal.aborted) continue;
       state.setConnection("lost", reason);
       await this.#pause(RETRIES[Math.min(tries, RETRIES.length - 1)]);
     }

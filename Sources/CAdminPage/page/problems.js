@@ -5,6 +5,8 @@ import { age, bytes, count } from "/page/format.js";
 import { state } from "/page/state.js";
 
 const FEW = 6;
+/** More of them in the document help nobody: the list of routes has a filter. */
+const MANY = 100;
 const collator = new Intl.Collator("en", { numeric: true });
 let isWhole = false;
 let shownRoute;
@@ -119,11 +121,12 @@ export function draw(route) {
   const all = find(state.status);
   const problems = route === undefined ? all : all.filter((problem) => problem.route === route);
   const title = one("problems-title");
-  setText(title, problems.length ? count(problems.length, "problem") : "Everything works");
+  const nothing = route === undefined ? "Everything works" : "Nothing is wrong here";
+  setText(title, problems.length ? count(problems.length, "problem") : nothing);
   title.dataset.mood = problems.length ? "bad" : "good";
-  reconcile(one("problems"), isWhole ? problems : problems.slice(0, FEW), { key: (problem) => problem.key, create, update });
+  reconcile(one("problems"), problems.slice(0, isWhole ? MANY : FEW), { key: (problem) => problem.key, create, update });
   show(one("problems-all"), problems.length > FEW);
-  setText(one("problems-all"), isWhole ? "Show fewer" : `Show all ${problems.length}`);
+  setText(one("problems-all"), isWhole ? "Show fewer" : `Show ${problems.length > MANY ? MANY : "all"} of ${problems.length}`);
   tell(all);
   return all.length;
 }

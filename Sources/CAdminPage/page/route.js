@@ -23,7 +23,7 @@ const marks = (client) => [
 const CLIENTS = [
   { title: "Session", isHeader: true, text: (client) => client.session, value: (client) => client.session },
   { title: "Client", kind: "code", text: (client) => client.client ?? "local" },
-  { title: "Since", kind: "number", text: (client) => age(client.seconds), value: (client) => client.seconds },
+  { title: "Since", kind: "number minor", text: (client) => age(client.seconds), value: (client) => client.seconds },
   { title: "Up", kind: "number", text: (client) => figure(client, "up"), value: (client) => client.up },
   { title: "Down", kind: "number", text: (client) => figure(client, "down"), value: (client) => client.down },
   {
@@ -144,8 +144,6 @@ function drawFacts(route) {
     ["Link", route.link],
     ["Line", link?.line],
     ["Device", device(link?.device)],
-    ["Reason", link?.reason],
-    ["Next try", link?.retry === undefined ? undefined : `in ${age(link.retry)}`],
     ["Clients", `${route.clients.length} of ${route["max-clients"]}${route.queued ? `, ${route.queued} in the queue` : ""}`],
     ["Up", withRate(totals.up, now.up)],
     ["Down", withRate(totals.down, now.down)],
