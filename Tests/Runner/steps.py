@@ -195,6 +195,12 @@ def _machine(run: Run) -> dict[str, str]:
     }
 
 
+def monitoring(run: Run) -> Outcome:
+    if run.call("Tests/Monitoring/prepare", limit=900) == 75:
+        raise NotTried("Debian's Prometheus could not be fetched")
+    return python_tests(run, "Tests/Monitoring", name="monitoring", limit=1800, environment={"BAUDWAY": run.programs["baudway"], **FULL})
+
+
 def guest(run: Run) -> Outcome:
     return python_tests(run, "Tests/Guest", name="guest", limit=5400, environment=_machine(run), knows=("aims",))
 
@@ -291,6 +297,7 @@ ALL = (
     Step("address", "unit tests under AddressSanitizer", address),
     Step("growth", "instructions with a growing number of routes, under Valgrind", growth, needs=("release",)),
     Step("telnet", "telnet and RFC 2217 programs of others, pyserial's own suite, esptool", telnet, needs=("release",)),
+    Step("monitoring", "Debian's Prometheus with the shipped alert rules and dashboard", monitoring, needs=("release",)),
     Step("guest", "real serial drivers in an emulated machine", guest, needs=("release",)),
     Step("bluetooth", "Bluetooth in an emulated machine", bluetooth, needs=("release",)),
     Step("autobahn", "Autobahn's WebSocket cases, server and client", autobahn),
