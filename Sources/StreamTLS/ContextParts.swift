@@ -52,6 +52,16 @@ enum ContextParts {
     else { throw failed("SSL_CTX_set_cipher_list") }
   }
 
+  /// The ciphers of TLS 1.2 among `ciphers`, where only TLS 1.3 is allowed, which has others.
+  static func useless(_ ciphers: [String], from minVersion: TLSVersion) -> String? {
+    let useless = ciphers.filter { !$0.hasPrefix("TLS_") }
+    guard minVersion == .tls13, !useless.isEmpty else { return nil }
+    return "TLS 1.3 alone is allowed (min-version), and uses none of these ciphers: \(useless.joined(separator: ", "))"
+  }
+
+  /// What to do about that.
+  static let advice = "allow TLS 1.2, or name ciphers of TLS 1.3, such as TLS_AES_128_GCM_SHA256"
+
   private static func isKnown(_ name: String) -> Bool {
     // No operators and keywords of ciphers(1): their meaning changes with OpenSSL.
     guard !name.isEmpty, name.utf8.allSatisfy({ isNameByte($0) }), let context = SSL_CTX_new(TLS_method()) else {

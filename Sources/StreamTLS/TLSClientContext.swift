@@ -19,6 +19,9 @@ package final class TLSClientContext: Sendable {
     self.files = files
     stamps = TLSFileStamps(of: files)
     owner = try ContextParts.make(TLS_client_method(), minVersion: settings.minVersion, ciphers: settings.ciphers)
+    if let useless = ContextParts.useless(settings.ciphers, from: settings.minVersion) {
+      throw TLSSettingsFault(nil, .ciphers, useless, advice: ContextParts.advice)
+    }
     let alpn = try ContextParts.wireFormat(alpn: settings.alpn)
     if !alpn.isEmpty { SSL_CTX_set_alpn_protos(owner.raw, alpn, UInt32(alpn.count)) }
     if let identity = settings.identity { _ = try ContextParts.load(identity, into: owner.raw) }

@@ -56,6 +56,9 @@ package final class TLSServerContext: Sendable {
     for (index, context) in contexts.enumerated() {
       for name in context.names where byName[name] == nil { byName[name] = index }
     }
+    if let useless = ContextParts.useless(settings.ciphers, from: settings.minVersion) {
+      warnings.append("\(useless); \(ContextParts.advice)")
+    }
     self.contexts = contexts.map(\.owner)
     self.byName = byName
     self.warnings = warnings

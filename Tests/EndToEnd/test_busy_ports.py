@@ -62,14 +62,17 @@ def test_a_port_is_opened_as_soon_as_its_program_has_closed_it(end):
             reset(client)
 
 
-def test_a_program_without_a_lock_is_named_and_strict_waits_for_it():
+@pytest.mark.parametrize("exclusive", ["yes", "no"])
+def test_a_program_without_a_lock_is_named_and_strict_waits_for_it(exclusive):
     with Pty() as device:
         reader = subprocess.Popen(["cat", device.path], stdout=subprocess.DEVNULL)
         try:
             until(lambda: open(f"/proc/{reader.pid}/comm").read() == "cat\n", 20, "cat")
             until(lambda: device.path in [os.readlink(f"/proc/{reader.pid}/fd/{one}") for one in os.listdir(f"/proc/{reader.pid}/fd")], 20, "open")
             name = f"cat (pid {reader.pid})"
-            with Gateway(config(device)) as gateway:
+            shared = config(device)
+            shared["routes"]["port"]["endpoint"] += f"?exclusive={exclusive}"
+            with Gateway(shared) as gateway:
                 gateway.event("link open")
                 assert name in gateway.event("port shared")["with"]
                 assert f"port shared with {name}" in gateway.command("status", str(gateway.path)).stdout

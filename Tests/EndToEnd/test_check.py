@@ -72,12 +72,22 @@ def test_each_unusable_file_of_an_endpoint_is_reported(authority, tmp_path):
         ([f"ca={missing}", *good], ["missing.pem"]), ([ca, f"cert={missing}", good[1]], ["missing.pem"]),
         ([ca, good[0], f"key={missing}"], ["missing.pem"]), ([ca, good[0], f"key={pair.certificate}"], ["private key"]),
         ([f"ca={pair.key}", f"cert={missing}", f"key={missing}"], ["missing.pem", "no certificate"]),
+        ([ca, "min-version=1.3", "ciphers=AES128-SHA:TLS_AES_128_GCM_SHA256"],
+         ["uses none of these ciphers: AES128-SHA; allow TLS 1.2, or name ciphers of TLS 1.3"]),
     ]:
         code, text = said(*parameters)
         lines = text.splitlines()
         assert code == 78 and len(lines) == len(words), (parameters, text)
         for line, word in zip(lines, words):
             assert line.startswith("4:15: routes.lab.endpoint: ") and word in line, (parameters, line)
+
+
+def test_ciphers_that_tls_1_3_never_uses_are_a_warning_at_a_listener(authority):
+    pair = authority.issue("gw.test", "gw.test")
+    tls = f"certificate: {pair.certificate}\nkey: {pair.key}\nmin-version: '1.3'\nciphers: "
+    assert check(route(tls + "TLS_AES_128_GCM_SHA256"))[:2] == (0, "")
+    code, said, _ = check(route(tls + "ECDHE-ECDSA-AES128-GCM-SHA256"))
+    assert code == 0 and "warning: TLS 1.3 alone is allowed (min-version), and uses none of these ciphers: ECDHE-ECDSA-" in said, said
 
 
 def test_settings_in_a_port_name_are_an_error():

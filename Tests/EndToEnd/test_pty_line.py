@@ -37,6 +37,33 @@ def gateways(folder, device: Pty, /, remote=False, parameters="", *more: str, **
             yield gateway
 
 
+def opened_with_parity(path: str, rate: int) -> serial.Serial | None:
+    """As Modbus programs do: 8E1. None where the C library takes it for refused, because a pty keeps nothing of what is new."""
+    try:
+        return serial.Serial(path, rate, parity=serial.PARITY_EVEN, timeout=GUARD)
+    except termios.error:
+        return None
+
+
+def test_programs_open_it_with_parity_one_right_after_the_other(tmp_path):
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    plain = [opened_with_parity(os.ttyname(slave), 9600) for _ in range(2)]
+    if plain[0] is None:
+        pytest.skip("this C library accepts parity at no pty")
+    assert plain[1] is None, "a pty of the kernel's takes it once"
+    plain[0].close()
+    os.close(master)
+    os.close(slave)
+    with Gateway({"routes": route(tmp_path, "sim://echo")}) as gateway:
+        for number in range(20):
+            port = opened_with_parity(f"{tmp_path}/port", (9600, 9600, 19200)[number % 3])
+            assert port is not None, number
+            with port:
+                port.write(b"%d" % number)
+                assert port.read(len(b"%d" % number)) == b"%d" % number
+
+
 def both_kinds(test):
     return pytest.mark.parametrize("remote", [False, True], ids=["tty", "rfc2217"])(test)
 

@@ -4,11 +4,13 @@ import json
 import os
 import pathlib
 import random
+import select
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 
 import pytest
@@ -75,6 +77,68 @@ def test_an_old_device_is_reached_by_its_ciphers_and_the_log_says_so(tmp_path, c
     finally:
         program.kill()
         program.wait()
+
+
+class OldFront:
+    """TLS 1.2 with one old cipher, in front of a server without TLS, as an old device server has it."""
+
+    def __init__(self, pair, cipher: str):
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(pair.certificate, pair.key)
+        self.context.maximum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_ciphers(cipher)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.target = None
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client):
+        with contextlib.suppress(OSError), client, self.context.wrap_socket(client, server_side=True) as shown:
+            with socket.create_connection(self.target) as server:
+                while True:
+                    if shown.pending() or shown in (ready := select.select([shown, server], [], [])[0]):
+                        if not (data := shown.recv(4096)):
+                            return
+                        server.sendall(data)
+                    elif server in ready:
+                        if not (data := server.recv(4096)):
+                            return
+                        shown.sendall(data)
+
+
+@pytest.mark.parametrize("scheme", ["wss", "rfc2217s"])
+def test_each_kind_of_tls_endpoint_reaches_an_old_device_by_its_ciphers(authority, server, scheme):
+    front = OldFront(server, "ECDHE-ECDSA-AES128-SHA")
+    behind = "ws://127.0.0.1:0" if scheme == "wss" else "telnet://127.0.0.1:0"
+    url = f"{scheme}://127.0.0.1:{front.port}?verify=none"
+    with Pty() as device:
+        routes = {name: {"listen": "tcp://127.0.0.1:0", "endpoint": url + more, "link": "per-client"} for name, more in [
+            ("usual", ""), ("old", "&ciphers=ECDHE-ECDSA-AES128-SHA"), ("newest", "&min-version=1.3"),
+            ("oldest", "&ciphers=ECDHE-ECDSA-AES128-SHA&min-version=1.2")]}
+        routes["device"] = {"listen": behind, "endpoint": device.url}
+        with Gateway({"routes": routes}) as gateway:
+            url = gateway.event("listening", route="device")["listen"]
+            front.target = ("127.0.0.1", int(url.rstrip("/").rpartition(":")[2]))
+            for name in ("old", "oldest"):
+                with gateway.connect(name) as client:
+                    client.sendall(b"abc")
+                    assert device.read(3) == b"abc"
+                    device.write(b"cba")
+                    assert receive(client, 3) == b"cba"
+            for name, offered in ("usual", "TLS 1.2 with ECDHE-"), ("newest", "offered: TLS 1.3 with"):
+                with gateway.connect(name) as client:
+                    receive_all(client)
+                error = gateway.event("session ended", route=name)["error"]
+                assert offered in error, error
+    front.listener.close()
 
 
 def test_openssl_and_python_talk_to_a_pty(authority, server):

@@ -112,7 +112,7 @@ public struct TTYConnector: Connector {
         result.map { opened in
           let stream = TTYLine.stream(over: opened.content, of: opened.port, on: poller, device: device)
           stream.metadata = StreamMetadata(opened.facts)
-          if settings.isExclusive { watchHolders(of: opened.port.path, stream, on: poller) }
+          watchHolders(of: opened.port.path, stream, on: poller)
           return stream
         })
     }
