@@ -8,6 +8,7 @@ import pytest
 from admin import ask, place
 from browser import AXE, Browser, needs_chromium
 from kit import Gateway, Socat, connect, free_port, receive_all, round_trip, until
+from test_admin import gateway_hash
 
 pytestmark = [pytest.mark.heavy, needs_chromium]
 
@@ -86,9 +87,7 @@ def test_a_user_logs_in_and_out(browser):
 
 
 def test_a_user_logs_in_by_password(browser):
-    import test_admin
-
-    users = {"öko": {"password": test_admin.gateway_hash("geheim: ß".encode()), "roles": {"*": "monitor"}}}
+    users = {"öko": {"password": gateway_hash("geheim: ß".encode()), "roles": {"*": "monitor"}}}
     with serving(users=users) as gateway:
         browser.open(home(gateway))
         browser.until("document.activeElement?.id === 'log-in-user'", "the form")
