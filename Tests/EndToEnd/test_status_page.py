@@ -8,6 +8,7 @@ import pytest
 from admin import ask, place
 from browser import AXE, Browser, needs_chromium
 from kit import Gateway, Socat, connect, free_port, receive_all, round_trip, until
+from test_admin import gateway_hash
 
 pytestmark = [pytest.mark.heavy, needs_chromium]
 
@@ -86,9 +87,7 @@ def test_a_user_logs_in_and_out(browser):
 
 
 def test_a_user_logs_in_by_password(browser):
-    import test_admin
-
-    users = {"öko": {"password": test_admin.gateway_hash("geheim: ß".encode()), "roles": {"*": "monitor"}}}
+    users = {"öko": {"password": gateway_hash("geheim: ß".encode()), "roles": {"*": "monitor"}}}
     with serving(users=users) as gateway:
         browser.open(home(gateway))
         browser.until("document.activeElement?.id === 'log-in-user'", "the form")
@@ -369,6 +368,19 @@ def test_the_log_of_a_route_grows_while_it_is_looked_at(browser):
         assert browser.texts("#log-lines li") == []
 
 
+def test_lines_of_an_answer_and_of_events_are_one_list(browser):
+    """Either may have a line that the other has not, and that is older or newer."""
+    def line(number, second):
+        return {"id": f"x-{number}", "time": f"2026-11-27T10:00:{second:02}.000Z", "level": "info", "event": "e"}
+    with serving() as gateway:
+        visit(browser, gateway)
+        given = json.dumps([[line(2, 2), line(3, 3), line(4, 3)], [line(1, 1), line(3, 3), line(5, 3), line(6, 7)]])
+        merged = browser.run(f"import('/page/log.js').then(({{ merge }}) => merge(...{given}).map(({{ id }}) => id))")
+        assert merged == ["x-1", "x-2", "x-3", "x-4", "x-5", "x-6"]
+        many = json.dumps([line(n, 0) for n in range(600)])
+        assert browser.run(f"import('/page/log.js').then(({{ merge }}) => merge({many}, []).length)") == 500
+
+
 def test_the_keyboard_reaches_everything(browser):
     with serving() as gateway:
         visit(browser, gateway)
@@ -406,7 +418,7 @@ def test_it_is_accessible(browser, scheme, width):
 
     def look(what):
         found.extend(f"{what}: {one}" for one in browser.violations())
-        if (needed := browser.run("document.documentElement.scrollWidth")) > width:
+        if (needed := browser.call("Page.getLayoutMetrics")["cssContentSize"]["width"]) > width:
             found.append(f"{what}: it takes {needed} pixels")
 
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -8,8 +8,8 @@ import { state } from "/page/state.js";
 const KEPT = 500;
 const LEVELS = ["info", "notice", "warning", "error", "critical"];
 const MOODS = { warning: "busy", error: "bad", critical: "bad" };
-/** The latest lines of the gateway, oldest first, by id. */
-let lines = new Map();
+/** The latest lines of the gateway, oldest first. */
+let lines = [];
 
 function item(line) {
   const { id, time: when, level, event, ...fields } = line;
@@ -27,10 +27,16 @@ export function fill(list, all) {
   list.replaceChildren(...all.toReversed().map(item));
 }
 
-/** A line may come twice: in an answer, and as an event. */
+/**
+ * The lines of an answer, and those that came as events before or after it was made. A line may be in both. Their times have one
+ * form, so they are in order as texts.
+ */
+export function merge(answer, events) {
+  const all = new Map([...answer, ...events].map((line) => [line.id, line]));
+  return [...all.values()].sort((a, b) => (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)).slice(-KEPT);
+}
+
 export function append(list, line) {
-  const isThere = Array.from(list.children).slice(0, 50).some((child) => child.dataset.key === line.id);
-  if (isThere) return;
   list.prepend(item(line));
   while (list.children.length > KEPT) list.lastElementChild.remove();
 }
@@ -39,32 +45,21 @@ export function prepare() {
   one("log-search").addEventListener("input", draw);
   one("log-level").addEventListener("change", draw);
   state.addEventListener("line", ({ detail }) => {
-    take([detail]);
+    lines = merge(lines, [detail]);
     if (!one("log-view").hidden && isMeant(detail)) append(one("log-lines"), detail);
   });
-}
-
-function take(more) {
-  for (const line of more) lines.set(line.id, line);
-  for (const id of lines.keys()) {
-    if (lines.size <= KEPT) break;
-    lines.delete(id);
-  }
 }
 
 /** Reads the lines before the page was opened. */
 export async function open() {
   const answer = await get("/api/v1/log").catch(() => ({ lines: [] }));
-  const later = lines;
-  lines = new Map();
-  take(answer.lines);
-  take(later.values());
+  lines = merge(answer.lines, lines);
   draw();
 }
 
 /** Forgets them, for another user. */
 export function clear() {
-  lines.clear();
+  lines = [];
 }
 
 function isMeant(line) {
@@ -74,5 +69,5 @@ function isMeant(line) {
 }
 
 function draw() {
-  fill(one("log-lines"), [...lines.values()].filter(isMeant));
+  fill(one("log-lines"), lines.filter(isMeant));
 }

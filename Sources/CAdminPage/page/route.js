@@ -5,7 +5,7 @@ import { carryOut } from "/page/dialogs.js";
 import { make, one, setText, show } from "/page/dom.js";
 import { age, bytes, bytesOrNone, count, rate } from "/page/format.js";
 import { refresh } from "/page/live.js";
-import { append, fill } from "/page/log.js";
+import { append, fill, merge } from "/page/log.js";
 import { badge } from "/page/routes.js";
 import { linkOf, state } from "/page/state.js";
 import { Table } from "/page/table.js";
@@ -109,11 +109,11 @@ export async function open(route) {
   await readLines();
 }
 
-/** The lines so far; later ones come as events. */
+/** The lines so far; later ones come as events, some of them maybe before the answer. */
 async function readLines() {
   const asked = name;
   const { lines } = await get(ofRoute(asked, "/log")).catch(() => ({ lines: [] }));
-  if (asked === name) fill(one("route-lines"), lines);
+  if (asked === name) fill(one("route-lines"), merge(lines, state.lines.filter((line) => line.route === asked)));
 }
 
 export function draw() {
