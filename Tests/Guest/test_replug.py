@@ -85,7 +85,8 @@ def test_an_adapter_is_replugged_ten_times_under_traffic(guest, adapter, figure)
         listener.hears_more(500)
         assert not listener.ended
         assert not gateway.events("session ended")
-        until(lambda: descriptors(gateway) == before, 10, f"descriptors back to {before}")
+        # The lane has an inotify instance now, for all that it will ever watch.
+        until(lambda: descriptors(gateway) <= before + 1, what=f"descriptors back to {before} and one")
         flow.signal(15)
         flow.wait(10)
         sent, echoed, broken, late = map(int, SUMMARY.search(flow.output.decode()).groups())
