@@ -133,6 +133,13 @@ struct HandshakeServerTests {
     #expect(try advice(4433, EACCES)?.contains("SELinux") ?? false)
     #expect(try advice(4433, EAFNOSUPPORT)?.contains("no IPv6") ?? false)
     #expect(try advice(443, EADDRINUSE)?.contains("another") ?? false)
+    for (number, words) in [
+      (EPERM, "SELinux"), (EADDRNOTAVAIL, "no interface has that address"), (ENODEV, "no interface has that name"),
+      (ENXIO, "no interface has that name"), (EMFILE, "LimitNOFILE"), (ENFILE, "fs.file-max"), (ENOBUFS, "no memory"),
+      (ENOMEM, "no memory"),
+    ] {
+      #expect(try advice(4433, number)?.contains(words) ?? false, "\(number)")
+    }
   }
 
   @Test("ends each pending connection once when the route stops")

@@ -54,6 +54,20 @@ struct HappyEyeballsTests {
 
 @Suite("A TCP connector", .timeLimit(.minutes(5)))
 struct TCPConnectorTests {
+  /// All that connect(2), ip(7) and tcp(7) name, except what says enough itself: a refusal, and no answer in time.
+  static let advice: [(Int32, String)] = [
+    (EINVAL, "[fe80::1%eth0]"), (ENETUNREACH, "no route to that network"), (EHOSTUNREACH, "nobody answers"),
+    (EHOSTDOWN, "nobody answers"), (ENETDOWN, "interface to that network is down"), (EADDRNOTAVAIL, "free port"),
+    (EADDRINUSE, "free port"), (EACCES, "address of a single host"), (EPERM, "firewall rule"),
+    (EAFNOSUPPORT, "no IPv6"), (ENODEV, "no such interface"), (ENXIO, "no such interface"),
+    (EMFILE, "LimitNOFILE"), (ENFILE, "fs.file-max"), (ENOBUFS, "no memory left"), (ENOMEM, "no memory left"),
+  ]
+
+  @Test("says what to do about each error that the system or the configuration causes", arguments: advice)
+  func adviceOnFailure(number: Int32, words: String) {
+    #expect(TCPOpening.advice(SystemError("connect", number))?.contains(words) == true)
+  }
+
   @Test("connects to an address in digits, and the stream is set up for bytes")
   func numeric() async throws {
     let listener = try LoopbackListener()

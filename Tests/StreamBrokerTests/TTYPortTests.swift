@@ -168,6 +168,17 @@ struct TTYPortTests {
     (3, EWOULDBLOCK, "flock /dev/ttyX: Resource temporarily unavailable (EAGAIN); in use by another program"),
     (6, ENOTTY, "ioctl TIOCMBIS /dev/ttyX: Inappropriate ioctl for device (ENOTTY); a port without these lines needs"),
     (8, EINVAL, "ioctl TCSETS2 /dev/ttyX: Invalid argument (EINVAL); the port does not support this rate or format"),
+    (0, ENAMETOOLONG, "open /dev/ttyX: File name too long (ENAMETOOLONG); the path is longer than a path can be"),
+    (1, EROFS, "open /dev/ttyX: Read-only file system (EROFS); the file system is read-only"),
+    (1, ENOMEM, "open /dev/ttyX: Cannot allocate memory (ENOMEM); this machine has no memory, or no USB bandwidth"),
+    (1, ENOSPC, "open /dev/ttyX: No space left on device (ENOSPC); this machine has no memory, or no USB bandwidth"),
+    (2, EPROTO, "ioctl TCGETS2 /dev/ttyX: Protocol error (EPROTO); the adapter does not answer as it should"),
+    (8, EPIPE, "ioctl TCSETS2 /dev/ttyX: Broken pipe (EPIPE); the adapter does not answer as it should"),
+    (
+      8, ETIMEDOUT,
+      "ioctl TCSETS2 /dev/ttyX: Connection timed out (ETIMEDOUT); the adapter does not answer as it should"
+    ),
+    (8, EOPNOTSUPP, "ioctl TCSETS2 /dev/ttyX: Operation not supported (EOPNOTSUPP); the driver can't change rate"),
   ]
 
   @Test("reports the failed call, its path, and what to do", arguments: advice)

@@ -47,6 +47,8 @@ struct TCPListenSocket {
         "a link-local address needs its interface, as in [fe80::1%eth0]"
       case ENODEV, ENXIO: "no interface has that name yet"
       case EAFNOSUPPORT: "this machine has no IPv6: listen on an IPv4 address, such as 127.0.0.1, or on *"
+      case EMFILE, ENFILE: "the limit of open files is reached; raise LimitNOFILE= or fs.file-max"
+      case ENOBUFS, ENOMEM: "this machine has no memory left for sockets"
       case EADDRINUSE: "another program or gateway uses this address"
       case EADDRNOTAVAIL: "no interface has that address yet"
       default: nil

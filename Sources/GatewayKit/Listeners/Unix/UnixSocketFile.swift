@@ -122,6 +122,8 @@ struct UnixSocketFile: Sendable {
     case ENOENT, ENOTDIR: "create its folder first"
     case ELOOP: "symbolic links lead in a circle"
     case ENOSPC, EDQUOT: "the file system is full"
+    case ENAMETOOLONG: "a socket's path has \(UnixAddress.mostBytes) bytes at most; use a shorter one"
+    case EMFILE, ENFILE: "the limit of open files is reached; raise LimitNOFILE= or fs.file-max"
     case EACCES, EPERM, EROFS: "the gateway's user must be able to write to its folder"
     case EADDRINUSE: "another program listens there, or it is another kind of file; only unused sockets are replaced"
     default: nil

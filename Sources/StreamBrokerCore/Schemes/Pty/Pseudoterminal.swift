@@ -119,7 +119,9 @@ package struct PtyName: Sendable {
 
   private static func advice(_ error: SystemError) -> String? {
     switch error.errno {
-    case ENOENT: "create its folder first"
+    case ENOENT, ENOTDIR: "create its folder first"
+    case ELOOP: "symbolic links lead in a circle"
+    case ENOSPC, EDQUOT: "the file system is full"
     case EACCES, EPERM, EROFS: "the gateway's user must be able to write to its folder"
     case EADDRINUSE:
       "it points to a pty of another route, gateway or program; it is replaced as soon as that pty is gone"

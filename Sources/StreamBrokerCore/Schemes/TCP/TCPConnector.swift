@@ -193,13 +193,16 @@ final class TCPOpening: Opening {
     case EINVAL: "a link-local address needs its interface, as in [fe80::1%eth0]"
     case ENETUNREACH:
       "this machine has no route to that network; is the interface up, and does it have such an address?"
-    case EHOSTUNREACH:
+    case EHOSTUNREACH, EHOSTDOWN:
       "nobody answers for that address; is the device on, in this network, and let through by firewalls?"
-    case EADDRNOTAVAIL: "this machine has no address or free port to connect from"
+    case ENETDOWN: "the interface to that network is down; switch it on"
+    case EADDRNOTAVAIL, EADDRINUSE: "this machine has no address or free port to connect from"
     case EACCES: "that is no address of a single host, or a rule of this machine forbids it"
     case EPERM: "a firewall rule of this machine forbids it"
     case EAFNOSUPPORT: "this machine has no IPv6"
     case ENODEV, ENXIO: "this machine has no such interface"
+    case EMFILE, ENFILE: "the limit of open files is reached; raise LimitNOFILE= or fs.file-max"
+    case ENOBUFS, ENOMEM: "this machine has no memory left for connections"
     default: nil
     }
   }

@@ -280,6 +280,10 @@ struct TTYPort: Sendable {
     case ("open", EPERM):
       "this container or unit may not use the device: give it one with --device \(path), or with DeviceAllow= of the unit"
     case ("open", EMFILE), ("open", ENFILE): "the limit of open files is reached; raise LimitNOFILE= or fs.file-max"
+    case (_, ENAMETOOLONG): "the path is longer than a path can be; is it the right path?"
+    case (_, EPIPE), (_, EPROTO), (_, ETIMEDOUT), (_, EILSEQ), (_, ESHUTDOWN), (_, EOVERFLOW):
+      "the adapter does not answer as it should: unplug it and plug it in again, at another USB socket or without a hub"
+    case (_, ENOMEM), (_, ENOBUFS), (_, ENOSPC): "this machine has no memory, or no USB bandwidth, left for the port"
     case ("open", EROFS): "the file system is read-only"
     case ("open", EAGAIN): "the driver or another program holds it; it is tried again"
     case ("ioctl TCSETS2", EOPNOTSUPP), ("ioctl TCSETS2", ENOTTY): "the driver can't change rate and format"

@@ -117,10 +117,12 @@ private final class UnixOpening: Opening {
     switch error.errno {
     case ENOENT: "no program listens there yet"
     case ECONNREFUSED: "no program listens there any more; this is a leftover socket, or no socket at all"
-    case EACCES: "the gateway's user may not write to it"
+    case EACCES, EPERM: "the gateway's user may not write to it, or not reach its folder"
     case EPROTOTYPE: "this is not a stream socket"
     case ENOTDIR: "a part of this path is a file, not a folder"
     case ELOOP: "symbolic links lead in a circle"
+    case ENAMETOOLONG: "a socket's path has \(UnixAddress.mostBytes) bytes at most; use a shorter one"
+    case EMFILE, ENFILE: "the limit of open files is reached; raise LimitNOFILE= or fs.file-max"
     default: nil
     }
   }
