@@ -245,6 +245,28 @@ struct ExchangeTests {
     #expect(bus.sessions[1].down.droppedAsSlow == dropped && bus.sessions[0].dropped == 0)
   }
 
+  @Test(
+    "counts only its own output as dropped when a slow client is ended, or loses the oldest", arguments: [true, false])
+  func ownDrops(isEnded: Bool) throws {
+    let slow = ScriptedStream(writes: [.blocked(until: .writable)])
+    let bus = try Bus(slow: slow, policy: isEnded ? .automatic : .dropOldest)
+    bus.answer("for all\n")
+    bus.ask("q0\n", 0)
+    bus.answer("for another\n")
+    if isEnded {
+      bus.rig.hub.end(bus.sessions[1], Ending(.kicked))
+    } else {
+      for round in 0..<40 {
+        bus.ask("q\(round)\n", 0)
+        bus.answer("for another \(round)\n")
+        bus.pass(10)
+      }
+      bus.answer(String(repeating: "x", count: 250) + "\n")
+      bus.pass(60)
+    }
+    #expect(bus.sessions[1].dropped == UInt64("for all\n".utf8.count))
+  }
+
   @Test("does not take output for an answer while part of the question waits for the device")
   func halfSent() throws {
     let bus = try Bus(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: nil, exchange: .milliseconds(500)))

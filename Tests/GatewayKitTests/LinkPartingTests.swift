@@ -182,6 +182,37 @@ struct LinkPartingTests {
     #expect(rig.link.status == .closed && endpoint.isClosed && line.purges.isEmpty && rig.dropped == 0)
   }
 
+  @Test("leaves `packets.idle` between a client's last packet and its 'on-close' bytes", arguments: [true, false])
+  func lastWordsAfterSilence(hasLine: Bool) throws {
+    let line = ScriptedLine()
+    line.settings = LineSettings(bitsPerSecond: 1000)  // 10 ms for each character
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.closeBehavior.canHalfClose = false
+    if hasLine { endpoint.serialLine = line }
+    let rig = try LinkRig(packets: Config.Packets(idle: .milliseconds(100), max: nil, delimiter: nil)) { device in
+      device.onClose = [7]
+      device.drain = .milliseconds(50)
+    }
+    let client = ScriptedStream(takesAll: true)
+    rig.join(client)
+    rig.openings[0].succeed(endpoint)
+    client.willRead(.bytes([1, 2]))
+    rig.wakeReader(client)
+    leave(rig, client)
+    while line.asked > 0 { line.answer() }
+    // With a line 1 ms for the start of an adapter, and 20 ms for two characters.
+    for _ in 0..<(hasLine ? 120 : 99) { rig.pass(.milliseconds(1)) }
+    #expect(endpoint.written == [1, 2] && rig.link.status == .draining)
+    rig.pass(.milliseconds(1))
+    while line.asked > 0 { line.answer() }
+    #expect(endpoint.written == [1, 2, 7])
+    for _ in 0..<60 {
+      rig.pass(.milliseconds(1))
+      while line.asked > 0 { line.answer() }
+    }
+    #expect(rig.link.status == .closed && endpoint.isClosed)
+  }
+
   @Test(
     "sends its 'on-close' bytes at the line's own settings, also while a client's settings are in force or being set",
     arguments: 0...2)

@@ -119,16 +119,34 @@ struct StatusTableTests {
     }
   }
 
+  @Test(
+    "shows what holds up the output, since when, and how many bytes the port has lost",
+    arguments: [(OutputHold.Cause.xoff, "XOFF"), (.cts, "CTS")])
+  func heldOutput(cause: OutputHold.Cause, word: String) throws {
+    var snapshot = Self.snapshot
+    let place = try #require(snapshot.routes.firstIndex { $0.name == "gps" })
+    snapshot.routes[place].state?.hold = .init(cause: cause, nanoseconds: 67 * Self.second)
+    snapshot.routes[place].state?.overruns = 1234
+    let read = try Self.transferred(snapshot)
+    #expect(read == snapshot)
+    let lines = StatusTable(try #require(read), hasColours: false).lines.joined(separator: "\n")
+    #expect(lines.contains("output is held by \(word) since 1m 7s"))
+    #expect(lines.contains("overrun: the port has lost 1234 bytes since it was opened"), "\(lines)")
+    snapshot.routes[place].state?.overruns = 0
+    #expect(!StatusTable(snapshot, hasColours: false).lines.joined().contains("overrun"))
+  }
+
   @Test("is unchanged by the transfer through the control socket")
-  func roundTrip() throws {
-    let snapshot = Self.snapshot
+  func roundTrip() throws { #expect(try Self.transferred(Self.snapshot) == Self.snapshot) }
+
+  private static func transferred(_ snapshot: Snapshot) throws -> Snapshot? {
     var text = snapshot.opening
     for (index, route) in snapshot.routes.enumerated() {
       text += (index > 0 ? "," : "") + route.opening + route.clients.map(\.json.description).joined(separator: ",")
       text += Snapshot.Route.closing
     }
     text += Snapshot.closing
-    #expect(Snapshot.read(Array(text.utf8)) == snapshot)
+    return Snapshot.read(Array(text.utf8))
   }
 
   @Test("ignores keys that a later version may add, and accepts nothing else as a status")

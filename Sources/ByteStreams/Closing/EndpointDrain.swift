@@ -14,6 +14,8 @@ package final class EndpointDrain {
   private var words: ArraySlice<UInt8>
   private let settings: LineSettings?
   private let timeout: Duration
+  /// When the words may go out, on the lane's clock: what was sent before is a packet, which a silence ends.
+  private let earliest: UInt64
   private var deadline: UInt64 = 0
   private var next: ((Step) -> Void)?
   /// Bytes that the port still had to send when it was last asked; nil before that.
@@ -28,10 +30,12 @@ package final class EndpointDrain {
     !words.isEmpty || stream.serialLine != nil
   }
 
-  /// Sends `words` with the line at `settings`; with nil the line keeps its settings.
+  /// Sends `words` with the line at `settings`, and not before `earliest`; with nil the line keeps its settings.
   package init(
-    _ words: [UInt8], to stream: any ByteStream, at settings: LineSettings? = nil, timeout: Duration, on poller: Poller
+    _ words: [UInt8], to stream: any ByteStream, at settings: LineSettings? = nil, notBefore earliest: UInt64 = 0,
+    timeout: Duration, on poller: Poller
   ) {
+    self.earliest = earliest
     self.stream = stream
     self.words = words[...]
     self.settings = settings
@@ -65,7 +69,7 @@ package final class EndpointDrain {
 
   /// Writes what the stream takes, then waits for the line.
   package func write() {
-    guard next != nil else { return }
+    guard next != nil, !awaitsSilence() else { return }
     do {
       while !words.isEmpty {
         let transfer = try words.withUnsafeBytes { try stream.write($0) }
@@ -86,6 +90,15 @@ package final class EndpointDrain {
     if unsent == nil { askLine() }
   }
 
+  /// Whether the words have to wait. If so, `look` sends them.
+  private func awaitsSilence() -> Bool {
+    let now = poller.timers.now
+    guard !words.isEmpty, now < earliest else { return false }
+    deadline = earliest &+ timeout.nanoseconds
+    next?(.wait(.nanoseconds(Int64(clamping: earliest &- now))))
+    return true
+  }
+
   private func askLine() {
     guard let line = stream.serialLine else { return end() }
     line.unsent { [weak self] answer in
@@ -102,6 +115,7 @@ package final class EndpointDrain {
     guard next != nil else { return }
     guard poller.timers.now < deadline else { return giveUp() }
     wait()  // the line may never answer
+    if !words.isEmpty, earliest > 0, stream.writerWaits.isEmpty { return write() }
     askLine()
   }
 

@@ -278,12 +278,14 @@ final class Link: HubDelegate {
   private func drain() {
     stopLingering()
     hub.downstream.dropWithoutClients()
+    let silence = hub.upstream.queue.silenceEnds
     guard let stream = hub.detach() else { return follow(machine.handle(.drained, use: use)) }
     let words = oldOnClose ?? settings.device.onClose
     guard EndpointDrain.areNeeded(for: stream, words) else { return part(from: stream) }
     setStatus(.draining)
     let base = hub.lineControl?.settingsToRestore(of: stream.serialLine)
-    let endpointDrain = EndpointDrain(words, to: stream, at: base, timeout: settings.device.drain, on: poller)
+    let endpointDrain = EndpointDrain(
+      words, to: stream, at: base, notBefore: silence, timeout: settings.device.drain, on: poller)
     self.endpointDrain = OrderlyClose(endpointDrain) { [weak self] end in
       guard let self else { return stream.close() }
       self.endpointDrain = nil

@@ -37,6 +37,12 @@ final class PacketOrder {
   /// Whether a packet may begin, if no other is under way.
   var mayBegin: Bool { !followsPreface && upstream.exchange?.mayBegin ?? true }
 
+  /// When the silence after the last packet is over; 0 without one.
+  var silenceEnds: UInt64 {
+    guard let idle = rule.idle, wire.lastBitAt > 0 else { return 0 }
+    return wire.lastBitAt &+ idle.nanoseconds
+  }
+
   /// The endpoint has taken bytes of the link's own.
   func prefaceWritten(_ count: Int, over line: (any SerialLine)?) {
     guard rule.idle != nil else { return }
@@ -53,7 +59,7 @@ final class PacketOrder {
 
   /// The next endpoint has a line of its own.
   func endpointIsGone() {
-    wire = WireClock()
+    wire.endpointIsGone(at: poller.timers.now)
     isAsking = false
     followsPreface = false
   }

@@ -30,6 +30,12 @@ struct WireClock {
     UInt64(clamping: count).multipliedReportingOverflow(by: line.settings.characterTime.nanoseconds).partialValue
   }
 
+  /// The next endpoint has sent nothing yet. That is no silence: a client's packet goes on there.
+  mutating func endpointIsGone(at now: UInt64) {
+    lastBitAt = min(lastBitAt, now)
+    isConfirmed = true
+  }
+
   /// How long the line has been silent.
   func silence(at now: UInt64) -> UInt64 { now > lastBitAt ? now &- lastBitAt : 0 }
 }

@@ -130,6 +130,9 @@ final class WriterQueue {
 
   func prefaceWritten(_ count: Int, over line: (any SerialLine)?) { packetOrder?.prefaceWritten(count, over: line) }
 
+  /// When the silence after the last packet is over; 0 without one.
+  var silenceEnds: UInt64 { packetOrder?.silenceEnds ?? 0 }
+
   /// The next endpoint has a line of its own.
   func endpointIsGone() { packetOrder?.endpointIsGone() }
 

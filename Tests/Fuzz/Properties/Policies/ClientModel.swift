@@ -21,7 +21,7 @@ final class ClientModel: StreamAccount {
   private var readCount: Int { telnet?.readCount ?? stream.readCount }
   private var left: Int { telnet?.left ?? stream.left }
   /// Input that the device has not taken.
-  var inputLeft: Int { isOver ? 0 : left + (meet()?.pump.count ?? 0) }
+  var inputLeft: Int { isOver ? 0 : left + readCount - taken + (meet()?.pump.count ?? 0) }
   private var takesBytes: Bool { telnet?.takesBytes ?? stream.takesBytes }
   let getsNotices: Bool
   var isShared: Bool { run.isShared }

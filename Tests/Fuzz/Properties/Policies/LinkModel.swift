@@ -127,6 +127,12 @@ final class LinkModel: StreamAccount {
     question = (client.number, run.now, false)
   }
 
+  /// The last packet may have its answer, or has had the time for it: then it is over in any case.
+  private func isAnswered(_ packets: Config.Packets) -> Bool {
+    guard let time = packets.exchange, let question else { return false }
+    return question.mayBeAnswered || run.now >= question.lastAt + time.nanoseconds
+  }
+
   private func mayBe(_ packet: Int, for client: ClientModel) -> Bool {
     client.role == .monitor || (answers[packet]?.must).map { $0 == client.number } ?? true
   }
@@ -284,7 +290,7 @@ final class LinkModel: StreamAccount {
   private func evaluate(_ written: (client: ClientModel, count: Int, moved: UInt64)) {
     let client = written.client
     if let writer, writer !== client, let packets, client.isShared, !writer.packetMayEnd(packets),
-      packets.exchange == nil || question?.mayBeAnswered != true
+      !isAnswered(packets)
     {
       run.fail("a packet of client \(writer.number) is cut by client \(client.number)")
     }

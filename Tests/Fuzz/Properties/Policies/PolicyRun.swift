@@ -593,9 +593,9 @@ final class PolicyRun {
     for client in everybody { client.telnet?.becomesCalm() }
     settleDown()
     // A packet's beginning holds up other writers for the idle gap that ends it, one writer after another; without
-    // `idle` the gap is a second.
+    // `idle` the gap is a second. It is counted from the last bit, and follows `on-open`, too.
     let isSlow = links.contains { $0.packets.map { ($0.idle ?? .seconds(1)) >= .seconds(1) } ?? false }
-    for _ in 0..<(isSlow ? 2 + clients.count : 3) {
+    for _ in 0..<(isSlow ? 2 * (2 + clients.count) : 3) {
       pass(.seconds(1), calm: true)
       settleDown()
     }
