@@ -35,12 +35,17 @@ package final class Gateway: Sendable {
   private let bluetooth: LaneRef<BluetoothHost>
   let lanes: [Lane]
 
+  /// The folder where recordings with relative names are written.
+  package static func stateFolder(_ environment: [String: String]) -> String {
+    CaptureEnvironment.stateFolder(environment)
+  }
+
   /// `board` must be an observer of `status`. `bonds` is the path of the file with the bonds of Bluetooth devices; nil
-  /// = no bonds are kept. `inherited` are sockets for the listeners with the same addresses. Throws when there are no
+  /// = no bonds are kept. Relative names of recordings begin in `stateFolder`. `inherited` are sockets for the listeners with the same addresses. Throws when there are no
   /// descriptors left for the lanes.
   package init(
     status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil,
-    clock: LaneClock = .monotonic
+    stateFolder: String? = nil, clock: LaneClock = .monotonic
   ) throws(SystemError) {
     var lanes: [Lane] = []
     for number in 0..<Self.byteLaneCount { lanes.append(try Lane("baudway.lane-\(number)", clock: clock)) }
@@ -77,7 +82,7 @@ package final class Gateway: Sendable {
     let environment = RouteEnvironment(
       inherited: inherited, handshakeServer: handshakeServer, bluetooth: bluetooth, rates: rates,
       descriptors: descriptors,
-      bonds: keeper)
+      bonds: keeper, captures: CaptureEnvironment(stateFolder: stateFolder ?? Self.stateFolder([:])))
     let core = LaneRef(on: home) { home in
       GatewayCore(
         all, home: home, status: status, board: board, environment: environment, limits: limits,

@@ -64,6 +64,9 @@ extension GatewayCore {
     let plan = ReloadPlan(from: old, to: new)
     reloadReport = plan.report
     if let source, new.control != old.control { moveControl(to: source.control(new)) }
+    for route in running.values where route.config.capture != nil {
+      route.route.post { _, route in route.retryRecording() }
+    }
     poller.offload(to: reloadQueue) {
       // The old names are resolved again as well, since they may lead to other devices than when they were read.
       plan.movesDevices ? (Self.devices(of: old), Self.devices(of: new)) : ([:], [:])

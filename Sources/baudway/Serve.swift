@@ -48,7 +48,8 @@ struct Serve: Command {
     let gateway: Gateway
     do {
       gateway = try Gateway(
-        status: status, board: board, inherited: inherited, bonds: Gateway.bondsPath(environment()))
+        status: status, board: board, inherited: inherited, bonds: Gateway.bondsPath(environment()),
+        stateFolder: Gateway.stateFolder(environment()))
     } catch {
       say("baudway: \(error)")
       throw ExitCode(EX_OSERR)

@@ -85,7 +85,7 @@ def _relay(path):
     return commands
 
 
-def _baudway(path):
+def _baudway(path, records=False):
     def commands(job):
         lines = ["version: 1", "control: { socket: off }"]
         if job.transport in ("tls", "wss"):
@@ -97,6 +97,8 @@ def _baudway(path):
             lines += [f"  r{number}:", f"    listen: {scheme}://127.0.0.1:{port}", f"    endpoint: {endpoint}"]
             if job.clients > 900:  # the default is 1000
                 lines.append(f"    clients: {{ max: {job.clients + 100} }}")
+            if records and job.kind != "tcp":  # only shared links are recorded
+                lines.append(f"    capture: {{ file: '{job.folder}/r{number}.pcapng', rotate: 100MiB, keep: 2 }}")
         return [[path, "serve", job.write("baudway.yaml", "\n".join(lines) + "\n")]]
 
     return commands
@@ -280,7 +282,7 @@ def all_subjects(relay, baudways, count_tuned=False):
         *(
             Subject(
                 name,
-                _baudway(path),
+                _baudway(path, records=name == "recorded"),
                 [path, "--version"],
                 "as shipped, its defaults",
                 transports=("plain", "tls", "ws", "wss", "telnet"),

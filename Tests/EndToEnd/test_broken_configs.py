@@ -47,7 +47,7 @@ TRAPS = {
     "two routes to one device": (
         "  a:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n"
         "  b:\n    listen: tcp://127.0.0.1:0\n    endpoint: tty:///dev/tty\n", [(None, "/dev/tty")]),
-    "a key of another build": ("    capture: {file: x.pcapng}\n", [(1, "not in Baudway")]),
+    "a key of another build": ("    dial: tls://centre:4001\n", [(1, "not in Baudway")]),
     "a setting that RFC 2217 cannot carry": (
         "  bad:\n    listen: tcp://127.0.0.1:0\n    endpoint: rfc2217://host:4001?hupcl=yes\n", [(3, "hupcl=no")]),
     "a device address of an Apple system": (

@@ -54,7 +54,7 @@ struct ConfigKeysTests {
   /// By dotted names. Keys for shared links only are inherited from the defaults, so that `link` can be changed, too.
   private static let base = [
     "admin.listen": "http://127.0.0.1:4000", "users.ada.certificate": "CN=ada", "users.ada.roles.lab": "writer",
-    "defaults.clients.writers": "one", "defaults.device.flush": "none",
+    "defaults.clients.writers": "one", "defaults.device.flush": "none", "defaults.capture.file": "x-{date}",
     "routes.lab.listen": "wss://127.0.0.1:4001", "routes.lab.endpoint": "sim://echo",
     "routes.lab.clients.max": "9", "routes.lab.clients.buffer": "64KiB", "routes.lab.clients.per-address": "3",
     "routes.lab.tls.certificate": "/a.pem", "routes.lab.tls.key": "/a.key", "routes.lab.tls.client-ca": "/ca.pem",
@@ -118,7 +118,8 @@ struct ConfigKeysTests {
     "routes.lab.link": [
       "clients.writers", "clients.takeover", "clients.backlog", "clients.half-close", "clients.refuse-http",
       "device.open", "device.linger", "device.retry", "device.absent", "device.flush",
-      "device.reset",
+      "device.reset", "capture", "capture.file", "capture.format", "capture.rotate", "capture.rotate-every",
+      "capture.keep",
     ],
   ]
 

@@ -23,6 +23,7 @@ struct MetricsTests {
     figures.totals.up = 5
     figures.line = LineCounts(breaks: 1, framing: 2, parity: 3, overruns: 4, bufferOverruns: 5)
     figures.links = ["open": 1]
+    figures.capture = Snapshot.Capture(file: "/x", error: "write: ENOSPC", written: 6, dropped: 7)
     let listening = Snapshot.Listener(url: "tcp://:1", state: .listening("tcp://*:1"), nanoseconds: 0)
     return RouteSample(name: "gps", maxClients: 8, listeners: [listening], figures: figures)
   }
@@ -67,6 +68,8 @@ struct MetricsTests {
       #"baudway_links{route="gps",state="waiting"} 0"#, #"baudway_line_errors_total{route="gps",error="framing"} 2"#,
       #"baudway_line_errors_total{route="gps",error="parity"} 3"#,
       #"baudway_line_errors_total{route="gps",error="overrun"} 4"#,
+      #"baudway_capture_up{route="gps"} 0"#, #"baudway_capture_written_bytes_total{route="gps"} 6"#,
+      #"baudway_capture_dropped_bytes_total{route="gps"} 7"#,
       #"baudway_line_errors_total{route="gps",error="buffer-overrun"} 5"#, #"baudway_line_breaks_total{route="gps"} 1"#,
     ] { #expect(lines.contains(line), "\(line)") }
     #expect(!lines.contains { $0.hasPrefix("baudway_lane_answer_seconds{lane=\"lane-1\"") })

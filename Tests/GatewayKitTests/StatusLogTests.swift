@@ -130,6 +130,20 @@ struct StatusLogTests {
       "warning link drops route=gps endpoint=tty:///dev/x dropped=12"
     ),
     (
+      .captureBegun(route: "gps", path: "/var/lib/baudway/gps.pcapng"),
+      "info recording route=gps path=/var/lib/baudway/gps.pcapng"
+    ),
+    (
+      .captureStopped(route: "gps", path: "/x/gps.pcapng", SystemError("write", ENOSPC)),
+      #"warning recording stopped route=gps path=/x/gps.pcapng error="write: No space left on device (ENOSPC)" "#
+        + #"advice="free some space, or lower capture.rotate and capture.keep; then reload""#
+    ),
+    (
+      .captureDrops(route: "gps", path: "/x/gps.pcapng", bytes: 17),
+      #"warning recording drops route=gps dropped=17 path=/x/gps.pcapng "#
+        + #"advice="the disk is too slow for this route; record to another one""#
+    ),
+    (
       .clientLink(route: "gps", number: 17, endpoint: "tcp://10.0.0.1:23", .open),
       "debug session 17 link open route=gps endpoint=tcp://10.0.0.1:23"
     ),

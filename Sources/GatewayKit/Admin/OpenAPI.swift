@@ -213,7 +213,8 @@ enum OpenAPI {
       object([
         "route": string, "endpoint": string, "link": words(Config.Link.allCases.map(\.rawValue)),
         "state?": reference("LinkState"), "links?": counts, "max-clients": count, "queued": count, "stuck?": flag,
-        "listeners": list(reference("Listener")), "totals": reference("Totals"), "clients": list(reference("Client")),
+        "listeners": list(reference("Listener")), "capture?": reference("Capture"), "totals": reference("Totals"),
+        "clients": list(reference("Client")),
       ])
     ),
     (
@@ -230,6 +231,7 @@ enum OpenAPI {
         "error?": string, "retry?": number, "limited?": string,
       ])
     ),
+    ("Capture", object(["file?": string, "error?": string, "written": count, "dropped": count])),
     (
       "Totals",
       object([

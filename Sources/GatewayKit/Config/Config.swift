@@ -60,6 +60,8 @@ package struct Config: Hashable, Sendable, KeyOwner {
     package var device: Device
     /// Nil = bytes are forwarded as they come.
     package var packets: Packets?
+    /// Nil = nothing is recorded.
+    package var capture: Capture?
     /// Nil when no listener uses TLS.
     package var tls: TLS?
     package var websocket: WebSocket?
@@ -210,6 +212,23 @@ package struct Config: Hashable, Sendable, KeyOwner {
     /// How long the device may take for its answer to one client's packet. Nil: packets go out as they come.
     package var exchange: Duration?
   }
+
+  /// How the bytes of a shared link are recorded.
+  package struct Capture: Hashable, Sendable, KeyOwner {
+    /// With `{route}` and `{date}`; a relative name begins in the state folder.
+    package var file = ""
+    package var format = Format.pcapng
+    /// The size at which the next file begins, in bytes.
+    package var rotate: Int? = 100 << 20
+    /// At multiples of this time the next file begins; since 1970, in UTC.
+    package var rotateEvery: Duration?
+    /// Older files that stay. Nil: all.
+    package var keep: Int? = 10
+
+    package enum Format: String, CaseIterable, Sendable {
+      case pcapng, text, hex, raw
+    }
+  }
 }
 
 extension Config.Route {
@@ -219,7 +238,9 @@ extension Config.Route {
     let rest =
       packets == nil || clients.slow != .dropOldest ? 0 : min(packets?.max ?? .max, clients.buffer + clients.backlog)
     return switch link {
-    case .shared: clients.buffer + clients.backlog + clients.max * (clients.buffer + rest)
+    case .shared:
+      clients.buffer + clients.backlog + clients.max * (clients.buffer + rest)
+        + (capture == nil ? 0 : CaptureBuffer.capacity)
     case .perClient: clients.max * (2 * clients.buffer + rest)
     }
   }

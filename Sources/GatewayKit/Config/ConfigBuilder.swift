@@ -25,6 +25,8 @@ struct ConfigBuilder {
   var reported: Set<String> = []
   /// Keys that were checked: a wrong inherited one is reported once, not for every route.
   var checked: Set<ConfigProblem.SourceLocation> = []
+  /// The route of each recording, by the name of its files.
+  var recordings: [String: String] = [:]
   private var checkedNetworks: Set<ConfigProblem.SourceLocation> = []
 
   /// The configuration in `root`; throws all problems of it.
@@ -129,6 +131,7 @@ struct ConfigBuilder {
     return Config.Route(
       name: name, listen: listeners.map { Config.Listen(url: $0.url) }, endpoint: endpoint.url, link: link,
       clients: clients, device: device(settings, link, clients), packets: packets(settings),
+      capture: capture(settings, name, link),
       tls: tls, websocket: websocket(settings, name, section, listeners), access: access)
   }
 
@@ -163,11 +166,7 @@ struct ConfigBuilder {
   }
 
   private func packets(_ settings: Settings) -> Config.Packets? {
-    // The route's own packet keys win over an inherited "off", and its own "off" over inherited keys.
-    let names = ConfigKeys.packets.keys.map { "packets.\($0.key.name)" }
-    let isOwn = names.contains { settings.own[$0] != nil }
-    if !isOwn, settings.given("packets") != nil { return nil }
-    return names.contains { settings.given($0) != nil } ? ConfigKeys.packets.read(settings) : nil
+    ConfigKeys.packets.isOn(settings) ? ConfigKeys.packets.read(settings) : nil
   }
 
   // MARK: checks of values against each other

@@ -103,6 +103,22 @@ extension ConfigKeys {
         says: "one client's packet at a time, and its answer for that client only; how long the answer may take"),
     ], isSwitched: true, says: "for devices that use frames: keep each frame whole")
 
+  static let capture = KeySection<Config.Capture>(
+    "capture",
+    [
+      BoundKey(
+        "file", \.file, .text, dependsOnOthers: true,  // see Config.Capture.standardFile
+        says: "the file, with {route} and {date}; relative to the state folder; default: {route}-{date}.pcapng"),
+      BoundKey("format", \.format, .word, says: "what is written: packets for Wireshark, lines of text, or the bytes"),
+      BoundKey(
+        "rotate", \.rotate, .word("off", or: .size(4096...1 << 40)), says: "the size at which the next file begins"),
+      BoundKey(
+        "rotate-every", \.rotateEvery, .word("off", or: .duration(.seconds(1) ... .seconds(366 * 86400))),
+        says: "the next file begins at multiples of this time, in UTC: 24h is midnight"),
+      BoundKey(
+        "keep", \.keep, .word("all", or: .integer(0...10_000)), says: "how many older files of the route are kept"),
+    ], isSwitched: true, says: "record the bytes of both directions and the events of the line")
+
   fileprivate static let pause = Duration.milliseconds(1)...Duration.seconds(86400)
 }
 

@@ -37,21 +37,14 @@ enum ConfigKeys {
 
   /// Keys of a route that are also allowed under `defaults`.
   static let policies: [ConfigKey] = [
-    link.key, clients.key, device.key, tls.key, websocket.key, packets.key,
-    ConfigKey(
-      "capture",
-      .switched([
-        ConfigKey("file", .path, says: "the file's path, with {route} and {date}"),
-        ConfigKey("format", .words(["pcapng", "hex", "raw"]), "pcapng", says: "the file's format"),
-        ConfigKey("rotate", .size(4096...1 << 40), says: "the size after which a new file begins"),
-        ConfigKey("keep", .integer(1...10_000), says: "how many old files are kept"),
-      ]), "off", support: .later(except: ["off"]), says: "record the bytes of both directions"),
+    link.key, clients.key, device.key, tls.key, websocket.key, packets.key, capture.key,
   ]
 
   /// Keys of a route with their properties, in the order of `check`.
   static let ofRoute: [BoundKey<Config.Route>] = [
     listen, endpoint, link, BoundKey(clients, \.clients), BoundKey(device, \.device),
-    BoundKey(optional: packets, \.packets), BoundKey(optional: tls, \.tls), BoundKey(optional: websocket, \.websocket),
+    BoundKey(optional: packets, \.packets), BoundKey(optional: capture, \.capture),
+    BoundKey(optional: tls, \.tls), BoundKey(optional: websocket, \.websocket),
   ]
 
   /// Dotted names of keys that apply to shared links only.

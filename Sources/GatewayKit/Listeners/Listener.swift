@@ -152,6 +152,8 @@ struct RouteEnvironment: Sendable {
   var ownConnections = OwnConnections()
   /// Keeps bonds of Bluetooth devices; nil for a gateway that keeps none.
   var bonds: BondKeeper?
+  /// Where and how recordings are written.
+  var captures = CaptureEnvironment()
   /// Seconds since 1970, for certificates that expire.
   var wallTime: @Sendable () -> Int = { time(nil) }
 

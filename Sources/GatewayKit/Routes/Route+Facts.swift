@@ -42,6 +42,7 @@ extension SessionGroup {
     if last == 0 {
       facts.totals = totalsNow
       facts.state = sharedLink.map { $0.state }
+      facts.capture = recording.facts
       for link in links.values { facts.links[link.status.word, default: 0] += 1 }
     }
     let later = sessions.filter { $0.number > last }.sorted { $0.number < $1.number }

@@ -37,6 +37,8 @@ struct RouteFigures: Sendable {
   var linkCounts = LinkCounts()
   /// Of the port of a shared link.
   var line: LineCounts?
+  /// Of a route that is recorded.
+  var capture: Snapshot.Capture?
   /// Clients that wait for a slot.
   var waiting = 0
   /// A lane did not answer: its part is missing.
@@ -50,6 +52,7 @@ struct RouteFigures: Sendable {
     links.merge(part.links, uniquingKeysWith: +)
     linkCounts.add(part.linkCounts)
     line = line ?? part.line
+    capture = capture ?? part.capture
   }
 }
 
@@ -77,6 +80,7 @@ extension SessionGroup {
     var figures = RouteFigures()
     figures.totals = totalsNow
     figures.line = lineCounts
+    figures.capture = recording.facts
     figures.linkCounts = linkCounts
     for session in sessions {
       figures.clients += 1

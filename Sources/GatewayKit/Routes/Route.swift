@@ -76,7 +76,8 @@ final class Route {
     poller = lane.poller
     let endings = Endings()
     group = SessionGroup(
-      settings, on: poller, status: status, wallTime: environment.wallTime, descriptors: environment.descriptors
+      settings, on: poller, status: status, wallTime: environment.wallTime, descriptors: environment.descriptors,
+      captures: environment.captures
     ) {
       endings.route?.sessionEnded($0)
     }
@@ -205,6 +206,9 @@ final class Route {
     body(group)
     for group in groupsElsewhere { group.post { _, group in body(group) } }
   }
+
+  /// After each reload: a recording that has stopped begins again.
+  func retryRecording() { group.retryRecording() }
 
   // MARK: - Listeners
 

@@ -30,6 +30,8 @@ final class RouteSettings: Sendable {
   let refusesHTTP: Bool
   /// Nil = never.
   let idleTimeout: Duration?
+  /// Nil: nothing is recorded.
+  let capture: Config.Capture?
 
   /// The link stays open without clients.
   var staysOpen: Bool { hub.isShared && device.open == .always }
@@ -79,5 +81,6 @@ final class RouteSettings: Sendable {
     banner = route.clients.banner.map { Banner($0, route: route.name, endpoint: endpoint) }
     refusesHTTP = isShared && route.clients.refuseHttp
     idleTimeout = route.clients.idleTimeout
+    capture = route.capture
   }
 }

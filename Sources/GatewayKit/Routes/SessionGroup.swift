@@ -6,12 +6,13 @@ import Glibc
 import StreamBroker
 
 final class SessionGroup: LinkDelegate {
-  private var settings: RouteSettings
+  private(set) var settings: RouteSettings
   let poller: Poller
   private let status: StatusSink
   private let closing: ClosingStreams
   // Shared: one link. Per client: links by the number of their session, each until it is closed.
   private(set) var sharedLink: Link?
+  let recording: GroupRecording
   private(set) var links: [UInt64: Link] = [:]
   /// Totals of sessions that have ended.
   private(set) var totals = Snapshot.Totals()
@@ -39,7 +40,8 @@ final class SessionGroup: LinkDelegate {
 
   init(
     _ settings: RouteSettings, on poller: Poller, status: StatusSink, wallTime: @escaping () -> Int = { time(nil) },
-    descriptors: DescriptorBudget = DescriptorBudget(), sessionEnded: @escaping (UInt64) -> Void
+    descriptors: DescriptorBudget = DescriptorBudget(), captures: CaptureEnvironment = CaptureEnvironment(),
+    sessionEnded: @escaping (UInt64) -> Void
   ) {
     self.descriptors = descriptors
     self.settings = settings
@@ -48,10 +50,12 @@ final class SessionGroup: LinkDelegate {
     self.wallTime = wallTime
     self.sessionEnded = sessionEnded
     closing = ClosingStreams(on: poller)
+    recording = GroupRecording(captures, on: poller, status)
     if settings.hub.isShared {
       let link = Link(settings, on: poller, closing: closing, delegate: self)
       sharedLink = link
       linkToCome = descriptors.reserve(settings.descriptorsNeeded)
+      if settings.capture != nil { recording.begin(settings, of: link) }
       if settings.staysOpen { link.start() }
     }
   }
@@ -149,6 +153,7 @@ final class SessionGroup: LinkDelegate {
     self.settings = settings
     if settings.idleTimeout != before.idleTimeout { for session in sessions { watchIfIdle(session) } }
     if before.refusesHTTP && !settings.refusesHTTP { for session in sessions { session.requestGuard?.giveUp() } }
+    if settings.capture != before.capture { recording.begin(settings, of: sharedLink) }
     sharedLink?.update(settings)
     for link in links.values { link.hub.update(settings.hubPolicy) }
   }
@@ -173,7 +178,7 @@ final class SessionGroup: LinkDelegate {
     guard let done = whenEmpty, links.isEmpty else { return }
     if let sharedLink, !sharedLink.hub.sessions.isEmpty || sharedLink.status != .closed { return }
     whenEmpty = nil
-    closing.empty(within: Self.lastLinger, then: done)
+    closing.empty(within: Self.lastLinger) { [self] in recording.end(of: sharedLink, then: done) }
   }
 
   // MARK: - Idle clients

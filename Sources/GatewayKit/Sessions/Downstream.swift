@@ -40,6 +40,8 @@ final class Downstream {
   /// Some output is for one client only; nil: all is for all. The hub owns it.
   var exchange: Exchange? { didSet { cutter?.exchange = exchange } }
   private var packetTimer: Timers.Token?
+  /// Records all output.
+  var tap: CaptureTap?
 
   init(_ policy: Hub.SharedPolicy, _ sessions: SessionList, on poller: Poller) {
     self.poller = poller
@@ -127,6 +129,7 @@ final class Downstream {
         let room = ring.room
         switch try ring.fill({ try endpoint.read(into: $0) }) {
         case .moved(let count):
+          if let tap, count > 0 { try ring.look(from: ring.head &- UInt64(count)) { tap.received($0) } }
           if count > 0 { try distribute(ring) }
           guard endpoint === self.endpoint else { return }
           if count > 0 && count < room && !endpoint.hasBufferedInput && writeFailure == nil {

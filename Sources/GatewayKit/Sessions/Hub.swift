@@ -78,6 +78,8 @@ final class Hub: ByteStreamDelegate {
   let downstream: Downstream
   /// With `packets.exchange`.
   private var exchange: Exchange?
+  /// Records the endpoint's bytes and line.
+  private var tap: CaptureTap?
 
   /// Another client waits for the slot of a half-closed client.
   var endsHalfClosed = false
@@ -157,8 +159,9 @@ final class Hub: ByteStreamDelegate {
     let control = LineControl(writers: policy.writers, reset: policy.reset, on: poller)
     control.delegate = upstream
     control.linkIs(delegate.status)
-    if let endpoint { _ = control.attach(endpoint.serialLine) }
+    control.recorder = tap
     lineControl = control
+    if let endpoint { _ = control.attach(endpoint.serialLine) }
     return control
   }
 
@@ -174,6 +177,16 @@ final class Hub: ByteStreamDelegate {
   /// Carries out the recipe at the line of the open endpoint.
   func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
     (lineControl ?? startLineControl()).reset(by: recipe, then: done)
+  }
+
+  // MARK: - A recording
+
+  /// From now on, `tap` records the bytes of both directions and what the line reports.
+  func record(to tap: CaptureTap?) {
+    self.tap = tap
+    upstream.record(to: tap)
+    downstream.tap = tap
+    if let lineControl { lineControl.recorder = tap } else if tap != nil { _ = startLineControl() }
   }
 
   // MARK: - A reload

@@ -27,6 +27,17 @@ final class LineControl {
   unowned var delegate: (any LineControlDelegate)!  // the Upstream, which the hub owns as it owns this; set once
   /// Nil until a client asks for reports.
   private var lineWatch: LineWatch?
+  /// Gets every report, as a client that watches the line.
+  var recorder: CaptureTap? {
+    didSet {
+      if let recorder {
+        report(to: recorder)
+        (lineWatch ?? startLineWatch()).recorder = recorder
+      } else {
+        lineWatch?.recorder = nil
+      }
+    }
+  }
   /// Sessions that have a control channel.
   private var sessions: [(session: Session, controlChannel: ControlChannel)] = []
 
@@ -131,6 +142,14 @@ final class LineControl {
     lineWatch?.reportStatus(to: controlChannel)
   }
 
+  /// The same for a recording that begins.
+  private func report(to recorder: CaptureTap) {
+    recorder.report(.link(linkStatus))
+    guard let line else { return }
+    recorder.report(.line(line.settings))
+    if let outputs = outputs(of: line) { recorder.report(outputs) }
+  }
+
   /// Nil where nothing is known of DTR, RTS and break.
   private func outputs(of line: any SerialLine) -> ControlChannelEvent? {
     guard line.outputStates != ModemOutputStates() || hadBreak else { return nil }
@@ -139,6 +158,7 @@ final class LineControl {
 
   private func report(_ event: ControlChannelEvent, except session: Session? = nil) {
     if case .line = event { delegate.lineChanged() }
+    recorder?.report(event)
     for other in sessions where other.session !== session { other.controlChannel.report(event) }
   }
 

@@ -16,13 +16,21 @@ final class LineWatch {
   /// Clients that get reports, and the errors since each one asked. They stay while the endpoint is away.
   private var watchers: [(controlChannel: ControlChannel, errors: LineCounts)] = []
 
+  /// Gets each report, too, with the errors since the one before.
+  var recorder: CaptureTap? {
+    didSet {
+      if let recorder, let inputs = condition?.inputs { recorder.report(.modem(inputs, changes: 0)) }
+      if recorder == nil { endSoonIfUnwanted() } else if isAttached { watch() }
+    }
+  }
+
   private static let mostAskers = ControlChannel.mostMarks
   // Without this pause, a client that starts and stops in turn would start and end a thread each time.
   private static let linger = Duration.seconds(1)
 
   init(on poller: Poller) { self.poller = poller }
 
-  private var isWanted: Bool { !askers.isEmpty || !watchers.isEmpty }
+  private var isWanted: Bool { !askers.isEmpty || !watchers.isEmpty || recorder != nil }
 
   // MARK: - Clients
 
@@ -42,6 +50,10 @@ final class LineWatch {
       controlChannel.reply(.failed(asker.id, "cancelled by a later request"))
       return true
     }
+    endSoonIfUnwanted()
+  }
+
+  private func endSoonIfUnwanted() {
     guard isWatched, !isWanted, !isEnding else { return }
     isEnding = true
     poller.timers.after(Self.linger) { [weak self] in
@@ -120,6 +132,12 @@ final class LineWatch {
     let changes = before.map { now.changes &- $0.changes } ?? 0
     var errors = LineCounts()
     if let counts = now.counts, let last = before?.counts { errors = counts.since(last) }
+    if let recorder {
+      if let inputs = now.inputs, inputs != before?.inputs || changes > 0 {
+        recorder.report(.modem(inputs, changes: changes))
+      }
+      if errors != LineCounts() { recorder.report(.errors(errors)) }
+    }
     for watcher in watchers {  // a copy: a report may end a session, which calls `stop`
       if let inputs = now.inputs, inputs != before?.inputs || changes > 0 {
         watcher.controlChannel.report(.modem(inputs, changes: changes))

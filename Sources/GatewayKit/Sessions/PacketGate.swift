@@ -125,7 +125,7 @@ final class PacketGate: TransportStream {
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
     isShut = false
-    guard let endpoint = upstream.endpoint else { return .blocked(until: []) }
+    guard let endpoint = upstream.endpoint, let outlet = upstream.outlet else { return .blocked(until: []) }
     let now = upstream.poller.timers.now
     if let idle = line.rule.idle, scanner.isInside, line.wire.silence(at: now) >= idle.nanoseconds { scanner.finish() }
     let othersWait = upstream.queue.othersWait(than: session)
@@ -137,7 +137,7 @@ final class PacketGate: TransportStream {
     }
     var ahead = scanner
     let end = othersWait || exchange != nil ? ahead.take(run, by: line.rule) : run.count
-    let transfer = try endpoint.write(UnsafeRawBufferPointer(rebasing: run[..<end]))
+    let transfer = try outlet.write(UnsafeRawBufferPointer(rebasing: run[..<end]))
     if case .moved(let count) = try transfer.checked(of: end, at: "gate.write"), count > 0 {
       line.allowance -= min(count, line.allowance)
       line.wire.took(count, over: endpoint.serialLine, at: now)

@@ -35,6 +35,10 @@ final class Upstream {
   private let isShared: Bool
 
   private(set) var endpoint: (any ByteStream)?
+  /// Where bytes for the endpoint go: to it, or with a recording through its CaptureSink.
+  private(set) var outlet: (any ByteStream)?
+  /// Records what the endpoint takes.
+  private var tap: CaptureTap?
   /// When the endpoint, or the last one, took its first bytes of a client; on the lane's clock. Nil before that.
   private(set) var firstTakenAt: UInt64?
   /// A write failed. The endpoint counts as gone once all its output is read.
@@ -93,6 +97,7 @@ final class Upstream {
   /// The endpoint is open. It gets `words` first, then the kept input; if it `isHeld`, after a `resume`.
   func attach(_ stream: any ByteStream, saying words: [UInt8], isHeld: Bool = false) {
     endpoint = stream
+    setOutlet()
     firstTakenAt = nil
     writeFailure = nil
     hasStopped = false
@@ -106,6 +111,7 @@ final class Upstream {
   /// Kept input stays for the next endpoint.
   func detach() {
     endpoint = nil
+    setOutlet()
     lineMeter?.end()
     lineMeter = nil
     for session in delegate.sessions { session.pump.sink = nil }
@@ -135,7 +141,19 @@ final class Upstream {
   var takesInput: Bool { canReachEndpoint && holds == 0 && preface.isEmpty }
 
   func connect(_ session: Session) {
-    session.pump.sink = takesInput ? session.up.gate ?? endpoint : nil
+    session.pump.sink = takesInput ? session.up.gate ?? outlet : nil
+  }
+
+  /// From now on, `tap` records what the endpoint takes.
+  func record(to tap: CaptureTap?) {
+    self.tap = tap
+    setOutlet()
+    for session in delegate.sessions { connect(session) }
+  }
+
+  private func setOutlet() {
+    guard let endpoint else { return outlet = nil }
+    outlet = tap.map { CaptureSink(endpoint, $0) } ?? endpoint
   }
 
   private func flow() {
@@ -148,9 +166,10 @@ final class Upstream {
 
   /// Returns whether all of the preface is out.
   private func writesPreface(to endpoint: any ByteStream) -> Bool {
+    let outlet = outlet ?? endpoint
     do {
       while !preface.isEmpty {
-        let transfer = try preface.withUnsafeBytes { try endpoint.write($0) }
+        let transfer = try preface.withUnsafeBytes { try outlet.write($0) }
         switch try transfer.checked(of: preface.count, at: "hub.preface") {
         case .moved(let count):
           preface = preface.dropFirst(count)

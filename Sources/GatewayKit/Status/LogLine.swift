@@ -142,6 +142,22 @@ struct LogLine: Sendable {
       self.init(
         level, "endpoint says",
         [("route", .text(route)), ("endpoint", .text(endpoint)), ("text", .text(remark.line))])
+    case .captureBegun(let route, let path):
+      self.init(level, "recording", [("route", .text(route)), ("path", .text(path))])
+    case .captureStopped(let route, let path, let error):
+      self.init(
+        level, "recording stopped",
+        [
+          ("route", .text(route)), ("path", .text(path)), ("error", .text(error.description)),
+          ("advice", .text(error.captureAdvice)),
+        ])
+    case .captureDrops(let route, let path, let bytes):
+      self.init(
+        level, "recording drops",
+        [
+          ("route", .text(route)), ("dropped", .number(bytes)), ("path", .text(path)),
+          ("advice", .text("the disk is too slow for this route; record to another one")),
+        ])
     case .bondKept(let device, let path):
       self.init(level, "bond kept", [("device", .text(device)), ("path", .text(path))])
     case .bondTrouble(let trouble): self.init(level, "bonds not kept", [("error", .text(trouble))])
@@ -287,7 +303,7 @@ struct LogLine: Sendable {
     case .link(_, _, .waiting(.broken), _): .error
     case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .watchesRefused, .dropped, .linkDropped,
       .certificateDoubtful, .configurationDoubtful, .bondTrouble, .pairingRefused, .portShared, .subprotocolUnknown,
-      .link(_, _, .waiting, _):
+      .captureStopped, .captureDrops, .link(_, _, .waiting, _):
       .warning
     case .outOfDescriptors, .reloadFailed, .certificatesRefused, .internalFault: .error
     case .link(_, _, .opening, _), .link(_, _, .draining, _), .clientLink, .routeConfigured, .queue, .reloading,
@@ -300,6 +316,20 @@ struct LogLine: Sendable {
     case .listenerLimited(_, _, let limits): limits.isEmpty ? .info : .warning
     case .endpointReason(_, _, let remark): remark.isWarning ? .warning : .info
     default: .info
+    }
+  }
+}
+
+extension SystemError {
+  /// What to do when a recording has stopped.
+  fileprivate var captureAdvice: String {
+    switch errno {
+    case ENOSPC, EDQUOT: "free some space, or lower capture.rotate and capture.keep; then reload"
+    case EACCES, EPERM, EROFS, ENOENT, ENOTDIR:
+      "name a file in a folder that the gateway may write to, such as its state folder; then reload"
+    case EFBIG: "lower capture.rotate, then reload"
+    case EMFILE, ENFILE: "raise the limit of open files (ulimit -n, LimitNOFILE=)"
+    default: "reload to begin again"
     }
   }
 }

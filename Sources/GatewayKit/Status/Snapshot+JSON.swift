@@ -68,7 +68,7 @@ extension Snapshot.Route {
       "route": .text(name), "endpoint": .text(endpoint), "link": .text(link.rawValue),
       "state": state?.json, "links": link == .perClient ? .object(counts) : nil,
       "max-clients": .integer(maxClients), "queued": .integer(queued), "stuck": isStuck ? .bool(true) : nil,
-      "listeners": .array(listeners.map(\.json)), "totals": totals.json,
+      "listeners": .array(listeners.map(\.json)), "capture": capture?.json, "totals": totals.json,
     ])
     return String(head.description.dropLast()) + ",\"clients\":["
   }
@@ -84,6 +84,7 @@ extension Snapshot.Route {
     queued = Int(clamping: json["queued"]?.integer ?? 0)
     self.listeners = listeners.compactMap { Snapshot.Listener($0) }
     state = json["state"].flatMap { Snapshot.LinkState($0) }
+    capture = json["capture"].flatMap { Snapshot.Capture($0) }
     for member in json["links"]?.members ?? [] { links[member.key] = Int(clamping: member.value.integer ?? 0) }
     totals = json["totals"].map { Snapshot.Totals($0) } ?? Snapshot.Totals()
     self.clients = clients.compactMap { Snapshot.Client($0) }
@@ -143,6 +144,20 @@ extension Snapshot.LinkState {
           Snapshot.Hold(cause: $0, nanoseconds: held["seconds"]?.nanoseconds ?? 0)
         }
       }, overruns: json["overrun"]?.integer)
+  }
+}
+
+extension Snapshot.Capture {
+  fileprivate var json: JSONValue {
+    .object([
+      "file": file.map { .text($0) }, "error": error.map { .text($0) }, "written": .integer(written),
+      "dropped": .integer(dropped),
+    ])
+  }
+
+  fileprivate init?(_ json: JSONValue) {
+    guard let written = json["written"]?.integer, let dropped = json["dropped"]?.integer else { return nil }
+    self.init(file: json["file"]?.text, error: json["error"]?.text, written: written, dropped: dropped)
   }
 }
 

@@ -58,6 +58,8 @@ package struct Snapshot: Hashable, Sendable {
     package var listeners: [Listener] = []
     /// For a shared link.
     package var state: LinkState?
+    /// For a route that is recorded.
+    package var capture: Capture?
     /// For per-client links: their number by status word.
     package var links: [String: Int] = [:]
     package var totals = Totals()
@@ -102,6 +104,18 @@ package struct Snapshot: Hashable, Sendable {
     /// For an open serial port whose driver counts them: bytes lost because the hardware or the driver had no room,
     /// since it was opened.
     package var overruns: UInt64?
+  }
+
+  /// The recording of a route; the counts since the route started.
+  package struct Capture: Hashable, Sendable {
+    /// The present file, or the last one.
+    package var file: String?
+    /// Why it has stopped; nil while it records.
+    package var error: String?
+    /// Bytes in files.
+    package var written: UInt64
+    /// Bytes of clients and device that are in no file.
+    package var dropped: UInt64
   }
 
   package struct Hold: Hashable, Sendable {

@@ -43,7 +43,7 @@ package final class StatusBoard: Sendable {
     case .requestRefused(_, let fault): return count(fault)
     // Frequent events change nothing here, so lanes need not wait for the lock.
     case .sessionOpened, .link, .clientLink, .writerChanged, .lineAsked, .dropped, .linkDropped, .deviceKnown,
-      .portShared, .subprotocolUnknown:
+      .portShared, .subprotocolUnknown, .captureBegun, .captureDrops, .captureStopped:
       return
     default: break
     }

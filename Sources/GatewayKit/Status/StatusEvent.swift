@@ -54,6 +54,13 @@ package enum StatusEvent: Sendable {
   case linkDropped(route: String, endpoint: String, bytes: UInt64)
   /// A line from the endpoint outside its byte stream, such as a program's standard error; 20 a second at most.
   case endpointReason(route: String, endpoint: String, EndpointRemark)
+  /// A recording has begun a file.
+  case captureBegun(route: String, path: String)
+  /// A recording has stopped: the file could not be made or written. It begins again at the next reload, and with
+  /// `rotate-every` at the next time of that.
+  case captureStopped(route: String, path: String, SystemError)
+  /// Bytes are missing in a recording: the disk was too slow. At most once in 10 s.
+  case captureDrops(route: String, path: String, bytes: UInt64)
   /// A Bluetooth device was paired; its bond is in the file at `path`.
   case bondKept(device: String, path: String)
   /// Bonds are neither used nor kept, for this reason.

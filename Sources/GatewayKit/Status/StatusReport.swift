@@ -14,6 +14,7 @@ struct RouteFacts: Sendable {
 /// What one lane knows of a route's sessions.
 struct GroupFacts: Sendable {
   var state: Snapshot.LinkState?
+  var capture: Snapshot.Capture?
   var links: [String: Int] = [:]
   var totals = Snapshot.Totals()
   /// At most one page, in the order of their numbers.
@@ -206,6 +207,7 @@ extension Snapshot.Route {
   fileprivate mutating func add(_ facts: GroupFacts?) {
     guard let facts else { return isStuck = true }
     state = state ?? facts.state
+    capture = capture ?? facts.capture
     links.merge(facts.links, uniquingKeysWith: +)
     totals.add(facts.totals)
   }

@@ -126,6 +126,12 @@ package struct StatusTable {
     if let lost = route.state?.overruns, lost > 0 {
       notes.append("overrun: the port has lost \(Figures.count(Int(clamping: lost), "byte")) since it was opened")
     }
+    if let capture = route.capture, let error = capture.error {
+      notes.append("the recording has stopped" + (capture.file.map { " (\($0))" } ?? "") + ": \(error)")
+    }
+    if let capture = route.capture, capture.dropped > 0 {
+      notes.append("not recorded: \(Figures.count(Int(clamping: capture.dropped), "byte"))")
+    }
     if let reason = route.state?.reason {
       notes.append(reason + (route.state?.retry.map { "; next try in \(Figures.age($0.nanoseconds))" } ?? ""))
     }

@@ -190,6 +190,18 @@ enum Metrics {
       route, family in
       route.figures.line.map { family.sample(["route": route.name], MetricValue(UInt64($0.breaks))) } ?? ""
     },
+    Family("baudway_capture_up", .gauge, "1 while the route is recorded, 0 if the recording has stopped.") {
+      route, family in
+      route.figures.capture.map { family.sample(["route": route.name], MetricValue($0.error == nil)) } ?? ""
+    },
+    Family("baudway_capture_written_bytes", .counter, "Bytes in files of the recording, with their headers.") {
+      route, family in
+      route.figures.capture.map { family.sample(["route": route.name], MetricValue($0.written)) } ?? ""
+    },
+    Family("baudway_capture_dropped_bytes", .counter, "Bytes of clients and device that are in no recording.") {
+      route, family in
+      route.figures.capture.map { family.sample(["route": route.name], MetricValue($0.dropped)) } ?? ""
+    },
   ]
 }
 

@@ -1,0 +1,237 @@
+"""Recordings of a route's bytes: what is in the files equals what went over the route, whatever happens to gateway and disk."""
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+
+import pcapng
+import pytest
+from kit import Gateway, Pty, connect, noise, receive, run_all, until
+from test_control import status
+
+
+def route(device: str, **capture) -> dict:
+    return {"listen": "tcp://127.0.0.1:0", "endpoint": device, **({"capture": capture} if capture else {})}
+
+
+def address(gateway: Gateway) -> tuple[str, int]:
+    host, port = gateway.event("listening")["listen"].removeprefix("tcp://").rsplit(":", 1)
+    return host, int(port)
+
+
+def lines(text: bytes, mark: str) -> bytes:
+    """The bytes of one direction in a recording as text."""
+    pieces = []
+    for line in text.decode("ascii").splitlines():
+        stamp, kind, rest = line.split(" ", 2)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", stamp), line
+        if kind == mark:
+            pieces.append(rest)
+    return re.sub(
+        rb"\\(x[0-9a-f]{2}|.)", lambda m: {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\"}.get(m[1]) or bytes.fromhex(m[1][1:].decode()),
+        "".join(pieces).encode())
+
+
+def dumped(text: bytes, mark: str) -> bytes:
+    """The same of a recording as hex."""
+    found = [line.split(" ", 2) for line in text.decode("ascii").splitlines()]
+    return b"".join(bytes.fromhex(rest[:47]) for _, kind, rest in found if kind == mark)
+
+
+def ours(content: bytes, form: str) -> tuple[bytes, bytes]:
+    """What a recording has: to the device, and from it."""
+    if form == "pcapng":
+        packets = pcapng.read(content)
+        return pcapng.data(packets, pcapng.TO_DEVICE), pcapng.data(packets, pcapng.FROM_DEVICE)
+    one = {"text": lines, "hex": dumped}[form]
+    return one(content, ">"), one(content, "<")
+
+
+def talk(gateway: Gateway, device: Pty, count: int = 20_000) -> tuple[bytes, bytes]:
+    """Bytes in both directions at once, all of which arrive. Returns them."""
+    up, down = noise(count), noise(2 * count)[count:]
+    with connect(address(gateway)) as client:
+        gateway.event("link open")
+        _, got, heard = run_all(lambda: (client.sendall(up), device.write(down)), lambda: device.read(count), lambda: receive(client, count))
+        assert got == up and heard == down
+    return up, down
+
+
+@pytest.mark.parametrize("form", ["pcapng", "text", "hex"])
+def test_a_recording_has_the_bytes_of_both_directions(tmp_path, form):
+    with Pty() as device, Gateway({"routes": {"board": route(device.url, file="{route}-{date}.x", format=form)}},
+                                  prefix=["env", f"STATE_DIRECTORY={tmp_path}:/nowhere"]) as gateway:
+        up, down = talk(gateway, device)
+        gateway.stop()
+        [file] = tmp_path.iterdir()
+        assert re.fullmatch(r"board-\d{8}T\d{6}Z\.x", file.name)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert ours(file.read_bytes(), form) == (up, down)
+        assert gateway.event("recording", route="board")["path"] == str(file)
+
+
+def test_raw_has_the_bytes_alone(tmp_path):
+    with Gateway({"routes": {"sink": route("sim://sink", file=f"{tmp_path}/x", format="raw")}}) as gateway:
+        data = noise(300_000)
+        with connect(address(gateway)) as client:
+            client.sendall(data)
+            until(lambda: status(gateway)["routes"][0]["totals"]["up"] == len(data), what="all taken")
+        gateway.stop()
+    assert (tmp_path / "x").read_bytes() == data
+
+
+def test_bytes_are_in_the_file_soon_and_survive_sigkill(tmp_path):
+    file = tmp_path / "new" / "x.pcapng"
+    with Gateway({"routes": {"echo": route("sim://echo", file=str(file))}}, stopping=False) as gateway:
+        data = noise(100_000)
+        with connect(address(gateway)) as client:
+            client.sendall(data)
+            assert receive(client, len(data)) == data
+            until(lambda: ours(file.read_bytes(), "pcapng") == (data, data), what="written while the client stays")
+            client.sendall(data)
+            gateway.signal(signal.SIGKILL)
+        gateway.wait()
+        packets = pcapng.read(file.read_bytes(), may_be_cut=True)
+        assert pcapng.data(packets, pcapng.TO_DEVICE).startswith(data)
+        assert (2 * data).startswith(pcapng.data(packets, pcapng.TO_DEVICE))
+
+
+@pytest.mark.parametrize("keep", ["all", 3])
+def test_files_of_a_size_have_each_byte_once_and_in_order(tmp_path, keep):
+    size = 64 << 10
+    with Gateway({"routes": {"echo": route("sim://sink", file="x.pcapng", rotate=size, keep=keep)}},
+                 prefix=["env", f"STATE_DIRECTORY={tmp_path}"]) as gateway:
+        data = noise(2 << 20)
+        with connect(address(gateway)) as client:
+            for place in range(0, len(data), 1 << 16):  # slow enough for any disk
+                client.sendall(data[place:place + (1 << 16)])
+                until(lambda: status(gateway)["routes"][0]["capture"]["written"] > place, what="written")
+        gateway.event("session ended")
+        gateway.stop()
+        assert status_of_end(gateway) == 0
+    files = sorted(tmp_path.iterdir(), key=lambda path: int((path.stem.split("~") + ["1"])[1]))
+    got = b"".join(pcapng.data(pcapng.read(path.read_bytes()), pcapng.TO_DEVICE) for path in files)
+    assert all(path.stat().st_size < size + (40 << 10) for path in files)
+    if keep == "all":
+        assert got == data and len(files) > 20
+    else:
+        assert len(files) == keep + 1 and data.endswith(got)
+
+
+def status_of_end(gateway: Gateway) -> int:
+    return len(gateway.events("recording drops"))
+
+
+def test_a_reload_begins_changes_and_ends_a_recording_and_clients_stay(tmp_path):
+    def config(**capture) -> dict:
+        return {"routes": {"echo": route("sim://echo", **capture)}}
+
+    with Gateway(config()) as gateway:
+        with connect(address(gateway)) as client:
+            said = []
+
+            def say(word: bytes, **capture):
+                gateway.configure(config(**capture))
+                done = gateway.command("reload")
+                assert done.returncode == 0, done.stderr
+                client.sendall(word)
+                assert receive(client, len(word)) == word
+                said.append(word)
+
+            say(b"one ")
+            assert "capture" not in status(gateway)["routes"][0]
+            say(b"two ", file=f"{tmp_path}/a", format="raw")
+            say(b"three ", file=f"{tmp_path}/b.pcapng")
+            file = status(gateway)["routes"][0]["capture"]
+            assert file["file"] == f"{tmp_path}/b.pcapng" and "error" not in file
+            say(b"four ")
+            until(lambda: (tmp_path / "a").read_bytes() == b"two two ", what="the first")
+            until(lambda: ours((tmp_path / "b.pcapng").read_bytes(), "pcapng") == (b"three ", b"three "), what="the second")
+            packets = pcapng.read((tmp_path / "b.pcapng").read_bytes())
+            assert packets[-1].event == pcapng.COMPLETE and packets[0].comment == "link open"
+        assert len(gateway.events("session opened")) == 1
+
+
+def test_a_file_that_cannot_be_made_stops_the_recording_and_nothing_else(tmp_path):
+    (tmp_path / "file").write_text("")
+    with Gateway({"routes": {"echo": route("sim://echo", file=f"{tmp_path}/file/x.pcapng")}}) as gateway:
+        stopped = gateway.event("recording stopped", route="echo")
+        assert stopped["level"] == "warning" and "ENOTDIR" in stopped["error"] and stopped["path"] == f"{tmp_path}/file/x.pcapng"
+        assert "reload" in stopped["advice"]
+        with connect(address(gateway)) as client:
+            client.sendall(b"hello")
+            assert receive(client, 5) == b"hello"
+            capture = status(gateway)["routes"][0]["capture"]
+            assert "ENOTDIR" in capture["error"] and capture["dropped"] == 10
+            table = gateway.command("status")
+            assert "the recording has stopped" in table.stdout and "ENOTDIR" in table.stdout
+            (tmp_path / "file").unlink()
+            assert gateway.command("reload").returncode == 0  # nothing has changed, and it begins again
+            gateway.event("recording", route="echo")
+            client.sendall(b"again")
+            assert receive(client, 5) == b"again"
+            until(lambda: ours((tmp_path / "file" / "x.pcapng").read_bytes(), "pcapng") == (b"again", b"again"), what="recorded")
+        assert len(gateway.events("recording stopped")) == 1
+
+
+@pytest.mark.root("mounts a small file system")
+def test_a_full_disk_stops_the_recording_and_what_is_there_stays_whole(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
+    try:
+        with Gateway({"routes": {"echo": route("sim://echo", file=f"{tmp_path}/x.pcapng")}}) as gateway:
+            data = noise(1000)
+            with connect(address(gateway)) as client:
+                until(lambda: talked(client, data) and gateway.events("recording stopped"), what="full")
+                assert "ENOSPC" in gateway.event("recording stopped")["error"]
+                for _ in range(100):
+                    talked(client, data)
+                up, down = ours((tmp_path / "x.pcapng").read_bytes(), "pcapng")
+                assert up and up == (data * (len(up) // 1000 + 1))[:len(up)] and len(down) <= len(up)
+                (tmp_path / "x.pcapng").unlink()
+                assert gateway.command("reload").returncode == 0
+                gateway.event("recording", count=2)
+                talked(client, data)
+                until(lambda: ours((tmp_path / "x.pcapng").read_bytes(), "pcapng") == (data, data), what="recorded again")
+            assert len(gateway.events("recording stopped")) == 1
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def talked(client, data: bytes) -> bool:
+    client.sendall(data)
+    return receive(client, len(data)) == data
+
+
+def test_metrics_tell_of_recordings(tmp_path):
+    from test_metrics import metrics, serving, value
+    (tmp_path / "file").write_text("")
+    with serving({
+        "good": route("sim://echo", file=f"{tmp_path}/x.pcapng"), "bad": route("sim://echo", file=f"{tmp_path}/file/x"), "off": route("sim://echo"),
+    }) as gateway:
+        gateway.event("recording stopped", route="bad")
+        gateway.event("recording", route="good")
+        now = metrics(gateway)
+        assert value(now, "baudway_capture_up", route="good") == 1 and value(now, "baudway_capture_up", route="bad") == 0
+        assert value(now, "baudway_capture_up", route="off") is None
+        assert value(now, "baudway_capture_written_bytes_total", route="good") == (tmp_path / "x.pcapng").stat().st_size
+        assert value(now, "baudway_capture_dropped_bytes_total", route="bad") == 0
+
+
+@pytest.mark.skipif(not shutil.which("tshark"), reason="no tshark here")
+def test_tshark_shows_times_directions_and_events(tmp_path):
+    file = tmp_path / "x.pcapng"
+    with Gateway({"routes": {"echo": route("sim://echo", file=str(file))}}) as gateway:
+        with connect(address(gateway)) as client:
+            assert talked(client, b"hello")
+        gateway.event("session ended")
+        gateway.stop()
+    words = ["tshark", "-r", str(file), "-T", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
+    packets = [packet["_source"]["layers"] for packet in json.loads(done.stdout)]
+    assert not done.stderr.count("cut short") and all("rtacser" in packet for packet in packets), done
+    events = [packet["rtacser"]["rtacser.eventtype"] for packet in packets]
+    assert [int(event, 0) for event in events].count(1) == 1 and int(events[-1], 0) == 6
+    assert any("link open" in json.dumps(packet) for packet in packets)
