@@ -458,7 +458,8 @@ struct LogLimiterTests {
     for _ in 0..<5 { cycle() }
     #expect(rig.news().filter { !$0.hasPrefix("debug") }.count == 10)
     for _ in 0..<115 { cycle() }
-    #expect(rig.news().filter { !$0.hasPrefix("debug") }.isEmpty)
+    // The log has said that it was lost.
+    #expect(rig.news().filter { !$0.hasPrefix("debug") } == ["info link open route=x endpoint=tty:///dev/x"])
     cycle()
     let line = "warning link lost route=x endpoint=tty:///dev/x error=the endpoint ended count=116"
     #expect(rig.news().filter { !$0.hasPrefix("debug") } == [line])
@@ -507,6 +508,24 @@ struct LogLimiterTests {
     #expect(rig.news().isEmpty)
     rig.wait(.seconds(1))
     #expect(rig.news() == ["info link open route=x endpoint=tty:///dev/x"])
+  }
+
+  @Test("writes that a device plugged in again and again is open each time that a line said why it was away")
+  func pluggedAgain() {
+    var rig = Rig()
+    for plug in 1...8 {
+      rig.fail(ENOENT)
+      rig.wait(.seconds(1))
+      rig.fail(EACCES)
+      let saysAway = rig.news().last?.contains("EACCES") == true
+      rig.wait(.milliseconds(10))
+      rig.link(.open)
+      let saysOpen = rig.news().contains { $0.hasPrefix("info link open") }
+      // In the fourth turn the last line is that it was lost.
+      #expect(saysAway == (plug <= 3) && saysOpen == (plug <= 4), "\(plug)")
+      rig.link(.waiting(.lost(nil)))
+      _ = rig.news()
+    }
   }
 
   @Test("omits the closing of a link that was never open")

@@ -38,6 +38,8 @@ struct LinkLineLimiter {
     var current: String?
     /// It could not be opened.
     var isAbsent = false
+    /// The log says that it is away, so it has to say when it is open.
+    var isShownAway = false
     /// The line that it is open.
     var held: (event: StatusEvent, time: timespec, due: UInt64)?
 
@@ -64,8 +66,8 @@ struct LinkLineLimiter {
         forget(name)
         return .write
       }
-      (route.current, route.isAbsent) = (nil, false)
-      let isLimited = route.isLimited(at: now)
+      let isLimited = route.isLimited(at: now) && !route.isShownAway
+      (route.current, route.isAbsent, route.isShownAway) = (nil, false, false)
       route.held = isLimited ? (event, time, now &+ Self.settledAfter) : nil
       routes[name] = route
       setDue()
@@ -88,10 +90,14 @@ struct LinkLineLimiter {
     if route.endpoint != endpoint { route = Route(endpoint: endpoint) }
     let isSame = route.current == text
     (route.current, route.isAbsent, route.held) = (text, isAbsent, nil)
-    defer {
-      routes[name] = route
-      setDue()
-    }
+    let verdict = verdict(text, isSame: isSame, of: &route, at: now)
+    if case .leaveOut = verdict {} else { route.isShownAway = true }
+    routes[name] = route
+    setDue()
+    return verdict
+  }
+
+  private func verdict(_ text: String, isSame: Bool, of route: inout Route, at now: UInt64) -> Verdict {
     guard let place = route.reasons.firstIndex(where: { $0.text == text }) else {
       if route.reasons.count == Self.mostReasons { route.reasons.removeFirst() }
       route.reasons.append(Reason(text: text, reported: now, latest: now))
