@@ -15,7 +15,7 @@ struct LinkLineLimiter {
   /// A link that stays away for the same reason is logged again after this time.
   static let pause: UInt64 = 3_600_000_000_000
   /// Lines with the same reason before that if the link was open in between, or away for another reason.
-  static let most = 5
+  static let most = 3
   /// After that many the line that it is open is written once it was open for this long.
   static let settledAfter: UInt64 = 60_000_000_000
   /// The most reasons remembered for a route.
