@@ -72,6 +72,7 @@ def test_process_1_reaps_what_programs_leave_behind_and_knows_how_the_programs_e
 def in_terminal(*words):
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup(1) has it ignored, for all of this run
         os.execvp(words[0], words)
     return pid, terminal
 
