@@ -61,6 +61,8 @@ extension GatewayCore {
     config = new
     if watch != nil, new.includes != old.includes { beginWatch() }
     updateHandshakeServer(new)
+    // Before the first route changes: routes change one after the other, and what an old endpoint led to is no loop.
+    for route in new.routes { environment.ownConnections.route(route.name, leadsTo: route.endpoint) }
     let plan = ReloadPlan(from: old, to: new)
     reloadReport = plan.report
     if let source, new.control != old.control { moveControl(to: source.control(new)) }
