@@ -69,7 +69,7 @@ def build(run: Run) -> Outcome:
 
 def unit(run: Run) -> Outcome:
     """Once as an ordinary user, because root may do what others may not; as root only the suites that need it."""
-    outcome = swift_tests(run, ".build", name="unit", user=True, limit=2400, environment={"REPLAY_EVERY": "4"})
+    outcome = swift_tests(run, ".build", name="unit", user=True, limit=2400, environment={"REPLAY_EVERY": "16"})
     if run.is_root and not run.options.filter:
         outcome += swift_tests(run, ".build", name="unit-root", user=False, limit=900, words=_root_suites())
     return outcome
