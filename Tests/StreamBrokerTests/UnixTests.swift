@@ -87,12 +87,16 @@ struct UnixTests {
   @Test(
     "reports why it can't be reached",
     arguments: [
-      ("nothing", "no program listens there yet"), ("stale", "this is a leftover socket"), ("file", "ECONNREFUSED"),
+      ("nothing", "no program listens there yet"), ("stale", "this is a leftover socket"),
+      ("future", "this is a leftover socket"), ("file", "ECONNREFUSED"),
     ])
   func refusal(name: String, reason: String) async throws {
     let folder = try TemporaryFolder()
     try UnixServer(folder / "stale").close()
     utimes(folder / "stale", [timeval(), timeval()])  // a new one might be listened on soon
+    try UnixServer(folder / "future").close()
+    let future = timeval(tv_sec: 15_000_000_000, tv_usec: 0)
+    utimes(folder / "future", [future, future])
     try folder.write("file", "")
     try await onLane { lane in
       let failure = await #expect(throws: OpenFailure.self) {

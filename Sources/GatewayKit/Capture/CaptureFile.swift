@@ -75,10 +75,12 @@ struct CaptureFile: ~Copyable {
     length += bytes.count
   }
 
-  /// Removes the oldest files of this recording, except this one and `keep` others.
-  static func prune(_ name: CaptureName, keep: Int) {
+  /// Removes the oldest files of this recording, except `keep` and the one at `current`, which a clock that was set back
+  /// makes the oldest.
+  static func prune(_ name: CaptureName, keep: Int, besides current: String) {
     let old = names(in: name.folder).compactMap { file in name.mark(of: file).map { (mark: $0, file: file) } }
-    for (_, file) in old.sorted(by: { $0.mark < $1.mark }).dropLast(keep + 1) {
+      .filter { name.folder + $0.file != current }
+    for (_, file) in old.sorted(by: { $0.mark < $1.mark }).dropLast(keep) {
       var facts = stat()
       let path = name.folder + file
       if lstat(path, &facts) == 0, facts.st_mode & S_IFMT == S_IFREG { unlink(path) }

@@ -62,6 +62,8 @@ struct CaptureName: Hashable, Sendable, CustomStringConvertible {
     static func < (one: Mark, other: Mark) -> Bool { (one.date, one.number) < (other.date, other.number) }
   }
 
+  private static let mostNumber = 1_000_000_000
+
   /// For a file that begins now, when these names are taken.
   func next(at time: UInt64, after taken: [String]) -> Mark {
     let date = hasDate ? CaptureTimes.compact(time) : ""
@@ -87,7 +89,9 @@ struct CaptureName: Hashable, Sendable, CustomStringConvertible {
       rest = rest.dropFirst(16)
     }
     if rest.isEmpty { return Mark(date: date, number: 1) }
-    guard rest.first == "~", let number = Int(rest.dropFirst()), number > 1, "~\(number)" == rest else { return nil }
+    // Somebody else may have put a file with a larger number there.
+    guard rest.first == "~", let number = Int(rest.dropFirst()), 2...Self.mostNumber ~= number, "~\(number)" == rest
+    else { return nil }
     return Mark(date: date, number: number)
   }
 }

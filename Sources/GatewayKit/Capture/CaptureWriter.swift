@@ -195,8 +195,8 @@ final class CaptureWriter: @unchecked Sendable {
       var encoder = settings.format.encoder()
       encoder.begin(subject, at: time, to: &output)
       open = Open(file: file, encoder: encoder, end: end)
-      if let keep = settings.keep { CaptureFile.prune(name, keep: keep) }
       guard flush() else { return false }
+      if let keep = settings.keep { CaptureFile.prune(name, keep: keep, besides: path) }
       status.publish(.captureBegun(route: subject.route, path: path))
       return true
     } catch {

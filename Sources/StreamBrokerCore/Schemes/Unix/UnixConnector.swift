@@ -109,7 +109,10 @@ private final class UnixOpening: Opening {
     var now = timespec()
     guard stat(path, &file) == 0, file.st_mode & S_IFMT == S_IFSOCK else { return false }
     clock_gettime(CLOCK_REALTIME, &now)
-    let age = Int64(now.tv_sec - file.st_mtim.tv_sec) * 1_000_000_000 + Int64(now.tv_nsec - file.st_mtim.tv_nsec)
+    // Its owner may have set any time.
+    let (seconds, overflow) = now.tv_sec.subtractingReportingOverflow(file.st_mtim.tv_sec)
+    guard !overflow, -2...2 ~= seconds else { return false }
+    let age = Int64(seconds) * 1_000_000_000 + Int64(now.tv_nsec - file.st_mtim.tv_nsec)
     return age < longestStart && age > -longestStart
   }
 
