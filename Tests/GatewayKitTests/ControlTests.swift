@@ -179,10 +179,12 @@ struct ControlTests {
         try one.send(Array("status\n".utf8))
         return one
       }
-      while (try? Self.ask("health", address)) == nil, monotonicNanoseconds() - before < 20_000_000_000 {
+      var answer: String?
+      while answer == nil, monotonicNanoseconds() - before < Patience.nanoseconds {
         usleep(100_000)
+        answer = try? Self.ask("health", address)
       }
-      #expect(monotonicNanoseconds() - before < 15_000_000_000)
+      #expect(answer != nil)
       for one in all { one.close() }
     }
   }

@@ -308,16 +308,23 @@ struct ExecTests {
   func stubborn() async throws {
     let folder = try TemporaryFolder()
     let file = folder / "pid"
-    try await onLane(isFast: true) { lane in
+    let asked = folder / "asked"
+    let clock = ManualClock()
+    let lane = try clock.lane("stubborn")
+    defer { lane.stop() }
+    try await onLane(lane) { lane in
       let stream = try await broker.open(
-        shell("trap 'echo asked >\(folder / "asked")' TERM; echo $$ >\(file); echo on; while :; do sleep 0.1; done"),
-        on: lane)
+        shell("trap 'echo asked >\(asked)' TERM; echo $$ >\(file); echo on; while :; do sleep 0.1; done"), on: lane)
       #expect(try await stream.read(exactly: 3, on: lane) == Array("on\n".utf8))
       let pid = try #require(pid_t(FileSystem.line(of: file) ?? ""))
       stream.close()
+      // The lane's time stands still until the program has obeyed in its own.
+      #expect(await eventually { access(asked, F_OK) == 0 })
       let began = lane.poller.timers.now
+      let passing = clock.passes()
+      defer { passing.cancel() }
       #expect(await gone(pid, on: lane))
-      #expect(access(folder / "asked", F_OK) == 0 && lane.poller.timers.now - began >= 5_000_000_000)
+      #expect(lane.poller.timers.now - began >= 5_000_000_000)
     }
   }
 
@@ -515,10 +522,10 @@ struct ExecTests {
     await gate.wait(on: lane)
   }
 
-  /// Waits up to 30 s until a child process has ended and is reaped, which happens on its lane.
+  /// Waits until a child process has ended and is reaped, which happens on its lane.
   private func gone(_ pid: pid_t, on lane: isolated Lane) async -> Bool {
     let began = monotonicNanoseconds()
-    while kill(pid, 0) == 0, monotonicNanoseconds() - began < 30_000_000_000, !Task.isCancelled {
+    while kill(pid, 0) == 0, monotonicNanoseconds() - began < Patience.nanoseconds, !Task.isCancelled {
       await pause(.milliseconds(5), on: lane)
     }
     return kill(pid, 0) != 0
