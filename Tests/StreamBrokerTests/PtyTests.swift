@@ -48,7 +48,11 @@ struct PtyTests {
     try await onLane { lane in
       let stream = try await broker.open("pty://\(path)", on: lane)
       defer { stream.close() }
-      for _ in 0..<5 {
+      // Looks on without an end of its own: after each program's end CLOCAL is cleared, and a program that sets parity
+      // in that moment fails (decision N11).
+      let watching = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK)
+      defer { close(watching) }
+      for turn in 0...5 {
         let isSet = try await onOwnThread {
           let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK)
           defer { close(raw) }
@@ -57,12 +61,10 @@ struct PtyTests {
           modes.c_cflag |= tcflag_t(PARENB | CLOCAL | CREAD)
           return tcsetattr(raw, TCSANOW, &modes) == 0
         }
-        #expect(isSet)
+        #expect(isSet || turn == 0)  // the first may meet the end of the opening, which clears CLOCAL, too
         try await waitUntil("it is ready for the next program", on: lane) {
-          let raw = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK)
-          defer { close(raw) }
           var modes = termios()
-          return tcgetattr(raw, &modes) == 0 && modes.c_cflag & tcflag_t(CLOCAL) == 0
+          return tcgetattr(watching, &modes) == 0 && modes.c_cflag & tcflag_t(CLOCAL) == 0
         }
       }
     }
