@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import yaml
-from kit import GUARD, ROOT, Gateway, binary, free_port, receive_until
+from kit import GUARD, ROOT, Gateway, binary, free_port, receive_until, until
 
 README = (ROOT / "README.md").read_text()
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "Docs").glob("*.md"))]}
@@ -96,6 +96,29 @@ def test_the_first_command_prints_nmea_sentences():
             connect.wait(GUARD)
             connect.stdin.close()
             connect.stdout.close()
+
+
+def test_a_port_without_hardware_works_as_the_readme_says(tmp_path):
+    (command,) = re.findall(r"`(socat [^`]*)`", README)
+    assert "`tty:///tmp/port`" in README and "`baudway connect tty:///tmp/board`" in README
+    socat = subprocess.Popen(command.replace("/tmp/", f"{tmp_path}/").split())
+    try:
+        until(lambda: all((tmp_path / name).exists() for name in ("port", "board")), what="both ends")
+        board = subprocess.Popen([binary(), "connect", f"tty://{tmp_path}/board"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            with Gateway({"routes": {"board-3": {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{tmp_path}/port"}}}) as gateway:
+                with gateway.connect("board-3") as client:
+                    client.sendall(b"from the client\n")
+                    assert board.stdout.readline() == b"from the client\n"
+                    board.stdin.write(b"from the board\n")
+                    board.stdin.flush()
+                    receive_until(client, b"from the board\n")
+        finally:
+            board.kill()
+            board.communicate(timeout=GUARD)
+    finally:
+        socat.terminate()
+        socat.wait(GUARD)
 
 
 def shape(lines: list[str]) -> list[str]:
