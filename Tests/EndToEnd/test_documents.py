@@ -39,8 +39,11 @@ def test_each_configuration_is_valid(text, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_password_over_tls_works_step_by_step(tmp_path):
-    section = PAGES["Docs/listeners.md"].split("## A password over TLS")[1].split("\n## ")[0]
+@pytest.mark.parametrize("title", ["A password over TLS", "A certificate for a program"])
+def test_a_log_in_over_tls_works_step_by_step(tmp_path, title):
+    def section(title):
+        return PAGES["Docs/listeners.md"].split(f"## {title}\n")[1].split("\n## ")[0]
+
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/baudway").symlink_to(binary())
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
@@ -49,18 +52,19 @@ def test_a_password_over_tls_works_step_by_step(tmp_path):
         return subprocess.run(
             ["sh", "-ec", command], input=text, capture_output=True, text=True, timeout=GUARD, cwd=tmp_path, env=environment)
 
-    (commands,), (text,) = blocks(section, "sh"), blocks(section, "yaml")
-    assert shell(commands, "secret\n").returncode == 0
+    for steps in dict.fromkeys(["A password over TLS", title]):
+        (commands,) = blocks(section(steps), "sh")
+        assert shell(commands, "secret\n").returncode == 0
+    (text,), (connect,) = blocks(section(title), "yaml"), re.findall(r"`(baudway connect '[^`]*)`", section(title))
     port = free_port()
     (tmp_path / "my.yaml").write_text(text.replace("8443", str(port)))
-    (connect,) = re.findall(r"`(baudway connect '[^`]*)`", section)
+    wrong = connect.replace("…", "wrong").replace("&cert=logger.pem&key=logger.key", "")
     gateway = subprocess.Popen([binary(), "serve", "my.yaml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
         assert any("listening" in line for line in iter(gateway.stderr.readline, ""))
-        for password, code in [("secret", 0), ("wrong", 69)]:
-            command = connect.replace("8443", str(port)).replace("…", password) + " --silence 1s"
-            done = shell(command, "uptime\r")
-            assert done.returncode == code and ("up 0 seconds" in done.stdout) == (code == 0), done
+        for command, refused in [(connect.replace("…", "secret"), False), (wrong, True)]:
+            done = shell(command.replace("8443", str(port)) + " --silence 1s", "uptime\r")
+            assert (done.returncode != 0) == refused and ("up 0 seconds" in done.stdout) != refused, done
     finally:
         gateway.terminate()
         gateway.wait(GUARD)
