@@ -343,12 +343,15 @@ def folder(file):
 
 
 def prose(tree):
-    """Lines that people read: documents, comments, names of tests, and texts of messages in Sources."""
+    """Lines that people read: documents, comments, names of tests, texts of messages in Sources, and the status page."""
     for file in tree.documents():
         for number, line in tree.lines(file):
             yield file, number, line
     yield from tree.comments()
     for file in tree.files:
+        if file.startswith("Sources/") and file.endswith((".js", ".html")):  # the status page
+            for number, line in tree.lines(file):
+                yield file, number, line
         if not file.endswith(".swift"):
             continue
         text = tree.text(file)

@@ -61,6 +61,8 @@ def test_a_good_tree_has_no_problem(tmp_path, capsys):
      "Sources/Kit/Lane.swift:1: 'so many' (1 in Sources/Kit, at most 0)"),
     ("Sources/Kit/Lane.swift", "let help = \"\"\"\n  He waits.\n  \"\"\"\n",
      "Sources/Kit/Lane.swift:2: 'he, him, his' (1 in Sources/Kit, at most 0)"),
+    ("Sources/Kit/page.js", "say(`${name} has left his route`)\n",
+     "Sources/Kit/page.js:1: 'he, him, his' (1 in Sources/Kit, at most 0)"),
     ("Tests/KitTests/LaneTests.swift", "@Test(\n  \"is told of once\")\nfunc runs() {}\n",
      "Tests/KitTests/LaneTests.swift:2: 'told of' (1 in Tests/KitTests, at most 0)"),
     ("Tests/KitTests/test_lane.py", "def test_runs():\n    \"\"\"What becomes of a client.\"\"\"\n",
