@@ -145,6 +145,7 @@ def test_status_prints_what_the_readme_shows(tmp_path):
             two = gateway.connect("console")
             one.sendall(b"uptime\r")
             receive_until(two, b"sim> ")
+            until(lambda: gateway.events("link waiting", route="board-3"), what="board-3 waiting")
             done = gateway.command("status", str(gateway.path))
         finally:
             for client in (one, gps, two):
