@@ -17,7 +17,7 @@ extension Program {
       Options:
       \(table(general, columns))
 
-      '\(name) help COMMAND' explains one.
+      '\(name) help COMMAND' explains a command.
       """
   }
 

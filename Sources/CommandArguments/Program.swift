@@ -29,7 +29,9 @@ package struct Program: Sendable {
     guard let first = words.first else { return .print(helpText(columns)) }
     switch first {
     case "-h", "--help", "help":
-      guard first == "help", words.count > 1 else { return .print(helpText(columns)) }
+      guard first == "help", words.count > 1, !["-h", "--help", "help"].contains(words[1]) else {
+        return .print(helpText(columns))
+      }
       return .print(helpText(of: try command(named: words[1]), columns))
     case "-V", "--version": return .print("\(name) \(version)")
     default: break

@@ -106,7 +106,10 @@ struct RunningGateway {
         return try ControlClient.ask(request.line, at: address, within: limit)
       } catch {
         let refusal = Refusal(address: address, error: error)
-        guard error.call == "connect", [ENOENT, ECONNREFUSED, ENOTDIR].contains(error.errno) else { throw refusal }
+        // Another user may have taken an abstract name (EADDRINUSE); the gateway may be at the next address.
+        guard error.call == "connect", [ENOENT, ECONNREFUSED, ENOTDIR, EADDRINUSE].contains(error.errno) else {
+          throw refusal
+        }
         if shown == nil || address == usual { shown = refusal }
       }
     }

@@ -99,6 +99,7 @@ struct CommandLineTests {
     #expect(try printed("-V") == "tool 1.2.3" && printed("--version") == "tool 1.2.3")
     let general = try printed()
     #expect(try [printed("-h"), printed("--help"), printed("help")].allSatisfy { $0 == general })
+    for word in ["-h", "--help", "help"] { #expect(try printed("help", word) == general) }
     #expect(general.contains("\n  send  Sends numbers.\n") && !general.contains("hidden"))
     let send = try printed("help", "send")
     #expect(try [printed("send", "-h"), printed("send", "x", "--help")].allSatisfy { $0 == send })

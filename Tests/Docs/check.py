@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checks what documents and comments refer to, and their words. Prints `file:line: what` and exits with 1 if anything is wrong.
 
-  links      relative links of *.md lead to files
+  links      relative links of *.md lead to files, and to headings of theirs
   names      file names in *.md (in backticks) and in comments exist somewhere in the tree
   decisions  cited decisions stand in Docs/decisions, each number once, none longer than eight lines
   tests      tests that Docs/*.md cite exist: `NameTests.function`, `test_file.py::test_name`
   keys       each key of config.yaml, also a commented-out one, has a table row in some Docs/*.md: | `clients.max` | ...
+  lengths    README.md has under 150 lines, and the comments of config.yaml are read in some minutes
   words      words to avoid, counted per folder: words.json has the most there may be, and counts may only fall
 
 `check.py` runs all of them, `check.py links keys` these. `check.py --update` lowers the counts in words.json, and never raises one.
@@ -129,15 +130,24 @@ class Tree:
                         yield file, number, line
 
 
+def anchors(text):
+    """What links may name after #: the headings of a document, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def links(tree):
     for file in tree.documents():
         for number, line in tree.lines(file):
-            for target in LINK.findall(line):
-                target = target.split("#")[0]
-                if not target or re.match(r"[a-z]+:", target):
+            for link in LINK.findall(line):
+                if re.match(r"[a-z]+:", link):
                     continue
-                if not (tree.root / file).parent.joinpath(target).exists():
+                target, _, anchor = link.partition("#")
+                path = (tree.root / file).parent.joinpath(target) if target else tree.root / file
+                if not path.exists():
                     yield file, number, f"no file for the link '{target}'"
+                elif anchor and anchor not in anchors(path.read_text()):
+                    yield file, number, f"no heading for the link '{link}'"
 
 
 def names(tree):
@@ -308,6 +318,23 @@ def keys(tree):
             yield "config.yaml", line, f"the key '{name}' has no table row in Docs/*.md"
 
 
+# MARK: lengths
+
+MOST_README_LINES = 149
+MOST_CONFIG_WORDS = 1700  # at 250 words a minute, seven minutes from top to bottom
+
+
+def lengths(tree):
+    lines = tree.text("README.md").count("\n")
+    if lines > MOST_README_LINES:
+        yield "README.md", lines, f"{lines} lines, at most {MOST_README_LINES}: move reference to Docs/"
+    # A # right before a letter hides a setting.
+    comments = [comment for _, line in tree.lines("config.yaml") for comment in re.findall(r"#(?![a-z]).*", line)]
+    count = len(re.findall(r"[A-Za-z][A-Za-z'-]+", " ".join(comments)))
+    if count > MOST_CONFIG_WORDS:
+        yield "config.yaml", 1, f"{count} words of comments, at most {MOST_CONFIG_WORDS}: move stories to Docs/"
+
+
 # MARK: words
 
 def folder(file):
@@ -316,12 +343,15 @@ def folder(file):
 
 
 def prose(tree):
-    """Lines that people read: documents, comments, names of tests, and texts of messages in Sources."""
+    """Lines that people read: documents, comments, names of tests, texts of messages in Sources, and the status page."""
     for file in tree.documents():
         for number, line in tree.lines(file):
             yield file, number, line
     yield from tree.comments()
     for file in tree.files:
+        if file.startswith("Sources/") and file.endswith((".js", ".html")):  # the status page
+            for number, line in tree.lines(file):
+                yield file, number, line
         if not file.endswith(".swift"):
             continue
         text = tree.text(file)
@@ -329,8 +359,13 @@ def prose(tree):
             for match in TEST_NAME.finditer(text):
                 yield file, text.count("\n", 0, match.start(1)) + 1, match[1]
         elif file.startswith("Sources/"):
+            is_inside = False  # a text of several lines
             for number, line in tree.lines(file):
-                if not line.lstrip().startswith("//"):
+                if line.count('"""') % 2:
+                    is_inside = not is_inside
+                elif is_inside:
+                    yield file, number, line
+                elif not line.lstrip().startswith("//"):
                     for string in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
                         yield file, number, string
 
@@ -376,7 +411,7 @@ def update(tree):
     (tree.root / WORDS_FILE).write_text(json.dumps(counts, indent=2) + "\n")
 
 
-CHECKS = {"links": links, "names": names, "decisions": decisions, "tests": tests, "keys": keys, "words": words}
+CHECKS = {"links": links, "names": names, "decisions": decisions, "tests": tests, "keys": keys, "lengths": lengths, "words": words}
 
 
 def main(arguments, root):

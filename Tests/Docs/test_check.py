@@ -37,6 +37,10 @@ def test_a_good_tree_has_no_problem(tmp_path, capsys):
 
 @pytest.mark.parametrize("file, text, problem", [
     ("README.md", "[page](Docs/other.md)\n", "README.md:1: no file for the link 'Docs/other.md'"),
+    ("README.md", "[page](Docs/page.md#keys)\n", "README.md:1: no heading for the link 'Docs/page.md#keys'"),
+    ("README.md", "\n" * 150, "README.md:150: 150 lines, at most 149: move reference to Docs/"),
+    ("config.yaml", "version: 1\n" + "# one word too many\n" * 500,
+     "config.yaml:1: 2000 words of comments, at most 1700: move stories to Docs/"),
     ("README.md", "\nSee `Kit/Hub.swift`.\n", "README.md:2: no file is called 'Kit/Hub.swift'"),
     ("Sources/Kit/Lane.swift", "let a = 1  // as in Hub.swift\n", "Sources/Kit/Lane.swift:1: no file is called 'Hub.swift'"),
     ("Sources/Kit/Lane.swift", "// As decisions E1 and E2 say.\n", "Sources/Kit/Lane.swift:1: there is no decision E2"),
@@ -55,6 +59,10 @@ def test_a_good_tree_has_no_problem(tmp_path, capsys):
      "Sources/Kit/Lane.swift:1: 'he, him, his' (1 in Sources/Kit, at most 0)"),
     ("Sources/Kit/Lane.swift", "let text = \"so many clients\"\n",
      "Sources/Kit/Lane.swift:1: 'so many' (1 in Sources/Kit, at most 0)"),
+    ("Sources/Kit/Lane.swift", "let help = \"\"\"\n  He waits.\n  \"\"\"\n",
+     "Sources/Kit/Lane.swift:2: 'he, him, his' (1 in Sources/Kit, at most 0)"),
+    ("Sources/Kit/page.js", "say(`${name} has left his route`)\n",
+     "Sources/Kit/page.js:1: 'he, him, his' (1 in Sources/Kit, at most 0)"),
     ("Tests/KitTests/LaneTests.swift", "@Test(\n  \"is told of once\")\nfunc runs() {}\n",
      "Tests/KitTests/LaneTests.swift:2: 'told of' (1 in Tests/KitTests, at most 0)"),
     ("Tests/KitTests/test_lane.py", "def test_runs():\n    \"\"\"What becomes of a client.\"\"\"\n",
@@ -69,6 +77,13 @@ def test_each_fault_is_reported_as_one_problem(tmp_path, capsys, file, text, pro
 def test_commented_out_keys_are_found_too(tmp_path):
     assert check.config_keys(tree(tmp_path).text("config.yaml")) == {
         "version": 1, "clients.max": 5, "clients.buffer": 6, "users.password": 8}
+
+
+def test_a_link_to_a_heading_is_found(tmp_path):
+    page = "# The page\n\n```sh\n# no heading\n```\n\n## `pty`: a port, & more\n"
+    link = "[it](page.md#pty-a-port--more) [here](#above)\n\n## Above\n"
+    assert list(check.links(tree(tmp_path, **{"Docs/page.md": page, "Docs/other.md": link}))) == []
+    assert len(list(check.links(tree(tmp_path, **{"Docs/other.md": "[it](page.md#no-heading)\n"})))) == 1
 
 
 def test_a_question_may_begin_with_who(tmp_path):

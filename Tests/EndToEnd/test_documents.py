@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import yaml
-from kit import GUARD, ROOT, Gateway, binary, free_port, receive_until
+from kit import GUARD, ROOT, Gateway, binary, free_port, receive_until, until
 
 README = (ROOT / "README.md").read_text()
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "Docs").glob("*.md"))]}
@@ -39,8 +39,11 @@ def test_each_configuration_is_valid(text, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_password_over_tls_works_step_by_step(tmp_path):
-    section = PAGES["Docs/listeners.md"].split("## A password over TLS")[1].split("\n## ")[0]
+@pytest.mark.parametrize("title", ["A password over TLS", "A certificate for a program"])
+def test_a_log_in_over_tls_works_step_by_step(tmp_path, title):
+    def section(title):
+        return PAGES["Docs/listeners.md"].split(f"## {title}\n")[1].split("\n## ")[0]
+
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/baudway").symlink_to(binary())
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
@@ -49,18 +52,19 @@ def test_a_password_over_tls_works_step_by_step(tmp_path):
         return subprocess.run(
             ["sh", "-ec", command], input=text, capture_output=True, text=True, timeout=GUARD, cwd=tmp_path, env=environment)
 
-    (commands,), (text,) = blocks(section, "sh"), blocks(section, "yaml")
-    assert shell(commands, "secret\n").returncode == 0
+    for steps in dict.fromkeys(["A password over TLS", title]):
+        (commands,) = blocks(section(steps), "sh")
+        assert shell(commands, "secret\n").returncode == 0
+    (text,), (connect,) = blocks(section(title), "yaml"), re.findall(r"`(baudway connect '[^`]*)`", section(title))
     port = free_port()
     (tmp_path / "my.yaml").write_text(text.replace("8443", str(port)))
-    (connect,) = re.findall(r"`(baudway connect '[^`]*)`", section)
+    wrong = connect.replace("…", "wrong").replace("&cert=logger.pem&key=logger.key", "")
     gateway = subprocess.Popen([binary(), "serve", "my.yaml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
         assert any("listening" in line for line in iter(gateway.stderr.readline, ""))
-        for password, code in [("secret", 0), ("wrong", 69)]:
-            command = connect.replace("8443", str(port)).replace("…", password) + " --silence 1s"
-            done = shell(command, "uptime\r")
-            assert done.returncode == code and ("up 0 seconds" in done.stdout) == (code == 0), done
+        for command, refused in [(connect.replace("…", "secret"), False), (wrong, True)]:
+            done = shell(command.replace("8443", str(port)) + " --silence 1s", "uptime\r")
+            assert (done.returncode != 0) == refused and ("up 0 seconds" in done.stdout) != refused, done
     finally:
         gateway.terminate()
         gateway.wait(GUARD)
@@ -98,6 +102,29 @@ def test_the_first_command_prints_nmea_sentences():
             connect.stdout.close()
 
 
+def test_a_port_without_hardware_works_as_the_readme_says(tmp_path):
+    (command,) = re.findall(r"`(socat [^`]*)`", README)
+    assert "`tty:///tmp/port`" in README and "`baudway connect tty:///tmp/board`" in README
+    socat = subprocess.Popen(command.replace("/tmp/", f"{tmp_path}/").split())
+    try:
+        until(lambda: all((tmp_path / name).exists() for name in ("port", "board")), what="both ends")
+        board = subprocess.Popen([binary(), "connect", f"tty://{tmp_path}/board"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            with Gateway({"routes": {"board-3": {"listen": "tcp://127.0.0.1:0", "endpoint": f"tty://{tmp_path}/port"}}}) as gateway:
+                with gateway.connect("board-3") as client:
+                    client.sendall(b"from the client\n")
+                    assert board.stdout.readline() == b"from the client\n"
+                    board.stdin.write(b"from the board\n")
+                    board.stdin.flush()
+                    receive_until(client, b"from the board\n")
+        finally:
+            board.kill()
+            board.communicate(timeout=GUARD)
+    finally:
+        socat.terminate()
+        socat.wait(GUARD)
+
+
 def shape(lines: list[str]) -> list[str]:
     """Lines without what differs from run to run: numbers with their units, and the widths of columns."""
     return [re.sub(r" +", " ", re.sub(r"\d[\d.]*(?: ?(?:[KMG]i)?B\b|m?s\b)?", "#", line)).rstrip() for line in lines]
@@ -118,6 +145,7 @@ def test_status_prints_what_the_readme_shows(tmp_path):
             two = gateway.connect("console")
             one.sendall(b"uptime\r")
             receive_until(two, b"sim> ")
+            until(lambda: gateway.events("link waiting", route="board-3"), what="board-3 waiting")
             done = gateway.command("status", str(gateway.path))
         finally:
             for client in (one, gps, two):

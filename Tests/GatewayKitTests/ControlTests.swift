@@ -340,6 +340,14 @@ struct ControlTests {
     #expect(addresses("here.yaml") == addresses(String(cString: getcwd(nil, 0)!) + "/here.yaml"))
   }
 
+  @Test("of a configuration comes before that of the service, which may have been started with another")
+  func besideTheService() throws {
+    for socket in [Config.Control.Socket.automatic, nil] {
+      let found = ControlAddress.addresses(socket, configPath: "/nowhere/my.yaml", environment: [:])
+      #expect(found.first == .abstract("baudway/\(geteuid())//nowhere/my.yaml"))
+    }
+  }
+
   @Test("reports that a path is too long for it")
   func longPath() throws {
     let address = ControlAddress.path("/tmp/" + String(repeating: "x", count: 200))

@@ -2,7 +2,7 @@
 // Views read it, and are called when it has changed.
 
 const KEPT_LINES = 500;
-/** A loss is a problem for so many milliseconds. */
+/** How long a loss counts as a problem, in milliseconds. */
 const RECENT = 60000;
 
 class State extends EventTarget {

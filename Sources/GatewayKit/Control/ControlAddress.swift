@@ -66,6 +66,9 @@ extension UnixAddress {
       let others = Self.names(in: runtime).filter { $0.hasPrefix(mark) && $0.hasSuffix(".sock") }
       if others.count == 1 { addresses.append(.path("\(runtime)/\(others[0])")) }
     }
+    // The service's socket belongs to whatever configuration it was started with. An address that is named after this one
+    // comes before it.
+    if socket ?? .automatic == .automatic, given == nil { addresses = names.map { abstract(of: $0) } + addresses }
     addresses += names.map { abstract(of: $0) }
     return addresses.reduce(into: []) { if !$0.contains($1) { $0.append($1) } }
   }

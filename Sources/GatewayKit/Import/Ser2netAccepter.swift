@@ -33,7 +33,8 @@ extension RouteDraft {
           "certauth: its users (gtlssh) have no equivalent; see users and tls.client-ca", at: accepter.location)
       case "mux" where string.filters.contains { $0.name == "certauth" }: break
       case "conacc": isConnecting = true
-      case "trace", "perf": lose(layer.name, "bytes are not traced", at: accepter.location)
+      case "trace": lose(layer.name, "see capture, which records a route in other formats", at: accepter.location)
+      case "perf": lose(layer.name, "'baudway status --watch' shows rates", at: accepter.location)
       case "ratelimit": lose(layer.name, "the rate of bytes is not limited", at: accepter.location)
       default: obstruct("\(layer.name): its framing of bytes has no equivalent", at: accepter.location)
       }

@@ -17,7 +17,8 @@ extension RouteDraft {
       switch layer.name {
       case "keepopen": keepOpen(layer, at: place)
       case "ratelimit": lose(layer.name, "the rate of bytes is not limited", at: place)
-      default: lose(layer.name, "bytes are not traced", at: place)
+      case "perf": lose(layer.name, "'baudway status --watch' shows rates", at: place)
+      default: lose(layer.name, "see capture, which records a route in other formats", at: place)
       }
     }
     let security = string.filters.last { $0.name == "ssl" }

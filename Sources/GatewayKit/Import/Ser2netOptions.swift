@@ -23,9 +23,9 @@ extension RouteDraft {
     "led-rx": ("", "no LED shows traffic"),
     "led-conn": ("", "no LED shows clients"),
     "mdns": ("", "listeners are not announced by mDNS"),
-    "trace-read": ("", "bytes are not recorded"),
-    "trace-write": ("", "bytes are not recorded"),
-    "trace-both": ("", "bytes are not recorded"),
+    "trace-read": ("", "see capture, which records a route in other formats"),
+    "trace-write": ("", "see capture, which records a route in other formats"),
+    "trace-both": ("", "see capture, which records a route in other formats"),
   ]
   /// Options with an equivalent, or of another option, or without an effect where nobody logs in.
   private static let quiet: Set = [

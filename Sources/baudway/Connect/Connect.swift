@@ -15,8 +15,9 @@ struct Connect: Command {
       On a terminal every key goes to the endpoint, and Ctrl-] quits. Otherwise standard input goes to the endpoint and its output to \
       standard output, unchanged. At the end of its input the command half-closes the connection, and waits until the endpoint \
       ends. A serial port has no half-close: the command waits for an answer, for --answer at most, and closes the port after \
-      500ms of silence. An echo of what was sent is no answer. Each line of text may have an answer of its own, which may take \
-      as long where lines are missing, else twice the longest pause before. With --silence it does so with every endpoint; --silence 0 closes at once.
+      500ms of silence. An echo of what was sent is no answer. After several lines of text each may have an answer: \
+      while fewer lines came back than were sent, the next one has the time of --answer. --silence sets the time of silence, for \
+      every endpoint; --silence 0 closes at once.
 
       Exit codes: 64 for a mistake in the URL, 69 when it can't be opened, 77 when permissions are missing, 74 when the link \
       failed, 75 when no answer came.
