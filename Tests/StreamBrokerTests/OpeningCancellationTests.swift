@@ -183,6 +183,27 @@ struct OpeningCancellationTests {
     }
   }
 
+  /// The promise is for a quiet machine. Half of the times must keep it on any; the longest is printed.
+  @Test("ends within 50 ms after its task is cancelled", .timed, arguments: HangingEndpoint.Kind.allCases, [false, true])
+  fileprivate func promptly(kind: HangingEndpoint.Kind, asHandle: Bool) async throws {
+    var times: [UInt64] = []
+    for _ in 0..<21 {
+      let hanging = try HangingEndpoint(kind)
+      let lane = asHandle ? nil : try Lane("test")
+      let task = await begin(hanging, on: lane, timeout: .seconds(60))
+      times.append(
+        await time {
+          task.cancel()
+          await #expect(throws: CancellationError.self) { try await task.value }
+        })
+      hanging.release()
+      lane?.stop()
+    }
+    times.sort()
+    print("cancelled: \(kind), \(asHandle ? "connect" : "open"): median \(times[10] / 1000) us, most \(times[20] / 1000) us")
+    #expect(times[10] < 50_000_000)
+  }
+
   @Test("ends at its timeout, which covers all steps", arguments: HangingEndpoint.Kind.allCases, [false, true])
   fileprivate func timeout(kind: HangingEndpoint.Kind, asHandle: Bool) async throws {
     try await expectNoDescriptorLeak {
