@@ -9,6 +9,11 @@ sys.path[:0] = [str(TESTS / "Guest"), str(TESTS / "EndToEnd")]
 
 import machine as emulated  # noqa: E402
 import radio  # noqa: E402
+from figures import add_aims, figure, pytest_terminal_summary  # noqa: E402,F401
+
+
+def pytest_addoption(parser):
+    add_aims(parser)
 
 
 def pytest_collection_modifyitems(items):

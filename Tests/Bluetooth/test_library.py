@@ -35,7 +35,7 @@ def keys(guest) -> str:
     (LOOKED_UP, ["getting an adapter ready", "connecting to the service list", "connecting to channel 5"]),
     (GATT, ["getting an adapter ready", "connecting to C0:", "looking up service"]),
 ], ids=["rfcomm", "ble"])
-def test_openings_cancelled_at_random_moments_leave_nothing(air, guest, url, steps):
+def test_openings_cancelled_at_random_moments_leave_nothing(air, guest, figure, url, steps):
     bonds = keys(guest)
     done = guest.run(f"{library_probe()} cancel '{url}' {COUNT}", 450)
     print(done.stdout.decode(), done.stderr.decode())
@@ -52,5 +52,8 @@ def test_openings_cancelled_at_random_moments_leave_nothing(air, guest, url, ste
     no_link_is_left(guest, air)
     assert keys(guest) == bonds
     assert guest.run("ls /var/lib/baudway").returncode != 0  # where a gateway keeps bonds
+    scheme = url.split(":")[0]
+    figure(f"{scheme}: from a cancellation to its end, median", result["median"], "ms", aim=50)
+    figure(f"{scheme}: from a cancellation to its end, longest", result["slowest"], "ms", aim=50)
     assert result["slowest"] < 500
     asks(guest, url)

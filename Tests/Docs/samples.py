@@ -4,6 +4,7 @@ messages with the file and line of the sample, and exits with 1 if one does not 
 
   samples.py            compiles all
   samples.py --list     prints where they are
+  samples.py --print NAME  prints the one that declares this struct
   samples.py --package FOLDER  uses the build of that package
 
 A sample is a block that begins with ```swift. It is compiled with the settings of a new Swift 6 program. Warnings are errors, but a sample
@@ -109,6 +110,10 @@ def main(arguments):
     if arguments[:1] == ["--package"] and len(arguments) == 2:
         package, arguments = pathlib.Path(arguments[1]).resolve(), []
     found = list(samples())
+    if arguments[:1] == ["--print"] and len(arguments) == 2:
+        texts = [text for _, _, text in found if re.search(rf"^struct {arguments[1]} ", text, re.MULTILINE)]
+        print(*texts, end="")
+        return 0 if len(texts) == 1 else 1
     if arguments == ["--list"]:
         for file, line, text in found:
             print(f"{file}:{line}: {len(text.splitlines())} lines")

@@ -11,6 +11,7 @@ from kit import GUARD, ROOT, Gateway, binary, free_port, receive_until, until
 
 README = (ROOT / "README.md").read_text()
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "Docs").glob("*.md"))]}
+LIBRARY = {path.name: path.read_text() for path in (ROOT / "Docs/Library.docc").glob("*.md")}
 
 
 def blocks(page: str, kind: str = "") -> list[str]:
@@ -183,6 +184,13 @@ def test_each_parameter_of_a_url_has_a_row(kind):
         radio = scheme.split("-")[1] in ("rfcomm", "ble")
         cells = [row.split("|")[1] for row in PAGES["Docs/bluetooth.md" if radio else page].splitlines() if row.startswith("| `")]
         assert any(f"`{name}`" in cell or f"?{name}=" in cell for cell in cells), f"{scheme}: {name}"
+
+
+def test_the_libraries_articles_have_each_parameter_of_a_url():
+    for kind, name in parameters():
+        if kind.startswith("endpoint-"):
+            article = "BluetoothWithoutDBus.md" if kind in ("endpoint-rfcomm", "endpoint-ble") else "Endpoints.md"
+            assert re.search(rf"`{name}[`=]|[?&]{name}=", LIBRARY[article]), f"{kind}: {name}"
 
 
 def test_the_commands_of_deploy_match_the_service_document():

@@ -208,7 +208,8 @@ def guest(run: Run) -> Outcome:
 def bluetooth(run: Run) -> Outcome:
     environment = _machine(run)
     run.must("Tests/Bluetooth/prepare", limit=900)
-    return python_tests(run, "Tests/Bluetooth", name="bluetooth", limit=5400, environment=environment, options=("--durations=12",))
+    return python_tests(run, "Tests/Bluetooth", name="bluetooth", limit=5400, environment=environment, options=("--durations=12",),
+                        knows=("aims",))
 
 
 def autobahn(run: Run) -> Outcome:

@@ -23,7 +23,8 @@ public struct Reconnect: Hashable, Sendable {
   /// The first opening must succeed. Later the endpoint is opened again after it ended or broke.
   public static let whenLost = Reconnect(.whenLost, usualPauses, holdsOutput: true)
 
-  /// The first opening is tried again, too: `connect` returns when the endpoint is open, or fails at its timeout.
+  /// The first opening is tried again, too, whatever its error: `connect` returns when the endpoint is open, or fails at
+  /// its timeout. A wrong URL is an error at once.
   public static let always = Reconnect(.always, usualPauses, holdsOutput: true)
 
   /// The same policy with other pauses between tries, and for what is written while the link is lost: it waits

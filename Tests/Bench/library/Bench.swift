@@ -23,6 +23,8 @@ struct Bench {
     print(Double(count) / (Double(time.seconds) + Double(time.attoseconds) / 1e18))
   }
 
+  // Not on the main actor: on Linux each return to it costs a further change of thread.
+  @concurrent
   static func handle(_ mode: String, _ url: String, _ isOver: @Sendable () -> Bool) async throws -> Int {
     let stream = try await Broker.standard.connect(url)
     defer { stream.close() }

@@ -17,7 +17,7 @@ struct Probe {
     do {
       switch words.count > 2 ? words[1] : "" {
       case "ask" where words.count == 4: try await ask(words[2], words[3])
-      case "cancel" where words.count == 4: try await cancel(words[2], Int(words[3]) ?? 0)
+      case "cancel" where words.count == 4: try await cancel(words[2], Int(words[3]) ?? 1)
       case "log": try await log(words[2])
       default:
         say("see the first lines of the source", to: STDERR_FILENO)
@@ -44,13 +44,14 @@ struct Probe {
     stream.close()
   }
 
-  /// Prints a JSON object: how the openings ended, in which step those were that were cancelled, the slowest end after
-  /// a cancellation, and the descriptors and threads before and after. Times are milliseconds.
+  /// Prints a JSON object: how the openings ended, in which step those were that were cancelled, the median and the
+  /// longest time from a cancellation to its end, and the descriptors and threads before and after. Times are milliseconds.
   static func cancel(_ url: String, _ count: Int) async throws {
     let (first, next) = try await openingTimes(url)
     try await Task.sleep(for: .milliseconds(1))  // Dispatch makes a timer and keeps it
     let before = settled()
-    var (opened, failed, slowest) = (0, 0, Duration.zero)
+    var (opened, failed) = (0, 0)
+    var times: [Duration] = []
     var steps: [String: Int] = [:]
     for number in 0..<count {
       let isFirst = number % 30 == 0
@@ -60,7 +61,7 @@ struct Probe {
       task.cancel()
       let start = ContinuousClock.now
       let result = await task.result
-      slowest = max(slowest, start.duration(to: .now))
+      times.append(start.duration(to: .now))
       switch result {
       case .success(let stream):
         stream.close()
@@ -72,10 +73,13 @@ struct Probe {
       }
     }
     let after = settled()
+    times.sort()
+    let (median, slowest) = (times[count / 2], times[count - 1])
     let hits = steps.sorted { $0.key < $1.key }.map { "\"\($0.key)\": \($0.value)" }.joined(separator: ", ")
     say(
       """
-      {"first": \(first / .milliseconds(1)), "next": \(next / .milliseconds(1)), "slowest": \(slowest / .milliseconds(1)), \
+      {"first": \(first / .milliseconds(1)), "next": \(next / .milliseconds(1)), "median": \(median / .milliseconds(1)), \
+      "slowest": \(slowest / .milliseconds(1)), \
       "opened": \(opened), "failed": \(failed), "cancelled": {\(hits)}, \
       "descriptors": [\(before.descriptors), \(after.descriptors)], "threads": [\(before.threads), \(after.threads)]}
       """)
