@@ -37,10 +37,15 @@ final class PacketOrder {
   /// Whether a packet may begin, if no other is under way.
   var mayBegin: Bool { !followsPreface && upstream.exchange?.mayBegin ?? true }
 
-  /// When the silence after the last packet is over; 0 without one.
-  var silenceEnds: UInt64 {
-    guard let idle = rule.idle, wire.lastBitAt > 0 else { return 0 }
-    return wire.lastBitAt &+ idle.nanoseconds
+  /// When the silence after the last packet is over, by what the driver still holds. Nil without one.
+  var silenceEnds: ((_ unsent: Int) -> UInt64)? {
+    guard let idle = rule.idle, wire.lastBitAt > 0 else { return nil }
+    let timers = poller.timers
+    var wire = wire
+    return { [weak line = upstream.endpoint?.serialLine] unsent in
+      if let line { wire.driverHolds(unsent, of: line, at: timers.now) }
+      return wire.lastBitAt &+ idle.nanoseconds
+    }
   }
 
   /// The endpoint has taken bytes of the link's own.

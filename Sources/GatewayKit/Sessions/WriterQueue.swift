@@ -130,8 +130,8 @@ final class WriterQueue {
 
   func prefaceWritten(_ count: Int, over line: (any SerialLine)?) { packetOrder?.prefaceWritten(count, over: line) }
 
-  /// When the silence after the last packet is over; 0 without one.
-  var silenceEnds: UInt64 { packetOrder?.silenceEnds ?? 0 }
+  /// When the silence after the last packet is over, by what the driver still holds. Nil without one.
+  var silenceEnds: ((_ unsent: Int) -> UInt64)? { packetOrder?.silenceEnds }
 
   /// The next endpoint has a line of its own.
   func endpointIsGone() { packetOrder?.endpointIsGone() }
