@@ -67,36 +67,21 @@ struct AnswerWatch {
 }
 
 /// The sink of a pump, which shows what it takes.
-final class WatchedSink: TransportStream {
-  private let below: any ByteStream
+final class WatchedSink: SinkStream {
+  private let stream: any ByteStream
+  var below: (any ByteStream)? { stream }
   private let taken: (UnsafeRawBufferPointer) -> Void
 
-  init(_ below: any ByteStream, _ taken: @escaping (UnsafeRawBufferPointer) -> Void) {
-    self.below = below
+  init(_ stream: any ByteStream, _ taken: @escaping (UnsafeRawBufferPointer) -> Void) {
+    self.stream = stream
     self.taken = taken
   }
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
-    let transfer = try below.write(run)
+    let transfer = try stream.write(run)
     if case .moved(let count) = try transfer.checked(of: run.count, at: "connect.write") {
       taken(UnsafeRawBufferPointer(rebasing: run[..<count]))
     }
     return transfer
   }
-
-  var writerWaits: Readiness {
-    get { below.writerWaits }
-    set { below.writerWaits = newValue }
-  }
-  // It is written to only; the streams' owner reads and closes them.
-  var delegate: (any ByteStreamDelegate)? {
-    get { nil }
-    set {}
-  }
-  var readerWaits: Readiness {
-    get { [] }
-    set {}
-  }
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .blocked(until: []) }
-  func close() {}
 }

@@ -134,7 +134,7 @@ final class PacketOrder {
 }
 
 /// The sink of a client's pump: passes the bytes on to the endpoint, packet by packet while others wait.
-final class PacketGate: TransportStream {
+final class PacketGate: SinkStream {
   fileprivate(set) var scanner = PacketScanner()
   /// The last write was blocked because of another writer; the endpoint may have space.
   private(set) var isShut = false
@@ -179,20 +179,10 @@ final class PacketGate: TransportStream {
     if scanner.isInside { line.packetOwner = session } else if line.packetOwner === session { line.end() }
   }
 
-  // The gate has no interest of its own: waits apply to the endpoint.
+  var below: (any ByteStream)? { upstream.endpoint }
+  // Others may wait for the endpoint, too.
   var writerWaits: Readiness {
-    get { upstream.endpoint?.writerWaits ?? [] }
-    set { if !newValue.isEmpty { upstream.endpoint?.writerWaits = newValue } }
+    get { below?.writerWaits ?? [] }
+    set { if !newValue.isEmpty { below?.writerWaits = newValue } }
   }
-
-  var delegate: (any ByteStreamDelegate)? {
-    get { nil }
-    set {}
-  }
-  var readerWaits: Readiness {
-    get { [] }
-    set {}
-  }
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .blocked(until: []) }
-  func close() {}
 }
