@@ -27,8 +27,13 @@ struct AnswerWatch {
   private var longestPause: UInt64 = 0
   private static let most = 4096
 
+  /// Further bytes change nothing before more lines of text are sent.
+  private var knowsEnough: Bool { isAnswered && !(isText && lines.answered < lines.sent) }
+
   mutating func sent(_ run: UnsafeRawBufferPointer, at now: UInt64) {
+    lastAt = now
     sent += run.prefix(Self.most - sent.count)
+    guard isText else { return }
     for byte in run {
       isText = isText && Self.isText(byte)
       if !Self.endsLine(byte) {
@@ -37,14 +42,14 @@ struct AnswerWatch {
         (isInLine.sent, lines.sent) = (false, lines.sent + 1)
       }
     }
-    lastAt = now
   }
 
   mutating func received(_ run: UnsafeRawBufferPointer, at now: UInt64) {
     guard let lastAt else { return }  // a greeting: nothing was asked
     longestPause = max(longestPause, now - lastAt)
     self.lastAt = now
-    for byte in run {
+    var rest = run[...]
+    while !knowsEnough, let byte = rest.popFirst() {
       if echoed < sent.count, byte == sent[echoed] {
         echoed += 1
         continue
