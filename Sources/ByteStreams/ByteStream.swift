@@ -165,6 +165,30 @@ extension TransportStream {
   public func abort() { close() }
 }
 
+/// Stands before a stream as the sink of a pump: it watches the bytes, or keeps them back. It is only written to; other
+/// code reads the stream below, gets its events and closes it. It has no interest of its own: waits apply to that stream.
+package protocol SinkStream: TransportStream {
+  /// The stream that gets the bytes; nil while there is none.
+  var below: (any ByteStream)? { get }
+}
+
+extension SinkStream {
+  package var writerWaits: Readiness {
+    get { below?.writerWaits ?? [] }
+    set { below?.writerWaits = newValue }
+  }
+  package var delegate: (any ByteStreamDelegate)? {
+    get { nil }
+    set {}
+  }
+  package var readerWaits: Readiness {
+    get { [] }
+    set {}
+  }
+  package func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .blocked(until: []) }
+  package func close() {}
+}
+
 /// A stream around another stream, whose delegate it is: TLS, WebSocket, a filter. By default it forwards each call to
 /// the stream below. It must implement `read`, `write`, `close` and `abort`; other members are for streams that hold
 /// bytes or close in their own way.

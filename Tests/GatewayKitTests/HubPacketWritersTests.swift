@@ -70,6 +70,69 @@ struct HubPacketWritersTests {
     #expect(received(endpoint) == "aaaaaaaab")
   }
 
+  /// Lets milliseconds pass until the endpoint's last bytes are `text`. Returns how many, or nil after `most`.
+  private func wait(
+    for text: String, _ rig: HubRig, _ endpoint: PieceStream, _ line: ScriptedLine, atMost most: Int
+  ) -> Int? {
+    for time in 0...most {
+      while line.asked > 0 { line.answer() }
+      rig.wakeWriter(endpoint)
+      if endpoint.pieces.last == Array(text.utf8) { return time }
+      rig.advance(by: .milliseconds(1), step: .milliseconds(1))
+    }
+    return nil
+  }
+
+  // At 87 µs for a character. The driver holds nothing after 100 ms: then there is at most what a USB adapter keeps.
+  @Test(
+    "expects no more of a line whose driver has sent everything than an adapter may hold", arguments: [2000, 50_000])
+  func sentFast(count: Int) throws {
+    let (rig, clients, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))
+    let line = ScriptedLine()
+    line.settings = LineSettings(bitsPerSecond: 115_200)
+    endpoint.serialLine = line
+    for _ in 0..<count / 50 { say(String(repeating: "a", count: 50), clients[0], rig) }
+    say("b\n", clients[1], rig)
+    let time = try #require(wait(for: "b\n", rig, endpoint, line, atMost: 10_000))
+    #expect(count == 2000 ? 194...196 ~= time : 475...478 ~= time, "\(time)")
+  }
+
+  @Test("asks the driver again if bytes were taken while it answered")
+  func takenMeanwhile() throws {
+    let (rig, clients, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))
+    let line = ScriptedLine(unsent: [0, 3])
+    line.settings = LineSettings(bitsPerSecond: 1000)  // 10 ms for each character
+    endpoint.serialLine = line
+    say("a", clients[0], rig)
+    say("b\n", clients[1], rig)
+    rig.advance(by: .milliseconds(11), step: .milliseconds(1))
+    #expect(line.asked == 1)
+    say("a", clients[0], rig)  // after 11 ms; it is sent at 22 ms, by the bit rate
+    #expect(wait(for: "b\n", rig, endpoint, line, atMost: 1000) == 11 + 30 + 20)
+  }
+
+  enum Purging: CaseIterable { case input, output, outputThenMore }
+
+  @Test("expects nothing more of a line whose output was purged", arguments: Purging.allCases)
+  func purged(how: Purging) throws {
+    let rig = try HubRig(buffer: 64, packets: Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))
+    let (client, _) = rig.joinControlChannel()
+    let other = PieceStream()
+    rig.join(other)
+    let endpoint = PieceStream()
+    let line = ScriptedLine()
+    line.settings = LineSettings(bitsPerSecond: 1000)  // 10 ms for each character
+    endpoint.serialLine = line
+    rig.hub.attach(endpoint)
+    rig.send(client, .bytes("aaaaaaaaaa"))
+    say("b\n", other, rig)
+    rig.send(client, .text(#"{"request":"purge","what":"\#(how == .input ? "input" : "output")"}"#))
+    // Whether these come before the purge or after it, nobody knows.
+    if how == .outputThenMore { rig.send(client, .bytes("aaaaaaaaaa")) }
+    let time = wait(for: "b\n", rig, endpoint, line, atMost: 1000)
+    #expect(time == (how == .output ? 20 : how == .input ? 121 : 221))
+  }
+
   @Test("leaves `idle` between the last bit of its own first bytes and a client's packet", arguments: [true, false])
   func afterPreface(isWaiting: Bool) throws {
     let rig = try HubRig(buffer: 64, packets: Config.Packets(idle: .milliseconds(20), max: nil, delimiter: [10]))

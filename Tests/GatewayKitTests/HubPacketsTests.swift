@@ -52,6 +52,16 @@ struct HubPacketsTests {
     #expect(pieces(client) == ["ijkl"])
   }
 
+  @Test("reads the clock for the device's bytes only if a silence ends packets", arguments: [nil, 20])
+  func clock(idle: Int?) throws {
+    let (rig, client, endpoint) = try hub(
+      Config.Packets(idle: idle.map { .milliseconds($0) }, max: nil, delimiter: [10]))
+    say("a\n", endpoint, rig)
+    let before = rig.clock.asked
+    say("b\n", endpoint, rig)
+    #expect(pieces(client) == ["a\n", "b\n"] && rig.clock.asked - before == (idle == nil ? 0 : 1))
+  }
+
   @Test("ends a packet after an idle gap, counted from its last byte")
   func silence() throws {
     let (rig, client, endpoint) = try hub(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: nil))

@@ -27,6 +27,9 @@ struct LineControlTests {
 
     func hold() { holds += 1 }
     func resume() { holds -= 1 }
+    func purge(_ what: Purge, of line: any SerialLine, then done: @escaping (Result<Void, SystemError>) -> Void) {
+      line.purge(what, done)
+    }
     private(set) var refusals: [String] = []
     func lineWasAsked(_ request: ControlChannelRequest, refusal: String?, by session: Session) {
       if let refusal { refusals.append(refusal) }

@@ -123,6 +123,37 @@ struct LinkFlushTests {
     }
   }
 
+  @Test(
+    "leaves no silence after bytes that the flush has discarded", arguments: [Config.Device.Flush.disconnect, .none])
+  func silence(flush: Config.Device.Flush) throws {
+    let rig = try LinkRig(packets: Config.Packets(idle: .milliseconds(20), max: nil, delimiter: nil)) { device in
+      device.open = .always
+      device.flush = flush
+      device.onClose = [7]
+    }
+    rig.link.start()
+    let line = ScriptedLine()
+    line.settings = LineSettings(bitsPerSecond: 1000)  // 10 ms for each character
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.closeBehavior.canHalfClose = false
+    endpoint.serialLine = line
+    rig.openings[0].succeed(endpoint)
+    _ = join(rig, .moved(10), .failed(SystemError("read", ECONNRESET)))
+    while line.asked > 0 { line.answer() }
+    rig.link.stop(Ending(.shutdown))
+    for _ in 0..<21 {
+      while line.asked > 0 { line.answer() }
+      rig.pass(.milliseconds(1))
+    }
+    let sent = pattern(0..<10)
+    #expect(endpoint.written == (flush == .none ? sent : sent + [7]))
+    for _ in 0..<101 {
+      while line.asked > 0 { line.answer() }
+      rig.pass(.milliseconds(1))
+    }
+    #expect(endpoint.written == sent + [7])
+  }
+
   @Test("sends its 'on-close' bytes after the flush")
   func endpointDrain() throws {
     let rig = try LinkRig { device in

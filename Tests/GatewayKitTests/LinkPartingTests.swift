@@ -191,14 +191,9 @@ struct LinkPartingTests {
     if hasLine { endpoint.serialLine = line }
     let rig = try LinkRig(packets: Config.Packets(idle: .milliseconds(100), max: nil, delimiter: nil)) { device in
       device.onClose = [7]
-      device.drain = .milliseconds(50)
+      device.drain = .milliseconds(200)
     }
-    let client = ScriptedStream(takesAll: true)
-    rig.join(client)
-    rig.openings[0].succeed(endpoint)
-    client.willRead(.bytes([1, 2]))
-    rig.wakeReader(client)
-    leave(rig, client)
+    send([1, 2], to: endpoint, rig)
     while line.asked > 0 { line.answer() }
     // With a line 1 ms for the start of an adapter, and 20 ms for two characters.
     for _ in 0..<(hasLine ? 120 : 99) { rig.pass(.milliseconds(1)) }
@@ -211,6 +206,72 @@ struct LinkPartingTests {
       while line.asked > 0 { line.answer() }
     }
     #expect(rig.link.status == .closed && endpoint.isClosed)
+  }
+
+  /// The endpoint takes these bytes of a client, which then leaves.
+  private func send(_ bytes: [UInt8], to endpoint: ScriptedStream, _ rig: LinkRig) {
+    let client = ScriptedStream(takesAll: true)
+    rig.join(client)
+    rig.openings[0].succeed(endpoint)
+    client.willRead(.bytes(bytes))
+    rig.wakeReader(client)
+    leave(rig, client)
+  }
+
+  /// How the wait for a silence of 10 s ends that is longer than `device.drain`.
+  enum Limit: CaseIterable { case timeout, timeoutWithLine, stuckLine, cutOff }
+
+  @Test("waits for that silence no longer than for progress", arguments: Limit.allCases)
+  func silenceIsBounded(limit: Limit) throws {
+    let line = ScriptedLine(unsent: limit == .stuckLine ? Array(repeating: 2, count: 1000) : [])
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.closeBehavior.canHalfClose = false
+    if limit == .timeoutWithLine || limit == .stuckLine { endpoint.serialLine = line }
+    let rig = try LinkRig(packets: Config.Packets(idle: .seconds(10), max: nil, delimiter: nil)) { device in
+      device.onClose = [7]
+      device.drain = .milliseconds(500)
+    }
+    send([1, 2], to: endpoint, rig)
+    for _ in 0..<499 {
+      while line.asked > 0 { line.answer() }
+      rig.pass(.milliseconds(1))
+    }
+    #expect(endpoint.written == [1, 2] && rig.link.status == .draining)
+    if limit == .cutOff {
+      rig.link.stop(Ending(.shutdown))
+      rig.link.cutOff(Ending(.shutdown))
+    } else {
+      rig.pass(.milliseconds(1))
+      while line.asked > 0 { line.answer() }
+    }
+    // A port that sends nothing gets no more bytes.
+    #expect(endpoint.written == (limit == .stuckLine ? [1, 2] : [1, 2, 7]))
+    #expect(line.purges == (limit == .stuckLine ? [.output] : []) && rig.dropped == (limit == .stuckLine ? 2 : 0))
+    #expect(rig.link.status == .closed && endpoint.isClosed)
+  }
+
+  @Test("waits for that silence as long as the port sends")
+  func silenceAfterMuch() throws {
+    let line = ScriptedLine(unsent: (0..<12).map { 24 - 2 * $0 })
+    line.settings = LineSettings(bitsPerSecond: 1000)  // 10 ms for each character, and the line is asked every 20 ms
+    let endpoint = ScriptedStream(takesAll: true)
+    endpoint.closeBehavior.canHalfClose = false
+    endpoint.serialLine = line
+    let rig = try LinkRig(packets: Config.Packets(idle: .milliseconds(30), max: nil, delimiter: nil)) { device in
+      device.onClose = [7]
+      device.drain = .milliseconds(50)
+    }
+    send(pattern(0..<24), to: endpoint, rig)
+    for _ in 0..<270 {
+      while line.asked > 0 { line.answer() }
+      rig.pass(.milliseconds(1))
+    }
+    #expect(endpoint.written.count == 24)
+    for _ in 0..<3 {
+      while line.asked > 0 { line.answer() }
+      rig.pass(.milliseconds(1))
+    }
+    #expect(endpoint.written == pattern(0..<24) + [7] && line.purges == [])
   }
 
   @Test(
@@ -229,7 +290,7 @@ struct LinkPartingTests {
     rig.wakeReader(client)
     for _ in 0..<answers { line.answer() }
     rig.report(client, .errorOccurred(SystemError("read", ECONNRESET)))
-    for _ in 0..<2 { line.answer() }
+    for _ in 0..<3 { line.answer() }
     #expect(endpoint.written == [] && rig.link.status == .draining)
     line.answer()
     #expect(endpoint.written == [7] && line.settings == LineSettings() && line.applied.last == LineSettings())

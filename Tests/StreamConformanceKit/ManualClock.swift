@@ -6,6 +6,7 @@ import Synchronization
 public final class ManualClock: Sendable {
   // Nanoseconds; does not start at zero, like a real clock.
   private let time = Atomic<UInt64>(1_000_000_000)
+  private let reads = Atomic<Int>(0)
   private let lanes = Mutex<[Lane]>([])
 
   public init() {}
@@ -13,7 +14,15 @@ public final class ManualClock: Sendable {
   /// Nanoseconds.
   public var now: UInt64 { time.load(ordering: .sequentiallyConsistent) }
 
-  public var clock: LaneClock { LaneClock { [self] in now } }
+  /// How often lanes and timers have asked for the time.
+  public var asked: Int { reads.load(ordering: .sequentiallyConsistent) }
+
+  public var clock: LaneClock {
+    LaneClock { [self] in
+      reads.add(1, ordering: .sequentiallyConsistent)
+      return now
+    }
+  }
 
   /// A lane that lives by this clock. The caller stops it.
   public func lane(_ label: String) throws(SystemError) -> Lane {

@@ -14,8 +14,8 @@ package final class EndpointDrain {
   private var words: ArraySlice<UInt8>
   private let settings: LineSettings?
   private let timeout: Duration
-  /// When the words may go out, on the lane's clock: what was sent before is a packet, which a silence ends.
-  private let earliest: UInt64
+  /// What was sent before is a packet, which a silence ends. Nil without packets, and once `words` have begun.
+  private var silenceEnds: ((_ unsent: Int) -> UInt64)?
   private var deadline: UInt64 = 0
   private var next: ((Step) -> Void)?
   /// Bytes that the port still had to send when it was last asked; nil before that.
@@ -30,12 +30,13 @@ package final class EndpointDrain {
     !words.isEmpty || stream.serialLine != nil
   }
 
-  /// Sends `words` with the line at `settings`, and not before `earliest`; with nil the line keeps its settings.
+  /// Sends `words` with the line at `settings`; with nil the line keeps its settings. They wait for the time
+  /// on the lane's clock that `silenceEnds` returns for what the port still has to send, but no longer than for progress.
   package init(
-    _ words: [UInt8], to stream: any ByteStream, at settings: LineSettings? = nil, notBefore earliest: UInt64 = 0,
-    timeout: Duration, on poller: Poller
+    _ words: [UInt8], to stream: any ByteStream, at settings: LineSettings? = nil,
+    after silenceEnds: ((_ unsent: Int) -> UInt64)? = nil, timeout: Duration, on poller: Poller
   ) {
-    self.earliest = earliest
+    self.silenceEnds = words.isEmpty ? nil : silenceEnds
     self.stream = stream
     self.words = words[...]
     self.settings = settings
@@ -47,14 +48,14 @@ package final class EndpointDrain {
   package func start(then next: @escaping (Step) -> Void) {
     self.next = next
     guard let line = stream.serialLine else {
+      unsent = 0
       waitAnew()
       return write()
     }
     stream.writerWaits = []
     if let settings { return restore(settings, of: line) }
     waitAnew()
-    // The answer comes after earlier commands to the line, such as a purge.
-    line.unsent { [weak self] _ in self?.write() }
+    askLine()  // the answer comes after earlier commands to the line, such as a purge
   }
 
   /// Restores the settings only after the bytes that clients sent at their own settings are out.
@@ -63,13 +64,14 @@ package final class EndpointDrain {
     line.whenSent(on: poller) { [weak self] in
       guard let self, next != nil else { return }
       waitAnew()
-      line.apply(settings) { [weak self] _ in self?.write() }
+      line.apply(settings) { [weak self] _ in self?.askLine() }
     }
   }
 
   /// Writes what the stream takes, then waits for the line.
   package func write() {
     guard next != nil, !awaitsSilence() else { return }
+    silenceEnds = nil
     do {
       while !words.isEmpty {
         let transfer = try words.withUnsafeBytes { try stream.write($0) }
@@ -87,25 +89,29 @@ package final class EndpointDrain {
     }
     guard !stream.hasPendingOutput else { return stream.writerWaits = .writable }
     stream.writerWaits = []
-    if unsent == nil { askLine() }
+    askLine()
   }
 
   /// Whether the words have to wait. If so, `look` sends them.
   private func awaitsSilence() -> Bool {
     let now = poller.timers.now
-    guard !words.isEmpty, now < earliest else { return false }
-    deadline = earliest &+ timeout.nanoseconds
-    next?(.wait(.nanoseconds(Int64(clamping: earliest &- now))))
+    guard let silenceEnds, now < deadline else { return false }
+    let (held, end) = (unsent ?? 0, silenceEnds(unsent ?? 0))
+    guard now < end else { return false }
+    wait(atMost: held > 0 ? Self.interval : .nanoseconds(Int64(clamping: end &- now)))
     return true
   }
 
+  /// Asks what the port still has to send; then sends the words, or ends.
   private func askLine() {
-    guard let line = stream.serialLine else { return end() }
+    guard next != nil else { return }
+    guard let line = stream.serialLine else { return words.isEmpty ? end() : write() }
     line.unsent { [weak self] answer in
       guard let self, next != nil else { return }
-      guard case .success(let count) = answer else { return end() }
+      let count = (try? answer.get()) ?? 0
       if count < unsent ?? .max { waitAnew() }
       unsent = count
+      if !words.isEmpty { return write() }
       if count == 0 { end() } else { wait(atMost: Self.interval) }
     }
   }
@@ -113,10 +119,21 @@ package final class EndpointDrain {
   /// Call this when the time of `.wait` is over.
   package func look() {
     guard next != nil else { return }
-    guard poller.timers.now < deadline else { return giveUp() }
+    guard poller.timers.now < deadline else { return timeIsOver() }
     wait()  // the line may never answer
-    if !words.isEmpty, earliest > 0, stream.writerWaits.isEmpty { return write() }
     askLine()
+  }
+
+  /// Nothing has moved for the timeout. Words that waited for a silence go out without it, if the port has sent the rest.
+  private func timeIsOver() {
+    if silenceEnds != nil, unsent == 0 { cutOff() }
+    if poller.timers.now >= deadline { giveUp() }
+  }
+
+  /// What the stream takes at once goes out, without a silence before it.
+  package func cutOff() {
+    silenceEnds = nil
+    write()
   }
 
   /// There was progress: the timeout starts again.

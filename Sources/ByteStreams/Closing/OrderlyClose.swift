@@ -182,7 +182,7 @@ package final class OrderlyClose: ByteStreamDelegate {
 
   /// Time is up. Writes what the stream takes at once, then closes.
   package func cutOff() {
-    if case .endpointDrain(let words) = stage { words.write() }
+    if case .endpointDrain(let words) = stage { words.cutOff() }
     finish()
   }
 

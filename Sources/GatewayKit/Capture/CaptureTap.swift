@@ -125,8 +125,9 @@ final class CaptureTap {
 }
 
 /// Stands before the endpoint while it is recorded: passes bytes on, and records what the endpoint has taken.
-final class CaptureSink: TransportStream {
+final class CaptureSink: SinkStream {
   private let endpoint: any ByteStream
+  var below: (any ByteStream)? { endpoint }
   private let tap: CaptureTap
 
   init(_ endpoint: any ByteStream, _ tap: CaptureTap) {
@@ -141,21 +142,4 @@ final class CaptureSink: TransportStream {
     }
     return transfer
   }
-
-  // It has no interest of its own: waits apply to the endpoint.
-  var writerWaits: Readiness {
-    get { endpoint.writerWaits }
-    set { endpoint.writerWaits = newValue }
-  }
-
-  var delegate: (any ByteStreamDelegate)? {
-    get { nil }
-    set {}
-  }
-  var readerWaits: Readiness {
-    get { [] }
-    set {}
-  }
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .blocked(until: []) }
-  func close() {}
 }

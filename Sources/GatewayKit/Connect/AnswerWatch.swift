@@ -27,8 +27,13 @@ struct AnswerWatch {
   private var longestPause: UInt64 = 0
   private static let most = 4096
 
+  /// Further bytes change nothing before more lines of text are sent.
+  private var knowsEnough: Bool { isAnswered && !(isText && lines.answered < lines.sent) }
+
   mutating func sent(_ run: UnsafeRawBufferPointer, at now: UInt64) {
+    lastAt = now
     sent += run.prefix(Self.most - sent.count)
+    guard isText else { return }
     for byte in run {
       isText = isText && Self.isText(byte)
       if !Self.endsLine(byte) {
@@ -37,14 +42,14 @@ struct AnswerWatch {
         (isInLine.sent, lines.sent) = (false, lines.sent + 1)
       }
     }
-    lastAt = now
   }
 
   mutating func received(_ run: UnsafeRawBufferPointer, at now: UInt64) {
     guard let lastAt else { return }  // a greeting: nothing was asked
     longestPause = max(longestPause, now - lastAt)
     self.lastAt = now
-    for byte in run {
+    var rest = run[...]
+    while !knowsEnough, let byte = rest.popFirst() {
       if echoed < sent.count, byte == sent[echoed] {
         echoed += 1
         continue
@@ -67,36 +72,21 @@ struct AnswerWatch {
 }
 
 /// The sink of a pump, which shows what it takes.
-final class WatchedSink: TransportStream {
-  private let below: any ByteStream
+final class WatchedSink: SinkStream {
+  private let stream: any ByteStream
+  var below: (any ByteStream)? { stream }
   private let taken: (UnsafeRawBufferPointer) -> Void
 
-  init(_ below: any ByteStream, _ taken: @escaping (UnsafeRawBufferPointer) -> Void) {
-    self.below = below
+  init(_ stream: any ByteStream, _ taken: @escaping (UnsafeRawBufferPointer) -> Void) {
+    self.stream = stream
     self.taken = taken
   }
 
   func write(_ run: UnsafeRawBufferPointer) throws -> Transfer {
-    let transfer = try below.write(run)
+    let transfer = try stream.write(run)
     if case .moved(let count) = try transfer.checked(of: run.count, at: "connect.write") {
       taken(UnsafeRawBufferPointer(rebasing: run[..<count]))
     }
     return transfer
   }
-
-  var writerWaits: Readiness {
-    get { below.writerWaits }
-    set { below.writerWaits = newValue }
-  }
-  // It is written to only; the streams' owner reads and closes them.
-  var delegate: (any ByteStreamDelegate)? {
-    get { nil }
-    set {}
-  }
-  var readerWaits: Readiness {
-    get { [] }
-    set {}
-  }
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .blocked(until: []) }
-  func close() {}
 }

@@ -62,8 +62,11 @@ package final class StreamBridge: ByteStreamDelegate {
     self.poller = poller
     self.parting = parting
     self.done = done
-    let toThere = WatchedSink(there) { [unowned self] in answers.sent($0, at: poller.timers.now) }
-    let toHere = WatchedSink(here) { [unowned self] in answers.received($0, at: poller.timers.now) }
+    var (toHere, toThere) = (here, there)
+    if case .whenSilent(_, _, .some) = parting {
+      toThere = WatchedSink(there) { [unowned self] in answers.sent($0, at: poller.timers.now) }
+      toHere = WatchedSink(here) { [unowned self] in answers.received($0, at: poller.timers.now) }
+    }
     up = Pump(from: here, to: toThere, capacity: Self.capacity, on: poller)
     down = Pump(from: there, to: toHere, capacity: Self.capacity, on: poller)
     here.delegate = self

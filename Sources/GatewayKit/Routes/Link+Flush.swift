@@ -15,7 +15,7 @@ extension Link {
       guard let self, case .success(let count) = answer, count > 0 else { return }
       delegate.link(self, dropped: UInt64(count))
     }
-    line.purge(what) { [weak self, weak stream] _ in
+    hub.upstream.purge(what, of: line) { [weak self, weak stream] _ in
       guard let self, let stream, stream === hub.endpoint else { return }
       hub.upstream.resume()
     }

@@ -285,7 +285,7 @@ final class Link: HubDelegate {
     setStatus(.draining)
     let base = hub.lineControl?.settingsToRestore(of: stream.serialLine)
     let endpointDrain = EndpointDrain(
-      words, to: stream, at: base, notBefore: silence, timeout: settings.device.drain, on: poller)
+      words, to: stream, at: base, after: silence, timeout: settings.device.drain, on: poller)
     self.endpointDrain = OrderlyClose(endpointDrain) { [weak self] end in
       guard let self else { return stream.close() }
       self.endpointDrain = nil

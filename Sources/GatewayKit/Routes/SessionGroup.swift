@@ -158,6 +158,9 @@ final class SessionGroup: LinkDelegate {
     for link in links.values { link.hub.update(settings.hubPolicy) }
   }
 
+  /// A reload: a recording that has stopped begins again.
+  func retryRecording() { recording.retry(settings, of: sharedLink) }
+
   /// Ends all sessions, each after everything kept for its client is sent, and closes the links. Calls `done` when
   /// nothing is left.
   func stop(_ ending: Ending, then done: @escaping () -> Void) {

@@ -411,7 +411,7 @@ final class Downstream {
   }
 
   private func cut(_ ring: RingBuffer, by cutter: PacketCutter) throws(InternalFault) {
-    try cutter.look(at: ring, poller.timers.now)
+    try cutter.look(at: ring, cutter.usesTime ? poller.timers.now : 0)
     guard cutter.rule.idle != nil else { return }
     watchPacket()
   }

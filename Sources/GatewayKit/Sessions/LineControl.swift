@@ -10,6 +10,7 @@ protocol LineControlDelegate: AnyObject {
   /// Keeps clients' input back from the endpoint. Each call needs its own `resume`.
   func hold()
   func resume()
+  func purge(_ what: Purge, of line: any SerialLine, then done: @escaping (Result<Void, SystemError>) -> Void)
   /// A request of the session is done, so there may be room for its next one.
   func takeRequests(of session: Session)
   /// The session's request was carried out, or refused for this reason.
@@ -533,7 +534,7 @@ final class LineControl {
     guard let controlChannel = session.controlChannel else { return }
     guard let line else { return controlChannel.reply(.done(id)) }
     controlChannel.atOnce += 1
-    line.purge(what) { [weak self] result in
+    delegate.purge(what, of: line) { [weak self] result in
       controlChannel.atOnce -= 1
       switch result {
       case .success: controlChannel.reply(.done(id))

@@ -25,6 +25,8 @@ final class PacketOrder {
   private unowned let upstream: Upstream  // its queue owns this
   // For rules with only a delimiter or a length: how long a writer that stops inside a packet delays the others.
   private static let longestSilence = Duration.seconds(1)
+  // How often the driver is asked about bytes that the bit rate says are not sent yet.
+  private static let look: UInt64 = 100_000_000
 
   init(_ rule: PacketRule, _ upstream: Upstream) {
     self.rule = rule
@@ -37,10 +39,15 @@ final class PacketOrder {
   /// Whether a packet may begin, if no other is under way.
   var mayBegin: Bool { !followsPreface && upstream.exchange?.mayBegin ?? true }
 
-  /// When the silence after the last packet is over; 0 without one.
-  var silenceEnds: UInt64 {
-    guard let idle = rule.idle, wire.lastBitAt > 0 else { return 0 }
-    return wire.lastBitAt &+ idle.nanoseconds
+  /// When the silence after the last packet is over, by what the driver still holds. Nil without one.
+  var silenceEnds: ((_ unsent: Int) -> UInt64)? {
+    guard let idle = rule.idle, wire.lastBitAt > 0 else { return nil }
+    let timers = poller.timers
+    var wire = wire
+    return { [weak line = upstream.endpoint?.serialLine] unsent in
+      if let line { wire.driverHolds(unsent, of: line, at: timers.now) }
+      return wire.lastBitAt &+ idle.nanoseconds
+    }
   }
 
   /// The endpoint has taken bytes of the link's own.
@@ -59,9 +66,23 @@ final class PacketOrder {
 
   /// The next endpoint has a line of its own.
   func endpointIsGone() {
-    wire.endpointIsGone(at: poller.timers.now)
+    wire.nothingIsDue(at: poller.timers.now)
     isAsking = false
     followsPreface = false
+  }
+
+  /// When the line will have sent all that it has taken.
+  var lastBitAt: UInt64 { wire.lastBitAt }
+
+  /// A purge of output is over that was asked for when `lastBitAt` had this value. Bytes taken since may have come after
+  /// it.
+  func outputIsPurged(_ lastBitAt: UInt64) {
+    guard wire.lastBitAt == lastBitAt else { return }
+    wire.nothingIsDue(at: poller.timers.now)
+    guard timer != nil else { return }
+    poller.timers.cancel(timer)
+    timer = nil
+    watchSilence()
   }
 
   /// No more of the session's packet will come.
@@ -78,13 +99,15 @@ final class PacketOrder {
     let timers = poller.timers
     let limit = (rule.idle ?? Self.longestSilence).nanoseconds
     // First until the line has sent everything, then the silence.
-    let end = wire.lastBitAt &+ (wire.isConfirmed ? limit : 0)
+    let end = wire.isConfirmed ? wire.lastBitAt &+ limit : min(wire.lastBitAt, timers.now &+ Self.look)
     let delay = Duration.nanoseconds(Int64(clamping: end > timers.now ? end - timers.now : 0))
     timer = timers.after(delay) { [weak self] in
       guard let self else { return }
       timer = nil
-      // Our lane may be late: read first.
+      // Our lane may be late: read first. A wait that begins meanwhile is this one.
       if let packetOwner, packetOwner.up.mayWrite { upstream.takeInput(of: packetOwner) }
+      timers.cancel(timer)
+      timer = nil
       guard followsPreface || packetOwner?.up.isWaiting == false, !upstream.queue.isEmpty else { return }
       if !wire.isConfirmed { return askDriver() }
       guard wire.silence(at: timers.now) >= limit else { return watchSilence() }
@@ -96,20 +119,22 @@ final class PacketOrder {
 
   /// Asks whether the driver has sent everything.
   private func askDriver() {
-    guard !isAsking, wire.lastBitAt <= poller.timers.now else { return watchSilence() }
     guard let endpoint = upstream.endpoint, let line = endpoint.serialLine else { return }
     isAsking = true
+    let lastBitAt = wire.lastBitAt
     line.unsent { [weak self, weak endpoint, weak line] answer in
       guard let self, let endpoint, let line, endpoint === upstream.endpoint else { return }
       isAsking = false
-      wire.driverHolds((try? answer.get()) ?? 0, of: line, at: poller.timers.now)
+      if wire.lastBitAt == lastBitAt {  // else the answer does not count all bytes
+        wire.driverHolds((try? answer.get()) ?? 0, of: line, at: poller.timers.now)
+      }
       watchSilence()
     }
   }
 }
 
 /// The sink of a client's pump: passes the bytes on to the endpoint, packet by packet while others wait.
-final class PacketGate: TransportStream {
+final class PacketGate: SinkStream {
   fileprivate(set) var scanner = PacketScanner()
   /// The last write was blocked because of another writer; the endpoint may have space.
   private(set) var isShut = false
@@ -154,20 +179,10 @@ final class PacketGate: TransportStream {
     if scanner.isInside { line.packetOwner = session } else if line.packetOwner === session { line.end() }
   }
 
-  // The gate has no interest of its own: waits apply to the endpoint.
+  var below: (any ByteStream)? { upstream.endpoint }
+  // Others may wait for the endpoint, too.
   var writerWaits: Readiness {
-    get { upstream.endpoint?.writerWaits ?? [] }
-    set { if !newValue.isEmpty { upstream.endpoint?.writerWaits = newValue } }
+    get { below?.writerWaits ?? [] }
+    set { if !newValue.isEmpty { below?.writerWaits = newValue } }
   }
-
-  var delegate: (any ByteStreamDelegate)? {
-    get { nil }
-    set {}
-  }
-  var readerWaits: Readiness {
-    get { [] }
-    set {}
-  }
-  func read(into run: UnsafeMutableRawBufferPointer) throws -> Transfer { .blocked(until: []) }
-  func close() {}
 }

@@ -58,7 +58,9 @@ final class PacketCutter {
   var exchange: Exchange?
   /// Where the last complete packet ends. Bytes after it are held back.
   private(set) var end: UInt64
-  /// When the last byte arrived; nanoseconds on the lane's clock.
+  /// Whether it matters when a byte arrived.
+  var usesTime: Bool { rule.idle != nil || exchange != nil }
+  /// When the last byte arrived; nanoseconds on the lane's clock. 0 if that does not matter.
   private(set) var lastByteAt: UInt64 = 0
   private var scanner = PacketScanner()
   private var scanned: UInt64

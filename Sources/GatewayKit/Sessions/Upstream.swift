@@ -349,6 +349,15 @@ final class Upstream {
     }
   }
 
+  /// Drops what the line's driver holds. No more of its output is due then, unless the endpoint has taken bytes meanwhile.
+  func purge(_ what: Purge, of line: any SerialLine, then done: @escaping (Result<Void, SystemError>) -> Void) {
+    let lastBitAt = queue.lastBitAt
+    line.purge(what) { [weak self] result in
+      if what != .input, case .success = result { self?.queue.outputIsPurged(lastBitAt) }
+      done(result)
+    }
+  }
+
   // MARK: - A reload
 
   func update(_ policy: Hub.Policy, from old: Hub.Policy) {

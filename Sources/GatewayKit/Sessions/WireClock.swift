@@ -19,19 +19,24 @@ struct WireClock {
   // A USB adapter gets the first byte with the next frame of its bus.
   private static let start: UInt64 = 1_000_000
 
-  /// The driver's answer, at or after `lastBitAt`: it still holds `count` bytes. Flow control and slow adapters make the
-  /// line slower than its bit rate. The hardware may hold a few more, which only the bit rate tells.
+  /// The driver's answer: it still holds `count` bytes. Flow control and slow adapters make the line slower than its bit
+  /// rate; a pty, or a USB device without a UART, is faster. The hardware may hold more, which only the bit rate tells.
   mutating func driverHolds(_ count: Int, of line: any SerialLine, at now: UInt64) {
     isConfirmed = count == 0
     if count > 0 { lastBitAt = max(lastBitAt, now &+ Self.time(of: count, line)) }
+    lastBitAt = min(lastBitAt, now &+ Self.time(of: count + Self.mostInHardware, line))
   }
+
+  // The largest buffer of a USB adapter, that of an FT2232H.
+  private static let mostInHardware = 4096
 
   private static func time(of count: Int, _ line: any SerialLine) -> UInt64 {
     UInt64(clamping: count).multipliedReportingOverflow(by: line.settings.characterTime.nanoseconds).partialValue
   }
 
-  /// The next endpoint has sent nothing yet. That is no silence: a client's packet goes on there.
-  mutating func endpointIsGone(at now: UInt64) {
+  /// What was taken is not sent any more: it was purged, or the endpoint is gone. The next endpoint has sent nothing yet;
+  /// that is no silence, so a client's packet goes on there.
+  mutating func nothingIsDue(at now: UInt64) {
     lastBitAt = min(lastBitAt, now)
     isConfirmed = true
   }

@@ -130,8 +130,13 @@ final class WriterQueue {
 
   func prefaceWritten(_ count: Int, over line: (any SerialLine)?) { packetOrder?.prefaceWritten(count, over: line) }
 
-  /// When the silence after the last packet is over; 0 without one.
-  var silenceEnds: UInt64 { packetOrder?.silenceEnds ?? 0 }
+  /// When the silence after the last packet is over, by what the driver still holds. Nil without one.
+  var silenceEnds: ((_ unsent: Int) -> UInt64)? { packetOrder?.silenceEnds }
+
+  /// When the endpoint's line will have sent all that it has taken; 0 without packets.
+  var lastBitAt: UInt64 { packetOrder?.lastBitAt ?? 0 }
+  /// See `PacketOrder`.
+  func outputIsPurged(_ lastBitAt: UInt64) { packetOrder?.outputIsPurged(lastBitAt) }
 
   /// The next endpoint has a line of its own.
   func endpointIsGone() { packetOrder?.endpointIsGone() }

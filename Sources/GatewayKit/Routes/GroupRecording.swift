@@ -74,8 +74,3 @@ final class GroupRecording {
       dropped: counts.bytesDropped)
   }
 }
-
-extension SessionGroup {
-  /// A reload: a recording that has stopped begins again.
-  func retryRecording() { recording.retry(settings, of: sharedLink) }
-}
