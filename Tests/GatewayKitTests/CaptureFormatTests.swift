@@ -114,6 +114,13 @@ struct CaptureNameTests {
     #expect(CaptureName("/tmp/x", route: "gps", stateFolder: "/var").folder == "/tmp/")
   }
 
+  @Test("has the folder of all routes for which `{route}` alone makes another one")
+  func root() {
+    func root(_ template: String) -> String { CaptureName(template, route: "gps", stateFolder: "/s").root }
+    #expect(root("a/{route}/b/x") == "/s/a/" && root("{route}/x") == "/s/" && root("/a{route}/x") == "/")
+    #expect(root("a/b/{route}") == "/s/a/b/" && root("/x") == "/")
+  }
+
   @Test("gets a number before its ending when it is taken, and the next number after that")
   func numbers() {
     let plain = CaptureName("x.pcapng", route: "gps", stateFolder: "/s")

@@ -82,8 +82,7 @@ final class CaptureRig {
     let wall = Wall()
     self.wall = wall
     environment = CaptureEnvironment(
-      stateFolder: folder.path, queue: DispatchQueue(label: "capture"), clock: queueClock.clock,
-      wallTime: { wall.time.load(ordering: .relaxed) })
+      stateFolder: folder.path, clock: queueClock.clock, wallTime: { wall.time.load(ordering: .relaxed) })
     var settings = Config.Capture()
     settings.format = format
     settings.file = "x.\(format.ending)"
@@ -105,7 +104,10 @@ final class CaptureRig {
   }
 
   /// Waits until the writer has done what it was asked to do.
-  func settle() { environment.queue.sync {} }
+  func settle() { environment.queues.settle() }
+
+  /// The queue on which the writer works.
+  var queue: DispatchQueue { environment.queues.queue(of: folder.path + "/") }
 
   func send(_ bytes: [UInt8]) { bytes.withUnsafeBytes { tap.sent($0) } }
   func receive(_ bytes: [UInt8]) { bytes.withUnsafeBytes { tap.received($0) } }

@@ -141,7 +141,7 @@ struct CaptureWriterTests {
   func hang() throws {
     let rig = try CaptureRig(.pcapng, capacity: 64 << 10)
     let gate = DispatchSemaphore(value: 0)
-    rig.environment.queue.async { gate.wait() }  // a write that hangs
+    rig.queue.async { gate.wait() }  // a write that hangs
     for _ in 0..<100 { rig.receive(pattern(0..<1000)) }
     let dropped = rig.counts.bytesDropped
     #expect(dropped > 0 && dropped < 100_000 && dropped % 1000 == 0)
@@ -154,6 +154,26 @@ struct CaptureWriterTests {
     let lost = try #require(file.packets.first { $0.event == 5 })
     #expect(lost.comment?.hasPrefix("\(dropped) bytes are missing here") == true)
     #expect(rig.drops == [dropped])
+  }
+
+  @Test("goes on while the file system of another folder hangs")
+  func otherFolder() throws {
+    let rig = try CaptureRig()
+    let gate = DispatchSemaphore(value: 0)
+    rig.queue.async { gate.wait() }
+    let folder = CaptureFolder()
+    var settings = rig.settings
+    settings.file = "\(folder.path)/y.raw"
+    let other = try CaptureTap(
+      CaptureSubject(route: "b", endpoint: ""), settings, counts: rig.counts, on: rig.poller, rig.environment,
+      rig.story.sink)
+    [UInt8(2)].withUnsafeBytes { other.received($0) }
+    let ended = DispatchSemaphore(value: 0)
+    other.end { ended.signal() }
+    #expect(ended.wait(timeout: .now() + .seconds(Patience.seconds)) == .success)
+    #expect(folder.bytes("y.raw") == [2])
+    gate.signal()
+    rig.end()
   }
 
   @Test("stops when its folder cannot be written to, with one event, and begins again when asked")

@@ -1,5 +1,5 @@
-// Writes one route's recording to files, on the writer queue of the gateway: takes the events from the buffer, encodes
-// them, begins new files by size and time. A failure ends the recording until `retry` or the next time of `rotate-every`;
+// Writes one route's recording to files, on the queue of its folder: takes the events from the buffer, encodes them,
+// begins new files by size and time. A failure ends the recording until `retry` or the next time of `rotate-every`;
 // nothing else follows from it.
 
 import ByteStreams
@@ -11,8 +11,7 @@ import Synchronization
 struct CaptureEnvironment: Sendable {
   /// Where relative names of files begin.
   var stateFolder = "/var/lib/baudway"
-  /// All files are written here, since a file system may block.
-  var queue = DispatchQueue(label: "baudway.capture")
+  var queues = CaptureQueues()
   var clock = QueueClock.monotonic
   /// Nanoseconds since 1970.
   var wallTime: @Sendable () -> UInt64 = {
@@ -45,6 +44,7 @@ final class CaptureWriter: @unchecked Sendable {
   private let name: CaptureName
   private let buffer: CaptureBuffer
   private let environment: CaptureEnvironment
+  private let queue: DispatchQueue
   private let status: StatusSink
 
   /// Events are wanted. False once a write has failed.
@@ -70,7 +70,7 @@ final class CaptureWriter: @unchecked Sendable {
 
   /// One write(2) has about this many bytes.
   private static let portion = 256 << 10
-  /// Work of one turn; other recordings wait for it.
+  /// Work of one turn; other recordings of the folder wait for it.
   private static let turn = 4 << 20
   /// After this time without an end, a line is written as it is.
   private static let longestLine: UInt64 = 500_000_000
@@ -86,6 +86,7 @@ final class CaptureWriter: @unchecked Sendable {
     self.environment = environment
     self.status = status
     name = CaptureName(settings.file, route: subject.route, stateFolder: environment.stateFolder)
+    queue = environment.queues.queue(of: name.root)
   }
 
   // MARK: - From any thread
@@ -94,17 +95,17 @@ final class CaptureWriter: @unchecked Sendable {
   var state: CaptureState { shown.withLock { $0 } }
 
   /// Begins the first file, or the next one after a failure.
-  func begin() { environment.queue.async { self.beginIfStopped() } }
+  func begin() { queue.async { self.beginIfStopped() } }
 
   /// There are events.
   func wake() {
     guard !isAwake.exchange(true, ordering: .acquiringAndReleasing) else { return }
-    environment.queue.async { self.run() }
+    queue.async { self.run() }
   }
 
   /// Writes what is left, and closes the file. `done` is called on the queue.
   func end(then done: @escaping @Sendable () -> Void = {}) {
-    environment.queue.async {
+    queue.async {
       self.drain()
       self.close()
       self.hasEnded = true
@@ -227,7 +228,7 @@ final class CaptureWriter: @unchecked Sendable {
     guard lineTimer == nil, open?.encoder.hasUnfinishedLine == true else { return }
     let due = environment.clock.now() &+ Self.longestLine
     lineTimer = due
-    environment.clock.run(due, environment.queue) { [weak self] in
+    environment.clock.run(due, queue) { [weak self] in
       guard let self, lineTimer == due else { return }
       lineTimer = nil
       drain()
