@@ -118,6 +118,21 @@ struct CaptureWriterTests {
     #expect(rig.folder.names.count == 3 + others.count)
   }
 
+  @Test("leaves no empty file, and one that a crash has left takes no other's place")
+  func empty() throws {
+    let rig = try CaptureRig()
+    rig.end()
+    #expect(rig.folder.names.isEmpty)
+    for (name, text) in [("x.raw", "a"), ("x~2.raw", "b"), ("x~3.raw", "c"), ("x~4.raw", ""), ("x~5.raw", "")] {
+      let raw = open("\(rig.folder.path)/\(name)", O_CREAT | O_WRONLY, 0o600)
+      #expect(write(raw, text, text.utf8.count) == text.utf8.count)
+      close(raw)
+    }
+    let name = CaptureName("x.raw", route: "gps", stateFolder: rig.folder.path)
+    CaptureFile.prune(name, keep: 2, besides: "\(rig.folder.path)/x~5.raw")
+    #expect(rig.folder.names == ["x~2.raw", "x~3.raw", "x~5.raw"])
+  }
+
   @Test("begins a file at each multiple of a time, with the time in its name")
   func times() throws {
     let rig = try CaptureRig {

@@ -76,14 +76,16 @@ struct CaptureFile: ~Copyable {
   }
 
   /// Removes the oldest files of this recording, except `keep` and the one at `current`, which a clock that was set back
-  /// makes the oldest.
+  /// makes the oldest. A file that a crash has left empty takes no other's place.
   static func prune(_ name: CaptureName, keep: Int, besides current: String) {
     let old = names(in: name.folder).compactMap { file in name.mark(of: file).map { (mark: $0, file: file) } }
       .filter { name.folder + $0.file != current }
-    for (_, file) in old.sorted(by: { $0.mark < $1.mark }).dropLast(keep) {
+    var kept = 0
+    for (_, file) in old.sorted(by: { $0.mark > $1.mark }) {
       var facts = stat()
       let path = name.folder + file
-      if lstat(path, &facts) == 0, facts.st_mode & S_IFMT == S_IFREG { unlink(path) }
+      guard lstat(path, &facts) == 0, facts.st_mode & S_IFMT == S_IFREG else { continue }
+      if facts.st_size == 0 || kept == keep { unlink(path) } else { kept += 1 }
     }
   }
 }

@@ -210,12 +210,14 @@ final class CaptureWriter: @unchecked Sendable {
     guard open != nil else { return }
     open?.encoder.finishLine(to: &output)
     if flush() { reportDrops() }
+    if let path = open?.file.path, open?.file.length == 0 { unlink(path) }  // such as on a full disk
     open = nil
   }
 
   private func fail(_ error: SystemError, at path: String) {
     isOn.store(false, ordering: .relaxed)
     empty()
+    if let path = open?.file.path, open?.file.length == 0 { unlink(path) }  // such as on a full disk
     open = nil
     shown.withLock { $0 = CaptureState(path: path, error: error.description) }
     status.publish(.captureStopped(route: subject.route, path: path, error))
