@@ -94,7 +94,10 @@ final class CaptureRig {
     settle()
   }
 
-  /// Both clocks.
+  /// Somebody sets the machine's clock.
+  func setBack(by time: Duration) { wall.time.subtract(time.nanoseconds, ordering: .relaxed) }
+
+  /// All clocks.
   func advance(by time: Duration) {
     wall.time.add(time.nanoseconds, ordering: .relaxed)
     clock.advance(by: time)

@@ -222,8 +222,10 @@ struct CaptureWriterTests {
     rmdir("\(rig.folder.path)/file")
   }
 
-  @Test("that has stopped begins again at the next time of rotate-every")
-  func again() throws {
+  @Test(
+    "that has stopped begins again at the next time of rotate-every, whatever the machine's clock is set to meanwhile",
+    arguments: [Duration.zero, .seconds(86400)])
+  func again(setBack: Duration) throws {
     let rig = try CaptureRig {
       $0.file = "no/x-{date}.raw"
       $0.rotateEvery = .seconds(3600)
@@ -244,15 +246,17 @@ struct CaptureWriterTests {
     [UInt8(2)].withUnsafeBytes { other.received($0) }
     rig.settle()
     #expect(rig.begun.count == 1, "not before")
+    rig.setBack(by: setBack)
     rig.advance(by: .seconds(50 * 60))
     [UInt8(3)].withUnsafeBytes { other.received($0) }
     rig.settle()
     [UInt8(4)].withUnsafeBytes { other.received($0) }
     other.end()
     rig.settle()
-    #expect(rig.folder.bytes("no/x-20261127T220103Z.raw") == [4])
+    let name = setBack == .zero ? "x-20261127T220103Z.raw" : "x-20261126T220103Z.raw"
+    #expect(rig.folder.bytes("no/\(name)") == [4])
     #expect(rig.counts.bytesDropped == 3)
-    unlink("\(parent)/x-20261127T220103Z.raw")
+    unlink("\(parent)/\(name)")
     rmdir(parent)
   }
 }

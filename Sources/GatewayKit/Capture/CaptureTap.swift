@@ -11,6 +11,7 @@ final class CaptureTap {
   private let writer: CaptureWriter
   private let wallTime: @Sendable () -> UInt64
   private let retryEvery: UInt64?
+  /// On the lane's clock, which nobody sets.
   private var retryAt: UInt64?
   private var isDue = false
   private var lines: ControlLines = []
@@ -74,11 +75,11 @@ final class CaptureTap {
   private func skip(_ count: Int, at now: UInt64) {
     if count > 0 { buffer.counts.drop(count) }
     guard let retryEvery else { return }
-    if let retryAt, now >= retryAt {
+    if let retryAt, poller.timers.now >= retryAt {
       self.retryAt = nil
       writer.begin()
     }
-    if retryAt == nil { retryAt = (now / retryEvery + 1) &* retryEvery }
+    if retryAt == nil { retryAt = poller.timers.now &+ retryEvery - now % retryEvery }
   }
 
   // MARK: - The line
