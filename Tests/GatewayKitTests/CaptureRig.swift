@@ -61,6 +61,7 @@ final class CaptureRig {
   let clock = ManualClock()
   let queueClock = ManualQueueClock()
   let counts = CaptureCounts()
+  let descriptors = DescriptorBudget(limit: 100)
   private let wall: Wall
   let environment: CaptureEnvironment
   let settings: Config.Capture
@@ -82,7 +83,8 @@ final class CaptureRig {
     let wall = Wall()
     self.wall = wall
     environment = CaptureEnvironment(
-      stateFolder: folder.path, clock: queueClock.clock, wallTime: { wall.time.load(ordering: .relaxed) })
+      stateFolder: folder.path, descriptors: descriptors, clock: queueClock.clock,
+      wallTime: { wall.time.load(ordering: .relaxed) })
     var settings = Config.Capture()
     settings.format = format
     settings.file = "x.\(format.ending)"

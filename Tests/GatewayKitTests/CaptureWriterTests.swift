@@ -222,6 +222,27 @@ struct CaptureWriterTests {
     rmdir("\(rig.folder.path)/file")
   }
 
+  @Test("reserves the descriptor of its file until that is open, and again after a failure")
+  func descriptor() throws {
+    let rig = try CaptureRig()
+    #expect(rig.descriptors.admits(99), "it has its file")
+    var settings = rig.settings
+    settings.file = "x.raw/y.raw"  // below a file
+    let other = try CaptureTap(
+      CaptureSubject(route: "b", endpoint: ""), settings, counts: rig.counts, on: rig.poller, rig.environment,
+      rig.story.sink)
+    rig.settle()
+    #expect(rig.stopped.count == 1 && rig.descriptors.admits(98) && !rig.descriptors.admits(99))
+    rig.end()  // which removes its file
+    other.retry()
+    rig.settle()
+    #expect(rig.begun.count == 2 && rig.descriptors.admits(99))
+    other.end()
+    rig.settle()
+    #expect(rig.descriptors.admits(99))
+    rmdir("\(rig.folder.path)/x.raw")
+  }
+
   @Test(
     "that has stopped begins again at the next time of rotate-every, whatever the machine's clock is set to meanwhile",
     arguments: [Duration.zero, .seconds(86400)])

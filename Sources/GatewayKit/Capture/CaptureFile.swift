@@ -10,6 +10,8 @@ struct CaptureFile: ~Copyable {
   /// Bytes written, all of them whole events.
   private(set) var length = 0
 
+  /// The file itself. Its folder is read before it is opened, and again before its reservation ends.
+  static let descriptorsNeeded = 1
   private static let mode: mode_t = 0o600
   private static let folderMode: mode_t = 0o700
   private static let mostTries = 100

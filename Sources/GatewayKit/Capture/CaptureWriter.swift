@@ -12,6 +12,8 @@ struct CaptureEnvironment: Sendable {
   /// Where relative names of files begin.
   var stateFolder = "/var/lib/baudway"
   var queues = CaptureQueues()
+  /// Reserves the descriptors of files.
+  var descriptors = DescriptorBudget()
   var clock = QueueClock.monotonic
   /// Nanoseconds since 1970.
   var wallTime: @Sendable () -> UInt64 = {
@@ -60,6 +62,8 @@ final class CaptureWriter: @unchecked Sendable {
     var end: UInt64
   }
   private var open: Open?
+  /// For the next file, until it is open.
+  private var fileToCome: DescriptorReservation?
   private var output: [UInt8] = []
   /// Where events end in `output`, and how many bytes of clients and device each has.
   private var ends: [(place: Int, data: Int)] = []
@@ -87,6 +91,7 @@ final class CaptureWriter: @unchecked Sendable {
     self.status = status
     name = CaptureName(settings.file, route: subject.route, stateFolder: environment.stateFolder)
     queue = environment.queues.queue(of: name.root)
+    fileToCome = environment.descriptors.reserve(CaptureFile.descriptorsNeeded)
   }
 
   // MARK: - From any thread
@@ -108,6 +113,7 @@ final class CaptureWriter: @unchecked Sendable {
     queue.async {
       self.drain()
       self.close()
+      self.fileToCome = nil
       self.hasEnded = true
       done()
     }
@@ -198,6 +204,7 @@ final class CaptureWriter: @unchecked Sendable {
       open = Open(file: file, encoder: encoder, end: end)
       guard flush() else { return false }
       if let keep = settings.keep { CaptureFile.prune(name, keep: keep, besides: path) }
+      fileToCome = nil
       status.publish(.captureBegun(route: subject.route, path: path))
       return true
     } catch {
@@ -210,6 +217,11 @@ final class CaptureWriter: @unchecked Sendable {
     guard open != nil else { return }
     open?.encoder.finishLine(to: &output)
     if flush() { reportDrops() }
+    closeFile()
+  }
+
+  private func closeFile() {
+    fileToCome = environment.descriptors.reserve(CaptureFile.descriptorsNeeded)
     if let path = open?.file.path, open?.file.length == 0 { unlink(path) }  // such as on a full disk
     open = nil
   }
@@ -217,8 +229,7 @@ final class CaptureWriter: @unchecked Sendable {
   private func fail(_ error: SystemError, at path: String) {
     isOn.store(false, ordering: .relaxed)
     empty()
-    if let path = open?.file.path, open?.file.length == 0 { unlink(path) }  // such as on a full disk
-    open = nil
+    closeFile()
     shown.withLock { $0 = CaptureState(path: path, error: error.description) }
     status.publish(.captureStopped(route: subject.route, path: path, error))
   }
