@@ -130,8 +130,14 @@ final class CaptureRig {
   var stopped: [SystemError] {
     story.all.compactMap { if case .captureStopped(_, _, let error) = $0 { error } else { nil } }
   }
-  var drops: [UInt64] {
-    story.all.compactMap { if case .captureDrops(_, _, let bytes) = $0 { bytes } else { nil } }
+  /// What the log says of losses, and why the recording had stopped.
+  var losses: [CaptureLoss] {
+    story.all.compactMap { if case .captureDrops(_, _, let loss, _) = $0 { loss } else { nil } }
+  }
+  var causes: [SystemError?] {
+    var causes: [SystemError?] = []
+    for case .captureDrops(_, _, _, let error) in story.all { causes.append(error) }
+    return causes
   }
 }
 

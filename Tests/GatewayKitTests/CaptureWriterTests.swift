@@ -167,8 +167,76 @@ struct CaptureWriterTests {
     let file = try PcapngReader(rig.folder.bytes("x.pcapng"))
     #expect(file.data(2).count == 100_001 - Int(dropped))
     let lost = try #require(file.packets.first { $0.event == 5 })
-    #expect(lost.comment?.hasPrefix("\(dropped) bytes are missing here") == true)
-    #expect(rig.drops == [dropped])
+    #expect(lost.comment == "missing here: \(dropped) bytes; the disk was too slow")
+    #expect(rig.losses == [CaptureLoss(bytes: dropped)] && rig.causes == [nil])
+  }
+
+  @Test("reports at its end what had no room, and that it ends, although there was no room for that either")
+  func fullAtItsEnd() throws {
+    let rig = try CaptureRig(.pcapng, capacity: 4096)
+    let gate = DispatchSemaphore(value: 0)
+    rig.queue.async { gate.wait() }
+    rig.receive(pattern(0..<4040))
+    rig.receive(pattern(0..<1000))
+    rig.tap.report(.link(.closed))
+    gate.signal()
+    rig.end()
+    let file = try PcapngReader(rig.folder.bytes("x.pcapng"))
+    #expect(file.packets.map(\.event) == [2, 5, 6])
+    #expect(file.packets[1].comment == "missing here: 1000 bytes and 1 event; the disk was too slow")
+    #expect(file.packets[2].comment == "the recording ends here")
+    #expect(rig.losses == [CaptureLoss(bytes: 1000, events: 1)])
+  }
+
+  @Test("says what it lost while it had stopped, and why, in the next file and in the log", arguments: [true, false])
+  func stoppedMeanwhile(beginsAgain: Bool) throws {
+    let rig = try CaptureRig()
+    var settings = rig.settings
+    settings.format = .pcapng
+    settings.file = "x.raw/y.pcapng"  // below a file
+    let other = try CaptureTap(
+      CaptureSubject(route: "b", endpoint: ""), settings, counts: rig.counts, on: rig.poller, rig.environment,
+      rig.story.sink)
+    rig.settle()
+    [UInt8](repeating: 1, count: 5).withUnsafeBytes { other.received($0) }
+    other.report(.link(.closed))
+    rig.end()  // which removes its file
+    if beginsAgain {
+      other.retry()
+      rig.settle()
+      [UInt8(3)].withUnsafeBytes { other.received($0) }
+    }
+    other.end()
+    rig.settle()
+    if beginsAgain {
+      let file = try PcapngReader(rig.folder.bytes("x.raw/y.pcapng"))
+      #expect(file.packets.map(\.event) == [5, 2, 6])
+      let error = try #require(rig.stopped.first)
+      #expect(file.packets[0].comment == "missing here: 5 bytes and 1 event; the recording had stopped: \(error)")
+    }
+    #expect(rig.losses == [CaptureLoss(bytes: 5, events: 1)] && rig.causes.map { $0?.errno } == [ENOTDIR])
+    unlink("\(rig.folder.path)/x.raw/y.pcapng")
+    rmdir("\(rig.folder.path)/x.raw")
+  }
+
+  @Test("has a line in the log for losses at most every ten seconds, and none is left out")
+  func lines() throws {
+    let rig = try CaptureRig(.pcapng, capacity: 4096)
+    for count in [100, 200, 300] {
+      let gate = DispatchSemaphore(value: 0)
+      rig.queue.async { gate.wait() }
+      rig.receive(pattern(0..<4000))
+      rig.receive(pattern(0..<count))
+      gate.signal()
+      rig.advance(by: .seconds(1))
+      rig.receive([1])
+      rig.advance(by: .seconds(1))
+    }
+    #expect(rig.losses.map(\.bytes) == [100])
+    rig.advance(by: .seconds(10))
+    #expect(rig.losses.map(\.bytes) == [100, 500])
+    rig.end()
+    #expect(rig.losses.count == 2)
   }
 
   @Test("goes on while the file system of another folder hangs")

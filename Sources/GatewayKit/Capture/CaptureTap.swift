@@ -38,8 +38,7 @@ final class CaptureTap {
 
   /// Writes what is left. `done` is called on another thread.
   func end(then done: @escaping @Sendable () -> Void = {}) {
-    append(.complete, [])
-    writer.end(then: done)
+    writer.end(at: wallTime(), lines, losing: buffer.takeUnreported(), then: done)
   }
 
   // MARK: - Bytes
@@ -52,7 +51,7 @@ final class CaptureTap {
 
   private func append(_ kind: CaptureRecord.Kind, _ bytes: UnsafeRawBufferPointer) {
     let now = wallTime()
-    guard writer.takesEvents else { return skip(kind.isData ? bytes.count : 0, at: now) }
+    guard writer.takesEvents else { return skip(kind, bytes.count, at: now) }
     retryAt = nil
     buffer.append(kind, lines, at: now, bytes)
     if buffer.used > buffer.capacity / 2 { writer.wake() }
@@ -69,11 +68,9 @@ final class CaptureTap {
     words.withUTF8 { append(kind, UnsafeRawBufferPointer($0)) }
   }
 
-  private func append(_ kind: CaptureRecord.Kind, _ bytes: [UInt8]) { bytes.withUnsafeBytes { append(kind, $0) } }
-
   /// The recording has stopped. With `rotate-every`, the next time of that begins it again.
-  private func skip(_ count: Int, at now: UInt64) {
-    if count > 0 { buffer.counts.drop(count) }
+  private func skip(_ kind: CaptureRecord.Kind, _ count: Int, at now: UInt64) {
+    buffer.drop(kind, count)
     guard let retryEvery else { return }
     if let retryAt, poller.timers.now >= retryAt {
       self.retryAt = nil
