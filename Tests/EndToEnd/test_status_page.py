@@ -1,5 +1,6 @@
 """The status page in Chromium, as its users do it: log in, look, change something, lose the gateway. test_page.py has its files."""
 import json
+import pathlib
 import re
 import socket
 import time
@@ -254,6 +255,51 @@ def test_a_port_is_unplugged_and_plugged_in(browser, folder):
                 assert browser.text("#announcement") == "Solved: board waits for its device"
                 browser.click("#routes tbody a")
                 browser.shows("#route-lines", "link lost")
+
+
+def test_a_recording_that_has_stopped_is_shown_until_it_goes_on(browser, folder):
+    in_the_way = pathlib.Path(folder, "file")
+    in_the_way.write_text("")
+    recorded = {**ECHO, "capture": {"file": f"{folder}/file/x.raw", "format": "raw"}}
+    with serving({"a": recorded, "b": ECHO}) as gateway:
+        gateway.event("recording stopped")
+        visit(browser, gateway)
+        browser.shows("#problems", "a: the recording has stopped")
+        assert "ENOTDIR" in browser.text("#problems") and "then reload" in browser.text("#problems")
+        choose(browser, "#routes-filter", "problems")
+        assert routes(browser) == ["a"]
+        browser.click("#routes tbody a")
+        browser.shows("#route-facts", "stopped, 0\u00a0B written")
+        in_the_way.unlink()
+        with gateway.connect("a") as client:
+            round_trip(client)
+            browser.shows("#route-facts", "2\u00a0B missing")
+            browser.click("#reload")
+            agree(browser)
+            browser.until("!document.querySelector('#problems').innerText.includes('stopped')", "it goes on")
+            # For a minute the page tells that it lacks something.
+            browser.shows("#problems", "a: bytes are missing in the recording")
+            browser.shows("#route-facts", f"{folder}/file/x.raw, 0\u00a0B written")
+            round_trip(client)
+            browser.shows("#route-facts", "2\u00a0B written, 2\u00a0B missing")
+
+
+def test_bytes_that_a_recording_lacks_are_a_problem_for_a_minute(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        titles = browser.run("""(async () => {
+            const { state } = await import('/page/state.js');
+            const { find } = await import('/page/problems.js');
+            const given = structuredClone(state.status);
+            const say = (seconds, capture) => {
+                state.setStatus({ ...structuredClone(given), seconds, routes: [{ ...given.routes[0], capture }] });
+                return find(state.status).map(({ title }) => title).join();
+            };
+            const capture = { file: "/x", written: 1, dropped: 5 };
+            return [say(given.seconds + 1, capture), say(given.seconds + 2, { ...capture, dropped: 6 }),
+                    say(given.seconds + 3, { ...capture, dropped: 7, error: "write: ENOSPC" })];
+        })()""")
+        assert titles == ["", "a: bytes are missing in the recording", "a: the recording has stopped"]
 
 
 def test_the_page_comes_back_with_the_gateway(browser):

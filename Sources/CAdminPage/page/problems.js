@@ -2,7 +2,7 @@
 
 import { announce, make, one, reconcile, setText, show } from "/page/dom.js";
 import { age, bytes, count } from "/page/format.js";
-import { state } from "/page/state.js";
+import { recordingOf, state } from "/page/state.js";
 
 const FEW = 6;
 /** More of them in the document help nobody: the list of routes has a filter. */
@@ -101,6 +101,18 @@ function ofRoute(route, add) {
       key: `dropped ${name}`, route: name, title: `${name} drops bytes`,
       details: [`${bytes(route.totals.dropped)} since the route began, some of them within the last minute.`],
       advice: "A client reads too slowly, or the device takes nothing: see the clients of the route.",
+    });
+  }
+  if (route.capture?.error) {
+    add({
+      key: `capture ${name}`, route: name, isBad: true, title: `${name}: the recording has stopped`,
+      details: [route.capture.error, route.capture.file ?? ""], advice: "Correct the cause, then reload.",
+    });
+  } else if (state.hasRecentLoss(recordingOf(name))) {
+    add({
+      key: `capture-drops ${name}`, route: name, title: `${name}: bytes are missing in the recording`,
+      details: [`${bytes(route.capture.dropped)} since the route began, some of them within the last minute.`],
+      advice: "The log has the reason. If the disk is too slow for this route, record to another one.",
     });
   }
   for (const listener of route.listeners) ofListener(listener, name, add);
