@@ -2,6 +2,7 @@
 import json
 import pathlib
 import re
+import signal
 import socket
 import time
 
@@ -85,6 +86,66 @@ def test_a_user_logs_in_and_out(browser):
         browser.click("#log-out")
         browser.until("document.getElementById('log-in')?.hidden === false", "the form")
         assert not browser.run("sessionStorage.length") and browser.text("#gateway") == ""
+
+
+def test_answers_for_one_user_do_not_get_to_the_next(browser):
+    with serving(users=USERS) as gateway:
+        log_in(browser, gateway)
+        browser.run("location.hash = '#/log'")
+        browser.shows("#log-lines", "route=b")
+        browser.run("""
+            window.held = [];
+            const send = window.fetch;
+            window.fetch = async (path, options) => {
+                const answer = await send(path, options);
+                if (path === "/api/v1/log") await new Promise((resolve) => held.push(resolve));
+                return answer;
+            }; location.hash = '#/'; true""")
+        browser.run("location.hash = '#/log'")
+        browser.until("held.length === 1", "an answer for ada")
+        browser.click("#log-out")
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.type("#log-in-token", USERS["bob"]["token"])
+        browser.press("Enter")
+        browser.shows("#user-name", "bob")
+        browser.until("held.length === 2", "an answer for bob")
+        browser.until("document.getElementById('gateway')?.hidden === false", "the figures")
+        assert "route=b" not in browser.run("document.querySelector('#log-lines').textContent")
+        browser.run("held[0](); true")
+        browser.run("held[1](); true")
+        browser.shows("#log-lines", "route=a")
+        assert "route=b" not in browser.text("#log-lines") and "started" not in browser.text("#log-lines")
+
+
+def test_a_gateway_that_does_not_answer_is_asked_by_one_loop(browser):
+    with serving(users=USERS) as gateway:
+        browser.open(home(gateway))
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.run("""
+            Object.assign(window, { tried: 0, timers: new Map(), last: 1e9, real: { fetch, setTimeout, clearTimeout } });
+            window.fetch = () => { tried += 1; return Promise.reject(new TypeError()); };
+            window.setTimeout = (body) => { timers.set(last += 1, body); return last; };
+            window.clearTimeout = (timer) => timers.delete(timer); true""")
+        browser.type("#log-in-token", TOKEN)
+        for tries in (1, 2, 3):
+            browser.press("Enter")
+            browser.until(f"tried === {tries} && timers.size > 0", "the next try is planned")
+        assert browser.run("timers.size") == 1
+        browser.run("""
+            Object.assign(window, real);
+            for (const body of timers.values()) body(); true""")
+        browser.shows("#user-name", "ada")
+
+
+def test_a_change_that_gets_no_answer_is_given_up(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        gateway.signal(signal.SIGSTOP)
+        browser.run("const limit = AbortSignal.timeout; AbortSignal.timeout = () => limit.call(AbortSignal, 100); true")
+        browser.click("#reload")
+        agree(browser)
+        browser.shows("#failure-text", "The gateway does not answer.")
+        gateway.signal(signal.SIGCONT)
 
 
 def test_a_user_logs_in_by_password(browser):

@@ -158,7 +158,7 @@ function update(element, problem) {
   setText(element.querySelector(".advice"), problem.advice ?? "");
 }
 
-/** What is new or over, for those who don't see it. */
+/** Announces new and solved problems to users who do not see the page. */
 function tell(problems) {
   const now = new Map(problems.map((problem) => [problem.key, problem.title]));
   const added = [...now].filter(([key]) => !known.has(key)).map(([, title]) => title);
