@@ -213,12 +213,13 @@ def test_a_full_disk_stops_the_recording_and_what_is_there_stays_whole(tmp_path,
 def test_tries_on_a_full_disk_leave_no_empty_files_that_push_out_a_recording(tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
     try:
+        filler = tmp_path / "filler"
+        filler.write_bytes(bytes(16 << 10))
         with Gateway({"routes": {"echo": route("sim://echo", file=f"{tmp_path}/x.pcapng", keep=1)}}) as gateway:
             data = noise(1000)
             with connect(address(gateway)) as client:
                 until(lambda: talked(client, data) and gateway.events("recording stopped"), what="full")
-                filler = tmp_path / "filler"
-                with filler.open("wb", buffering=0) as rest, contextlib.suppress(OSError):  # what a cut left free
+                with filler.open("ab", buffering=0) as rest, contextlib.suppress(OSError):  # what a cut left free
                     while True:
                         rest.write(bytes(4096))
                 for tries in (2, 3):
