@@ -183,8 +183,8 @@ struct CaptureWriterTests {
     rig.end()
     let file = try PcapngReader(rig.folder.bytes("x.pcapng"))
     #expect(file.packets.map(\.event) == [2, 5, 6])
-    #expect(file.packets[1].comment == "missing here: 1000 bytes and 1 event; the disk was too slow")
-    #expect(file.packets[2].comment == "the recording ends here")
+    let words = ["missing here: 1000 bytes and 1 event; the disk was too slow", "the recording ends here"]
+    #expect(file.packets.compactMap(\.comment) == words)
     #expect(rig.losses == [CaptureLoss(bytes: 1000, events: 1)])
   }
 
@@ -212,7 +212,7 @@ struct CaptureWriterTests {
       let file = try PcapngReader(rig.folder.bytes("x.raw/y.pcapng"))
       #expect(file.packets.map(\.event) == [5, 2, 6])
       let error = try #require(rig.stopped.first)
-      #expect(file.packets[0].comment == "missing here: 5 bytes and 1 event; the recording had stopped: \(error)")
+      #expect(file.packets.first?.comment == "missing here: 5 bytes and 1 event; the recording had stopped: \(error)")
     }
     #expect(rig.losses == [CaptureLoss(bytes: 5, events: 1)] && rig.causes.map { $0?.errno } == [ENOTDIR])
     unlink("\(rig.folder.path)/x.raw/y.pcapng")
