@@ -82,7 +82,8 @@ package final class Gateway: Sendable {
     let environment = RouteEnvironment(
       inherited: inherited, handshakeServer: handshakeServer, bluetooth: bluetooth, rates: rates,
       descriptors: descriptors,
-      bonds: keeper, captures: CaptureEnvironment(stateFolder: stateFolder ?? Self.stateFolder([:])))
+      bonds: keeper,
+      captures: CaptureEnvironment(stateFolder: stateFolder ?? Self.stateFolder([:]), descriptors: descriptors))
     let core = LaneRef(on: home) { home in
       GatewayCore(
         all, home: home, status: status, board: board, environment: environment, limits: limits,

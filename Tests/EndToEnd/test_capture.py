@@ -1,4 +1,5 @@
 """Recordings of a route's bytes: what is in the files equals what went over the route, whatever happens to gateway and disk."""
+import contextlib
 import json
 import os
 import re
@@ -178,24 +179,61 @@ def test_a_file_that_cannot_be_made_stops_the_recording_and_nothing_else(tmp_pat
 
 
 @pytest.mark.root("mounts a small file system")
-def test_a_full_disk_stops_the_recording_and_what_is_there_stays_whole(tmp_path):
+@pytest.mark.parametrize("form", ["pcapng", "text"])
+def test_a_full_disk_stops_the_recording_and_what_is_there_stays_whole(tmp_path, form):
+    """And each byte is in the file or counted as dropped, with the reason."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
     try:
-        with Gateway({"routes": {"echo": route("sim://echo", file=f"{tmp_path}/x.pcapng")}}) as gateway:
+        with Gateway({"routes": {"echo": route("sim://echo", file=f"{tmp_path}/x.pcapng", format=form)}}) as gateway:
             data = noise(1000)
             with connect(address(gateway)) as client:
                 until(lambda: talked(client, data) and gateway.events("recording stopped"), what="full")
                 assert "ENOSPC" in gateway.event("recording stopped")["error"]
                 for _ in range(100):
                     talked(client, data)
-                up, down = ours((tmp_path / "x.pcapng").read_bytes(), "pcapng")
+                up, down = ours((tmp_path / "x.pcapng").read_bytes(), form)
                 assert up and up == (data * (len(up) // 1000 + 1))[:len(up)] and len(down) <= len(up)
+                figures = status(gateway)["routes"][0]
+                dropped = figures["capture"]["dropped"]
+                assert len(up) + len(down) + dropped == figures["totals"]["up"] + figures["totals"]["down"]
                 (tmp_path / "x.pcapng").unlink()
                 assert gateway.command("reload").returncode == 0
                 gateway.event("recording", count=2)
                 talked(client, data)
-                until(lambda: ours((tmp_path / "x.pcapng").read_bytes(), "pcapng") == (data, data), what="recorded again")
+                until(lambda: ours((tmp_path / "x.pcapng").read_bytes(), form) == (data, data), what="recorded again")
+                drops = gateway.event("recording drops")
+                assert drops["dropped"] == dropped and "the recording had stopped" in drops["error"] and "ENOSPC" in drops["error"]
+                assert f"missing here: {dropped} bytes".encode() in (tmp_path / "x.pcapng").read_bytes()
             assert len(gateway.events("recording stopped")) == 1
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.root("mounts a small file system")
+def test_tries_on_a_full_disk_leave_no_empty_files_that_push_out_a_recording(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
+    try:
+        filler = tmp_path / "filler"
+        filler.write_bytes(bytes(16 << 10))
+        with Gateway({"routes": {"echo": route("sim://echo", file=f"{tmp_path}/x.pcapng", keep=1)}}) as gateway:
+            data = noise(1000)
+            with connect(address(gateway)) as client:
+                until(lambda: talked(client, data) and gateway.events("recording stopped"), what="full")
+                with filler.open("ab", buffering=0) as rest, contextlib.suppress(OSError):  # what a cut left free
+                    while True:
+                        rest.write(bytes(4096))
+                for tries in (2, 3):
+                    assert gateway.command("reload").returncode == 0
+                    assert "ENOSPC" in gateway.event("recording stopped", count=tries)["error"]
+                assert sorted(path.name for path in tmp_path.iterdir()) == ["filler", "x.pcapng"]
+                first = (tmp_path / "x.pcapng").read_bytes()
+                assert data in ours(first, "pcapng")[0]
+                filler.unlink()
+                (tmp_path / "x~9.pcapng").touch()  # of a crash
+                assert gateway.command("reload").returncode == 0
+                gateway.event("recording", count=2)
+                assert sorted(path.name for path in tmp_path.iterdir()) == ["x.pcapng", "x~10.pcapng"]
+                assert (tmp_path / "x.pcapng").read_bytes() == first
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 

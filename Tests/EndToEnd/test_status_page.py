@@ -1,6 +1,8 @@
 """The status page in Chromium, as its users do it: log in, look, change something, lose the gateway. test_page.py has its files."""
 import json
+import pathlib
 import re
+import signal
 import socket
 import time
 
@@ -84,6 +86,66 @@ def test_a_user_logs_in_and_out(browser):
         browser.click("#log-out")
         browser.until("document.getElementById('log-in')?.hidden === false", "the form")
         assert not browser.run("sessionStorage.length") and browser.text("#gateway") == ""
+
+
+def test_answers_for_one_user_do_not_get_to_the_next(browser):
+    with serving(users=USERS) as gateway:
+        log_in(browser, gateway)
+        browser.run("location.hash = '#/log'")
+        browser.shows("#log-lines", "route=b")
+        browser.run("""
+            window.held = [];
+            const send = window.fetch;
+            window.fetch = async (path, options) => {
+                const answer = await send(path, options);
+                if (path === "/api/v1/log") await new Promise((resolve) => held.push(resolve));
+                return answer;
+            }; location.hash = '#/'; true""")
+        browser.run("location.hash = '#/log'")
+        browser.until("held.length === 1", "an answer for ada")
+        browser.click("#log-out")
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.type("#log-in-token", USERS["bob"]["token"])
+        browser.press("Enter")
+        browser.shows("#user-name", "bob")
+        browser.until("held.length === 2", "an answer for bob")
+        browser.until("document.getElementById('gateway')?.hidden === false", "the figures")
+        assert "route=b" not in browser.run("document.querySelector('#log-lines').textContent")
+        browser.run("held[0](); true")
+        browser.run("held[1](); true")
+        browser.shows("#log-lines", "route=a")
+        assert "route=b" not in browser.text("#log-lines") and "started" not in browser.text("#log-lines")
+
+
+def test_a_gateway_that_does_not_answer_is_asked_by_one_loop(browser):
+    with serving(users=USERS) as gateway:
+        browser.open(home(gateway))
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.run("""
+            Object.assign(window, { tried: 0, timers: new Map(), last: 1e9, real: { fetch, setTimeout, clearTimeout } });
+            window.fetch = () => { tried += 1; return Promise.reject(new TypeError()); };
+            window.setTimeout = (body) => { timers.set(last += 1, body); return last; };
+            window.clearTimeout = (timer) => timers.delete(timer); true""")
+        browser.type("#log-in-token", TOKEN)
+        for tries in (1, 2, 3):
+            browser.press("Enter")
+            browser.until(f"tried === {tries} && timers.size > 0", "the next try is planned")
+        assert browser.run("timers.size") == 1
+        browser.run("""
+            Object.assign(window, real);
+            for (const body of timers.values()) body(); true""")
+        browser.shows("#user-name", "ada")
+
+
+def test_a_change_that_gets_no_answer_is_given_up(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        gateway.signal(signal.SIGSTOP)
+        browser.run("const limit = AbortSignal.timeout; AbortSignal.timeout = () => limit.call(AbortSignal, 100); true")
+        browser.click("#reload")
+        agree(browser)
+        browser.shows("#failure-text", "The gateway does not answer.")
+        gateway.signal(signal.SIGCONT)
 
 
 def test_a_user_logs_in_by_password(browser):
@@ -254,6 +316,51 @@ def test_a_port_is_unplugged_and_plugged_in(browser, folder):
                 assert browser.text("#announcement") == "Solved: board waits for its device"
                 browser.click("#routes tbody a")
                 browser.shows("#route-lines", "link lost")
+
+
+def test_a_recording_that_has_stopped_is_shown_until_it_goes_on(browser, folder):
+    in_the_way = pathlib.Path(folder, "file")
+    in_the_way.write_text("")
+    recorded = {**ECHO, "capture": {"file": f"{folder}/file/x.raw", "format": "raw"}}
+    with serving({"a": recorded, "b": ECHO}) as gateway:
+        gateway.event("recording stopped")
+        visit(browser, gateway)
+        browser.shows("#problems", "a: the recording has stopped")
+        assert "ENOTDIR" in browser.text("#problems") and "then reload" in browser.text("#problems")
+        choose(browser, "#routes-filter", "problems")
+        assert routes(browser) == ["a"]
+        browser.click("#routes tbody a")
+        browser.shows("#route-facts", "stopped, 0\u00a0B written")
+        in_the_way.unlink()
+        with gateway.connect("a") as client:
+            round_trip(client)
+            browser.shows("#route-facts", "2\u00a0B missing")
+            browser.click("#reload")
+            agree(browser)
+            browser.until("!document.querySelector('#problems').innerText.includes('stopped')", "it goes on")
+            # For a minute the page tells that it lacks something.
+            browser.shows("#problems", "a: bytes are missing in the recording")
+            browser.shows("#route-facts", f"{folder}/file/x.raw, 0\u00a0B written")
+            round_trip(client)
+            browser.shows("#route-facts", "2\u00a0B written, 2\u00a0B missing")
+
+
+def test_bytes_that_a_recording_lacks_are_a_problem_for_a_minute(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        titles = browser.run("""(async () => {
+            const { state } = await import('/page/state.js');
+            const { find } = await import('/page/problems.js');
+            const given = structuredClone(state.status);
+            const say = (seconds, capture) => {
+                state.setStatus({ ...structuredClone(given), seconds, routes: [{ ...given.routes[0], capture }] });
+                return find(state.status).map(({ title }) => title).join();
+            };
+            const capture = { file: "/x", written: 1, dropped: 5 };
+            return [say(given.seconds + 1, capture), say(given.seconds + 2, { ...capture, dropped: 6 }),
+                    say(given.seconds + 3, { ...capture, dropped: 7, error: "write: ENOSPC" })];
+        })()""")
+        assert titles == ["", "a: bytes are missing in the recording", "a: the recording has stopped"]
 
 
 def test_the_page_comes_back_with_the_gateway(browser):

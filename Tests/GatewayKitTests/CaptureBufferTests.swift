@@ -38,16 +38,31 @@ struct CaptureBufferTests {
     Self.append([UInt8](repeating: 1, count: 4000), to: buffer)
     Self.append([UInt8](repeating: 2, count: 100), to: buffer)
     Self.append([UInt8](repeating: 3, count: 50), to: buffer)
+    Array("link lost, and long words about it, so that there is no room".utf8).withUnsafeBytes {
+      buffer.append(.change, [], at: 1, $0)
+    }
     #expect(buffer.counts.bytesDropped == 150)
     #expect(Self.all(buffer).map(\.0) == [.fromDevice])
     Self.append([4], to: buffer)
-    var lost: [UInt64] = []
+    var lost: [CaptureLoss] = []
     var last: [UInt8] = []
     while buffer.take({ event in
-      if event.kind == .lost { lost.append(event.countLost) } else { last = Array(event.bytes) }
+      if event.kind == .lost { lost.append(Self.loss(event)) } else { last = Array(event.bytes) }
     }) {}
-    #expect(lost == [150] && last == [4])
-    #expect(buffer.unreported == 0)
+    #expect(lost == [CaptureLoss(bytes: 150, events: 1)] && last == [4])
+    #expect(buffer.unreported.isNothing)
+  }
+
+  @Test("hands over what it could not report, once")
+  func unreported() throws {
+    let buffer = try CaptureBuffer(capacity: 4096)
+    Self.append([UInt8](repeating: 1, count: 5000), to: buffer)
+    #expect(buffer.takeUnreported() == CaptureLoss(bytes: 5000) && buffer.takeUnreported().isNothing)
+    #expect(Self.all(buffer).isEmpty)
+  }
+
+  private static func loss(_ event: CaptureRecord) -> CaptureLoss {
+    event.bytes.loadUnaligned(as: CaptureLoss.self)
   }
 
   @Test("cuts long runs, so that one as long as the largest buffer of a client fits")
@@ -69,7 +84,7 @@ struct CaptureBufferTests {
       while count + Int(lost) < total, monotonicNanoseconds() < limit {
         _ = buffer.take { event in
           if event.kind == .lost {
-            lost += event.countLost
+            lost += Self.loss(event).bytes
           } else {
             let start = count + Int(lost)
             if Array(event.bytes) != pattern(start..<(start + event.bytes.count)) { isInOrder = false }
@@ -88,7 +103,7 @@ struct CaptureBufferTests {
       }
       // The last drops are reported with the next event that has room.
       let limit = monotonicNanoseconds() + Patience.nanoseconds
-      while buffer.unreported > 0, monotonicNanoseconds() < limit {
+      while !buffer.unreported.isNothing, monotonicNanoseconds() < limit {
         [UInt8]().withUnsafeBytes { buffer.append(.change, [], at: 1, $0) }
       }
     }

@@ -42,13 +42,13 @@ struct CaptureFormatTests {
 
   @Test("pcapng has link type 250, the route's name, nanoseconds, and each event with its words")
   func events() throws {
-    let count = withUnsafeBytes(of: UInt64(17)) { Array($0) }
+    let loss = Array("missing here: 17 bytes".utf8)
     let file = try PcapngReader(
       Self.encoded(
         .pcapng,
         [
           (.change, [.dtr], 0, Array("line 115200 8N1".utf8)), (.fromDevice, [.dtr, .cts], 5_000, [0, 255]),
-          (.lost, [], 6_000, count), (.serialBreak, [], 7_000, Array("break begins".utf8)), (.complete, [], 8_000, []),
+          (.lost, [], 6_000, loss), (.serialBreak, [], 7_000, Array("break begins".utf8)), (.complete, [], 8_000, []),
         ]))
     #expect(file.linkType == 250)
     #expect(file.interface[2] == Array("gps".utf8) && file.interface[3] == Array("sim://nmea".utf8))
@@ -60,7 +60,7 @@ struct CaptureFormatTests {
     #expect(file.packets[1].data == [0, 255] && file.packets[1].flags == 1 && file.packets[1].comment == nil)
     #expect(file.packets[1].time == CaptureRig.start + 5_000 && file.packets[1].microseconds == 5)
     #expect(file.packets[0].comment == "line 115200 8N1" && file.packets[0].data == [])
-    #expect(file.packets[2].comment?.contains("17 bytes are missing") == true)
+    #expect(file.packets[2].comment == "missing here: 17 bytes")
     #expect(file.packets[3].comment == "break begins")
   }
 
@@ -112,6 +112,13 @@ struct CaptureNameTests {
     #expect(name.folder == "/var/lib/baudway/gps/")
     #expect(name.name(name.next(at: CaptureRig.start, after: [])) == "a-20261127T211003Z.pcapng")
     #expect(CaptureName("/tmp/x", route: "gps", stateFolder: "/var").folder == "/tmp/")
+  }
+
+  @Test("has the folder of all routes for which `{route}` alone makes another one")
+  func root() {
+    func root(_ template: String) -> String { CaptureName(template, route: "gps", stateFolder: "/s").root }
+    #expect(root("a/{route}/b/x") == "/s/a/" && root("{route}/x") == "/s/" && root("/a{route}/x") == "/")
+    #expect(root("a/b/{route}") == "/s/a/b/" && root("/x") == "/")
   }
 
   @Test("gets a number before its ending when it is taken, and the next number after that")

@@ -61,6 +61,7 @@ final class CaptureRig {
   let clock = ManualClock()
   let queueClock = ManualQueueClock()
   let counts = CaptureCounts()
+  let descriptors = DescriptorBudget(limit: 100)
   private let wall: Wall
   let environment: CaptureEnvironment
   let settings: Config.Capture
@@ -82,7 +83,7 @@ final class CaptureRig {
     let wall = Wall()
     self.wall = wall
     environment = CaptureEnvironment(
-      stateFolder: folder.path, queue: DispatchQueue(label: "capture"), clock: queueClock.clock,
+      stateFolder: folder.path, descriptors: descriptors, clock: queueClock.clock,
       wallTime: { wall.time.load(ordering: .relaxed) })
     var settings = Config.Capture()
     settings.format = format
@@ -95,7 +96,10 @@ final class CaptureRig {
     settle()
   }
 
-  /// Both clocks.
+  /// Somebody sets the machine's clock.
+  func setBack(by time: Duration) { wall.time.subtract(time.nanoseconds, ordering: .relaxed) }
+
+  /// All clocks.
   func advance(by time: Duration) {
     wall.time.add(time.nanoseconds, ordering: .relaxed)
     clock.advance(by: time)
@@ -105,7 +109,10 @@ final class CaptureRig {
   }
 
   /// Waits until the writer has done what it was asked to do.
-  func settle() { environment.queue.sync {} }
+  func settle() { environment.queues.settle() }
+
+  /// The queue on which the writer works.
+  var queue: DispatchQueue { environment.queues.queue(of: folder.path + "/") }
 
   func send(_ bytes: [UInt8]) { bytes.withUnsafeBytes { tap.sent($0) } }
   func receive(_ bytes: [UInt8]) { bytes.withUnsafeBytes { tap.received($0) } }
@@ -123,8 +130,14 @@ final class CaptureRig {
   var stopped: [SystemError] {
     story.all.compactMap { if case .captureStopped(_, _, let error) = $0 { error } else { nil } }
   }
-  var drops: [UInt64] {
-    story.all.compactMap { if case .captureDrops(_, _, let bytes) = $0 { bytes } else { nil } }
+  /// What the log says of losses, and why the recording had stopped.
+  var losses: [CaptureLoss] {
+    story.all.compactMap { if case .captureDrops(_, _, let loss, _) = $0 { loss } else { nil } }
+  }
+  var causes: [SystemError?] {
+    var causes: [SystemError?] = []
+    for case .captureDrops(_, _, _, let error) in story.all { causes.append(error) }
+    return causes
   }
 }
 

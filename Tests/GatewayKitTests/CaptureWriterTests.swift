@@ -118,6 +118,21 @@ struct CaptureWriterTests {
     #expect(rig.folder.names.count == 3 + others.count)
   }
 
+  @Test("leaves no empty file, and one that a crash has left takes no other's place")
+  func empty() throws {
+    let rig = try CaptureRig()
+    rig.end()
+    #expect(rig.folder.names.isEmpty)
+    for (name, text) in [("x.raw", "a"), ("x~2.raw", "b"), ("x~3.raw", "c"), ("x~4.raw", ""), ("x~5.raw", "")] {
+      let raw = open("\(rig.folder.path)/\(name)", O_CREAT | O_WRONLY, 0o600)
+      #expect(write(raw, text, text.utf8.count) == text.utf8.count)
+      close(raw)
+    }
+    let name = CaptureName("x.raw", route: "gps", stateFolder: rig.folder.path)
+    CaptureFile.prune(name, keep: 2, besides: "\(rig.folder.path)/x~5.raw")
+    #expect(rig.folder.names == ["x~2.raw", "x~3.raw", "x~5.raw"])
+  }
+
   @Test("begins a file at each multiple of a time, with the time in its name")
   func times() throws {
     let rig = try CaptureRig {
@@ -141,7 +156,7 @@ struct CaptureWriterTests {
   func hang() throws {
     let rig = try CaptureRig(.pcapng, capacity: 64 << 10)
     let gate = DispatchSemaphore(value: 0)
-    rig.environment.queue.async { gate.wait() }  // a write that hangs
+    rig.queue.async { gate.wait() }  // a write that hangs
     for _ in 0..<100 { rig.receive(pattern(0..<1000)) }
     let dropped = rig.counts.bytesDropped
     #expect(dropped > 0 && dropped < 100_000 && dropped % 1000 == 0)
@@ -152,8 +167,96 @@ struct CaptureWriterTests {
     let file = try PcapngReader(rig.folder.bytes("x.pcapng"))
     #expect(file.data(2).count == 100_001 - Int(dropped))
     let lost = try #require(file.packets.first { $0.event == 5 })
-    #expect(lost.comment?.hasPrefix("\(dropped) bytes are missing here") == true)
-    #expect(rig.drops == [dropped])
+    #expect(lost.comment == "missing here: \(dropped) bytes; the disk was too slow")
+    #expect(rig.losses == [CaptureLoss(bytes: dropped)] && rig.causes == [nil])
+  }
+
+  @Test("reports at its end what had no room, and that it ends, although there was no room for that either")
+  func fullAtItsEnd() throws {
+    let rig = try CaptureRig(.pcapng, capacity: 4096)
+    let gate = DispatchSemaphore(value: 0)
+    rig.queue.async { gate.wait() }
+    rig.receive(pattern(0..<4040))
+    rig.receive(pattern(0..<1000))
+    rig.tap.report(.link(.closed))
+    gate.signal()
+    rig.end()
+    let file = try PcapngReader(rig.folder.bytes("x.pcapng"))
+    #expect(file.packets.map(\.event) == [2, 5, 6])
+    let words = ["missing here: 1000 bytes and 1 event; the disk was too slow", "the recording ends here"]
+    #expect(file.packets.compactMap(\.comment) == words)
+    #expect(rig.losses == [CaptureLoss(bytes: 1000, events: 1)])
+  }
+
+  @Test("says what it lost while it had stopped, and why, in the next file and in the log", arguments: [true, false])
+  func stoppedMeanwhile(beginsAgain: Bool) throws {
+    let rig = try CaptureRig()
+    var settings = rig.settings
+    settings.format = .pcapng
+    settings.file = "x.raw/y.pcapng"  // below a file
+    let other = try CaptureTap(
+      CaptureSubject(route: "b", endpoint: ""), settings, counts: rig.counts, on: rig.poller, rig.environment,
+      rig.story.sink)
+    rig.settle()
+    [UInt8](repeating: 1, count: 5).withUnsafeBytes { other.received($0) }
+    other.report(.link(.closed))
+    rig.end()  // which removes its file
+    if beginsAgain {
+      other.retry()
+      rig.settle()
+      [UInt8(3)].withUnsafeBytes { other.received($0) }
+    }
+    other.end()
+    rig.settle()
+    if beginsAgain {
+      let file = try PcapngReader(rig.folder.bytes("x.raw/y.pcapng"))
+      #expect(file.packets.map(\.event) == [5, 2, 6])
+      let error = try #require(rig.stopped.first)
+      #expect(file.packets.first?.comment == "missing here: 5 bytes and 1 event; the recording had stopped: \(error)")
+    }
+    #expect(rig.losses == [CaptureLoss(bytes: 5, events: 1)] && rig.causes.map { $0?.errno } == [ENOTDIR])
+    unlink("\(rig.folder.path)/x.raw/y.pcapng")
+    rmdir("\(rig.folder.path)/x.raw")
+  }
+
+  @Test("has a line in the log for losses at most every ten seconds, and none is left out")
+  func lines() throws {
+    let rig = try CaptureRig(.pcapng, capacity: 4096)
+    for count in [100, 200, 300] {
+      let gate = DispatchSemaphore(value: 0)
+      rig.queue.async { gate.wait() }
+      rig.receive(pattern(0..<4000))
+      rig.receive(pattern(0..<count))
+      gate.signal()
+      rig.advance(by: .seconds(1))
+      rig.receive([1])
+      rig.advance(by: .seconds(1))
+    }
+    #expect(rig.losses.map(\.bytes) == [100])
+    rig.advance(by: .seconds(10))
+    #expect(rig.losses.map(\.bytes) == [100, 500])
+    rig.end()
+    #expect(rig.losses.count == 2)
+  }
+
+  @Test("goes on while the file system of another folder hangs")
+  func otherFolder() throws {
+    let rig = try CaptureRig()
+    let gate = DispatchSemaphore(value: 0)
+    rig.queue.async { gate.wait() }
+    let folder = CaptureFolder()
+    var settings = rig.settings
+    settings.file = "\(folder.path)/y.raw"
+    let other = try CaptureTap(
+      CaptureSubject(route: "b", endpoint: ""), settings, counts: rig.counts, on: rig.poller, rig.environment,
+      rig.story.sink)
+    [UInt8(2)].withUnsafeBytes { other.received($0) }
+    let ended = DispatchSemaphore(value: 0)
+    other.end { ended.signal() }
+    #expect(ended.wait(timeout: .now() + .seconds(Patience.seconds)) == .success)
+    #expect(folder.bytes("y.raw") == [2])
+    gate.signal()
+    rig.end()
   }
 
   @Test("stops when its folder cannot be written to, with one event, and begins again when asked")
@@ -187,8 +290,31 @@ struct CaptureWriterTests {
     rmdir("\(rig.folder.path)/file")
   }
 
-  @Test("that has stopped begins again at the next time of rotate-every")
-  func again() throws {
+  @Test("reserves the descriptor of its file until that is open, and again after a failure")
+  func descriptor() throws {
+    let rig = try CaptureRig()
+    #expect(rig.descriptors.admits(99), "it has its file")
+    var settings = rig.settings
+    settings.file = "x.raw/y.raw"  // below a file
+    let other = try CaptureTap(
+      CaptureSubject(route: "b", endpoint: ""), settings, counts: rig.counts, on: rig.poller, rig.environment,
+      rig.story.sink)
+    rig.settle()
+    #expect(rig.stopped.count == 1 && rig.descriptors.admits(98) && !rig.descriptors.admits(99))
+    rig.end()  // which removes its file
+    other.retry()
+    rig.settle()
+    #expect(rig.begun.count == 2 && rig.descriptors.admits(99))
+    other.end()
+    rig.settle()
+    #expect(rig.descriptors.admits(99))
+    rmdir("\(rig.folder.path)/x.raw")
+  }
+
+  @Test(
+    "that has stopped begins again at the next time of rotate-every, whatever the machine's clock is set to meanwhile",
+    arguments: [Duration.zero, .seconds(86400)])
+  func again(setBack: Duration) throws {
     let rig = try CaptureRig {
       $0.file = "no/x-{date}.raw"
       $0.rotateEvery = .seconds(3600)
@@ -209,15 +335,17 @@ struct CaptureWriterTests {
     [UInt8(2)].withUnsafeBytes { other.received($0) }
     rig.settle()
     #expect(rig.begun.count == 1, "not before")
+    rig.setBack(by: setBack)
     rig.advance(by: .seconds(50 * 60))
     [UInt8(3)].withUnsafeBytes { other.received($0) }
     rig.settle()
     [UInt8(4)].withUnsafeBytes { other.received($0) }
     other.end()
     rig.settle()
-    #expect(rig.folder.bytes("no/x-20261127T220103Z.raw") == [4])
+    let name = setBack == .zero ? "x-20261127T220103Z.raw" : "x-20261126T220103Z.raw"
+    #expect(rig.folder.bytes("no/\(name)") == [4])
     #expect(rig.counts.bytesDropped == 3)
-    unlink("\(parent)/x-20261127T220103Z.raw")
+    unlink("\(parent)/\(name)")
     rmdir(parent)
   }
 }

@@ -135,6 +135,18 @@ struct HandshakeBoundTests {
     #expect(HandshakeLimit(config, ProcessLimits(descriptors: .max, memory: .max)).most == 1_000_000)
   }
 
+  @Test("leaves the descriptors of recordings to them")
+  func recordings() throws {
+    let most = try ["off", "{ file: '{route}.raw' }"].map { capture in
+      let routes = ["x", "y"].map {
+        "\($0): { listen: 'ws://127.0.0.1:0/\($0)', endpoint: 'sim://echo', capture: \(capture) }"
+      }
+      let config = try ConfigFile.read(Array("routes: { \(routes.joined(separator: ", ")) }\n".utf8))
+      return HandshakeLimit(config, ProcessLimits(descriptors: 300, memory: 64 << 30)).most
+    }
+    #expect(most[1] == most[0] - 1, "half of two")
+  }
+
   @Test("is the configured number, if there is one")
   func given() throws {
     let config = try config("ws://127.0.0.1:0", limits: "limits: { handshakes: 17 }")

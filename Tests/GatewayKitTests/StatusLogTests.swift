@@ -139,9 +139,15 @@ struct StatusLogTests {
         + #"advice="free some space, or lower capture.rotate and capture.keep; then reload""#
     ),
     (
-      .captureDrops(route: "gps", path: "/x/gps.pcapng", bytes: 17),
+      .captureDrops(route: "gps", path: "/x/gps.pcapng", CaptureLoss(bytes: 17), nil),
       #"warning recording drops route=gps dropped=17 path=/x/gps.pcapng "#
         + #"advice="the disk is too slow for this route; record to another one""#
+    ),
+    (
+      .captureDrops(
+        route: "gps", path: "/x/gps.pcapng", CaptureLoss(bytes: 17, events: 2), SystemError("write", ENOSPC)),
+      #"warning recording drops route=gps dropped=17 events=2 path=/x/gps.pcapng "#
+        + #"error="the recording had stopped: write: No space left on device (ENOSPC)""#
     ),
     (
       .clientLink(route: "gps", number: 17, endpoint: "tcp://10.0.0.1:23", .open),

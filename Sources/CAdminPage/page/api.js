@@ -1,7 +1,10 @@
 // Requests to the gateway. The credentials stay in this tab, and go out as an Authorization header: there are no cookies.
 
 const KEY = "authorization";
+const LONGEST_ANSWER = 60000;
 let authorization = sessionStorage.getItem(KEY);
+/** Aborted when other credentials are used, so that no answer for one user gets to the next. */
+let session = new AbortController();
 
 /** The gateway refused a request. `detail` says why, and what to do. */
 export class Refusal extends Error {
@@ -12,15 +15,24 @@ export class Refusal extends Error {
   }
 }
 
+/** The user has logged out, or others have logged in, before the answer came. */
+export class SessionEnd extends Error {}
+
 export const isLoggedIn = () => authorization !== null;
 
 export function useToken(token) {
-  authorization = `Bearer ${token}`;
+  use(`Bearer ${token}`);
 }
 
 export function usePassword(user, password) {
   const text = new TextEncoder().encode(`${user}:${password}`);
-  authorization = `Basic ${btoa(String.fromCharCode(...text))}`;
+  use(`Basic ${btoa(String.fromCharCode(...text))}`);
+}
+
+function use(credentials) {
+  session.abort(new SessionEnd());
+  session = new AbortController();
+  authorization = credentials;
 }
 
 /** Call it when the gateway has accepted them. */
@@ -29,12 +41,12 @@ export function keepCredentials() {
 }
 
 export function forgetCredentials() {
-  authorization = null;
+  use(null);
   sessionStorage.removeItem(KEY);
 }
 
 /** With `X-Requested-With` the gateway leaves it to this page to ask for a password. */
-export function request(path, { method = "GET", content, headers = {}, signal } = {}) {
+function request(path, signal, { method = "GET", content, headers = {} } = {}) {
   const fields = { "X-Requested-With": "page", ...headers };
   if (authorization) fields.Authorization = authorization;
   if (content !== undefined) fields["Content-Type"] = "application/json";
@@ -47,8 +59,17 @@ async function answer(response) {
   throw new Refusal(response.status, await response.json().catch(() => undefined));
 }
 
-export const get = async (path) => answer(await request(path, { signal: AbortSignal.timeout(60000) }));
-export const post = async (path, content = {}) => answer(await request(path, { method: "POST", content }));
+async function ask(path, options) {
+  const ends = session.signal;
+  try {
+    return await answer(await request(path, AbortSignal.any([ends, AbortSignal.timeout(LONGEST_ANSWER)]), options));
+  } finally {
+    ends.throwIfAborted();
+  }
+}
+
+export const get = (path) => ask(path);
+export const post = (path, content = {}) => ask(path, { method: "POST", content });
 
 export const ofRoute = (name, what = "") => `/api/v1/routes/${encodeURIComponent(name)}${what}`;
 
@@ -67,7 +88,7 @@ export async function readEvents({ after, onOpen, onEvent, signal }) {
   heard();
   try {
     const headers = after === undefined ? {} : { "Last-Event-ID": after };
-    const response = await request("/api/v1/events", { headers, signal: control.signal });
+    const response = await request("/api/v1/events", control.signal, { headers });
     if (!response.ok) await answer(response);
     onOpen();
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,6 +1,6 @@
 // Serial ports and Bluetooth adapters of the gateway's machine, with the programs that hold them.
 
-import { get } from "/page/api.js";
+import { get, SessionEnd } from "/page/api.js";
 import { make, one, setText, show } from "/page/dom.js";
 import { Table } from "/page/table.js";
 
@@ -36,6 +36,13 @@ export function prepare() {
   one("devices-again").addEventListener("click", look);
 }
 
+/** Forgets them, for another user. */
+export function clear() {
+  ports.update([]);
+  adapters.update([]);
+  for (const id of ["devices-fault", "adapters-fault"]) show(one(id), false);
+}
+
 export async function look() {
   try {
     const answer = await get("/api/v1/devices");
@@ -48,6 +55,7 @@ export async function look() {
     show(one("devices-fault"), answer.serial.length === 0);
     setText(one("devices-fault"), "There are no serial ports.");
   } catch (error) {
+    if (error instanceof SessionEnd) return;
     show(one("devices-fault"), true);
     setText(one("devices-fault"), error.message);
   }

@@ -2,7 +2,7 @@
 // to where it was.
 
 import { make, one, show, toast } from "/page/dom.js";
-import { Refusal } from "/page/api.js";
+import { Refusal, SessionEnd } from "/page/api.js";
 
 let previous = Promise.resolve();
 
@@ -49,7 +49,7 @@ export async function carryOut(question, action) {
   try {
     toast(await action(answer));
   } catch (error) {
-    fail(question.failure, error);
+    if (!(error instanceof SessionEnd)) fail(question.failure, error);
   }
 }
 

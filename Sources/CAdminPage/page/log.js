@@ -60,6 +60,7 @@ export async function open() {
 /** Forgets them, for another user. */
 export function clear() {
   lines = [];
+  draw();
 }
 
 function isMeant(line) {

@@ -17,13 +17,17 @@ let view = "routes";
 
 // Log-in
 
+let retry;
+
 async function logIn() {
+  clearTimeout(retry);
   try {
     state.setUser(await api.get("/api/v1/user"));
   } catch (error) {
+    if (error instanceof api.SessionEnd) return;
     if (!(error instanceof api.Refusal)) {
       state.setConnection("lost", "The gateway does not answer.");
-      setTimeout(logIn, 2000);
+      retry = setTimeout(logIn, 2000);
       return;
     }
     const words = { 401: "The gateway does not know these credentials." };
@@ -43,6 +47,7 @@ function askForCredentials(fault) {
   api.forgetCredentials();
   state.clear();
   log.clear();
+  devices.clear();
   for (const id of ["gateway", "views", "user"]) show(one(id), false);
   one("connection").dataset.state = "connecting";
   setText(one("connection"), "");

@@ -2,7 +2,7 @@
 
 import { announce, make, one, reconcile, setText, show } from "/page/dom.js";
 import { age, bytes, count } from "/page/format.js";
-import { state } from "/page/state.js";
+import { recordingOf, state } from "/page/state.js";
 
 const FEW = 6;
 /** More of them in the document help nobody: the list of routes has a filter. */
@@ -103,6 +103,18 @@ function ofRoute(route, add) {
       advice: "A client reads too slowly, or the device takes nothing: see the clients of the route.",
     });
   }
+  if (route.capture?.error) {
+    add({
+      key: `capture ${name}`, route: name, isBad: true, title: `${name}: the recording has stopped`,
+      details: [route.capture.error, route.capture.file ?? ""], advice: "Correct the cause, then reload.",
+    });
+  } else if (state.hasRecentLoss(recordingOf(name))) {
+    add({
+      key: `capture-drops ${name}`, route: name, title: `${name}: bytes are missing in the recording`,
+      details: [`${bytes(route.capture.dropped)} since the route began, some of them within the last minute.`],
+      advice: "The log has the reason. If the disk is too slow for this route, record to another one.",
+    });
+  }
   for (const listener of route.listeners) ofListener(listener, name, add);
 }
 
@@ -146,7 +158,7 @@ function update(element, problem) {
   setText(element.querySelector(".advice"), problem.advice ?? "");
 }
 
-/** What is new or over, for those who don't see it. */
+/** Announces new and solved problems to users who do not see the page. */
 function tell(problems) {
   const now = new Map(problems.map((problem) => [problem.key, problem.title]));
   const added = [...now].filter(([key]) => !known.has(key)).map(([, title]) => title);

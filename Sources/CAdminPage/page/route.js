@@ -148,6 +148,7 @@ function drawFacts(route) {
     ["Up", withRate(totals.up, now.up)],
     ["Down", withRate(totals.down, now.down)],
     ["Dropped", bytes(totals.dropped)],
+    ["Recording", recording(route.capture)],
     ["Line changes", totals["line-changes"] + totals["line-refusals"] ? `${totals["line-changes"]}, refused ${totals["line-refusals"]}` : undefined],
   ].filter(([, text]) => text !== undefined);
   const list = one("route-facts");
@@ -159,6 +160,13 @@ function drawFacts(route) {
     setText(term, title);
     setText(value, text);
   });
+}
+
+function recording(capture) {
+  if (!capture) return undefined;
+  const { file, error, written, dropped } = capture;
+  const missing = dropped > 0 ? `, ${bytes(dropped)} missing` : "";
+  return `${error ? "stopped" : file}, ${bytes(written)} written${missing}`;
 }
 
 function device(facts) {

@@ -5,9 +5,12 @@ import { age, bytesOrNone, count, rate } from "/page/format.js";
 import { linkOf, state } from "/page/state.js";
 import { Table } from "/page/table.js";
 
+const isInTrouble = (route) =>
+  linkOf(route).mood === "bad" || Boolean(route.capture?.error) || route.listeners.some((one) => one.state === "waiting");
+
 const FILTERS = [
   ["all", "all routes", () => true],
-  ["problems", "with problems", (route) => linkOf(route).mood === "bad" || route.listeners.some((one) => one.state === "waiting")],
+  ["problems", "with problems", isInTrouble],
   ["clients", "with clients", (route) => route.clients.length > 0],
   ["busy", "with traffic", (route) => state.rate(route.route).up + state.rate(route.route).down >= 0.5],
   ["open", "link open", (route) => (route.state ? route.state.word === "open" : route.links?.open > 0)],

@@ -38,6 +38,7 @@ class State extends EventTarget {
       if (!old) continue;
       this.#rates.set(route.route, rates(old.totals, route.totals, seconds));
       if (route.totals.dropped > old.totals.dropped) this.#losses.set(route.route, this.received);
+      if (route.capture?.dropped > old.capture?.dropped) this.#losses.set(recordingOf(route.route), this.received);
       const clients = new Map(old.clients.map((client) => [client.session, client]));
       for (const client of route.clients) {
         const was = clients.get(client.session);
@@ -83,8 +84,9 @@ class State extends EventTarget {
     return this.#rates.get(key) ?? { up: 0, down: 0 };
   }
 
-  hasRecentLoss(route) {
-    return this.received - (this.#losses.get(route) ?? -Infinity) < RECENT;
+  /** Of a route, by name, or of its recording. */
+  hasRecentLoss(key) {
+    return this.received - (this.#losses.get(key) ?? -Infinity) < RECENT;
   }
 
   mayChange(route) {
@@ -99,6 +101,9 @@ class State extends EventTarget {
     this.dispatchEvent(new Event(what));
   }
 }
+
+/** No route has such a name. */
+export const recordingOf = (route) => `recording of ${route}`;
 
 function rates(before, now, seconds) {
   return { up: Math.max(0, now.up - before.up) / seconds, down: Math.max(0, now.down - before.down) / seconds };

@@ -203,7 +203,8 @@ enum OpenAPI {
       "Status",
       object([
         "protocol": count, "version": string, "pid": count, "seconds": number, "healthy": flag,
-        "certificate-faults?": list(string), "refused?": counts, "reload-failed?": object(["seconds": number]),
+        "certificate-faults?": list(string), "refused?": counts,
+        "reload-failed?": object(["seconds": number, "problems": list(string), "more?": count]),
         "handshakes?": object(["unfinished": count, "most": count, "refused": count]),
         "admin?": list(reference("Listener")), "routes": list(reference("Route")),
       ])
@@ -222,6 +223,7 @@ enum OpenAPI {
       object([
         "word": words(["closed", "opening", "open", "waiting", "draining"]), "seconds": number, "line?": string,
         "device?": .object(["type": .text("object")]), "reason?": string, "retry?": number,
+        "held?": object(["by": words(OutputHold.Cause.allCases.map(\.rawValue)), "seconds": number]), "overrun?": count,
       ])
     ),
     (

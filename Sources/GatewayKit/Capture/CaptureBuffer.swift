@@ -23,8 +23,8 @@ final class CaptureBuffer: @unchecked Sendable {
   // one.
   private let head = Atomic<UInt64>(0)
   private let tail = Atomic<UInt64>(0)
-  /// Bytes that were dropped and are not reported in the recording yet; of the appending thread.
-  private(set) var unreported: UInt64 = 0
+  /// What was dropped and is not reported in the recording yet; of the appending thread.
+  private(set) var unreported = CaptureLoss()
   let counts: CaptureCounts
 
   /// Throws mmap(2)'s error when the kernel has no memory. `capacity` is a multiple of the page size.
@@ -54,22 +54,22 @@ final class CaptureBuffer: @unchecked Sendable {
 
   private func add(_ kind: CaptureRecord.Kind, _ lines: ControlLines, _ time: UInt64, _ bytes: UnsafeRawBufferPointer) {
     let room = capacity &- (head.load(ordering: .relaxed) &- tail.load(ordering: .acquiring))
-    let needed = Self.size(bytes.count) + (unreported > 0 ? Self.size(8) : 0)
-    guard needed <= room else {
-      if kind.isData { drop(bytes.count) }
-      return
-    }
-    if unreported > 0 {
-      withUnsafeBytes(of: &unreported) { put(.lost, lines, time, $0) }
-      unreported = 0
-    }
+    let needed = Self.size(bytes.count) + (unreported.isNothing ? 0 : Self.size(MemoryLayout<CaptureLoss>.size))
+    guard needed <= room else { return drop(kind, bytes.count) }
+    if !unreported.isNothing { withUnsafeBytes(of: takeUnreported()) { put(.lost, lines, time, $0) } }
     put(kind, lines, time, bytes)
   }
 
-  /// Counts bytes that do not get into the recording.
-  func drop(_ count: Int) {
-    unreported &+= UInt64(count)
-    counts.drop(count)
+  /// Counts an event that does not get into the recording. `count` is that of its bytes.
+  func drop(_ kind: CaptureRecord.Kind, _ count: Int) {
+    unreported.add(kind, count)
+    if kind.isData { counts.drop(count) }
+  }
+
+  /// Hands over what the recording does not report by itself, since no further event comes.
+  func takeUnreported() -> CaptureLoss {
+    defer { unreported = CaptureLoss() }
+    return unreported
   }
 
   private func put(_ kind: CaptureRecord.Kind, _ lines: ControlLines, _ time: UInt64, _ bytes: UnsafeRawBufferPointer) {

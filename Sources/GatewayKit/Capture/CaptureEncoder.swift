@@ -4,15 +4,15 @@ protocol CaptureEncoder {
   /// What a file begins with.
   mutating func begin(_ subject: CaptureSubject, at time: UInt64, to output: inout [UInt8])
   mutating func add(_ record: CaptureRecord, to output: inout [UInt8])
-  /// Whether a line has begun that may still grow.
-  var hasUnfinishedLine: Bool { get }
+  /// Bytes of a line that has begun, which are not in the output yet.
+  var unfinished: Int { get }
   /// Ends such a line.
   mutating func finishLine(to output: inout [UInt8])
 }
 
 extension CaptureEncoder {
   mutating func begin(_ subject: CaptureSubject, at time: UInt64, to output: inout [UInt8]) {}
-  var hasUnfinishedLine: Bool { false }
+  var unfinished: Int { 0 }
   mutating func finishLine(to output: inout [UInt8]) {}
 }
 
@@ -52,16 +52,6 @@ struct RawEncoder: CaptureEncoder {
 }
 
 extension CaptureRecord {
-  /// How many bytes are missing.
-  var countLost: UInt64 { kind == .lost && bytes.count == 8 ? bytes.loadUnaligned(as: UInt64.self) : 0 }
-
   /// The event in words; empty for data.
-  var words: String {
-    switch kind {
-    case .toDevice, .fromDevice: ""
-    case .lost: "\(countLost) bytes are missing here: they were not recorded, because the disk was too slow"
-    case .complete: "the recording ends here"
-    default: String(decoding: bytes, as: UTF8.self)
-    }
-  }
+  var words: String { kind.isData ? "" : String(decoding: bytes, as: UTF8.self) }
 }

@@ -10,6 +10,8 @@ struct CaptureFile: ~Copyable {
   /// Bytes written, all of them whole events.
   private(set) var length = 0
 
+  /// The file itself. Its folder is read before it is opened, and again before its reservation ends.
+  static let descriptorsNeeded = 1
   private static let mode: mode_t = 0o600
   private static let folderMode: mode_t = 0o700
   private static let mostTries = 100
@@ -76,14 +78,16 @@ struct CaptureFile: ~Copyable {
   }
 
   /// Removes the oldest files of this recording, except `keep` and the one at `current`, which a clock that was set back
-  /// makes the oldest.
+  /// makes the oldest. A file that a crash has left empty takes no other's place.
   static func prune(_ name: CaptureName, keep: Int, besides current: String) {
     let old = names(in: name.folder).compactMap { file in name.mark(of: file).map { (mark: $0, file: file) } }
       .filter { name.folder + $0.file != current }
-    for (_, file) in old.sorted(by: { $0.mark < $1.mark }).dropLast(keep) {
+    var kept = 0
+    for (_, file) in old.sorted(by: { $0.mark > $1.mark }) {
       var facts = stat()
       let path = name.folder + file
-      if lstat(path, &facts) == 0, facts.st_mode & S_IFMT == S_IFREG { unlink(path) }
+      guard lstat(path, &facts) == 0, facts.st_mode & S_IFMT == S_IFREG else { continue }
+      if facts.st_size == 0 || kept == keep { unlink(path) } else { kept += 1 }
     }
   }
 }

@@ -7,6 +7,8 @@ import StreamBroker
 struct CaptureName: Hashable, Sendable, CustomStringConvertible {
   /// Ends in a slash.
   let folder: String
+  /// The part of the folder before `{route}`: the same for routes whose recordings have their name from `defaults`.
+  let root: String
   /// What a name has before and after the date.
   private let before: String
   private let after: String
@@ -17,10 +19,13 @@ struct CaptureName: Hashable, Sendable, CustomStringConvertible {
 
   /// `template` has been checked: see `problem`. A relative one begins in `stateFolder`.
   init(_ template: String, route: String, stateFolder: String) {
-    let filled = template.split(separator: Self.route, omittingEmptySubsequences: false).joined(separator: route)
-    let path = filled.hasPrefix("/") ? filled : "\(stateFolder)/\(filled)"
+    let start = template.hasPrefix("/") ? "" : "\(stateFolder)/"
+    let pieces = template.split(separator: Self.route, omittingEmptySubsequences: false)
+    let path = start + pieces.joined(separator: route)
     let slash = path.lastIndex(of: "/")!
     folder = String(path[...slash])
+    let same = start + pieces[0]
+    root = String(same[...same.lastIndex(of: "/")!])
     let name = path[path.index(after: slash)...]
     if let date = name.firstRange(of: Self.date) {
       (before, after, hasDate) = (String(name[..<date.lowerBound]), String(name[date.upperBound...]), true)

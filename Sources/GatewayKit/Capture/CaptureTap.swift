@@ -11,6 +11,7 @@ final class CaptureTap {
   private let writer: CaptureWriter
   private let wallTime: @Sendable () -> UInt64
   private let retryEvery: UInt64?
+  /// On the lane's clock, which nobody sets.
   private var retryAt: UInt64?
   private var isDue = false
   private var lines: ControlLines = []
@@ -37,8 +38,7 @@ final class CaptureTap {
 
   /// Writes what is left. `done` is called on another thread.
   func end(then done: @escaping @Sendable () -> Void = {}) {
-    append(.complete, [])
-    writer.end(then: done)
+    writer.end(at: wallTime(), lines, losing: buffer.takeUnreported(), then: done)
   }
 
   // MARK: - Bytes
@@ -51,7 +51,7 @@ final class CaptureTap {
 
   private func append(_ kind: CaptureRecord.Kind, _ bytes: UnsafeRawBufferPointer) {
     let now = wallTime()
-    guard writer.takesEvents else { return skip(kind.isData ? bytes.count : 0, at: now) }
+    guard writer.takesEvents else { return skip(kind, bytes.count, at: now) }
     retryAt = nil
     buffer.append(kind, lines, at: now, bytes)
     if buffer.used > buffer.capacity / 2 { writer.wake() }
@@ -68,17 +68,15 @@ final class CaptureTap {
     words.withUTF8 { append(kind, UnsafeRawBufferPointer($0)) }
   }
 
-  private func append(_ kind: CaptureRecord.Kind, _ bytes: [UInt8]) { bytes.withUnsafeBytes { append(kind, $0) } }
-
   /// The recording has stopped. With `rotate-every`, the next time of that begins it again.
-  private func skip(_ count: Int, at now: UInt64) {
-    if count > 0 { buffer.counts.drop(count) }
+  private func skip(_ kind: CaptureRecord.Kind, _ count: Int, at now: UInt64) {
+    buffer.drop(kind, count)
     guard let retryEvery else { return }
-    if let retryAt, now >= retryAt {
+    if let retryAt, poller.timers.now >= retryAt {
       self.retryAt = nil
       writer.begin()
     }
-    if retryAt == nil { retryAt = (now / retryEvery + 1) &* retryEvery }
+    if retryAt == nil { retryAt = poller.timers.now &+ retryEvery - now % retryEvery }
   }
 
   // MARK: - The line

@@ -1,5 +1,5 @@
-// Writes one route's recording to files, on the writer queue of the gateway: takes the events from the buffer, encodes
-// them, begins new files by size and time. A failure ends the recording until `retry` or the next time of `rotate-every`;
+// Writes one route's recording to files, on the queue of its folder: takes the events from the buffer, encodes them,
+// begins new files by size and time. A failure ends the recording until `retry` or the next time of `rotate-every`;
 // nothing else follows from it.
 
 import ByteStreams
@@ -11,8 +11,9 @@ import Synchronization
 struct CaptureEnvironment: Sendable {
   /// Where relative names of files begin.
   var stateFolder = "/var/lib/baudway"
-  /// All files are written here, since a file system may block.
-  var queue = DispatchQueue(label: "baudway.capture")
+  var queues = CaptureQueues()
+  /// Reserves the descriptors of files.
+  var descriptors = DescriptorBudget()
   var clock = QueueClock.monotonic
   /// Nanoseconds since 1970.
   var wallTime: @Sendable () -> UInt64 = {
@@ -45,6 +46,7 @@ final class CaptureWriter: @unchecked Sendable {
   private let name: CaptureName
   private let buffer: CaptureBuffer
   private let environment: CaptureEnvironment
+  private let queue: DispatchQueue
   private let status: StatusSink
 
   /// Events are wanted. False once a write has failed.
@@ -60,21 +62,36 @@ final class CaptureWriter: @unchecked Sendable {
     var end: UInt64
   }
   private var open: Open?
+  /// For the next file, until it is open.
+  private var fileToCome: DescriptorReservation?
   private var output: [UInt8] = []
-  /// Where events end in `output`, and how many bytes of clients and device each has.
-  private var ends: [(place: Int, data: Int)] = []
+  private struct End {
+    /// Where an event ends in `output`.
+    var place: Int
+    /// What is lost if this part of the output is not written.
+    var content = CaptureLoss()
+    /// The loss that the event reports.
+    var report = CaptureLoss()
+  }
+  private var ends: [End] = []
   private var hasEnded = false
   private var lineTimer: UInt64?
-  private var unreportedDrops: UInt64 = 0
-  private var dropsReportedAt: UInt64?
+  /// What no file reports yet, and why the recording stopped, if that is the reason.
+  private var unreported = CaptureLoss()
+  private var failure: SystemError?
+  /// The same for the log.
+  private var unlogged = CaptureLoss()
+  private var unloggedFailure: SystemError?
+  private var loggedAt: UInt64?
+  private var isLogDue = false
 
   /// One write(2) has about this many bytes.
   private static let portion = 256 << 10
-  /// Work of one turn; other recordings wait for it.
+  /// Work of one turn; other recordings of the folder wait for it.
   private static let turn = 4 << 20
   /// After this time without an end, a line is written as it is.
   private static let longestLine: UInt64 = 500_000_000
-  private static let pauseOfDropLines: UInt64 = 10_000_000_000
+  private static let pauseOfLines: UInt64 = 10_000_000_000
 
   init(
     _ subject: CaptureSubject, _ settings: Config.Capture, from buffer: CaptureBuffer,
@@ -86,6 +103,8 @@ final class CaptureWriter: @unchecked Sendable {
     self.environment = environment
     self.status = status
     name = CaptureName(settings.file, route: subject.route, stateFolder: environment.stateFolder)
+    queue = environment.queues.queue(of: name.root)
+    fileToCome = environment.descriptors.reserve(CaptureFile.descriptorsNeeded)
   }
 
   // MARK: - From any thread
@@ -94,19 +113,29 @@ final class CaptureWriter: @unchecked Sendable {
   var state: CaptureState { shown.withLock { $0 } }
 
   /// Begins the first file, or the next one after a failure.
-  func begin() { environment.queue.async { self.beginIfStopped() } }
+  func begin() { queue.async { self.beginIfStopped() } }
 
   /// There are events.
   func wake() {
     guard !isAwake.exchange(true, ordering: .acquiringAndReleasing) else { return }
-    environment.queue.async { self.run() }
+    queue.async { self.run() }
   }
 
-  /// Writes what is left, and closes the file. `done` is called on the queue.
-  func end(then done: @escaping @Sendable () -> Void = {}) {
-    environment.queue.async {
+  /// Writes what is left, `loss`, and that the recording ends, and closes the file. `done` is called on the queue.
+  func end(
+    at time: UInt64, _ lines: ControlLines, losing loss: CaptureLoss,
+    then done: @escaping @Sendable () -> Void = {}
+  ) {
+    queue.async {
       self.drain()
+      self.unreported.add(loss)
+      if !self.unreported.isNothing, self.open == nil, self.takesEvents { self.openFile(at: time) }
+      self.add(.complete, lines, time, "the recording ends here")
       self.close()
+      if !self.unreported.isNothing { self.unloggedFailure = self.failure }
+      self.noteForLog(self.unreported)  // there is no file
+      self.log()
+      self.fileToCome = nil
       self.hasEnded = true
       done()
     }
@@ -130,30 +159,55 @@ final class CaptureWriter: @unchecked Sendable {
     while left > 0,
       buffer.take({ record in
         left -= record.bytes.count + CaptureBuffer.header
-        add(record)
+        take(record)
       })
     {}
     flush()
     if left <= 0 { wake() }
   }
 
-  private func add(_ record: CaptureRecord) {
-    let isLast = record.kind == .complete
-    if let end = open?.end, record.time >= end, !isLast { close() }
-    if open == nil, takesEvents, !isLast { openFile(at: record.time) }
-    guard open != nil else {
-      if record.kind.isData { buffer.counts.drop(record.bytes.count) }
-      return
+  private func take(_ record: CaptureRecord) {
+    if let end = open?.end, record.time >= end { close() }
+    if open == nil, takesEvents { openFile(at: record.time) }
+    if record.kind == .lost {
+      unreported.add(record.bytes.loadUnaligned(as: CaptureLoss.self))
+    } else if open == nil {
+      lose(record.kind, record.bytes.count)
+    } else {
+      add(record)
     }
-    open?.encoder.add(record, to: &output)
-    ends.append((output.count, record.kind.isData ? record.bytes.count : 0))
-    if record.kind == .lost { noteDrops(record.countLost) }
+  }
+
+  private func add(_ record: CaptureRecord) {
+    reportLoss(record.lines, record.time)
+    encode(record)
     let length = (open?.file.length ?? 0) + output.count
     if let most = settings.rotate, length >= most {
       close()  // the next event begins the next file
     } else if output.count >= Self.portion {
       flush()
     }
+  }
+
+  private func add(_ kind: CaptureRecord.Kind, _ lines: ControlLines, _ time: UInt64, _ words: String) {
+    guard open != nil else { return }
+    var words = words
+    words.withUTF8 { add(CaptureRecord(kind: kind, lines: lines, time: time, bytes: UnsafeRawBufferPointer($0))) }
+  }
+
+  private func encode(_ record: CaptureRecord, reporting report: CaptureLoss = CaptureLoss()) {
+    let before = open?.encoder.unfinished ?? 0
+    open?.encoder.add(record, to: &output)
+    let data = (record.kind.isData ? record.bytes.count : 0) + before - (open?.encoder.unfinished ?? 0)
+    let isEvent = !record.kind.isData && record.kind != .lost && record.kind != .complete
+    ends.append(
+      End(place: output.count, content: CaptureLoss(bytes: UInt64(data), events: isEvent ? 1 : 0), report: report))
+  }
+
+  private func finishLine() {
+    let count = open?.encoder.unfinished ?? 0
+    open?.encoder.finishLine(to: &output)
+    ends.append(End(place: output.count, content: CaptureLoss(bytes: UInt64(count))))
   }
 
   /// Returns whether there is a file.
@@ -167,15 +221,28 @@ final class CaptureWriter: @unchecked Sendable {
     let before = open?.file.length ?? 0
     do throws(SystemError) {
       try open?.file.write(output, ends: ends.lazy.map(\.place))
-      buffer.counts.write(output.count)
+      settle(output.count)
     } catch {
-      let written = (open?.file.length ?? 0) - before
-      buffer.counts.write(written)
-      for end in ends where end.place > written { buffer.counts.drop(end.data) }
+      settle((open?.file.length ?? 0) - before)
+      lose(.fromDevice, open?.encoder.unfinished ?? 0)
       fail(error, at: open?.file.path ?? "")
     }
     empty()
     return open != nil
+  }
+
+  /// So much of the output is in the file.
+  private func settle(_ written: Int) {
+    buffer.counts.write(written)
+    for end in ends {
+      if end.place <= written {
+        noteForLog(end.report)
+      } else {
+        buffer.counts.drop(Int(end.content.bytes))
+        unreported.add(end.content)
+        unreported.add(end.report)
+      }
+    }
   }
 
   private func empty() {
@@ -197,6 +264,7 @@ final class CaptureWriter: @unchecked Sendable {
       open = Open(file: file, encoder: encoder, end: end)
       guard flush() else { return false }
       if let keep = settings.keep { CaptureFile.prune(name, keep: keep, besides: path) }
+      fileToCome = nil
       status.publish(.captureBegun(route: subject.route, path: path))
       return true
     } catch {
@@ -207,15 +275,22 @@ final class CaptureWriter: @unchecked Sendable {
 
   private func close() {
     guard open != nil else { return }
-    open?.encoder.finishLine(to: &output)
-    if flush() { reportDrops() }
+    finishLine()
+    flush()
+    closeFile()
+  }
+
+  private func closeFile() {
+    fileToCome = environment.descriptors.reserve(CaptureFile.descriptorsNeeded)
+    if let path = open?.file.path, open?.file.length == 0 { unlink(path) }  // such as on a full disk
     open = nil
   }
 
   private func fail(_ error: SystemError, at path: String) {
     isOn.store(false, ordering: .relaxed)
     empty()
-    open = nil
+    closeFile()
+    failure = error
     shown.withLock { $0 = CaptureState(path: path, error: error.description) }
     status.publish(.captureStopped(route: subject.route, path: path, error))
   }
@@ -224,31 +299,57 @@ final class CaptureWriter: @unchecked Sendable {
 
   /// A line that does not end is written after a while, so that the file is never far behind.
   private func watchLine() {
-    guard lineTimer == nil, open?.encoder.hasUnfinishedLine == true else { return }
+    guard lineTimer == nil, open?.encoder.unfinished ?? 0 > 0 else { return }
     let due = environment.clock.now() &+ Self.longestLine
     lineTimer = due
-    environment.clock.run(due, environment.queue) { [weak self] in
+    environment.clock.run(due, queue) { [weak self] in
       guard let self, lineTimer == due else { return }
       lineTimer = nil
       drain()
-      open?.encoder.finishLine(to: &output)
+      finishLine()
       flush()
     }
   }
 
-  // MARK: - Drops
+  // MARK: - Losses
 
-  private func noteDrops(_ count: UInt64) {
-    unreportedDrops &+= count
-    let now = environment.clock.now()
-    if let last = dropsReportedAt, now &- last < Self.pauseOfDropLines { return }
-    dropsReportedAt = now
-    reportDrops()
+  private func lose(_ kind: CaptureRecord.Kind, _ count: Int) {
+    unreported.add(kind, count)
+    if kind.isData { buffer.counts.drop(count) }
   }
 
-  private func reportDrops() {
-    guard unreportedDrops > 0, let path = state.path else { return }
-    status.publish(.captureDrops(route: subject.route, path: path, bytes: unreportedDrops))
-    unreportedDrops = 0
+  /// Says in the file what is missing there.
+  private func reportLoss(_ lines: ControlLines, _ time: UInt64) {
+    if !unreported.isNothing {
+      var words = unreported.words(failure)
+      words.withUTF8 {
+        encode(
+          CaptureRecord(kind: .lost, lines: lines, time: time, bytes: UnsafeRawBufferPointer($0)),
+          reporting: unreported)
+      }
+      unreported = CaptureLoss()
+      unloggedFailure = failure
+    }
+    failure = nil
+  }
+
+  private func noteForLog(_ loss: CaptureLoss) {
+    guard !loss.isNothing else { return }
+    unlogged.add(loss)
+    let now = environment.clock.now()
+    let due = loggedAt.map { $0 &+ Self.pauseOfLines } ?? now
+    if due <= now { return log() }
+    if isLogDue { return }
+    isLogDue = true
+    environment.clock.run(due, queue) { [weak self] in self?.log() }
+  }
+
+  private func log() {
+    isLogDue = false
+    guard !unlogged.isNothing, let path = state.path else { return }
+    status.publish(.captureDrops(route: subject.route, path: path, unlogged, unloggedFailure))
+    unlogged = CaptureLoss()
+    unloggedFailure = nil
+    loggedAt = environment.clock.now()
   }
 }

@@ -20,7 +20,7 @@ struct LineEncoder: CaptureEncoder {
 
   init(_ style: Style) { self.style = style }
 
-  var hasUnfinishedLine: Bool { !line.isEmpty }
+  var unfinished: Int { line.count }
 
   mutating func add(_ record: CaptureRecord, to output: inout [UInt8]) {
     guard record.kind.isData else {

@@ -55,7 +55,9 @@ struct HandshakeLimit: Sendable {
       return
     }
     // Half of the descriptors that are left when all routes have their listeners, their device and one client.
-    let needed = config.routes.reduce(DescriptorBudget.standing) { $0 + 1 + $1.endpoint.descriptorsNeeded }
+    let needed = config.routes.reduce(DescriptorBudget.standing) { sum, route in
+      sum + 1 + route.endpoint.descriptorsNeeded + (route.capture == nil ? 0 : CaptureFile.descriptorsNeeded)
+    }
     let free = limits.descriptors - StartupLimits.serving(config).descriptors - needed
     // A quarter of the memory: the rest is for routes' clients and the gateway itself.
     let memory = min(limits.memory / 4, limits.addressSpace.map { $0 / 2 } ?? .max)

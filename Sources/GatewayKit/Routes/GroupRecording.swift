@@ -1,5 +1,5 @@
-// The recording of a group's shared link: begins with the group, begins anew when a reload changes `capture`, ends with
-// the group. Clients notice nothing of it.
+// The recording of a group's shared link: begins with the group, begins anew when a reload changes `capture` or the
+// endpoint, ends with the group. Clients notice nothing of it.
 
 import ByteStreams
 import StreamBroker
@@ -12,10 +12,17 @@ final class GroupRecording {
   /// Since the group began, over all its recordings.
   private let counts = CaptureCounts()
   private var tap: CaptureTap?
+  /// What is to be recorded now, and how.
+  private var plan: Plan?
   /// Set while there is no memory for a recording.
   private var failure: SystemError?
   /// A file system that hangs does not keep the gateway from ending.
   private static let longestEnd = Duration.seconds(2)
+
+  private struct Plan: Equatable {
+    let subject: CaptureSubject
+    let capture: Config.Capture
+  }
 
   init(_ environment: CaptureEnvironment, on poller: Poller, _ status: StatusSink) {
     self.environment = environment
@@ -25,25 +32,34 @@ final class GroupRecording {
 
   deinit { tap?.end() }
 
-  /// Records the link from now on, if `settings` say so.
-  func begin(_ settings: RouteSettings, of link: Link?) {
+  /// Records the link from now on as `settings` say, with a new file if they say something else than before.
+  func follow(_ settings: RouteSettings, of link: Link?) {
+    guard let link else { return }
+    let wanted = settings.capture.map {
+      Plan(subject: CaptureSubject(route: settings.name, endpoint: settings.endpoint), capture: $0)
+    }
+    guard wanted != plan else { return }
+    plan = wanted
+    begin(link)
+  }
+
+  private func begin(_ link: Link) {
     tap?.end()
     tap = nil
     failure = nil
-    if let capture = settings.capture, link != nil {
-      let subject = CaptureSubject(route: settings.name, endpoint: settings.endpoint)
+    if let plan {
       do throws(SystemError) {
-        tap = try CaptureTap(subject, capture, counts: counts, on: poller, environment, status)
+        tap = try CaptureTap(plan.subject, plan.capture, counts: counts, on: poller, environment, status)
       } catch {
         failure = error
-        status.publish(.captureStopped(route: settings.name, path: capture.file, error))
+        status.publish(.captureStopped(route: plan.subject.route, path: plan.capture.file, error))
       }
     }
-    link?.hub.record(to: tap)
+    link.hub.record(to: tap)
   }
 
-  func retry(_ settings: RouteSettings, of link: Link?) {
-    if failure != nil { return begin(settings, of: link) }
+  func retry(_ link: Link?) {
+    if let link, failure != nil { return begin(link) }
     tap?.retry()
   }
 

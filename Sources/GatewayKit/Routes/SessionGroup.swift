@@ -55,7 +55,7 @@ final class SessionGroup: LinkDelegate {
       let link = Link(settings, on: poller, closing: closing, delegate: self)
       sharedLink = link
       linkToCome = descriptors.reserve(settings.descriptorsNeeded)
-      if settings.capture != nil { recording.begin(settings, of: link) }
+      recording.follow(settings, of: link)
       if settings.staysOpen { link.start() }
     }
   }
@@ -153,13 +153,13 @@ final class SessionGroup: LinkDelegate {
     self.settings = settings
     if settings.idleTimeout != before.idleTimeout { for session in sessions { watchIfIdle(session) } }
     if before.refusesHTTP && !settings.refusesHTTP { for session in sessions { session.requestGuard?.giveUp() } }
-    if settings.capture != before.capture { recording.begin(settings, of: sharedLink) }
     sharedLink?.update(settings)
+    recording.follow(settings, of: sharedLink)
     for link in links.values { link.hub.update(settings.hubPolicy) }
   }
 
   /// A reload: a recording that has stopped begins again.
-  func retryRecording() { recording.retry(settings, of: sharedLink) }
+  func retryRecording() { recording.retry(sharedLink) }
 
   /// Ends all sessions, each after everything kept for its client is sent, and closes the links. Calls `done` when
   /// nothing is left.
@@ -219,6 +219,8 @@ final class SessionGroup: LinkDelegate {
   func link(_ link: Link, is linkStatus: LinkStatus, retry: Duration?) {
     linkCounts.count(linkStatus)
     reserve(for: link, linkStatus)
+    // After the last bytes of the earlier endpoint, and before the first ones of another.
+    if linkStatus == .opening { recording.follow(settings, of: sharedLink) }
     if let number = link.number {
       return status.publish(
         .clientLink(route: settings.name, number: number, endpoint: settings.endpoint, linkStatus))

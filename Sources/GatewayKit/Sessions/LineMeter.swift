@@ -6,7 +6,7 @@ import ByteStreams
 
 /// Why the port sends nothing.
 package struct OutputHold: Hashable, Sendable {
-  package enum Cause: String, Sendable { case xoff, cts }
+  package enum Cause: String, CaseIterable, Sendable { case xoff, cts }
   var cause: Cause
   /// On the lane's clock.
   var since: UInt64

@@ -151,12 +151,14 @@ struct LogLine: Sendable {
           ("route", .text(route)), ("path", .text(path)), ("error", .text(error.description)),
           ("advice", .text(error.captureAdvice)),
         ])
-    case .captureDrops(let route, let path, let bytes):
+    case .captureDrops(let route, let path, let loss, let error):
       self.init(
         level, "recording drops",
         [
-          ("route", .text(route)), ("dropped", .number(bytes)), ("path", .text(path)),
-          ("advice", .text("the disk is too slow for this route; record to another one")),
+          ("route", .text(route)), ("dropped", .number(loss.bytes)),
+          ("events", loss.events > 0 ? .number(loss.events) : nil), ("path", .text(path)),
+          ("error", error.map { .text("the recording had stopped: \($0)") }),
+          ("advice", error == nil ? .text("the disk is too slow for this route; record to another one") : nil),
         ])
     case .bondKept(let device, let path):
       self.init(level, "bond kept", [("device", .text(device)), ("path", .text(path))])

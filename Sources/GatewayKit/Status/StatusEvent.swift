@@ -59,8 +59,9 @@ package enum StatusEvent: Sendable {
   /// A recording has stopped: the file could not be made or written. It begins again at the next reload, and with
   /// `rotate-every` at the next time of that.
   case captureStopped(route: String, path: String, SystemError)
-  /// Bytes are missing in a recording: the disk was too slow. At most once in 10 s.
-  case captureDrops(route: String, path: String, bytes: UInt64)
+  /// Something is missing in a recording: the disk was too slow, or the recording had stopped by an error. At most once
+  /// in 10 s.
+  case captureDrops(route: String, path: String, CaptureLoss, SystemError?)
   /// A Bluetooth device was paired; its bond is in the file at `path`.
   case bondKept(device: String, path: String)
   /// Bonds are neither used nor kept, for this reason.
