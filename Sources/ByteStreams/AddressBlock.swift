@@ -1,5 +1,5 @@
-// A block of IPv4 or IPv6 addresses, as in allow and deny lists: 10.0.0.0/8, fe80::/10, ::1. ValueKind refuses a text of
-// the configuration that is none.
+// A block of IPv4 or IPv6 addresses, as in allow and deny lists: 10.0.0.0/8, fe80::/10, ::1. ValueKind refuses a text
+// of the configuration that is none.
 
 package struct AddressBlock: Hashable, Sendable {
   /// The address as it was written, with any bits after the prefix.

@@ -9,7 +9,7 @@ package final class PacketRule: Sendable {
   package let max: Int
   package let idle: Duration?
   fileprivate let delimiter: [UInt8]
-  // For each place of the delimiter: how many of its first bytes also end there (failure function of Knuth, Morris and
+  // For each index of the delimiter: how many of its first bytes also end there (failure function of Knuth, Morris and
   // Pratt). A delimiter may be cut anywhere, and "\n\n\r" must be found in "\n\n\n\r".
   fileprivate let fallback: [Int]
 
@@ -20,10 +20,10 @@ package final class PacketRule: Sendable {
     self.delimiter = delimiter
     var fallback = [Int](repeating: 0, count: delimiter.count)
     var length = 0
-    for place in delimiter.indices.dropFirst() {
-      while length > 0 && delimiter[place] != delimiter[length] { length = fallback[length - 1] }
-      if delimiter[place] == delimiter[length] { length += 1 }
-      fallback[place] = length
+    for index in delimiter.indices.dropFirst() {
+      while length > 0 && delimiter[index] != delimiter[length] { length = fallback[length - 1] }
+      if delimiter[index] == delimiter[length] { length += 1 }
+      fallback[index] = length
     }
     self.fallback = fallback
   }
@@ -60,17 +60,17 @@ package struct PacketScanner {
 
   private mutating func delimiterEnd(in run: UnsafeRawBufferPointer, _ rule: PacketRule) -> Int? {
     guard let first = rule.delimiter.first, let base = run.baseAddress else { return nil }
-    var place = 0
-    while place < run.count {
+    var index = 0
+    while index < run.count {
       if matched == 0 {
-        guard let found = memchr(base + place, Int32(first), run.count - place) else { return nil }
-        place = UnsafeRawPointer(found) - base
+        guard let found = memchr(base + index, Int32(first), run.count - index) else { return nil }
+        index = UnsafeRawPointer(found) - base
       }
-      let byte = run[place]
+      let byte = run[index]
       while matched > 0 && byte != rule.delimiter[matched] { matched = rule.fallback[matched - 1] }
       if byte == rule.delimiter[matched] { matched += 1 }
-      place += 1
-      if matched == rule.delimiter.count { return place }
+      index += 1
+      if matched == rule.delimiter.count { return index }
     }
     return nil
   }

@@ -16,8 +16,8 @@ package struct PtySettings: Equatable, Sendable {
     usesXonXoff = line.flowControl == .xonxoff
   }
 
-  /// The settings of the slave, without CLOCAL from now on; nil if they can't be read. XON/XOFF is as in `before` while only one of its two
-  /// directions is on: cfmakeraw(3) and the settings of a shell change only IXON.
+  /// The settings of the slave, without CLOCAL from now on; nil if they can't be read. XON/XOFF is as in `before` while
+  /// only one of its two directions is on: cfmakeraw(3) and the settings of a shell change only IXON.
   package init?(of master: Int32, after before: PtySettings) {
     var modes = linux_termios()
     guard linux_tcgets2(master, &modes) == 0 else { return nil }

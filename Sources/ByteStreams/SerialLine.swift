@@ -106,8 +106,8 @@ extension LineSettings: CustomStringConvertible {
 }
 
 /// The optional interface of a stream over a serial line: `stream.serialLine`. Lives on the lane of the stream. No call
-/// blocks, since a USB adapter may need long for each: `done` gets the result on the lane, once. A call that is under way
-/// when the stream closes may get no answer. Other tasks use `StreamHandle.line`.
+/// blocks, since a USB adapter may need long for each: `done` gets the result on the lane, once. A call that is under
+/// way when the stream closes may get no answer. Other tasks use `StreamHandle.line`.
 public protocol SerialLine: AnyObject {
   /// The settings that the driver last reported: at opening, and after each `apply`.
   var settings: LineSettings { get }
@@ -137,8 +137,8 @@ public protocol SerialLine: AnyObject {
   func watch(_ reported: @escaping (Result<LineCondition, SystemError>) -> Void)
   /// Ends the reports; closing the stream ends them too.
   func endWatch()
-  /// From now on, calls `changed` when somebody else has changed the settings, DTR or RTS: `settings` and `outputStates`
-  /// have the new values. One observer: a second one replaces the first.
+  /// From now on, calls `changed` when somebody else has changed the settings, DTR or RTS: `settings` and
+  /// `outputStates` have the new values. One observer: a second one replaces the first.
   func observe(_ changed: @escaping () -> Void)
 }
 

@@ -1,5 +1,5 @@
-// The standard list of schemes: those of StreamBrokerCore, and those that need OpenSSL or zlib, whose folders are beside
-// this file. A program that imports StreamBroker needs no other import for streams.
+// The standard list of schemes: those of StreamBrokerCore, and those that need OpenSSL or zlib, whose folders are
+// beside this file. A program that imports StreamBroker needs no other import for streams.
 
 @_exported import ByteStreams
 @_exported import StreamBrokerCore

@@ -69,8 +69,8 @@ public struct Broker: Sendable {
 
   /// Opens `url` and waits until it is open. The stream lives on `lane`: call it only there, and `close()` it.
   /// `timeout` limits the whole opening. Throws `URLProblem`, `OpenFailure`, and `CancellationError` soon after the task
-  /// is cancelled; what a blocking call still opens is closed when that call returns. Call it from code that is isolated
-  /// to `lane`: anywhere else the stream could be used on two threads, so it throws `OffLaneError`.
+  /// is cancelled; what a blocking call still opens is closed when that call returns. Call it from code that is
+  /// isolated to `lane`: anywhere else the stream could be used on two threads, so it throws `OffLaneError`.
   public func open(
     _ url: String, _ request: OpenRequest = OpenRequest(), on lane: isolated Lane, timeout: Duration = .seconds(10),
     caller: (any Actor)? = #isolation

@@ -1,6 +1,6 @@
 // What a scheme must provide: one type of this kind, with its grammar. For a scheme of Baudway's own that is a folder
-// under Schemes/, a line in the list of schemes, and a table in EndpointSchemes.swift. A scheme of another package needs
-// the type only: Tests/Library/foo-scheme is one. Opening never blocks a lane: blocking calls go through
+// under Schemes/, a line in the list of schemes, and a table in EndpointSchemes.swift. A scheme of another package
+// needs the type only: Tests/Library/foo-scheme is one. Opening never blocks a lane: blocking calls go through
 // `Poller.offload`, and `done` is called on the lane.
 
 import ByteStreams

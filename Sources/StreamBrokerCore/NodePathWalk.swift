@@ -16,8 +16,8 @@ struct NodePathWalk: Sendable {
   private(set) var error: SystemError?
   /// Something happened during the walk, and was not noted: walk again.
   private(set) var isStale = false
-  /// What the path led to: inodes, and when the node and the links on the way to it changed. Differs after a change that
-  /// matters.
+  /// What the path led to: inodes, and when the node and the links on the way to it changed. Differs after a change
+  /// that matters.
   private(set) var trace: [Int64] = []
 
   let startedAt = NodePathWalk.now()

@@ -7,8 +7,8 @@ import CLinux
 import Dispatch
 import Glibc
 
-/// Waits for a path to appear or change, by inotify(7); never opens the path. Where the kernel refuses to watch, it looks
-/// at the path every second. Lives on the lane of its poller, which keeps it until `cancel()`.
+/// Waits for a path to appear or change, by inotify(7); never opens the path. Where the kernel refuses to watch, it
+/// looks at the path every second. Lives on the lane of its poller, which keeps it until `cancel()`.
 public final class NodeWatch: DeviceWatch {
   private let path: String
   private let seesWrites: Bool

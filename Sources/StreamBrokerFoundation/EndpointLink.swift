@@ -154,7 +154,8 @@ private final class LinkWatch: Sendable {
   }
 }
 
-/// Runs this library's tasks apart from the program's own, whose blocking calls may keep all threads of the shared pool.
+/// Runs this library's tasks apart from the program's own, whose blocking calls may keep all threads of the shared
+/// pool.
 final class StreamExecutor: TaskExecutor {
   static let shared = StreamExecutor()
   private let queue = DispatchQueue(label: "StreamBrokerFoundation", attributes: .concurrent)

@@ -1,5 +1,5 @@
-// The two streams that `Stream.pair` makes: subclasses of Foundation's that pass every call on to their side of the link.
-// (Foundation's own streams call no delegate on Linux, and cannot be made for a descriptor.)
+// The two streams that `Stream.pair` makes: subclasses of Foundation's that pass every call on to their side of the
+// link. (Foundation's own streams call no delegate on Linux, and cannot be made for a descriptor.)
 
 import Foundation
 import StreamBroker

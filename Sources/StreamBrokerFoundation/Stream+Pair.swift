@@ -26,8 +26,8 @@ extension Stream {
   /// (`NSLocalizedRecoverySuggestionErrorKey`) and the library's error (`NSUnderlyingErrorKey`). Notifications about
   /// the streams are posted on `place`.
   ///
-  /// Either stream may be used by one thread at a time. The endpoint is closed when both streams are closed or released.
-  /// Without a run loop that runs, such as in a task, use the `async` function.
+  /// Either stream may be used by one thread at a time. The endpoint is closed when both streams are closed or
+  /// released. Without a run loop that runs, such as in a task, use the `async` function.
   public static func pair(
     for url: String, timeout: Duration = .seconds(10), broker: Broker? = nil,
     notifying place: NotificationPlace = .background,

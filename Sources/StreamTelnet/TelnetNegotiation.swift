@@ -1,6 +1,6 @@
-// Which options both sides have agreed upon (RFC 854, with the states of RFC 1143, which rule out endless loops). A value:
-// what arrived goes in, the answer comes out. Baudway asks for options at the beginning and never asks for an end, so
-// the states for that are missing.
+// Which options both sides have agreed upon (RFC 854, with the states of RFC 1143, which rule out endless loops). A
+// value: what arrived goes in, the answer comes out. Baudway asks for options at the beginning and never asks for an
+// end, so the states for that are missing.
 
 package struct TelnetNegotiation: Sendable {
   /// Which end performs an option.
@@ -105,8 +105,8 @@ package struct TelnetNegotiation: Sendable {
     }
   }
 
-  /// The other side uses COM-PORT, which we have asked for, without an answer: pyserial takes our question for the answer
-  /// to its own, which it has not sent yet. Returns whether COM-PORT is on.
+  /// The other side uses COM-PORT, which we have asked for, without an answer: pyserial takes our question for the
+  /// answer to its own, which it has not sent yet. Returns whether COM-PORT is on.
   package mutating func isUsingComPort() -> Bool {
     for side in [Side.local, .remote] where !hasComPort && state(of: .comPort, side) == .asked {
       set(.comPort, side, .on)

@@ -1,5 +1,5 @@
-// Output: data is sent from the caller's run. A byte 255 is doubled, and without BINARY a CR alone becomes CR NUL. Between
-// the data this stream sends answers, requests and notifications of its own.
+// Output: data is sent from the caller's run. A byte 255 is doubled, and without BINARY a CR alone becomes CR NUL.
+// Between the data this stream sends answers, requests and notifications of its own.
 
 import ByteStreams
 import Glibc

@@ -54,8 +54,8 @@ package final class TelnetStream: LayeredStream, PollHandler {
   }
 
   package let settings: Settings
-  /// Gets each event while it is decoded. Without it, a read ends at an event, and goes on when `takeEvent` has taken it:
-  /// so all bytes read before came before the event.
+  /// Gets each event while it is decoded. Without it, a read ends at an event, and goes on when `takeEvent` has taken
+  /// it: so all bytes read before came before the event.
   package var observer: ((Event) -> Void)?
   package internal(set) var negotiation: TelnetNegotiation
   /// Called while the answer is decoded that settles BINARY (`isBinarySettled`).
@@ -98,8 +98,8 @@ package final class TelnetStream: LayeredStream, PollHandler {
   /// A pause this long makes the other side stop. Shorter ones are usual, and TCP's window covers them.
   static let longestPause = Duration.milliseconds(100)
 
-  /// Takes over `below` and becomes its delegate. `early`: bytes already read from it, which continue what `decoder` has
-  /// begun. Call `begin()` next, or `goOn()` if the negotiation has begun before.
+  /// Takes over `below` and becomes its delegate. `early`: bytes already read from it, which continue what `decoder`
+  /// has begun. Call `begin()` next, or `goOn()` if the negotiation has begun before.
   package init(
     over below: any ByteStream, _ settings: Settings, _ negotiation: TelnetNegotiation, early: [UInt8] = [],
     _ decoder: TelnetDecoder = TelnetDecoder(), on poller: Poller

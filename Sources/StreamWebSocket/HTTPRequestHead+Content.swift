@@ -1,5 +1,5 @@
-// The length of a request's content (RFC 9112 section 6), decided strictly: a request whose length is in doubt could hide
-// a second one from a proxy in front of us.
+// The length of a request's content (RFC 9112 section 6), decided strictly: a request whose length is in doubt could
+// hide a second one from a proxy in front of us.
 
 extension HTTPRequestHead {
   /// The bytes of content after the head, at most `limit`. Throws the response to send instead.

@@ -73,7 +73,7 @@ struct OrderlyCloseTests {
   }
 
   @Test("sends the stream's own close notice, and closes once it is sent", arguments: [true, false])
-  func farewell(otherSideFinished: Bool) {
+  func closeNotice(otherSideFinished: Bool) {
     let stream = ScriptedStream(reads: [.ended])
     stream.closeBehavior.sendsCloseNotice = true
     closing.close(stream, otherSideFinished: otherSideFinished)

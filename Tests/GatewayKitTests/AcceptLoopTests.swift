@@ -23,13 +23,13 @@ struct AcceptLoopTests {
       var fillers: [Int32] = []
       while case let filler = dup(0), filler >= 0 { fillers.append(filler) }
       for client in crowd {
-        try #require(try rig.farewell(to: client) == "baudway: out of descriptors\r\n")
+        try #require(try rig.refusalLine(to: client) == "baudway: out of descriptors\r\n")
       }
       try #require(rig.accepted.isEmpty && rig.reported == ["EMFILE"])
       // It pauses, so that the limit costs no CPU, and then retries without another report.
       close(fillers.removeLast())
       let late = try rig.connect()
-      try #require(try rig.farewell(to: late).utf8.count == 29 && rig.reported.count == 1)
+      try #require(try rig.refusalLine(to: late).utf8.count == 29 && rig.reported.count == 1)
       for filler in fillers { close(filler) }
       let served = try rig.connect()
       try #require(rig.run { rig.accepted.count == 1 })
@@ -134,7 +134,7 @@ private final class AcceptRig {
     number = socket.raw
     poller = try Poller(clock: LaneClock { [skew] in monotonicNanoseconds() + skew.nanoseconds }) { _ in }
     loop = try AcceptLoop(
-      socket, on: poller, farewell: "baudway: out of descriptors",
+      socket, on: poller, refusalLine: "baudway: out of descriptors",
       outOfDescriptors: { [unowned self] in reported.append($0.name) },
       lost: { [unowned self] in lost.append($0.name) },
       accepted: { [unowned self] descriptor, address in
@@ -185,7 +185,7 @@ private final class AcceptRig {
   }
 
   /// Runs the lane's turns until the loop has ended this client's connection; returns what it sent before.
-  func farewell(to client: FarEnd) throws -> String {
+  func refusalLine(to client: FarEnd) throws -> String {
     guard run(until: { client.hasEnded }) else { throw SystemError("poll", ETIMEDOUT) }
     return String(decoding: try client.receiveToEnd(), as: UTF8.self)
   }

@@ -17,8 +17,8 @@ struct GatewayTests {
     try ConfigFile.read(Array("routes:\n\(routes.map { "  \($0)\n" }.joined())".utf8))
   }
 
-  /// Starts a gateway, runs `body`, which may block, and stops the gateway. Returns the time that the stop took. Time by `clock`
-  /// passes only during the stop.
+  /// Starts a gateway, runs `body`, which may block, and stops the gateway. Returns the time that the stop took. Time
+  /// by `clock` passes only during the stop.
   @discardableResult
   private func withGateway(
     _ config: Config, control: ControlAddress? = nil, clock: ManualClock? = nil,

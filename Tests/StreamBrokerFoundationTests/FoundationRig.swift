@@ -121,8 +121,8 @@ final class Echoless: Sendable {
   }
 }
 
-/// Runs `body` on a thread of its own, whose run loop ends with it. (Dispatch keeps its threads, and their run loops, for
-/// five seconds.)
+/// Runs `body` on a thread of its own, whose run loop ends with it. (Dispatch keeps its threads, and their run loops,
+/// for five seconds.)
 func onThread<Result: Sendable>(_ body: @escaping @Sendable () throws -> Result) async throws -> Result {
   try await withCheckedThrowingContinuation { continuation in
     Thread.detachNewThread { continuation.resume(with: Swift.Result { try body() }) }

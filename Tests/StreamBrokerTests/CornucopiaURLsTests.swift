@@ -1,5 +1,5 @@
-// The URLs of CornucopiaStreams, our model on Apple systems: each URL of its README, of its tests, and of the other forms
-// that its connectors accept. They are accepted unchanged where Linux has what they name.
+// The URLs of CornucopiaStreams, our model on Apple systems: each URL of its README, of its tests, and of the other
+// forms that its connectors accept. They are accepted unchanged where Linux has what they name.
 
 import StreamBroker
 import Testing

@@ -1,5 +1,5 @@
-// The calls of a handle, from many tasks: over socket pairs, where the kernel plays its part, and over scripted streams,
-// where the test does.
+// The calls of a handle, from many tasks: over socket pairs, where the kernel plays its part, and over scripted
+// streams, where the test does.
 
 import ByteStreams
 import Dispatch

@@ -1,4 +1,5 @@
-// Reproducible random numbers: the same in every run with the same BAUDWAY_SEED. A test that fails on them prints the seed.
+// Reproducible random numbers: the same in every run with the same BAUDWAY_SEED. A test that fails on them prints the
+// seed.
 
 import Glibc
 

@@ -1,6 +1,6 @@
 // The same suite for every scheme: what any stream must do, whatever transport it uses. To join, a scheme needs a rig
-// of about twenty lines that makes a far end (see TCPRig), and one test that calls `run`. Schemes of other packages join
-// in the same way: this target is a product, and needs nothing but StreamBrokerCore.
+// of about twenty lines that makes a far end (see TCPRig), and one test that calls `run`. Schemes of other packages
+// join in the same way: this target is a product, and needs nothing but StreamBrokerCore.
 
 import ByteStreams
 import Dispatch

@@ -147,7 +147,7 @@ struct TLSStreamTests {
   // MARK: - Endings
 
   @Test("ends by close_notify, both ways, and can be answered after its own", arguments: versions)
-  func farewell(version: ClosedRange<Int32>) async throws {
+  func closeNotify(version: ClosedRange<Int32>) async throws {
     var rig = try TLSRig()
     rig.far.version = version
     try await onLane { [rig] lane in

@@ -1,7 +1,7 @@
 // Programs with Foundation's streams: each sends bytes to an endpoint that echoes, and checks what comes back.
 //   foundation-streams delegate|polling|transfer URL BYTES [main|foreign]
-// delegate: a class with an out-buffer, on a run loop (the main one, or that of another thread). polling: two threads with
-// blocking calls, and a notification at the end. transfer: `Stream.send` and `Stream.receive` in the background.
+// delegate: a class with an out-buffer, on a run loop (the main one, or that of another thread). polling: two threads
+// with blocking calls, and a notification at the end. transfer: `Stream.send` and `Stream.receive` in the background.
 // Prints "BYTES bytes, the same" and what is known about the device.
 
 import Foundation

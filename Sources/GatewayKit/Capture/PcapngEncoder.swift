@@ -1,5 +1,6 @@
-// A recording as pcapng (draft-ietf-opsawg-pcapng) with LINKTYPE_RTAC_SERIAL, which Wireshark and tshark read. Each event
-// is one packet: 12 bytes of header, big-endian, and the data. What has no place there is a comment on the packet.
+// A recording as pcapng (draft-ietf-opsawg-pcapng) with LINKTYPE_RTAC_SERIAL, which Wireshark and tshark read. Each
+// event is one packet: 12 bytes of header, big-endian, and the data. What has no place there is a comment on the
+// packet.
 //
 //   seconds since the file's beginning: 4   microseconds: 4   event: 1   modem lines: 1   zeros: 2
 

@@ -81,8 +81,8 @@ extension ConfigBuilder {
     }
   }
 
-  /// Reports a route that connects to itself: each client would make another, until the route is full. Returns whether it
-  /// does.
+  /// Reports a route that connects to itself: each client would make another, until the route is full. Returns whether
+  /// it does.
   mutating func checkLoop(_ listener: ConfigURL, _ endpoint: ConfigURL) -> Bool {
     let (from, to) = (listener.url, endpoint.url)
     let isSame =
@@ -152,8 +152,8 @@ extension ConfigBuilder {
     reader.warn("\(what); each client becomes connections without end", at: way.endpoint.location, way.endpoint.path)
   }
 
-  /// Whether a connection to the endpoint reaches the listener, as far as this machine can tell. `own` is filled with the
-  /// addresses of its interfaces when they are first needed.
+  /// Whether a connection to the endpoint reaches the listener, as far as this machine can tell. `own` is filled with
+  /// the addresses of its interfaces when they are first needed.
   private func leads(_ endpoint: EndpointURL, to listener: ConfigURL, _ own: inout Set<SocketAddress>?) -> Bool {
     let from = listener.url
     guard from.grammar.authority.isNetwork, endpoint.grammar.authority.isNetwork else {

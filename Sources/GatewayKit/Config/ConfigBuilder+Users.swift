@@ -127,37 +127,8 @@ extension ConfigBuilder {
       return nil
     }
     var certificates: [Config.TLS.Certificate] = []
-    if let chain = settings.given("tls.certificate"), let key = settings.given("tls.key") {
-      // A certificate of the route and a key from elsewhere are no pair.
-      if chain.path.dropLast("certificate".count) != key.path.dropLast("key".count), checked.insert(chain.key).inserted
-      {
-        reader.report(
-          "'certificate' and 'key' belong together: set both here, or both where they are inherited from",
-          at: chain.key, chain.path)
-      }
-      certificates.append(certificate(chain, key))
-    } else if let half = settings.given("tls.certificate") ?? settings.given("tls.key") {
-      if checked.insert(half.key).inserted {
-        reader.report(
-          "'\(half.path.hasSuffix("key") ? "certificate" : "key")' is missing beside it", at: half.key, half.path)
-      }
-    } else {
-      reader.report(
-        "needs 'tls: { certificate: cert.pem, key: key.pem }', here, under 'defaults' or at the top",
-        at: listener.location,
-        listener.path)
-    }
-    let name = "tls.certificates"
-    let own = section.children[name].map { ("routes.\(Suggestion.plain(route)).", $0) }
-    let (level, items) =
-      own ?? top.children["defaults.\(name)"].map { ("defaults.", $0) } ?? ("", top.children[name] ?? [])
-    for item in items {
-      if let chain = item.section.settings["certificate"], let key = item.section.settings["key"] {
-        certificates.append(certificate(chain, key))
-      } else if checked.insert(item.section.location).inserted {
-        reader.report("each needs 'certificate' and 'key'", at: item.section.location, level + name)
-      }
-    }
+    if let first = firstCertificate(settings, for: listener) { certificates.append(first) }
+    certificates += moreCertificates(route, section)
     for key in ["client-auth", "crl"] where settings.given("tls.client-ca") == nil {
       guard let setting = settings.given("tls.\(key)"), checked.insert(setting.key).inserted else { continue }
       reader.report("has an effect only with 'client-ca'", at: setting.key, setting.path)
@@ -168,6 +139,48 @@ extension ConfigBuilder {
     var tls = ConfigKeys.tls.read(settings)
     tls.certificates = certificates
     return tls
+  }
+
+  /// That of `tls.certificate` and `tls.key`.
+  private mutating func firstCertificate(_ settings: Settings, for listener: ConfigURL) -> Config.TLS.Certificate? {
+    let (chain, key) = (settings.given("tls.certificate"), settings.given("tls.key"))
+    if let chain, let key {
+      // A certificate of the route and a key from elsewhere are no pair.
+      if chain.path.dropLast("certificate".count) != key.path.dropLast("key".count), checked.insert(chain.key).inserted
+      {
+        reader.report(
+          "'certificate' and 'key' belong together: set both here, or both where they are inherited from",
+          at: chain.key, chain.path)
+      }
+      return certificate(chain, key)
+    }
+    if let half = chain ?? key {
+      if checked.insert(half.key).inserted {
+        reader.report("'\(chain == nil ? "certificate" : "key")' is missing beside it", at: half.key, half.path)
+      }
+    } else {
+      reader.report(
+        "needs 'tls: { certificate: cert.pem, key: key.pem }', here, under 'defaults' or at the top",
+        at: listener.location, listener.path)
+    }
+    return nil
+  }
+
+  /// Those of `tls.certificates`: the route's own, else those of `defaults`, else those at the top.
+  private mutating func moreCertificates(_ route: String, _ section: ConfigSection) -> [Config.TLS.Certificate] {
+    let name = "tls.certificates"
+    let own = section.children[name].map { ("routes.\(Suggestion.plain(route)).", $0) }
+    let (level, items) =
+      own ?? top.children["defaults.\(name)"].map { ("defaults.", $0) } ?? ("", top.children[name] ?? [])
+    var certificates: [Config.TLS.Certificate] = []
+    for item in items {
+      if let chain = item.section.settings["certificate"], let key = item.section.settings["key"] {
+        certificates.append(certificate(chain, key))
+      } else if checked.insert(item.section.location).inserted {
+        reader.report("each needs 'certificate' and 'key'", at: item.section.location, level + name)
+      }
+    }
+    return certificates
   }
 
   mutating func websocket(

@@ -1,5 +1,5 @@
-// Settings → Config: merges defaults into routes key by key, then checks values against each other. A single value, such
-// as a network of `allow`, is read and refused before, by its kind (ValueKind.swift).
+// Settings → Config: merges defaults into routes key by key, then checks values against each other. A single value,
+// such as a network of `allow`, is read and refused before, by its kind (ValueKind.swift).
 
 import ByteStreams
 import StreamBroker

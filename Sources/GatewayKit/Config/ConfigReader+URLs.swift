@@ -16,46 +16,12 @@ extension ConfigReader {
   mutating func readURL(
     _ node: YAMLNode, _ schemes: [SchemeGrammar], built: Set<String>?, at spot: Spot
   ) -> ConfigURL? {
-    var urlNode = node
-    var beside: [Beside] = []
-    if case .mapping = node.content {
-      let all = entries(of: node, at: spot, sample: "url: \(schemes[0].example)")
-      guard let entry = all.first(where: { $0.name == "url" }) else {
-        report("needs 'url', such as 'url: \(schemes[0].example)'", at: node.location, spot.path)
-        return nil
-      }
-      urlNode = entry.value
-      beside = readBeside(all.filter { $0.name != "url" }, schemes, at: spot)
-    }
+    guard let (urlNode, beside) = parts(of: node, schemes, at: spot) else { return nil }
     guard case .scalar(let scalar) = urlNode.content, !urlNode.isNull else {
       report("expected a URL, such as \(schemes[0].example), not \(urlNode.kind)", at: urlNode.location, spot.path)
       return nil
     }
-    // A text that continues in the next line has no column.
-    if scalar.isPlain, scalar.firstColumn == nil, scalar.text.contains(" - ") {
-      report(
-        "'- ' continues the URL of the line before; write each item of a list in a line of its own, all in the same column",
-        at: urlNode.location, spot.path)
-      return nil
-    }
-    // Spaces within a URL are left to the URL parser, which may know the intended URL.
-    if scalar.isPlain, Typography.unquoted(scalar.text) != nil {
-      _ = reportTypography(scalar.text, column: scalar.firstColumn, at: urlNode.location, spot.path)
-      return nil
-    }
-    if let variable = Expansion.shellVariable(in: String(scalar.text.prefix { $0 != "?" })) {
-      let column = (scalar.firstColumn ?? urlNode.location.column - variable.offset) + variable.offset
-      report(
-        "'\(Suggestion.plain(variable.written))' is not expanded; a variable is written \(Suggestion.plain(variable.meant)), and a literal '$' "
-          + "is written %24", at: urlNode.location.moved(to: column),
-        spot.path)
-      return nil
-    }
-    guard let text = expand(scalar, at: urlNode.location, spot.path) else { return nil }
-    if scalar.isPlain, let advice = numberAdvice(text) {
-      report(advice, at: urlNode.location, spot.path)
-      return nil
-    }
+    guard let text = text(of: scalar, at: urlNode.location, spot.path) else { return nil }
     let secrets = SecretTexts()
     let parsed = EndpointURL.parse(
       text, beside: beside.map { ($0.name, $0.value) }, schemes: schemes, built: built
@@ -67,24 +33,77 @@ extension ConfigReader {
     }
     let isExpanded = text != scalar.text || beside.contains(where: \.isExpanded)
     for secret in secrets.texts.sorted() { noteSecret(secret, isExpanded: isExpanded, at: urlNode.location, spot.path) }
-    let column = text == scalar.text ? scalar.firstColumn : nil
-    func location(of offset: Int) -> ConfigProblem.SourceLocation {
-      guard let column else { return urlNode.location }
-      return urlNode.location.moved(to: column + offset)
-    }
-    for problem in parsed.problems {
-      let place = problem.beside.map { $0.isValue ? beside[$0.index].location : beside[$0.index].key }
-      let home = problem.unknown.flatMap { advice(onUnknown: $0, spot) }
-      report(
-        home ?? problem.message, at: place ?? location(of: problem.offset), spot.path,
-        suggestion: home == nil ? problem.suggestion : nil)
-    }
-    for warning in parsed.url?.warnings ?? [] { warn(warning.message, at: location(of: warning.offset), spot.path) }
+    report(parsed, beside, column: text == scalar.text ? scalar.firstColumn : nil, at: urlNode.location, spot)
     // A relative path starts in the folder of the config file, not in the working directory.
     let folder = expansion.environment.directory
     return parsed.url.map {
       ConfigURL(url: $0.resolvingPaths(from: folder), location: urlNode.location, path: spot.path)
     }
+  }
+
+  /// The node of the URL, and the parameters beside it.
+  private mutating func parts(
+    of node: YAMLNode, _ schemes: [SchemeGrammar], at spot: Spot
+  ) -> (url: YAMLNode, beside: [Beside])? {
+    guard case .mapping = node.content else { return (node, []) }
+    let sample = "url: \(schemes[0].example)"
+    let all = entries(of: node, at: spot, sample: sample)
+    guard let url = all.first(where: { $0.name == "url" }) else {
+      report("needs 'url', such as '\(sample)'", at: node.location, spot.path)
+      return nil
+    }
+    return (url.value, readBeside(all.filter { $0.name != "url" }, schemes, at: spot))
+  }
+
+  /// The URL's text, with its variables expanded. Nil for a text that is clearly no URL, which is reported.
+  private mutating func text(
+    of scalar: YAMLNode.Scalar, at location: ConfigProblem.SourceLocation, _ path: String
+  ) -> String? {
+    // A text that continues in the next line has no column.
+    if scalar.isPlain, scalar.firstColumn == nil, scalar.text.contains(" - ") {
+      report(
+        "'- ' continues the URL of the line before; write each item of a list in a line of its own, all in the same "
+          + "column", at: location, path)
+      return nil
+    }
+    // Spaces within a URL are left to the URL parser, which may know the intended URL.
+    if scalar.isPlain, Typography.unquoted(scalar.text) != nil {
+      _ = reportTypography(scalar.text, column: scalar.firstColumn, at: location, path)
+      return nil
+    }
+    if let variable = Expansion.shellVariable(in: String(scalar.text.prefix { $0 != "?" })) {
+      let column = (scalar.firstColumn ?? location.column - variable.offset) + variable.offset
+      report(
+        "'\(Suggestion.plain(variable.written))' is not expanded; a variable is written "
+          + "\(Suggestion.plain(variable.meant)), and a literal '$' is written %24",
+        at: location.moved(to: column), path)
+      return nil
+    }
+    guard let text = expand(scalar, at: location, path) else { return nil }
+    if scalar.isPlain, let advice = numberAdvice(text) {
+      report(advice, at: location, path)
+      return nil
+    }
+    return text
+  }
+
+  /// Reports what the URL parser found. `column` is where the text of the URL begins; nil if an offset in it is no
+  /// column of the file.
+  private mutating func report(
+    _ parsed: (url: EndpointURL?, problems: [URLProblem]), _ beside: [Beside], column: Int?,
+    at location: ConfigProblem.SourceLocation, _ spot: Spot
+  ) {
+    func place(of offset: Int) -> ConfigProblem.SourceLocation {
+      column.map { location.moved(to: $0 + offset) } ?? location
+    }
+    for problem in parsed.problems {
+      let own = problem.beside.map { $0.isValue ? beside[$0.index].location : beside[$0.index].key }
+      let home = problem.unknown.flatMap { advice(onUnknown: $0, spot) }
+      report(
+        home ?? problem.message, at: own ?? place(of: problem.offset), spot.path,
+        suggestion: home == nil ? problem.suggestion : nil)
+    }
+    for warning in parsed.url?.warnings ?? [] { warn(warning.message, at: place(of: warning.offset), spot.path) }
   }
 
   /// The parameters beside `url:`; a list gives a repeatable one several values.

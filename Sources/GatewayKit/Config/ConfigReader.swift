@@ -181,13 +181,7 @@ struct ConfigReader {
       if let value = readValue(node, kind, key, at: spot) {
         section.settings[spot.name] = ConfigSetting(value: value, key: spot.key, path: spot.path)
       }
-    case .list(let kind):
-      let items = list(node)
-      let inner = items.isEmpty ? spot : later(key, at: spot)
-      let values = items.compactMap { readValue($0, kind, ConfigKey(key.name, kind), at: inner) }
-      // If all items are broken (already reported), the user has not written an empty list.
-      guard !values.isEmpty || items.isEmpty else { return }
-      section.settings[spot.name] = ConfigSetting(value: .list(values), key: spot.key, path: spot.path)
+    case .list(let kind): readList(node, kind, key, at: spot, into: &section)
     case .mapping(let keys): readMapping(node, keys, key, at: spot, into: &section)
     case .switched(let keys):
       if case .scalar = node.content, !node.isNull {
@@ -206,21 +200,37 @@ struct ConfigReader {
       }
     case .named(let shape, let names): readNamed(node, shape, names, key, at: spot, into: &section)
     case .url(let schemes, let built, let isList):
-      let inner = later(key, at: spot)
-      let known: Set<String>? =
-        switch built {
-        case .listeners: listeners
-        case .endpoints: broker.schemes
-        case .admin, .none: nil
-        }
       let nodes = isList && !node.isNull ? list(node) : [node]
-      if nodes.isEmpty { report("needs a URL, such as \(schemes[0].example)", at: node.location, spot.path) }
-      section.urls[spot.name] = nodes.compactMap { node in
-        let url = readURL(node, schemes, built: known, at: inner)
-        // Mistakes that only the scheme's connector can find.
-        if let url, built == .endpoints { reportRefusal(of: url) }
-        return url
+      section.urls[spot.name] = readURLs(nodes, of: node, schemes, built, at: later(key, at: spot))
+    }
+  }
+
+  private mutating func readList(
+    _ node: YAMLNode, _ kind: ValueKind, _ key: ConfigKey, at spot: Spot, into section: inout ConfigSection
+  ) {
+    let items = list(node)
+    let inner = items.isEmpty ? spot : later(key, at: spot)
+    let values = items.compactMap { readValue($0, kind, ConfigKey(key.name, kind), at: inner) }
+    // If all items are broken (already reported), the user has not written an empty list.
+    guard !values.isEmpty || items.isEmpty else { return }
+    section.settings[spot.name] = ConfigSetting(value: .list(values), key: spot.key, path: spot.path)
+  }
+
+  private mutating func readURLs(
+    _ nodes: [YAMLNode], of whole: YAMLNode, _ schemes: [SchemeGrammar], _ built: ConfigKey.BuiltSchemes, at spot: Spot
+  ) -> [ConfigURL] {
+    let known: Set<String>? =
+      switch built {
+      case .listeners: listeners
+      case .endpoints: broker.schemes
+      case .admin, .none: nil
       }
+    if nodes.isEmpty { report("needs a URL, such as \(schemes[0].example)", at: whole.location, spot.path) }
+    return nodes.compactMap { node in
+      let url = readURL(node, schemes, built: known, at: spot)
+      // Mistakes that only the scheme's connector can find.
+      if let url, built == .endpoints { reportRefusal(of: url) }
+      return url
     }
   }
 

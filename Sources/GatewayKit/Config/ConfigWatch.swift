@@ -1,6 +1,6 @@
-// Reports that a file, or one of several, may have changed: it was written, an editor replaced it by a rename, or links to
-// it now lead elsewhere, as when Kubernetes swaps a ConfigMap's folder. Waits until changes pause. `serve --watch` uses
-// it.
+// Reports that a file, or one of several, may have changed: it was written, an editor replaced it by a rename, or links
+// to it now lead elsewhere, as when Kubernetes swaps a ConfigMap's folder. Waits until changes pause. `serve --watch`
+// uses it.
 
 import ByteStreams
 import Glibc
@@ -15,8 +15,8 @@ final class ConfigWatch {
   /// Editors write in several steps; the last one counts.
   private static let quiet = Duration.milliseconds(200)
 
-  /// A path may end in `*`, for any ending. `failed` is called when the kernel does not report changes of a path, at most
-  /// once for each. Not for a limit of inotify(7), which is reported once for everything that is watched.
+  /// A path may end in `*`, for any ending. `failed` is called when the kernel does not report changes of a path, at
+  /// most once for each. Not for a limit of inotify(7), which is reported once for everything that is watched.
   init(
     _ paths: [String], on poller: Poller, changed: @escaping () -> Void,
     failed: @escaping (SystemError, _ path: String) -> Void

@@ -1,5 +1,5 @@
-// Owner and permissions of a file or a folder. `check` warns when others may read or write it; `serve` as root refuses a config
-// that others may write.
+// Owner and permissions of a file or a folder. `check` warns when others may read or write it; `serve` as root refuses
+// a config that others may write.
 
 import Glibc
 

@@ -23,8 +23,8 @@ struct KeySection<Owner: Sendable>: Sendable {
     for bound in keys where isShared || !bound.key.isForSharedLinks { bound.fill(&owner, given) }
   }
 
-  /// For a section with `off`: whether it is on. The route's own keys win over an inherited `off`, and its own `off` over
-  /// inherited keys.
+  /// For a section with `off`: whether it is on. The route's own keys win over an inherited `off`, and its own `off`
+  /// over inherited keys.
   func isOn(_ settings: Settings) -> Bool {
     let names = keys.map { "\(key.name).\($0.key.name)" }
     let isOwn = names.contains { settings.own[$0] != nil }

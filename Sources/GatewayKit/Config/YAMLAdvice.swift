@@ -92,7 +92,8 @@ struct YAMLAdvice {
     return needsQuotes("': ' within a text", value: Self.text(line[start..<end]), at: index)
   }
 
-  /// A key that is indented deeper than the key before it, which has a value. The line's first colon is where it failed.
+  /// A key that is indented deeper than the key before it, which has a value. The line's first colon is where it
+  /// failed.
   private func deeper() -> YAMLFault? {
     func indent(_ line: [Unicode.Scalar]) -> Int { line.firstIndex { $0 != " " } ?? line.count }
     func keyEnd(_ line: [Unicode.Scalar]) -> Int? {

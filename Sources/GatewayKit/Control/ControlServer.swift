@@ -79,7 +79,7 @@ final class ControlServer {
   private func accept(_ parcel: DescriptorParcel, lost: @escaping (SystemError) -> Void) throws(SystemError) {
     guard let socket = parcel.take() else { throw SystemError("bind", EBADF) }
     // Unowned: the server owns the loop, and stops it before it is freed.
-    loop = try AcceptLoop(socket, on: poller, farewell: nil, outOfDescriptors: { _ in }, lost: lost) {
+    loop = try AcceptLoop(socket, on: poller, refusalLine: nil, outOfDescriptors: { _ in }, lost: lost) {
       [unowned self] client, _ in
       serve(client)
     }

@@ -1,5 +1,5 @@
-// One client's requests and events beside its bytes, whatever its protocol: `baudway.v1`, RFC 2217, a pty. Keeps the waiting
-// requests, each at its position among the bytes. Sessions/Upstream+ControlChannel.swift reads the requests,
+// One client's requests and events beside its bytes, whatever its protocol: `baudway.v1`, RFC 2217, a pty. Keeps the
+// waiting requests, each at its position among the bytes. Sessions/Upstream+ControlChannel.swift reads the requests,
 // Sessions/LineControl.swift carries out those about the line.
 
 import ByteStreams
@@ -71,8 +71,8 @@ final class ControlChannel {
 
   func add(_ mark: Mark) { marks.append(mark) }
 
-  /// All bytes read so far have gone, `moved` of them to the endpoint; the others were dropped. The requests come before
-  /// all later bytes.
+  /// All bytes read so far have gone, `moved` of them to the endpoint; the others were dropped. The requests come
+  /// before all later bytes.
   func bytesAreDropped(after moved: UInt64) {
     for index in marks.indices { marks[index].position = min(marks[index].position, moved) }
   }

@@ -1,6 +1,6 @@
-// The control channel of a telnet client: requests of RFC 2217 become requests of the line, and each gets an answer with
-// the value in force, also when it was refused. A client that does not use RFC 2217 is a person at a terminal, and gets
-// events as lines of text among the bytes.
+// The control channel of a telnet client: requests of RFC 2217 become requests of the line, and each gets an answer
+// with the value in force, also when it was refused. A client that does not use RFC 2217 is a person at a terminal, and
+// gets events as lines of text among the bytes.
 
 import ByteStreams
 import StreamBroker

@@ -1,5 +1,6 @@
-// Limits handshakes in time: one timeout covers all steps (PROXY header, TLS, HTTP, log-in), from accept(2) on, whatever
-// the client sends. A value: HandshakeServer has the timer, and ends the pending connections that are returned here.
+// Limits handshakes in time: one timeout covers all steps (PROXY header, TLS, HTTP, log-in), from accept(2) on,
+// whatever the client sends. A value: HandshakeServer has the timer, and ends the pending connections that are returned
+// here.
 
 import ByteStreams
 

@@ -1,5 +1,5 @@
-// A request for the admin listener: checks what its head shows and logs the client in. AdminServer, on the control lane,
-// answers it.
+// A request for the admin listener: checks what its head shows and logs the client in. AdminServer, on the control
+// lane, answers it.
 
 import StreamWebSocket
 

@@ -1,6 +1,6 @@
 // The request of a pending connection: finds the route of its path, checks that it is a WebSocket request, and
-// logs the client in. A path of no route may be one of the admin listener: PendingConnection+Admin.swift. The route's lane answers, because it knows whether a slot is free; refusals decided here are sent
-// here.
+// logs the client in. A path of no route may be one of the admin listener: PendingConnection+Admin.swift. The route's
+// lane answers, because it knows whether a slot is free; refusals decided here are sent here.
 
 import ByteStreams
 import StreamBroker

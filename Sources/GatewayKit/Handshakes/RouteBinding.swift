@@ -65,8 +65,8 @@ struct RouteBinding: Sendable {
     tls = listen.usesTLS ? admin.tls.map { Self.settings($0, listen, access) } : nil
   }
 
-  /// Without WebSocket and telnet a certificate is the only credential. If the route requires one, TLS must require it too: then
-  /// the client gets the alert for a missing certificate.
+  /// Without WebSocket and telnet a certificate is the only credential. If the route requires one, TLS must require it
+  /// too: then the client gets the alert for a missing certificate.
   private static func settings(_ config: Config.TLS, _ listen: Config.Listen, _ access: Access) -> TLSServerSettings {
     var settings = TLSServerSettings(config, speaksHTTP: listen.usesHTTP)
     let isOnlyWay = !listen.usesHTTP && !listen.usesTelnet

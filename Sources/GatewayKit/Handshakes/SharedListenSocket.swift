@@ -73,8 +73,8 @@ final class SharedListenSocket: TCPAcceptorOwner {
   }
 
   var isReady: Bool { bindings.contains(where: isReady) }
-  /// No farewell line: a client would not read it before the handshake.
-  var farewell: String? { nil }
+  /// No line for refused clients: a client would not read it before the handshake.
+  var refusalLine: String? { nil }
 
   func accepted(_ descriptor: consuming Descriptor, from peer: SocketAddress?, at url: String) {
     handshakeServer.receive(descriptor, peer, at: self)
@@ -82,8 +82,8 @@ final class SharedListenSocket: TCPAcceptorOwner {
 
   func happened(_ event: TCPAcceptor.Event) {
     switch event {
-    case .listening: for binding in bindings { tellListening(binding) }
-    case .waiting(let failure, _): for binding in bindings where isReady(binding) { tellWaiting(binding, failure) }
+    case .listening: for binding in bindings { publishListening(binding) }
+    case .waiting(let failure, _): for binding in bindings where isReady(binding) { publishWaiting(binding, failure) }
     case .lost(let name, let failure, let retry):
       for binding in bindings where opened.remove(binding.number) != nil {
         let (route, target) = (binding.route, binding.listen.target)
@@ -103,9 +103,9 @@ final class SharedListenSocket: TCPAcceptorOwner {
     bindings.set(binding)
     keep(binding)
     if acceptor.name != nil {
-      tellListening(binding)
+      publishListening(binding)
     } else if let failure = acceptor.failure, isReady(binding) {
-      tellWaiting(binding, failure)
+      publishWaiting(binding, failure)
     }
     // If this binding is not ready, nothing has changed for the others. Checking all of them for each of thousands
     // would take seconds.
@@ -142,12 +142,12 @@ final class SharedListenSocket: TCPAcceptorOwner {
     "\(binding.listen.scheme)://\(name)\(binding.listen.url.path)\(binding.listen.nameShown)"
   }
 
-  private func tellListening(_ binding: RouteBinding) {
+  private func publishListening(_ binding: RouteBinding) {
     guard isReady(binding), let bound = bound(as: binding), opened.insert(binding.number).inserted else { return }
     handshakeServer.status.publish(.listening(route: binding.route, listener: binding.listen.target, bound: bound))
   }
 
-  private func tellWaiting(_ binding: RouteBinding, _ failure: OpenFailure) {
+  private func publishWaiting(_ binding: RouteBinding, _ failure: OpenFailure) {
     handshakeServer.status.publish(
       .listenerWaits(route: binding.route, listener: binding.listen.target, failure, retry: BindRetry.pause))
   }
@@ -195,9 +195,9 @@ final class SharedListenSocket: TCPAcceptorOwner {
       if let context = keeper.context {
         if contexts[binding.number] !== context, keeper.settings.clientAuth != .none { binding.trusts(context) }
         contexts[binding.number] = context
-        tellListening(binding)
+        publishListening(binding)
       } else if let fault = keeper.fault, contexts[binding.number] == nil {
-        tellWaiting(binding, OpenFailure(Self.certificate, nil, advice: fault.description))
+        publishWaiting(binding, OpenFailure(Self.certificate, nil, advice: fault.description))
       }
     }
     if keeper.fault != nil || !(keeper.context?.warnings ?? []).isEmpty || !handshakeServer.news.isQuiet {

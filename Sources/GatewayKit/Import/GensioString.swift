@@ -18,6 +18,9 @@ struct GensioString {
   /// What follows the base and its comma.
   let rest: String
 
+  /// Whether one of the filters has this name.
+  func has(_ filter: String) -> Bool { filters.contains { $0.name == filter } }
+
   /// In the order of the string; the values are what the string says where it does not end well.
   private static let filterNames: Set = [
     "telnet", "ssl", "certauth", "mux", "msgdelim", "relpkt", "ratelimit", "trace", "perf", "conacc", "keepopen",

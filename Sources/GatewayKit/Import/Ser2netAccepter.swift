@@ -11,53 +11,59 @@ extension RouteDraft {
       return
     }
     guard let string = gensio(accepter, "accepter") else { return }
-    var (isTelnet, isSecure, isConnecting) = (false, false, false)
+    readFilters(string, at: accepter.location)
+    readBase(string, at: accepter.location)
+  }
+
+  private mutating func readFilters(_ string: GensioString, at place: Ser2netFile.Location) {
+    var isSecure = false
     for layer in string.filters {
       switch layer.name {
       case "telnet":
-        isTelnet = true
-        if isSecure { obstruct("telnet within ssl has no equivalent in this order", at: accepter.location) }
-        if layer.option("mode") == "client" {
-          obstruct("a telnet client that accepts has no equivalent", at: accepter.location)
-        }
-        let isRemote = layer.option("rfc2217") ?? connection.defaults.value("rfc2217", of: "telnet") ?? "false"
-        if Ser2netFile.flag(isRemote) != true {
-          notes.append(
-            "clients can set the line by RFC 2217, which ser2net allows with telnet(rfc2217) only.")
-        }
+        if isSecure { obstruct("telnet within ssl has no equivalent in this order", at: place) }
+        readTelnet(layer, at: place)
       case "ssl":
         isSecure = true
-        readTLS(layer, at: accepter.location)
+        readTLS(layer, at: place)
       case "certauth":
-        obstruct(
-          "certauth: its users (gtlssh) have no equivalent; see users and tls.client-ca", at: accepter.location)
-      case "mux" where string.filters.contains { $0.name == "certauth" }: break
-      case "conacc": isConnecting = true
-      case "trace": lose(layer.name, "see capture, which records a route in other formats", at: accepter.location)
-      case "perf": lose(layer.name, "'baudway status --watch' shows rates", at: accepter.location)
-      case "ratelimit": lose(layer.name, "the rate of bytes is not limited", at: accepter.location)
-      default: obstruct("\(layer.name): its framing of bytes has no equivalent", at: accepter.location)
+        obstruct("certauth: its users (gtlssh) have no equivalent; see users and tls.client-ca", at: place)
+      case "mux" where string.has("certauth"): break
+      case "conacc": break
+      case "trace": lose(layer.name, "see capture, which records a route in other formats", at: place)
+      case "perf": lose(layer.name, "'baudway status --watch' shows rates", at: place)
+      case "ratelimit": lose(layer.name, "the rate of bytes is not limited", at: place)
+      default: obstruct("\(layer.name): its framing of bytes has no equivalent", at: place)
       }
     }
+  }
+
+  private mutating func readTelnet(_ layer: GensioString.Layer, at place: Ser2netFile.Location) {
+    if layer.option("mode") == "client" { obstruct("a telnet client that accepts has no equivalent", at: place) }
+    let isRemote = layer.option("rfc2217") ?? connection.defaults.value("rfc2217", of: "telnet") ?? "false"
+    if Ser2netFile.flag(isRemote) != true {
+      notes.append("clients can set the line by RFC 2217, which ser2net allows with telnet(rfc2217) only.")
+    }
+  }
+
+  private mutating func readBase(_ string: GensioString, at place: Ser2netFile.Location) {
+    let (isTelnet, isSecure, isConnecting) = (string.has("telnet"), string.has("ssl"), string.has("conacc"))
     let isPlain = !isTelnet && !isSecure
     switch string.base.name {
     case "tcp" where !isConnecting:
-      readTCP(
-        string, scheme: isTelnet ? isSecure ? "telnets" : "telnet" : isSecure ? "tls" : "tcp", at: accepter.location)
+      readTCP(string, scheme: isTelnet ? isSecure ? "telnets" : "telnet" : isSecure ? "tls" : "tcp", at: place)
     case "unix" where !isConnecting && isPlain: readUnix(string)
     case "pty" where isConnecting && isPlain:
       guard let path = string.base.option("link") else {
-        obstruct("a pty without link=PATH has no name here", at: accepter.location)
-        return
+        return obstruct("a pty without link=PATH has no name here", at: place)
       }
       listen = ["pty://\(Self.encoded(path))\(Self.permissions(string.base))"]
-    case "dummy": obstruct("it has no address of its own: only a rotator leads to it", at: accepter.location)
+    case "dummy": obstruct("it has no address of its own: only a rotator leads to it", at: place)
     case let name where isConnecting:
-      obstruct("conacc,\(name): the gateway does not connect to its clients", at: accepter.location)
+      obstruct("conacc,\(name): the gateway does not connect to its clients", at: place)
     case "sctp", "udp":
       let other = string.base.name == "sctp" && obstacles.isEmpty ? "; with tcp in its place it would be a route" : ""
-      obstruct("\(string.base.name) has no equivalent\(other)", at: accepter.location)
-    case let name: obstruct("clients cannot come through \(name)", at: accepter.location)
+      obstruct("\(string.base.name) has no equivalent\(other)", at: place)
+    case let name: obstruct("clients cannot come through \(name)", at: place)
     }
   }
 

@@ -1,5 +1,5 @@
-// ser2net.yaml of ser2net 4. Version 1 repeats keys of the top level (`connection: &name …`), and `*(name)` in a text is
-// that definition; version 2 has mappings (`connections:`), and `=(name)`.
+// ser2net.yaml of ser2net 4. Version 1 repeats keys of the top level (`connection: &name …`), and `*(name)` in a text
+// is that definition; version 2 has mappings (`connections:`), and `=(name)`.
 
 import StreamBroker
 

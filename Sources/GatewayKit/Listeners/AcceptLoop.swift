@@ -15,7 +15,7 @@ final class AcceptLoop: PollHandler {
   private let outOfDescriptors: (SystemError) -> Void
   /// Called once, when this socket accepts no more clients.
   private let lost: (SystemError) -> Void
-  private let farewell: () -> String?
+  private let refusalLine: () -> String?
   private var lastShortage: UInt64?
   private static let wellAgainAfter: UInt64 = 5_000_000_000
   private var pause: Timers.Token?
@@ -28,18 +28,18 @@ final class AcceptLoop: PollHandler {
   private static let mostTurnedAway = 64  // per pause
   private static let mostAtStop = 8192  // twice the kernel's queue: others may connect meanwhile
 
-  /// Takes over a listening socket. `farewell` is a line for clients refused at the descriptor limit. `lost` is called
-  /// when the socket accepts no more, for example because another process that shares it has shut it down: bind again
-  /// then.
+  /// Takes over a listening socket. `refusalLine` is a line for clients refused at the descriptor limit. `lost` is
+  /// called when the socket accepts no more, for example because another process that shares it has shut it down: bind
+  /// again then.
   init(
-    _ socket: consuming Descriptor, on poller: Poller, farewell: @autoclosure @escaping () -> String?,
+    _ socket: consuming Descriptor, on poller: Poller, refusalLine: @autoclosure @escaping () -> String?,
     outOfDescriptors: @escaping (SystemError) -> Void, lost: @escaping (SystemError) -> Void,
     accepted: @escaping (consuming Descriptor, SocketAddress?) -> Void
   ) throws(SystemError) {
     raw = socket.raw
     self.socket = consume socket
     self.poller = poller
-    self.farewell = farewell
+    self.refusalLine = refusalLine
     self.outOfDescriptors = outOfDescriptors
     self.lost = lost
     self.accepted = accepted
@@ -143,7 +143,7 @@ final class AcceptLoop: PollHandler {
       spare = nil
       var address: SocketAddress?
       guard let descriptor = try? accept(&address) else { break }
-      if let farewell = farewell() { Self.sendLine(farewell, to: descriptor.raw) }
+      if let refusalLine = refusalLine() { Self.sendLine(refusalLine, to: descriptor.raw) }
     }
     if spare == nil { spare = Self.makeSpare() }
   }

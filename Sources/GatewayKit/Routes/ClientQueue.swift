@@ -50,8 +50,8 @@ final class ClientQueue: ByteStreamDelegate {
   private static let pause = Duration.seconds(1)
 
   /// `notice` gives the text for a position, counted from 1; nil = none. `hasLeft` is called for each client that
-  /// leaves by itself, and owns its stream from then on; `hasClaimed` when a client that waited for its first byte wants
-  /// its slot now.
+  /// leaves by itself, and owns its stream from then on; `hasClaimed` when a client that waited for its first byte
+  /// wants its slot now.
   init(
     on poller: Poller, notice: @escaping (Int, AcceptedConnection.Label) -> String?,
     hasLeft: @escaping (Client, (any Error)?) -> Void, hasClaimed: @escaping () -> Void = {}

@@ -24,7 +24,7 @@ extension Link {
   func failed(_ failure: OpenFailure) {
     failedAt = poller.timers.now
     lastCause = failure.cause
-    tellWatch(failure.cause)
+    notifyWatch(failure.cause)
     let step = machine.handle(.failed, jitter: jitter(), now: poller.timers.now)
     let ending = Ending(.openFailed, failure)
     if step == .giveUp {

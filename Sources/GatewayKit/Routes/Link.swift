@@ -198,7 +198,7 @@ final class Link: HubDelegate {
     readersLookedForAt = openedAt  // the connector does it when it opens a port
     stopWatching()
     setStatus(.open)
-    tellFacts(of: stream)
+    publishFacts(of: stream)
     follow(machine.handle(.opened))
     hub.attach(stream, saying: settings.device.onOpen)
   }
@@ -216,7 +216,7 @@ final class Link: HubDelegate {
   private static let pauseOfLooks: UInt64 = 10_000_000_000
 
   /// Reports the facts now, and when more are known.
-  private func tellFacts(of stream: any ByteStream) {
+  private func publishFacts(of stream: any ByteStream) {
     guard let metadata = stream.metadata else { return }
     let report = { [weak self, weak stream, weak metadata] in
       guard let self, let metadata, status == .open, hub.endpoint.map({ $0 === stream }) ?? true else { return }
@@ -253,7 +253,7 @@ final class Link: HubDelegate {
     setStatus(.closed)
   }
 
-  func tellWatch(_ cause: SystemError?) { watch?.attemptFailed(cause) }
+  func notifyWatch(_ cause: SystemError?) { watch?.attemptFailed(cause) }
 
   func stopWatching() {
     watch?.cancel()

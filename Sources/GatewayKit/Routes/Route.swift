@@ -85,7 +85,7 @@ final class Route {
     group.lineChanged = { [weak self] in self?.listeners.forEach { $0.listener.lineChanged() } }
     keepVacancy()
     if !settings.hub.isShared { spread(over: others) }
-    tellConfigured(config)
+    publishConfigured(config)
     for listen in config.listen { open(listen) }
   }
 
@@ -99,7 +99,7 @@ final class Route {
     }
   }
 
-  private func tellConfigured(_ config: Config.Route) {
+  private func publishConfigured(_ config: Config.Route) {
     status.publish(.routeConfigured(route: config.name, listeners: config.listen.map(\.target)))
   }
 
@@ -249,7 +249,7 @@ final class Route {
     let terms = ListenerContext.Terms(config)
     self.terms = terms
     let narrowed = updateListeners(config.listen)
-    tellConfigured(config)  // last, so that listeners that can't be opened yet are waited for
+    publishConfigured(config)  // last, so that listeners that can't be opened yet are waited for
     let isAdmitted: @Sendable (AcceptedConnection.Label) -> Bool = {
       terms.admits($0) && !($0.role == .writer && narrowed.contains($0.listenerNumber))
     }

@@ -200,9 +200,9 @@ final class SessionGroup: LinkDelegate {
   private func look(
     at session: Session, every pause: Duration, _ limit: Duration, since: UInt64, _ activity: UInt64
   ) {
-    session.idleTimer = poller.timers.after(pause) { [weak self, weak session] in
+    session.idleTimer = poller.timers.after(pause) { [weak self, session] in
       // A session that is ending has a deadline of its own.
-      guard let self, let session, !session.isOver, session.leaving == nil else { return }
+      guard let self, !session.isOver, session.leaving == nil else { return }
       let now = poller.timers.now
       if session.activity != activity {
         look(at: session, every: pause, limit, since: now, session.activity)

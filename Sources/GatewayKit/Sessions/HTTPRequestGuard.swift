@@ -121,7 +121,7 @@ final class HTTPRequestGuard: LayeredStream {
 
   private func forward(into run: UnsafeMutableRawBufferPointer) throws -> Transfer {
     decide()
-    if end != nil { tellEndIfUnread() }
+    if end != nil { reportEndIfUnread() }
     return try handOut(into: run)
   }
 
@@ -233,11 +233,11 @@ final class HTTPRequestGuard: LayeredStream {
     self.end = self.end ?? end  // a failure that was read has more detail
     decide()
     delegate?.stream(self, handle: .hasBytesAvailable)
-    tellEndIfUnread()
+    reportEndIfUnread()
   }
 
   /// The reader may have no room before it reaches the end, and the stream reports the end only once.
-  private func tellEndIfUnread() {
+  private func reportEndIfUnread() {
     reportLater(.inputEnded) { !$0.endIsRead }
   }
 

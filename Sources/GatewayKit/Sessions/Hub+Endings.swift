@@ -153,8 +153,7 @@ extension Hub {
   private func awaitQuiet(_ session: Session) {
     let pump = session.pump
     let sent = pump.moved &+ UInt64(pump.count)
-    session.ending.quietTimer = poller.timers.after(Self.quietTimer) { [weak self, weak session] in
-      guard let self, let session else { return }
+    session.ending.quietTimer = poller.timers.after(Self.quietTimer) { [self, session] in
       session.ending.quietTimer = nil
       if let requestGuard = session.requestGuard, requestGuard.isUndecided {
         requestGuard.forwardHeld()  // the session no longer waits for the rest of the request line
@@ -189,14 +188,15 @@ extension Hub {
   }
 
   // MARK: - Waiting
+  // The timers hold hub and session strongly: the end of the session cancels them. An object that was once held weakly
+  // counts references more slowly, which costs time at each byte.
 
   /// Sets a deadline: the session has to make progress within each `limit`.
   private func watch(_ session: Session, _ limit: Duration) {
     if let deadline = session.ending.deadline, deadline.limit == limit { return }
     poller.timers.cancel(session.ending.deadline?.timer)
-    let timer = poller.timers.after(limit) { [weak self, weak session] in
-      guard let self, let session, !session.isOver else { return }
-      deadlineHasCome(for: session)
+    let timer = poller.timers.after(limit) { [self, session] in
+      if !session.isOver { deadlineHasCome(for: session) }
     }
     session.ending.deadline = SessionEnding.Deadline(
       limit: limit, timer: timer, progress: session.up.bytes &+ session.down.bytes,
@@ -228,8 +228,8 @@ extension Hub {
     stopWatching(session)
     if let wait = session.ending.halfClose, wait.limit == limit { return }
     poller.timers.cancel(session.ending.halfClose?.timer)
-    let timer = poller.timers.after(min(limit, timeout(with: session, limit))) { [weak self, weak session] in
-      guard let self, let session, !session.isOver, session.leaving == nil else { return }
+    let timer = poller.timers.after(min(limit, timeout(with: session, limit))) { [self, session] in
+      guard !session.isOver, session.leaving == nil else { return }
       session.ending.halfClose = nil
       if timeout(with: session, limit) > .zero { return evaluate(session) }
       // It sent a command and its FIN, and what it may wait for comes later than `half-close` allows.
@@ -251,8 +251,6 @@ extension Hub {
     guard policy.isShared, session.ending.endLook == nil, !session.pump.sourceEnded, !session.ending.hasSentLastByte
     else { return }
     let up = session.up.bytes
-    // A strong reference, since the end of the session cancels the timer. An object that was once held weakly counts
-    // references more slowly, which costs time at each byte.
     session.ending.endLook = poller.timers.after(Self.endLook) { [self, session] in
       session.ending.endLook = nil
       guard !session.isOver else { return }

@@ -135,8 +135,8 @@ final class SlowClients {
     guard session.down.dropTimer == nil else { return }
     delegate.sessionDrops(session, bytes: session.down.droppedAsSlow &- session.down.droppedReported)
     session.down.droppedReported = session.down.droppedAsSlow
-    session.down.dropTimer = poller.timers.after(.seconds(1)) { [weak self, weak session] in
-      guard let self, let session else { return }
+    session.down.dropTimer = poller.timers.after(.seconds(1)) { [weak self, session] in
+      guard let self else { return }
       session.down.dropTimer = nil
       if session.down.droppedAsSlow > session.down.droppedReported { dropped(session) }
     }

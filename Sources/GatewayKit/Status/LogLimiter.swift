@@ -55,22 +55,12 @@ struct LogLimiter {
     advance(to: now, write: write)
     switch event {
     case .sessionOpened(_, let number, let label):
-      begin(at: now)
-      openedNow += 1
-      if (label.hasOwnLink || openedNow > Self.mostOpenings) && openings.count < Self.mostHeld {
-        openings.hold(number, event, time, until: now &+ Self.openingAge)
-      } else {
-        write(LogLine(event), time)
-      }
+      if holdsOpening(of: number, label, event, time, at: now) { return }
+      write(LogLine(event), time)
     case .sessionEnded(let route, let number, let label, let report):
       let isOpeningHeld = openings.drop(number)
-      begin(at: now)
-      let (word, level) = (report.ending.word.rawValue, LogLine.level(of: event))
-      let isAdmitted =
-        report.wasNotServed
-        ? refusals.admits(RefusalLimiter.Origin(label), word, level, of: route)
-        : endings.admits(Self.mostEndings, word, level, of: route)
-      if isAdmitted { write(LogLine(route, number, label, report, saysOpening: isOpeningHeld), time) }
+      guard admitsEnd(report, of: label, LogLine.level(of: event), of: route, at: now) else { return }
+      write(LogLine(route, number, label, report, saysOpening: isOpeningHeld), time)
     case .link(let route, let endpoint, let status, _):
       let verdict = links.take(event, status, of: route, endpoint, time, at: now)
       if case .leaveOut = verdict { return }
@@ -92,6 +82,27 @@ struct LogLimiter {
       break  // the same at each opening
     default: if admits(event, at: now) { write(LogLine(event), time) }
     }
+  }
+
+  /// Whether the line of an opening waits, because it may become one with that of the end.
+  private mutating func holdsOpening(
+    of number: UInt64, _ label: AcceptedConnection.Label, _ event: StatusEvent, _ time: timespec, at now: UInt64
+  ) -> Bool {
+    begin(at: now)
+    openedNow += 1
+    guard label.hasOwnLink || openedNow > Self.mostOpenings, openings.count < Self.mostHeld else { return false }
+    openings.hold(number, event, time, until: now &+ Self.openingAge)
+    return true
+  }
+
+  private mutating func admitsEnd(
+    _ report: SessionReport, of label: AcceptedConnection.Label, _ level: Logger.Level, of route: String, at now: UInt64
+  ) -> Bool {
+    begin(at: now)
+    let word = report.ending.word.rawValue
+    return report.wasNotServed
+      ? refusals.admits(RefusalLimiter.Origin(label), word, level, of: route)
+      : endings.admits(Self.mostEndings, word, level, of: route)
   }
 
   /// Writes what is due: opening lines, and the summaries of a second that is over.

@@ -1,5 +1,6 @@
-// A snapshot as JSON and back: the answer to `status` at the control socket. Its keys are stable (Docs/control-socket.md).
-// Later versions may add some, so a reader ignores unknown ones. A metrics page would be another file of this kind.
+// A snapshot as JSON and back: the answer to `status` at the control socket. Its keys are stable
+// (Docs/control-socket.md). Later versions may add some, so a reader ignores unknown ones. Metrics are texts of their
+// own: Admin/Metrics/MetricsText.swift.
 
 import ByteStreams
 import StreamBroker

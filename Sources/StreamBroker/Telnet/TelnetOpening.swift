@@ -93,8 +93,9 @@ final class TelnetOpening: Opening, ByteStreamDelegate, PollHandler {
     if !hasBegunLine { fail("the server does not answer as RFC 2217 requires\(Self.others)") }
   }
 
-  /// Plain telnet waits for this: a server that has agreed to BINARY expects no NUL after CR, which we would still send.
-  /// With RFC 2217 it is known long before the settings are in force. The stream is reading: open it in the next round.
+  /// Plain telnet waits for this: a server that has agreed to BINARY expects no NUL after CR, which we would still
+  /// send. With RFC 2217 it is known long before the settings are in force. The stream is reading: open it in the next
+  /// round.
   private func binaryIsSettled() { poller.nextRound(self) }
 
   /// In plain telnet an end is no failure: the stream has what came before, and the end.

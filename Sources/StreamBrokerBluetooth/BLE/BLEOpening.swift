@@ -13,7 +13,8 @@ final class BLEOpening: BluetoothOpening {
   private var scanFlow: ScanFlow?
   // MTU of a channel if the kernel does not report one (Bluetooth Core, L2CAP, section 4.22).
   private static let leastMTU = 23
-  /// Linux allocates the whole message at once, in parts of the peer's choice: a long one may never fit into its buffer.
+  /// Linux allocates the whole message at once, in parts of the peer's choice: a long one may never fit into its
+  /// buffer.
   private static let longestMessage = 2048
 
   init(

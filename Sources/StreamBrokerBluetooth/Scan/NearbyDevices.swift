@@ -13,8 +13,8 @@ extension NearbyDevice {
   /// }
   /// ```
   /// Each loop over the result is a scan of its own. It switches on an adapter that is off, and needs CAP_NET_ADMIN
-  /// (root has it). `adapter` is "hci0" or an address; nil: the first that is on. The loop ends `duration` after the scan
-  /// has begun (nil: never), and when its task is cancelled; it throws `OpenFailure` (with EPERM or EACCES if a
+  /// (root has it). `adapter` is "hci0" or an address; nil: the first that is on. The loop ends `duration` after the
+  /// scan has begun (nil: never), and when its task is cancelled; it throws `OpenFailure` (with EPERM or EACCES if a
   /// privilege is missing) and `SystemError` if the process is out of descriptors. However the loop ends, the kernel's
   /// scan ends soon afterwards. With `everySignal` a known device comes each time something is received from it, with
   /// its current signal strength.

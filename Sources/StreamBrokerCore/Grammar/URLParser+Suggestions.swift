@@ -1,5 +1,5 @@
-// Guesses the URL that an invalid text may have meant. A suggestion is always a valid URL of an accepted scheme, without
-// a warning.
+// Guesses the URL that an invalid text may have meant. A suggestion is always a valid URL of an accepted scheme,
+// without a warning.
 
 extension URLParser {
   /// The first of these texts that is a valid URL without a secret: a secret may be the value of a variable.

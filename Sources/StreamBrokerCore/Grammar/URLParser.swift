@@ -18,8 +18,8 @@ struct URLParser {
   let place: String
   /// Turns the text of a secret into the secret, or reports what is wrong with it.
   let reveal: EndpointURL.Revealer
-  /// Whether the text is a guess of another parser. Its problems are not shown, so it makes no guesses itself: one whose
-  /// scheme is not accepted here would lead to the next without end.
+  /// Whether the text is a guess of another parser. Its problems are not shown, so it makes no guesses itself: one
+  /// whose scheme is not accepted here would lead to the next without end.
   let isGuess: Bool
   /// Unicode scalars, so that an offset is a column of the config file.
   let scalars: [Unicode.Scalar]

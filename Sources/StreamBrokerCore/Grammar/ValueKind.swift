@@ -229,8 +229,8 @@ public indirect enum ValueKind: Hashable, Sendable {
     return Int(text)
   }
 
-  /// "10.0.0.0/255.0.0.0", also with a space or as a wildcard 0.255.255.255, "192.168.1.*" and "192.168.1." as a network
-  /// with a prefix.
+  /// "10.0.0.0/255.0.0.0", also with a space or as a wildcard 0.255.255.255, "192.168.1.*" and "192.168.1." as a
+  /// network with a prefix.
   private static func network(_ text: String) -> String? {
     switch text {
     case "*", "any", "all": return "0.0.0.0/0"

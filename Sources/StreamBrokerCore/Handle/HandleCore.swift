@@ -194,8 +194,8 @@ final class HandleCore: ByteStreamDelegate {
         switch try readPiece(stream, size) {
         case .moved(let count):
           left -= max(count, 1)
-          // A short read has emptied the stream, unless it holds bytes or is a terminal, whose reads give 4,095 bytes at
-          // most; another read would cost a call.
+          // A short read has emptied the stream, unless it holds bytes or is a terminal, whose reads give 4,095 bytes
+          // at most; another read would cost a call.
           if count > 0 && count < min(size, Self.terminalRead) && !stream.hasBufferedInput {
             stream.readerWaits = .readable
             return

@@ -1,5 +1,5 @@
-// Where a handle's lane puts input and tasks take it. The lane reads ahead, a bounded number of bytes; a task that finds
-// enough takes it without a change of thread, and otherwise waits.
+// Where a handle's lane puts input and tasks take it. The lane reads ahead, a bounded number of bytes; a task that
+// finds enough takes it without a change of thread, and otherwise waits.
 
 import ByteStreams
 import Synchronization

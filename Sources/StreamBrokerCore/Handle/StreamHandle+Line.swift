@@ -3,8 +3,8 @@
 import ByteStreams
 
 extension StreamHandle {
-  /// The serial line behind the stream. Its calls fail with ENOTTY if the endpoint has none, and with ENOTCONN while the
-  /// link is lost.
+  /// The serial line behind the stream. Its calls fail with ENOTTY if the endpoint has none, and with ENOTCONN while
+  /// the link is lost.
   public var line: Line { Line(stream: self) }
 
   /// All calls are carried out in order with each other. A change of settings waits until the bytes before it are sent,

@@ -25,8 +25,8 @@ extension StreamHandle {
     }
   }
 
-  /// The input in lines, without their ends ("\n" or "\r\n"). Bytes that are not UTF-8 become U+FFFD. A line that the end
-  /// of the stream or the loss of the link cuts short is a line; one of more than 32 KiB comes in pieces.
+  /// The input in lines, without their ends ("\n" or "\r\n"). Bytes that are not UTF-8 become U+FFFD. A line that the
+  /// end of the stream or the loss of the link cuts short is a line; one of more than 32 KiB comes in pieces.
   public var lines: Lines { Lines(stream: self) }
 
   /// Lines of input: `StreamHandle.lines`.
@@ -44,8 +44,8 @@ extension StreamHandle {
     }
   }
 
-  /// The next line, as `lines` gives it. Nil at the end of the stream. After a time-out, what has arrived of the line is
-  /// still there.
+  /// The next line, as `lines` gives it. Nil at the end of the stream. After a time-out, what has arrived of the line
+  /// is still there.
   public func line(within timeout: Duration? = nil) async throws -> String? {
     var line = try await read(until: [UInt8(ascii: "\n")], within: timeout)[...]
     if line.isEmpty { return nil }
@@ -56,10 +56,10 @@ extension StreamHandle {
     return String(decoding: line, as: UTF8.self)
   }
 
-  /// The input in packets, for devices that send frames: a packet ends with `delimiter`, at `max` bytes, or when nothing
-  /// arrived for `idle`, whichever comes first. The delimiter is part of the packet. `idle` is measured when bytes
-  /// arrive, so a program that reads late gets the same packets. The end of the stream and the loss of the link end a
-  /// packet. `max` is 32 KiB at most, and without it that is the limit. Use one such sequence at a time.
+  /// The input in packets, for devices that send frames: a packet ends with `delimiter`, at `max` bytes, or when
+  /// nothing arrived for `idle`, whichever comes first. The delimiter is part of the packet. `idle` is measured when
+  /// bytes arrive, so a program that reads late gets the same packets. The end of the stream and the loss of the link
+  /// end a packet. `max` is 32 KiB at most, and without it that is the limit. Use one such sequence at a time.
   public func packets(idle: Duration? = nil, max: Int? = nil, delimiter: [UInt8] = []) -> Packets {
     let most = Swift.max(1, min(max ?? HandleInput.capacity / 2, HandleInput.capacity / 2))
     return Packets(stream: self, idle: idle, max: most, delimiter: delimiter)

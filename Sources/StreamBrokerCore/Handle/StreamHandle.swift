@@ -147,8 +147,9 @@ public final class StreamHandle: Sendable {
     return try await take(.bytes(count), timeout) ?? []
   }
 
-  /// The bytes up to and with `delimiter`. Without it: the rest at the end of the stream or where the link was lost, and
-  /// `most` bytes if they do not contain it, 32 KiB at most. Empty at the end. After a time-out the bytes are still there.
+  /// The bytes up to and with `delimiter`. Without it: the rest at the end of the stream or where the link was lost,
+  /// and `most` bytes if they do not contain it, 32 KiB at most. Empty at the end. After a time-out the bytes are still
+  /// there.
   public func read(
     until delimiter: [UInt8], upTo most: Int = 32_768, within timeout: Duration? = nil
   ) async throws -> [UInt8] {
@@ -231,9 +232,9 @@ public final class StreamHandle: Sendable {
     try await call { core, call in core.send(bytes, before: deadline, call) }
   }
 
-  /// Returns when the bytes of all earlier writes have left, as far as the kernel can tell: a serial port has sent them,
-  /// a TCP peer's machine has acknowledged them, a program has read them. Throws the reason if the link was lost before
-  /// that, even if it is open again: those bytes may not have arrived.
+  /// Returns when the bytes of all earlier writes have left, as far as the kernel can tell: a serial port has sent
+  /// them, a TCP peer's machine has acknowledged them, a program has read them. Throws the reason if the link was lost
+  /// before that, even if it is open again: those bytes may not have arrived.
   public func flush(within timeout: Duration? = nil) async throws {
     let deadline = timeout.map { Self.deadline(in: $0) }
     try await turn(of: writers, before: deadline)
@@ -269,9 +270,9 @@ public final class StreamHandle: Sendable {
 
   // MARK: - The end
 
-  /// Delivers the bytes of all finished writes, then closes the endpoint in order. Returns at once; a later `connect` to
-  /// the same device waits for it. Calls that wait end: a read returns no bytes, a write fails with EPIPE. Safe to call
-  /// twice.
+  /// Delivers the bytes of all finished writes, then closes the endpoint in order. Returns at once; a later `connect`
+  /// to the same device waits for it. Calls that wait end: a read returns no bytes, a write fails with EPIPE. Safe to
+  /// call twice.
   public func close() {
     shared.beginClosing()
     core.post { _, core in core.close() }

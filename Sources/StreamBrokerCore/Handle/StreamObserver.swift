@@ -1,4 +1,5 @@
-// What happens to a stream besides its bytes, as values: the steps of an opening, losses, waits, facts about the device.
+// What happens to a stream besides its bytes, as values: the steps of an opening, losses, waits, facts about the
+// device.
 
 import ByteStreams
 
@@ -28,8 +29,8 @@ public enum StreamEvent: Hashable, Sendable {
 /// let stream = try await Broker.standard.connect(url, observer: observer)
 /// ```
 public final class StreamObserver: Sendable {
-  /// The events, in order, for one loop, which ends after `.closed`. Of events that nobody has taken yet, the newest 256
-  /// are kept.
+  /// The events, in order, for one loop, which ends after `.closed`. Of events that nobody has taken yet, the newest
+  /// 256 are kept.
   public let events: AsyncStream<StreamEvent>
   private let continuation: AsyncStream<StreamEvent>.Continuation
 

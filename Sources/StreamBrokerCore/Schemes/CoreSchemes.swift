@@ -1,5 +1,5 @@
-// The schemes that need nothing but the kernel. To add one, add a folder beside this file, a line here, and its table in
-// Grammar/EndpointSchemes.swift.
+// The schemes that need nothing but the kernel. To add one, add a folder beside this file, a line here, and its table
+// in Grammar/EndpointSchemes.swift.
 
 /// The schemes of this library, for programs that do without OpenSSL and zlib: `Broker(CoreSchemes.all)`.
 public enum CoreSchemes {

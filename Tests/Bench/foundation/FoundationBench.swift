@@ -1,5 +1,5 @@
-// One measurement of Foundation's streams as a client, with blocking calls on the main thread, or with a delegate on its
-// run loop. Tests/Bench/library/run starts it and the far end.
+// One measurement of Foundation's streams as a client, with blocking calls on the main thread, or with a delegate on
+// its run loop. Tests/Bench/library/run starts it and the far end.
 //   foundation-bench blocking|delegate trip|up|down URL SECONDS     prints round trips or bytes per second
 //   foundation-bench blocking idle URL SECONDS                      opens, and does nothing
 

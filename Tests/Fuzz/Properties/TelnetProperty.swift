@@ -14,8 +14,8 @@ enum TelnetProperty {
     }
   }
 
-  /// The first byte selects how: bit 0 BINARY, bits 1 to 3 the size of pieces, bits 4 to 6 the space. (What does not end is
-  /// too slow here: a test of the decoder has it.)
+  /// The first byte selects how: bit 0 BINARY, bits 1 to 3 the size of pieces, bits 4 to 6 the space. (What does not
+  /// end is too slow here: a test of the decoder has it.)
   static func check(_ input: [UInt8]) throws(Broken) {
     guard input.count > 1, let choice = input.first else { return }
     let stream = Array(input.dropFirst())

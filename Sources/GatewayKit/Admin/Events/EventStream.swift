@@ -1,5 +1,5 @@
-// One client's server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). It keeps nothing but
-// a number: a client that reads slowly falls behind in the shared list, and is told how many events it has missed.
+// One client's server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). It keeps nothing
+// but a number: a client that reads slowly falls behind in the shared list, and is told how many events it has missed.
 
 import ByteStreams
 

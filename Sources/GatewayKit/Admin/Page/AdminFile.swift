@@ -1,5 +1,5 @@
-// A file of the status page. Sources/CAdminPage has the files in the binary; they have no secrets, so a browser gets them
-// without a log-in.
+// A file of the status page. Sources/CAdminPage has the files in the binary; they have no secrets, so a browser gets
+// them without a log-in.
 
 import CAdminPage
 import CZlib

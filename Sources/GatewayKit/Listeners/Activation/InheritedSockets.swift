@@ -30,8 +30,8 @@ package struct InheritedSockets: Sendable {
   /// No sockets: for a gateway that was started by hand.
   package init() { sockets = [] }
 
-  /// Takes over the sockets that match listeners of `routes` or of `admin`; reports and closes the others. May block on paths: for
-  /// the start only.
+  /// Takes over the sockets that match listeners of `routes` or of `admin`; reports and closes the others. May block on
+  /// paths: for the start only.
   package init(
     _ handover: ListenFDs, for routes: [Config.Route], admin: Config.Admin = Config.Admin(),
     report: (StatusEvent) -> Void

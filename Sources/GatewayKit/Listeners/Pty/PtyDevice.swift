@@ -43,8 +43,8 @@ struct PtyDevice: Sendable {
   /// Whether its link still exists; true if that can't be checked.
   var isThere: Bool { name.isThere || FileIdentity(name.path) == nil && errno != ENOENT }
 
-  /// Discards what the last program left behind. Opens the pty for a moment. Returns whether the next program can use it;
-  /// if not, replace the pty.
+  /// Discards what the last program left behind. Opens the pty for a moment. Returns whether the next program can use
+  /// it; if not, replace the pty.
   func refresh() -> Bool {
     (try? PtyMaster.refresh(master, allIsRead: !PtyMaster.hasInput(master))) != nil || isInUse
   }

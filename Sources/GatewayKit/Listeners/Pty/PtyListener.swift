@@ -61,7 +61,7 @@ final class PtyListener: Listener, InotifyUser {
     } isThere: {
       $0.isThere
     }
-    self.path.waits = { [unowned self] in tellClosed() }
+    self.path.waits = { [unowned self] in publishClosed() }
   }
 
   func start() {
@@ -150,7 +150,7 @@ final class PtyListener: Listener, InotifyUser {
   }
 
   /// Reports that the pty can no longer be opened, until it is created again.
-  private func tellClosed() {
+  private func publishClosed() {
     if isTold { context.status.publish(.listenerClosed(route: context.route, listener: name, bound: name)) }
     isTold = false
   }

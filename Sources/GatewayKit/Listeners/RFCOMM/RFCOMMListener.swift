@@ -48,16 +48,16 @@ final class RFCOMMListener: Listener {
         if let socket = socket?.take() { try accept(at: socket, name) }
         retry.succeeded()
         if bound != name {
-          tellClosed()
+          publishClosed()
           context.status.publish(.listening(route: context.route, listener: listen.target, bound: name))
         }
         bound = name
       } catch {
         giveUpSocket()
         let failure = OpenFailure(error.call, error)
-        if retry.failed(failure, again: { [weak self] in self?.start() }) { tellWaits(failure, BindRetry.pause) }
+        if retry.failed(failure, again: { [weak self] in self?.start() }) { publishWaiting(failure, BindRetry.pause) }
       }
-    case .waits(let failure): tellWaits(failure, BluetoothHost.retry)
+    case .waits(let failure): publishWaiting(failure, BluetoothHost.retry)
     case .limited(let limits):
       context.status.publish(.listenerLimited(route: context.route, listener: bound ?? listen.target, limits))
     }
@@ -68,7 +68,7 @@ final class RFCOMMListener: Listener {
     loop?.stop()
     loop = nil
     loop = try AcceptLoop(
-      socket, on: context.poller, farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
+      socket, on: context.poller, refusalLine: context.sendsNotices ? "baudway: out of descriptors" : nil,
       outOfDescriptors: { context.status.publish(.outOfDescriptors(route: context.route, listener: name, $0)) },
       lost: { [unowned self] in lost($0) },  // the loop stops before the listener is freed
       accepted: { descriptor, _ in
@@ -83,7 +83,7 @@ final class RFCOMMListener: Listener {
     loop = nil
     giveUpSocket()
     let failure = OpenFailure.lost(error)
-    tellWaits(failure, retry.lost(failure) { [weak self] in self?.start() })
+    publishWaiting(failure, retry.lost(failure) { [weak self] in self?.start() })
   }
 
   private func giveUpSocket() {
@@ -91,13 +91,13 @@ final class RFCOMMListener: Listener {
     host.post { _, host in host.close(number) }
   }
 
-  private func tellWaits(_ failure: OpenFailure, _ retry: Duration) {
-    tellClosed()
+  private func publishWaiting(_ failure: OpenFailure, _ retry: Duration) {
+    publishClosed()
     context.status.publish(
       .listenerWaits(route: context.route, listener: listen.target, failure, retry: retry))
   }
 
-  private func tellClosed() {
+  private func publishClosed() {
     guard let bound else { return }
     context.status.publish(.listenerClosed(route: context.route, listener: listen.target, bound: bound))
     self.bound = nil

@@ -11,8 +11,8 @@ protocol TCPAcceptorOwner: AnyObject {
   /// Whether clients can be served; the address is not bound before.
   var isReady: Bool { get }
   /// A line for clients that are refused at the descriptor limit.
-  var farewell: String? { get }
-  /// `url` names the socket that the client connected to, such as "tcp://127.0.0.1:4001".
+  var refusalLine: String? { get }
+  /// `url` names the socket that the client connected to, with the listener's scheme: "tcp://127.0.0.1:4001".
   func accepted(_ descriptor: consuming Descriptor, from peer: SocketAddress?, at url: String)
   func happened(_ event: TCPAcceptor.Event)
 }
@@ -64,13 +64,13 @@ final class TCPAcceptor {
 
   private func accept(from descriptor: consuming Descriptor, of socket: TCPListenSocket) throws(SystemError) {
     let name = try socket.name(of: descriptor.raw)
-    let url = "tcp://\(name)"
+    let url = "\(socket.listen.scheme)://\(name)"
     // The loops stop before the acceptor is freed, and the owner outlives the acceptor.
     unowned let owner = owner
     let isInherited = socket.isInherited
     loops.append(
       try AcceptLoop(
-        descriptor, on: poller, farewell: owner.farewell,
+        descriptor, on: poller, refusalLine: owner.refusalLine,
         outOfDescriptors: { owner.happened(.outOfDescriptors($0)) }, lost: { [unowned self] in lost($0) },
         accepted: { client, peer in
           if isInherited { owner.listenSocket.completeOptions(of: client.raw) }

@@ -34,7 +34,7 @@ final class TCPListener: Listener, TCPAcceptorOwner {
   }
 
   var isReady: Bool { true }
-  var farewell: String? { context.sendsNotices ? "baudway: out of descriptors" : nil }
+  var refusalLine: String? { context.sendsNotices ? "baudway: out of descriptors" : nil }
 
   func accepted(_ descriptor: consuming Descriptor, from peer: SocketAddress?, at url: String) {
     let label = AcceptedConnection.Label(address: peer, listener: url)
@@ -52,7 +52,7 @@ final class TCPListener: Listener, TCPAcceptorOwner {
     let (route, target) = (context.route, listen.target)
     switch event {
     case .listening:
-      let name = "tcp://\(acceptor.name ?? "")"
+      let name = "\(listen.scheme)://\(acceptor.name ?? "")"
       bound = name
       context.status.publish(.listening(route: route, listener: target, bound: name))
     case .waiting(let failure, let retry):

@@ -46,7 +46,7 @@ final class UnixListener: Listener {
     let name = name
     loop = try AcceptLoop(
       socketFile.socket.take()!, on: context.poller,  // nothing else has used the parcel
-      farewell: context.sendsNotices ? "baudway: out of descriptors" : nil,
+      refusalLine: context.sendsNotices ? "baudway: out of descriptors" : nil,
       outOfDescriptors: { context.status.publish(.outOfDescriptors(route: context.route, listener: name, $0)) },
       lost: { [unowned self] in lost($0) },  // the loop stops before the listener is freed
       accepted: { descriptor, _ in

@@ -1,5 +1,5 @@
-// Reaps the processes that programs leave behind, where this process is process 1, as in its container image: the kernel
-// gives them to process 1, and they stay zombies until it reaps them. The programs themselves are reaped by
+// Reaps the processes that programs leave behind, where this process is process 1, as in its container image: the
+// kernel gives them to process 1, and they stay zombies until it reaps them. The programs themselves are reaped by
 // `ExecProcess`, which needs to know how they ended.
 
 import ByteStreams

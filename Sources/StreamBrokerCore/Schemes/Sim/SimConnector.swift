@@ -1,5 +1,5 @@
 // Built-in devices for demos, tests and benchmarks: sim://echo, sim://nmea?rate=1, sim://console, sim://flood,
-// sim://sink. This folder is the guide for adding a scheme: a connector, a line in Schemes.swift, a table in
+// sim://sink. This folder is the guide for adding a scheme: a connector, a line in CoreSchemes.swift, a table in
 // EndpointSchemes.swift, a rig in the tests.
 
 import ByteStreams

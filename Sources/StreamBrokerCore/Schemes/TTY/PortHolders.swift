@@ -72,8 +72,8 @@ enum PortHolders {
     return " of a service: systemctl disable --now \(Suggestion.plain(unit)) stops it"
   }
 
-  /// Whether the descriptor is of the node that has this path here: in another mount namespace, such as a container, the
-  /// same path may be another device. Ptys of two instances of devpts have the same numbers; other devices do not.
+  /// Whether the descriptor is of the node that has this path here: in another mount namespace, such as a container,
+  /// the same path may be another device. Ptys of two instances of devpts have the same numbers; other devices do not.
   private static func isOpen(_ node: String, as descriptor: String) -> Bool {
     var (one, other) = (stat(), stat())
     guard stat(node, &one) == 0, stat(descriptor, &other) == 0 else { return false }

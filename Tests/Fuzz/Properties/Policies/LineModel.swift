@@ -1,6 +1,6 @@
 // Model of one link's serial line: for each change of the port there is a reason, and each request is answered with the
-// value in force. A reason is a client's request, which may come only after the bytes before it, the end of a client that
-// has changed the line, a reload, or an endpoint that is new or closes.
+// value in force. A reason is a client's request, which may come only after the bytes before it, the end of a client
+// that has changed the line, a reload, or an endpoint that is new or closes.
 
 import Glibc
 import StreamBroker

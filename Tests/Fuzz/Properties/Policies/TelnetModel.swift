@@ -1,5 +1,6 @@
-// Model of one telnet client: what it sends, as bytes and requests in their order, and what it gets: the device's bytes, and
-// one answer to each request. Reads telnet in the simplest way. `TelnetFront` reports what the session reads and writes.
+// Model of one telnet client: what it sends, as bytes and requests in their order, and what it gets: the device's
+// bytes, and one answer to each request. Reads telnet in the simplest way. `TelnetFront` reports what the session reads
+// and writes.
 
 import Glibc
 import StreamBroker

@@ -1,4 +1,5 @@
-// A mistake that compiles: the stream lives on the lane, and this code does not. It ends with the sentence that says so.
+// A mistake that compiles: the stream lives on the lane, and this code does not. It ends with the sentence that says
+// so.
 
 import ByteStreams
 import StreamBrokerCore
