@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Checks what documents and comments refer to, and their words. Prints `file:line: what` and exits with 1 if anything is wrong.
 
-  links      relative links of *.md lead to files
+  links      links of *.md lead to files of the tree, and to headings of documents
   names      file names in *.md (in backticks) and in comments exist somewhere in the tree
   decisions  cited decisions stand in Docs/decisions, each number once, none longer than eight lines
   tests      tests that Docs/*.md cite exist: `NameTests.function`, `test_file.py::test_name`
   keys       each key of config.yaml, also a commented-out one, has a table row in some Docs/*.md: | `clients.max` | ...
   words      words to avoid, counted per folder: words.json has the most there may be, and counts may only fall
 
-`check.py` runs all of them, `check.py links keys` these. `check.py --update` lowers the counts in words.json, and never raises one.
+`check.py` runs all of them, `check.py links keys` these, `check.py --in FOLDER links` there. `check.py --update` lowers the counts in words.json, and never raises one.
 """
 import json
 import os
@@ -130,14 +130,25 @@ class Tree:
 
 
 def links(tree):
+    headings = {}
+
+    def has_heading(file, heading):
+        if file not in headings:  # as web pages of documents name them
+            found = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            headings[file] = {re.sub(r"[^\w -]", "", text).strip().lower().replace(" ", "-") for text in found}
+        return heading in headings[file]
+
     for file in tree.documents():
         for number, line in tree.lines(file):
-            for target in LINK.findall(line):
-                target = target.split("#")[0]
-                if not target or re.match(r"[a-z]+:", target):
+            for link in LINK.findall(line):
+                target, _, heading = link.partition("#")
+                if re.match(r"[a-z]+:", target):
                     continue
-                if not (tree.root / file).parent.joinpath(target).exists():
+                there = tree.root / (target[1:] if target.startswith("/") else pathlib.Path(file).parent / target) if target else tree.root / file
+                if not there.exists():
                     yield file, number, f"no file for the link '{target}'"
+                elif heading and there.suffix == ".md" and not has_heading(there, heading):
+                    yield file, number, f"no heading for the link '{link}'"
 
 
 def names(tree):
@@ -380,6 +391,8 @@ CHECKS = {"links": links, "names": names, "decisions": decisions, "tests": tests
 
 
 def main(arguments, root):
+    if arguments[:1] == ["--in"]:
+        root, arguments = arguments[1], arguments[2:]
     tree = Tree(root)
     if arguments == ["--update"]:
         update(tree)
