@@ -85,8 +85,11 @@ func environment() -> [String: String] {
   var settings: [String: String] = [:]
   var next = environ
   while let setting = next.pointee {
-    let parts = String(cString: setting).split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
-    if parts.count == 2, settings[String(parts[0])] == nil { settings[String(parts[0])] = String(parts[1]) }
+    // Not by Characters: this runs at every start.
+    if let sign = strchr(setting, Int32(UInt8(ascii: "="))) {
+      let name = String(decoding: UnsafeRawBufferPointer(start: setting, count: sign - setting), as: UTF8.self)
+      if settings[name] == nil { settings[name] = String(cString: sign + 1) }
+    }
     next += 1
   }
   return settings

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what documents and comments refer to, and their words. Prints `file:line: what` and exits with 1 if anything is wrong.
 
-  links      relative links of *.md lead to files, and to headings of theirs
+  links      links of *.md lead to files of the tree, and to headings of documents
   names      file names in *.md (in backticks) and in comments exist somewhere in the tree
   decisions  cited decisions stand in Docs/decisions, each number once, none longer than eight lines
   tests      tests that Docs/*.md cite exist: `NameTests.function`, `test_file.py::test_name`
@@ -9,7 +9,7 @@
   lengths    README.md has under 150 lines, and the comments of config.yaml are read in some minutes
   words      words to avoid, counted per folder: words.json has the most there may be, and counts may only fall
 
-`check.py` runs all of them, `check.py links keys` these. `check.py --update` lowers the counts in words.json, and never raises one.
+`check.py` runs all of them, `check.py links keys` these, `check.py --in FOLDER links` there. `check.py --update` lowers the counts in words.json, and never raises one.
 """
 import json
 import os
@@ -140,13 +140,13 @@ def links(tree):
     for file in tree.documents():
         for number, line in tree.lines(file):
             for link in LINK.findall(line):
-                if re.match(r"[a-z]+:", link):
-                    continue
                 target, _, anchor = link.partition("#")
-                path = (tree.root / file).parent.joinpath(target) if target else tree.root / file
-                if not path.exists():
+                if re.match(r"[a-z]+:", target):
+                    continue
+                there = tree.root / (target[1:] if target.startswith("/") else pathlib.Path(file).parent / target) if target else tree.root / file
+                if not there.exists():
                     yield file, number, f"no file for the link '{target}'"
-                elif anchor and anchor not in anchors(path.read_text()):
+                elif anchor and there.suffix == ".md" and anchor not in anchors(there.read_text()):
                     yield file, number, f"no heading for the link '{link}'"
 
 
@@ -415,6 +415,8 @@ CHECKS = {"links": links, "names": names, "decisions": decisions, "tests": tests
 
 
 def main(arguments, root):
+    if arguments[:1] == ["--in"]:
+        root, arguments = arguments[1], arguments[2:]
     tree = Tree(root)
     if arguments == ["--update"]:
         update(tree)

@@ -1,4 +1,5 @@
 """Completion, typed in real shells: commands, options, routes and sessions of the running gateway, devices, files."""
+import json
 import os
 import pathlib
 import pty
@@ -154,6 +155,12 @@ def test_any_file_is_completed_inside_folders(name, shell_of, tmp_path):
     for words in ("import -o ", "import --output="):
         shell.type(f"baudway {words}fol\tins\t\r")
         shell.wait(f"words: <{words}folder/inside.txt>")
+
+
+def test_the_ports_of_this_machine_complete_a_url():
+    ports = json.loads(subprocess.check_output([binary(), "devices", "--json"]))["serial"]
+    lines = subprocess.check_output([binary(), "complete", "--", "connect", "tty:"], text=True).splitlines()
+    assert sorted(line.split("\t")[0] for line in lines) == sorted(port["url"] for port in ports)
 
 
 def test_bash_completion_leaves_no_variable_behind(tmp_path):

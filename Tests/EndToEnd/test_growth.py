@@ -26,3 +26,14 @@ def counts(tmp_path_factory):
 def test_twice_the_routes_take_at_most_two_and_a_half_times_the_instructions(counts, command):
     few, many = (count[command] for count in counts)
     assert 0 < few and many <= MOST * few, f"{command}: {few:,} instructions for {COUNTS[0]} routes, {many:,} for {COUNTS[1]}"
+
+
+def test_a_start_takes_few_instructions(tmp_path):
+    """What each start does: it loads the program, reads its arguments, a large environment and one route."""
+    if "/debug/" in binary():
+        pytest.skip("counted on the release")
+    path = tmp_path / "config.yaml"
+    path.write_text("version: 1\nroutes: { echo: { listen: tcp://127.0.0.1:4001, endpoint: sim://echo } }\n")
+    path.chmod(0o644)
+    counted = growth.of_command(binary(), "check", str(path), environment={f"V{number:099}": "x" for number in range(100)})
+    assert counted < 19_000_000, f"{counted:,} instructions"

@@ -313,3 +313,10 @@ def test_an_idle_gateway_uses_little_memory(monkeypatch):
             rollup = pathlib.Path(f"/proc/{gateway.pid}/smaps_rollup").read_text()
             resident = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Rss:"))
     assert resident < 13.5 * 1024, f"{resident} KiB"
+
+
+def test_the_program_has_at_most_15_mb():
+    if "/debug/" in binary():
+        pytest.skip("of the release")
+    size = os.path.getsize(binary())
+    assert size <= 15_000_000, f"{size:,} bytes"

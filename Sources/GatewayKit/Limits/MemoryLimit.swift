@@ -34,8 +34,8 @@ enum MemoryLimitFiles {
   /// `memory.limit_in_bytes` for v1. On a hybrid machine only one of the two has the controller; the reader skips
   /// missing files.
   static func paths(cgroup: String, mountinfo: String) -> [String] {
-    let groups = cgroup.split(separator: "\n").compactMap(Group.init)
-    let mounts = mountinfo.split(separator: "\n").compactMap(Mount.init)
+    let groups = parts(of: cgroup[...], at: "\n").compactMap(Group.init)
+    let mounts = parts(of: mountinfo[...], at: "\n").compactMap(Mount.init)
     var paths: [String] = []
     for group in groups {
       guard let file = group.isUnified ? "memory.max" : group.hasMemory ? "memory.limit_in_bytes" : nil else {
@@ -46,6 +46,11 @@ enum MemoryLimitFiles {
       }
     }
     return paths
+  }
+
+  /// By bytes: by Characters it would be a tenth of the start's work.
+  private static func parts(of text: Substring, at separator: Unicode.Scalar) -> [Substring] {
+    text.utf8.split(separator: UInt8(ascii: separator)).map(Substring.init)
   }
 
   /// The folders of the cgroup and its parents, up to the mount point.
@@ -88,7 +93,7 @@ enum MemoryLimitFiles {
     let hasMemory: Bool
 
     init?(_ line: Substring) {
-      let fields = line.split(separator: " ")
+      let fields = MemoryLimitFiles.parts(of: line, at: " ")
       guard let dash = fields.firstIndex(of: "-"), dash >= 6, fields.count > dash + 1 else { return nil }
       kind = fields[dash + 1]
       guard kind == "cgroup" || kind == "cgroup2" else { return nil }
