@@ -58,6 +58,7 @@ final class LineModel: LineAccount {
     setsAgain = false
     guard let line else { return }
     if line.isChanging { run.fail("a client's bytes go while the line is changed") }
+    line.bytesGo()
   }
 
   // MARK: - Calls of the port

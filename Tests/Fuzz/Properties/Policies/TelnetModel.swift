@@ -227,6 +227,9 @@ final class TelnetModel: StreamAccount {
     }
   }
 
+  /// A break key lasts 250 ms, and the requests after it wait.
+  var timeOfBreaks: Duration { .milliseconds(250) * inSequence.count { $0.message == nil } }
+
   private func breakKey() {
     put([255, 243])
     inSequence.append(Request(message: nil, change: .init(), place: plain.count, end: sentCount))
