@@ -427,7 +427,7 @@ final class TelnetModel: StreamAccount {
     }
     if case (let output, let isOn?)? = Self.output(message) {
       outputs.append((output, isOn, request.place))
-      if client.everCouldWrite { client.link.line.isRequested(output, isOn, by: client) }
+      if client.everCouldWrite { client.link.line.isRequested(output, isOn, by: client, behind: request.place) }
     }
     if request.change != .init() { mayHaveSet = true }
     if case .purge(let number) = message, number == 2 || number == 3 {
