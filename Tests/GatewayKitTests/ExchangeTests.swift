@@ -267,6 +267,52 @@ struct ExchangeTests {
     #expect(bus.sessions[1].dropped == UInt64("for all\n".utf8.count))
   }
 
+  @Test("an answer that is longer than the buffer is its client's to its end, and the next question waits for that")
+  func longAnswer() throws {
+    let bus = try Bus()
+    bus.ask("q0\n", 0)
+    bus.ask("q1\n", 1)
+    for _ in 0..<5 {
+      bus.answer(String(repeating: "a", count: 100))
+      bus.rig.wakeWriter(bus.device)
+    }
+    #expect(bus.read(0).count == 256 && bus.read(1) == "" && bus.heard == "q0\n")
+    bus.answer("end\nnews\n")
+    bus.rig.wakeWriter(bus.device)
+    #expect(bus.read(0).count == 509 && bus.read(1) == "news\n" && bus.watched.count == 509)
+    #expect(bus.heard == "q0\nq1\n")
+    // Output that began before the question is for all to its end.
+    bus.answer("a1\n" + String(repeating: "b", count: 200))
+    bus.ask("q0\n", 0)
+    bus.answer(String(repeating: "b", count: 200))
+    bus.answer("\na0\n")
+    #expect(bus.read(1).count == 409 && bus.read(0).count == 509 + 401 + 3)
+  }
+
+  @Test("does not count the time in which a slow client keeps the output from being read")
+  func pausedTime() throws {
+    let slow = ScriptedStream(writes: [.blocked(until: .writable)])
+    let bus = try Bus(slow: slow, policy: .block)
+    bus.answer(String(repeating: "x", count: 255) + "\n")  // the buffer is full
+    bus.ask("q0\n", 0)
+    bus.ask("q1\n", 1)
+    bus.pass(100)
+    bus.answer("a0\n")  // it stays in the device's buffer
+    bus.pass(900)
+    #expect(bus.heard == "q0\n" && bus.read(0).count == 256)
+    slow.willWrite(.moved(256), .moved(100))
+    bus.rig.wakeWriter(slow)
+    bus.rig.wakeReader(bus.device)
+    bus.rig.wakeWriter(bus.device)
+    #expect(bus.read(0).hasSuffix("a0\n") && bus.read(1).count == 256 && bus.heard == "q0\nq1\n")
+    // The rest of the time counts afterwards.
+    bus.ask("q0\n", 0)
+    bus.pass(499)
+    #expect(bus.heard == "q0\nq1\n")
+    bus.pass(1)
+    #expect(bus.heard == "q0\nq1\nq0\n")
+  }
+
   @Test("does not take output for an answer while part of the question waits for the device")
   func halfSent() throws {
     let bus = try Bus(Config.Packets(idle: .milliseconds(20), max: nil, delimiter: nil, exchange: .milliseconds(500)))

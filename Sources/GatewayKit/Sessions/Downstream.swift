@@ -34,7 +34,7 @@ final class Downstream {
   /// Position of the next byte from the endpoint.
   var head: UInt64 { output.head }
   /// The ring has no room for another read.
-  private(set) var isPaused = false
+  private(set) var isPaused = false { didSet { exchange?.reading(isPaused: isPaused) } }
   /// Finds packets, if they are on.
   var cutter: PacketCutter?
   /// Some output is for one client only; nil: all is for all. The hub owns it.
@@ -224,7 +224,7 @@ final class Downstream {
     }
     if isHelped { release() }
     if let cutter, slowest >= cutter.end {  // no client has anything left to receive, so waiting would not help
-      if ring.room < endpoint.largestUnit { endPacket() }
+      if ring.room < endpoint.largestUnit { endPacket(goesOn: true) }
       isHelped = true
     }
     return isHelped && endpoint === self.endpoint && (output.ring?.room ?? policy.value.buffer) >= endpoint.largestUnit
@@ -416,12 +416,12 @@ final class Downstream {
     watchPacket()
   }
 
-  /// Ends the packet that has begun.
-  func endPacket() {
+  /// Ends the packet that has begun. With `goesOn` it is only too long for the ring.
+  func endPacket(goesOn: Bool = false) {
     poller.timers.cancel(packetTimer)
     packetTimer = nil
     guard let cutter, cutter.end != head else { return }
-    cutter.cut(in: output.ring)
+    cutter.cut(in: output.ring, goesOn: goesOn)
     guard let ring = output.ring else { return }  // none of it is kept, so no client received any
     do { try distribute(ring) } catch { return delegate.isBroken(error) }
     giveBack()

@@ -34,6 +34,8 @@ final class Exchange {
     var wasRepeated = false
   }
   private var question: Question?
+  /// Since when the output is not read.
+  private var pausedAt: UInt64?
   /// When the last bit of either side went over the line, as far as anybody knows. The next packet comes `idle` later.
   private var lastBitAt: UInt64 = 0
   private var earliest: UInt64 = 0
@@ -52,6 +54,7 @@ final class Exchange {
 
   func update(_ packets: Config.Packets?) {
     (time, idle) = (packets?.exchange, packets?.idle)
+    if goesOnSince != nil { (goesOnSince, packetOwner) = (nil, nil) }
     if time == nil { forget() }
   }
 
@@ -59,7 +62,19 @@ final class Exchange {
   func forget() {
     poller.timers.cancel(timer)
     (timer, question, echoes, earliest) = (nil, nil, nil, 0)
-    packetOwner = nil
+    (packetOwner, goesOnSince) = (nil, nil)
+  }
+
+  /// Output is not read, or read again: an answer may have waited, so this time does not count.
+  func reading(isPaused: Bool) {
+    let now = poller.timers.now
+    if isPaused { return pausedAt = pausedAt ?? now }
+    guard let since = pausedAt else { return }
+    pausedAt = nil
+    guard let time, let deadline = question?.deadline else { return }
+    let longer = max(deadline, min(deadline &+ (now &- since), now &+ time.nanoseconds))
+    question?.deadline = longer
+    wait(until: longer)
   }
 
   // MARK: - Up
@@ -86,7 +101,7 @@ final class Exchange {
       timer = nil
       guard let question else { return delegate.nextMayBegin() }
       if poller.timers.now < question.deadline { return wait(until: question.deadline) }
-      timeIsOver()
+      if pausedAt == nil { timeIsOver() }
     }
   }
 
@@ -119,24 +134,34 @@ final class Exchange {
   // The packet under way, and its client if it is for one.
   private var packetStart: UInt64 = 0
   private var packetOwner: UInt64?
+  /// The ring had no room for the rest of the packet: when its last byte came. What follows belongs to it.
+  private var goesOnSince: UInt64?
 
   /// A packet of the device begins.
   func outputBegins(at position: UInt64) {
+    if let since = goesOnSince {
+      goesOnSince = nil
+      if idle.map({ poller.timers.now &- since < $0.nanoseconds }) ?? true { return }
+      packetOwner = nil
+    }
     if let question, poller.timers.now >= question.deadline { timeIsOver() }
     packetStart = position
     packetOwner = question?.asker
   }
 
-  /// The packet ends, in `ring`, with the byte that came at `lastByteAt`.
-  func outputEnded(at end: UInt64, in ring: RingBuffer?, lastByteAt: UInt64) {
+  /// The packet ends, in `ring`, with the byte that came at `lastByteAt`; or a part of it, if the ring is full and it
+  /// `goesOn`.
+  func outputEnded(at end: UInt64, in ring: RingBuffer?, lastByteAt: UInt64, goesOn: Bool) {
+    goesOnSince = goesOn ? lastByteAt : nil
     guard let owner = packetOwner else { return }
     lastBitAt = max(lastBitAt, lastByteAt)
-    packetOwner = nil
     if let last = answers.last, last.end == packetStart, last.asker == owner {
       answers[answers.count - 1].end = end
     } else {
       answers.append(Answer(start: packetStart, end: end, asker: owner))
     }
+    if goesOn { return packetStart = end }
+    packetOwner = nil
     guard question?.asker == owner, delegate.questionMayBeOver, !isEcho(packetStart..<end, in: ring) else { return }
     finish()
   }

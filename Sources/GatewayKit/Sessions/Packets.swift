@@ -87,17 +87,17 @@ final class PacketCutter {
       scanned &+= UInt64(taken)
       if !scanner.isInside {
         mark()
-        exchange?.outputEnded(at: end, in: ring, lastByteAt: lastByteAt)
+        exchange?.outputEnded(at: end, in: ring, lastByteAt: lastByteAt, goesOn: false)
       }
     }
   }
 
-  /// Ends the packet under way, if there is one.
-  func cut(in ring: RingBuffer?) {
+  /// Ends the packet under way, if there is one; or with `goesOn` a part of it, which the ring has no room to complete.
+  func cut(in ring: RingBuffer?, goesOn: Bool) {
     guard scanner.isInside else { return }
     scanner.finish()
     mark()
-    exchange?.outputEnded(at: end, in: ring, lastByteAt: lastByteAt)
+    exchange?.outputEnded(at: end, in: ring, lastByteAt: lastByteAt, goesOn: goesOn)
   }
 
   private func mark() {
