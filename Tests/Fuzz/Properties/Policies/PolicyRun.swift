@@ -712,8 +712,7 @@ final class PolicyRun {
     for client in everybody { client.stream.close() }
     for client in everybody + past { client.telnet?.close() }
     if recording.wasOn {
-      route.capture = nil
-      group.recording.begin(settings, of: nil)
+      group.recording.end(of: nil) {}
       world.recordings.write()
       world.recordings.remove()
     }

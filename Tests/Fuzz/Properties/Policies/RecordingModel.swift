@@ -46,7 +46,7 @@ final class RecordingModel {
   }
 
   private func fills(_ count: Int) {
-    waiting += CaptureBuffer.header + count + 8
+    waiting += CaptureBuffer.header + count + MemoryLayout<CaptureLoss>.size
     guard waiting > CaptureBuffer.capacity / 4 else { return }
     run.world.recordings.write()
     waiting = 0
@@ -65,7 +65,7 @@ final class RecordingModel {
         return run.fail("a recording has the line \(Self.text(line))")
       }
       guard mark != UInt8(ascii: "-") else {
-        if Self.text(line).contains("are missing") { return run.fail("a recording says: \(Self.text(line))") }
+        if Self.text(line).contains("missing here") { return run.fail("a recording says: \(Self.text(line))") }
         continue
       }
       let recorded = parts.dropFirst(2).prefix(48).split(separator: 0x20)
@@ -87,7 +87,7 @@ final class RecordingModel {
     switch event {
     case .captureBegun: break
     case .captureStopped(_, let path, let error): run.fail("the recording has stopped: \(path): \(error)")
-    case .captureDrops(_, _, let bytes): run.fail("\(bytes) bytes are not recorded")
+    case .captureDrops(_, _, let loss, _): run.fail("\(loss) is not recorded")
     default:
       if isOn { fills(Self.longestText) }
       return false
@@ -103,7 +103,7 @@ final class RecordingModel {
 /// when it is told to.
 final class RecordingFolder {
   private let path: String
-  private let queue = DispatchQueue(label: "baudway.fuzz.capture")
+  private let queue: DispatchQueue
   let environment: CaptureEnvironment
 
   init(_ rig: PollerRig) throws(Broken) {
@@ -115,8 +115,8 @@ final class RecordingFolder {
     // `unsafe`, because this thread waits while the queue works.
     nonisolated(unsafe) let rig = rig
     environment = CaptureEnvironment(
-      stateFolder: path, queue: queue, clock: QueueClock(now: { rig.now }, run: { _, _, _ in }),
-      wallTime: { rig.now })
+      stateFolder: path, clock: QueueClock(now: { rig.now }, run: { _, _, _ in }), wallTime: { rig.now })
+    queue = environment.queues.queue(of: path + "/")
     queue.suspend()
   }
 
