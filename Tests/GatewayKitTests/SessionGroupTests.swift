@@ -182,7 +182,7 @@ struct ClientLinkTests {
       let rig = try GroupRig("link: per-client")
       let client = ScriptedStream(takesAll: true)
       rig.take(client)
-      let line = ScriptedLine(unsent: [300, 300])
+      let line = ScriptedLine(unsent: [300])
       let endpoint = ScriptedStream(takesAll: true)
       endpoint.closeBehavior.canHalfClose = false
       endpoint.serialLine = line
