@@ -340,8 +340,9 @@ final class ClientModel: StreamAccount {
     if let packets {
       let silence = run.now - wroteAt
       if let idle = packets.idle {
-        // On a serial line the silence begins later, with the last bit.
-        let isSure = link.device?.line == nil || silence >= (idle + .seconds(2)).nanoseconds
+        // On a serial line the silence begins later, with the last bit. On the next device a packet may go on.
+        let isSure =
+          (link.device?.line == nil || silence >= (idle + .seconds(2)).nanoseconds) && wroteAt > link.openedAt
         if silence >= idle.nanoseconds { if isSure { upPacket.restart() } else { upPacket.mayEnd() } }
       } else if silence >= Duration.seconds(1).nanoseconds {
         upPacket.mayEnd()  // it may have waited, and then was not able to write

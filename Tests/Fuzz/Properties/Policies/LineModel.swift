@@ -58,6 +58,7 @@ final class LineModel: LineAccount {
     setsAgain = false
     guard let line else { return }
     if line.isChanging { run.fail("a client's bytes go while the line is changed") }
+    line.bytesGo()
   }
 
   // MARK: - Calls of the port
@@ -158,7 +159,7 @@ final class LineModel: LineAccount {
   // MARK: - Reset recipes
 
   /// What clients have requested of DTR and RTS on this endpoint, in the order in which it was read.
-  private(set) var requested: [(client: ObjectIdentifier, change: ResetRecipe.Change, at: UInt64)] = []
+  private(set) var requested: [(client: ObjectIdentifier, change: ResetRecipe.Change, at: UInt64, place: Int)] = []
   /// The same from the beginning: requests wait for an endpoint.
   private var everRequested: [ResetRecipe.Change] = []
   private var performed = 0
@@ -166,9 +167,9 @@ final class LineModel: LineAccount {
   private var answersDue = 0
   private var wasCommanded = false
 
-  func isRequested(_ output: ModemOutput, _ isOn: Bool, by client: ClientModel) {
+  func isRequested(_ output: ModemOutput, _ isOn: Bool, by client: ClientModel, behind place: Int) {
     everRequested.append(ResetRecipe.Change(output, isOn))
-    requested.append((ObjectIdentifier(client), ResetRecipe.Change(output, isOn), run.now))
+    requested.append((ObjectIdentifier(client), ResetRecipe.Change(output, isOn), run.now, place))
   }
 
   /// `baudway reset`
@@ -206,11 +207,13 @@ final class LineModel: LineAccount {
     }
   }
 
-  /// The only client has requested exactly the recipe, up to its marked step, without delay.
+  /// The only client has requested exactly the recipe, up to its marked step, without delay and without bytes between.
   private var mustBeReplayed: Bool {
     guard let recipe = run.recipes.first, !run.recipeHasChanged, !wasCommanded, performed == 0 else { return false }
     let changes = recipe.steps[...recipe.mark].flatMap(\.changes)
-    guard requested.map(\.change) == changes, Set(requested.map(\.client)).count == 1 else { return false }
+    guard requested.map(\.change) == changes, Set(requested.map(\.client)).count == 1,
+      Set(requested.map(\.place)).count == 1
+    else { return false }
     return zip(requested, requested.dropFirst()).allSatisfy { $1.at - $0.at < Duration.seconds(1).nanoseconds }
   }
 

@@ -29,8 +29,12 @@ final class LinkModel: StreamAccount {
 
   /// With `packets.exchange`: the client whose packet went to the device last.
   private var question: (client: UInt64, lastAt: UInt64, mayBeAnswered: Bool)?
-  /// For each packet of the device, by its first byte: the client that it must be for, or may be for.
-  private var answers: [Int: (must: UInt64?, may: UInt64?)] = [:]
+  /// Of each packet of the device, by its first byte: the client that it must be for, or may be for; 0 is any one.
+  private typealias Owner = (must: UInt64?, may: UInt64?)
+  private var answers: [Int: Owner] = [:]
+  /// The ring was full, so the packet has ended before its end: for whom the rest is. Not sure if it may have been its
+  /// end.
+  private var rest: (of: Owner?, isSure: Bool)?
   /// The first byte of the packet of each byte.
   private var packetOf: [Int] = []
   /// Some output may be for one client only.
@@ -42,6 +46,9 @@ final class LinkModel: StreamAccount {
   /// Its end or failure was read, or it was closed.
   private(set) var deviceIsOver = true
   private var words: ArraySlice<UInt8> = []
+  private(set) var openedAt: UInt64 = 0
+  /// When the port has sent what it took, at its bit rate.
+  private var sendsUntil: UInt64 = 0
 
   /// While there are no clients: the next one must get everything from `mustFrom` on, and may get it from `mayFrom` on.
   var mustFrom = 0
@@ -79,8 +86,10 @@ final class LinkModel: StreamAccount {
     lastEnd = head
     isEnd[head] = true
     writer = nil
-    question = nil
-    if packets?.exchange != nil { hasExchanges = true }
+    rest = nil
+    // A question may still be answered as before, by the old time.
+    question?.mayBeAnswered = true
+    if packets?.exchange == nil { question = nil } else { hasExchanges = true }
     for client in run.clients { client?.upPacket.restart() }
   }
 
@@ -99,8 +108,9 @@ final class LinkModel: StreamAccount {
     return down.suffix(delimiter.count).elementsEqual(delimiter)
   }
 
-  private func end() {
-    if answers[lastEnd]?.must != nil { question?.mayBeAnswered = true }
+  private func end(isFull: Bool = false, isOver: Bool = true) {
+    rest = isFull ? (answers[lastEnd], !isOver) : nil
+    if isOver, answers[lastEnd]?.must != nil { question?.mayBeAnswered = true }
     lastEnd = head
     isEnd[head] = true
     ends.append(head)
@@ -109,6 +119,12 @@ final class LinkModel: StreamAccount {
   // MARK: - Exchanges
 
   private func packetBegins() {
+    if let rest {
+      self.rest = nil
+      if packets?.idle.map({ run.now - lastByteAt < $0.nanoseconds }) ?? true {
+        return answers[head] = rest.isSure ? rest.of : (nil, 0)
+      }
+    }
     guard let time = packets?.exchange, let question else { return }
     let isDue = !question.mayBeAnswered && run.now < question.lastAt + time.nanoseconds
     answers[head] = (isDue ? question.client : nil, question.client)
@@ -156,6 +172,14 @@ final class LinkModel: StreamAccount {
   }
   private static let fewestMerged = PacketMarks.most * 3 / 4
 
+  /// How long the port may still have to send, for packets that follow a silence. The driver says that it holds some
+  /// bytes more than it took.
+  var timeToSend: Duration {
+    guard packets != nil, let line = device?.line else { return .zero }
+    let more = UInt64(2 * line.unsentCount) &* line.settings.characterTime.nanoseconds
+    return .nanoseconds(Int64(clamping: (sendsUntil > run.now ? sendsUntil - run.now : 0) &+ more))
+  }
+
   /// Checks the reason when the hub has ended a packet without a delimiter.
   func followCuts() {
     followReload()
@@ -169,13 +193,11 @@ final class LinkModel: StreamAccount {
     let isFull =
       head - lastEnd + (device?.largestUnit ?? 1) > hub.downstream.output.sizes.buffer
       + hub.downstream.output.sizes.backlog
-    guard
-      isSilent || isFull || deviceIsOver || hub.endpoint !== device || hub.upstream.writeFailure != nil
-        || hub.sessions.isEmpty || run.step == run.reloadedIn
-    else {
-      return run.fail("a packet ended at \(end) for no reason")
-    }
-    self.end()
+    let isOver =
+      isSilent || deviceIsOver || hub.endpoint !== device || hub.upstream.writeFailure != nil || hub.sessions.isEmpty
+      || run.step == run.reloadedIn
+    if !isOver, !isFull { return run.fail("a packet ended at \(end) for no reason") }
+    self.end(isFull: isFull, isOver: isOver)
   }
 
   /// Without packets, each byte counts as a packet.
@@ -230,8 +252,9 @@ final class LinkModel: StreamAccount {
     self.device = device
     if run.hasTelnet, let line = device.line { self.line.opened(line) }
     deviceIsOver = false
+    (openedAt, sendsUntil) = (run.now, run.now)
     self.words = words[...]
-    question = nil
+    (question, rest) = (nil, nil)
     writer = nil  // a client's packet continues where it was, but need not be whole on the new device
   }
 
@@ -242,6 +265,7 @@ final class LinkModel: StreamAccount {
   }
 
   func didRead(_ stream: PlayedStream, _ bytes: UnsafeRawBufferPointer) {
+    if hub?.endpoint === stream { run.recording.passes(bytes, up: false) }
     guard stream === device, !deviceIsOver else { return }  // after its session, its output is dropped
     guard hub?.endpoint === stream else { return }  // the endpoint is draining
     followReload()
@@ -256,6 +280,10 @@ final class LinkModel: StreamAccount {
   func takes(_ stream: PlayedStream, _ run: UnsafeRawBufferPointer, _ count: Int) {
     let owner = self.run
     settleUndecided()
+    if let line = stream.line {
+      sendsUntil = max(sendsUntil, owner.now) &+ UInt64(count) &* line.settings.characterTime.nanoseconds
+    }
+    if hub?.endpoint === stream { owner.recording.passes(UnsafeRawBufferPointer(rebasing: run[..<count]), up: true) }
     if stream.isNotifiedOfEnd { owner.fail("the device is written to behind our end") }
     guard stream === device else { return owner.fail("a device is written to that is not open") }
     guard words.isEmpty else {
@@ -294,6 +322,7 @@ final class LinkModel: StreamAccount {
     {
       run.fail("a packet of client \(writer.number) is cut by client \(client.number)")
     }
+    if run.tells { PoliciesProperty.report("     the device takes \(written.count) of client \(client.number)") }
     if writer !== client { writer?.upPacket.restart() }
     writer = client
     asks(client)

@@ -59,7 +59,7 @@ final class PlayedLine: SerialLine {
   private(set) var condition = LineCondition(inputs: [.cts], counts: LineCounts())
   var isWatched: Bool { watcher != nil }
 
-  /// The last report of unsent bytes, and since when reports were asked for without a change.
+  /// The last report of unsent bytes, and since when reports were asked for; since bytes were written.
   private(set) var lastUnsent: Int?
   private var asksSince: UInt64?
 
@@ -75,6 +75,8 @@ final class PlayedLine: SerialLine {
     lastUnsent == 0 || asksSince.map { clock() - $0 >= Duration.seconds(1).nanoseconds } ?? false
   }
 
+  func bytesGo() { (asksSince, lastUnsent) = (nil, nil) }
+
   var isAsked: Bool { !calls.isEmpty }
   var isChanging: Bool { calls.contains { $0.call.changesLine } }
   func answer() { if !calls.isEmpty { calls.removeFirst().answer() } }
@@ -87,7 +89,6 @@ final class PlayedLine: SerialLine {
   private func ask(_ call: Call, _ carryOut: @escaping () -> Void) {
     account?.line(self, isAsked: call)
     if call == .unsent { asksSince = asksSince ?? clock() }
-    if case .apply = call { (asksSince, lastUnsent) = (nil, nil) }
     calls.append((call, carryOut))
   }
 

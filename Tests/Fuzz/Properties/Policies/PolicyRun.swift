@@ -9,7 +9,8 @@ import StreamBroker
 
 final class PolicyRun {
   private let rig: PollerRig
-  private let world: PolicyWorld
+  let world: PolicyWorld
+  private(set) lazy var recording = RecordingModel(self)
   private(set) var route: Config.Route
   let isShared: Bool
   let isLine: Bool
@@ -64,10 +65,11 @@ final class PolicyRun {
       let value = Int((input.popFirst() ?? 0) & 7)
       if key < PolicyKey.varied.count { vary(key, value) }
     }
+    if isShared { record(Int(shape >> 4)) }
     noteSettings()
     if PoliciesProperty.tells {
       PoliciesProperty.report(
-        "\(route.link) \(isLine ? "line" : "no line")\(hasTelnet ? " telnet" : "") \(route.clients) \(route.device) packets \(route.packets as Any)"
+        "\(route.link) \(isLine ? "line" : "no line")\(hasTelnet ? " telnet" : "") \(route.clients) \(route.device) packets \(route.packets as Any) capture \(route.capture as Any)"
       )
     }
     connector = isLine ? PlayedConnector(self) : PlayedOtherConnector(self)
@@ -75,7 +77,7 @@ final class PolicyRun {
     // `unsafe`, because the run, the sink and all reporters use one thread.
     nonisolated(unsafe) let run = Weak(self)
     let status = StatusSink([{ run.value?.hears($0) }])
-    group = SessionGroup(settings, on: rig.poller, status: status) { _ in }
+    group = SessionGroup(settings, on: rig.poller, status: status, captures: world.recordings.environment) { _ in }
     if isShared {
       links[0].link = group.sharedLink
       links[0].hub = group.sharedLink?.hub
@@ -92,6 +94,11 @@ final class PolicyRun {
 
   private func vary(_ key: Int, _ value: Int) {
     if isShared || !PolicyKey.sharedOnly.contains(key) { PolicyKey.varied[key].vary(&route, value) }
+  }
+
+  private func record(_ number: Int) {
+    route.capture = RecordingModel.settings(number)
+    recording.begins(route.capture)
   }
 
   private func noteSettings() {
@@ -185,6 +192,7 @@ final class PolicyRun {
       case 11 where hasTelnet && how < 96: "the port changes: \(how >> 4), \(how & 15)"
       case 10, 11: "\(Self.times[how & 15]) pass\(how & 0xF0 == 0xF0 ? ", all at once" : "")"
       case 12 where how >> 3 < PolicyKey.varied.count: "reload: \(PolicyKey.varied[how >> 3].name), value \(how & 7)"
+      case 12 where how >= Self.recordings: "reload: recording, kind \(how & 3)"
       case 12: "reload: endpoint \(how % world.endpoints.count)"
       case 13: "client \(slot) is sent away, kind \(how & 7)"
       case 14: "the line answers \((how & 7) + 1) calls"
@@ -375,6 +383,8 @@ final class PolicyRun {
     if key < PolicyKey.varied.count {
       vary(key, how & 7)
       for link in links { link.line.policyChanged() }
+    } else if how >= Self.recordings {
+      if isShared { record(how) }
     } else {
       let old = route.endpoint
       route.endpoint = world.endpoints[how % world.endpoints.count]
@@ -394,6 +404,8 @@ final class PolicyRun {
     grantRights()
     for client in everybody where !mayWrite(client) { client.losesRight() }
   }
+
+  private static let recordings = 252
 
   /// Sends clients away, as a route does.
   private func sendAway(_ client: ClientModel?, _ how: Int) {
@@ -538,6 +550,7 @@ final class PolicyRun {
   }
 
   private func hears(_ event: StatusEvent) {
+    if recording.hears(event) { return }
     for client in everybody { client.follow() }
     switch event {
     case .sessionEnded(_, let number, _, let report):
@@ -595,16 +608,20 @@ final class PolicyRun {
     // A packet's beginning holds up other writers for the idle gap that ends it, one writer after another; without
     // `idle` the gap is a second. It is counted from the last bit, and follows `on-open`, too.
     let isSlow = links.contains { $0.packets.map { ($0.idle ?? .seconds(1)) >= .seconds(1) } ?? false }
-    for _ in 0..<(isSlow ? 2 * (2 + clients.count) : 3) {
+    for round in 1...2 * (2 + clients.count) {
       pass(.seconds(1), calm: true)
+      let line = timeToSend
+      let breaks = round > 1 ? .zero : everybody.reduce(.zero) { $0 + ($1.telnet?.timeOfBreaks ?? .zero) }
+      if line + breaks > .zero { pass(line + breaks, calm: true) }
       settleDown()
+      if round >= 3, !isSlow, line == .zero { break }
     }
     // With `exchange` each packet may wait for an answer and for its silence.
     if links.contains(where: \.hasExchanges) {
       let packets = everybody.reduce(0) { $0 + $1.inputLeft }
       for _ in 0..<2 * packets where broken == nil {
         if everybody.allSatisfy({ $0.inputLeft == 0 }) { break }
-        pass(.seconds(1), calm: true)
+        pass(.seconds(1) + timeToSend, calm: true)
         settleDown()
       }
     }
@@ -632,6 +649,8 @@ final class PolicyRun {
       if hasTelnet, !isLine { link.line.mustKnow([.cts, .dsr, .dcd]) }
     }
   }
+
+  private var timeToSend: Duration { links.map(\.timeToSend).max() ?? .zero }
 
   private func settleDown() {
     for _ in 0..<200_000 {  // one byte each, where packets are that short
@@ -681,6 +700,7 @@ final class PolicyRun {
     if broken == nil, UInt64(sessionsHaveEnded.count) != lastNumber {
       fail("\(sessionsHaveEnded.count) of \(lastNumber) sessions have ended")
     }
+    if broken == nil { recording.mustBeWritten() }
   }
 
   /// Releases everything, so that the next input starts fresh.
@@ -691,6 +711,11 @@ final class PolicyRun {
     }
     for client in everybody { client.stream.close() }
     for client in everybody + past { client.telnet?.close() }
+    if recording.wasOn {
+      group.recording.end(of: nil) {}
+      world.recordings.write()
+      world.recordings.remove()
+    }
     rig.restart()
   }
 
@@ -704,9 +729,11 @@ final class PolicyWorld {
   let rig: PollerRig
   let route: Config.Route
   let endpoints: [EndpointURL]
+  let recordings: RecordingFolder
 
   init() throws(Broken) {
     rig = try PollerRig()
+    recordings = try RecordingFolder(rig)
     var routes: [Config.Route] = []
     for endpoint in ["tty:///dev/a?baud=9600", "tty:///dev/a?baud=115200", "tty:///dev/b?baud=9600"] {
       let text = "routes: { x: { listen: 'tcp://127.0.0.1:0', endpoint: '\(endpoint)' } }\n"

@@ -228,6 +228,9 @@ final class TelnetModel: StreamAccount {
     }
   }
 
+  /// A break key lasts 250 ms, and the requests after it wait.
+  var timeOfBreaks: Duration { .milliseconds(250) * inSequence.count { $0.message == nil } }
+
   private func breakKey() {
     put([255, 243])
     inSequence.append(Request(message: nil, change: .init(), place: plain.count, end: sentCount))
@@ -425,7 +428,7 @@ final class TelnetModel: StreamAccount {
     }
     if case (let output, let isOn?)? = Self.output(message) {
       outputs.append((output, isOn, request.place))
-      if client.everCouldWrite { client.link.line.isRequested(output, isOn, by: client) }
+      if client.everCouldWrite { client.link.line.isRequested(output, isOn, by: client, behind: request.place) }
     }
     if request.change != .init() { mayHaveSet = true }
     if case .purge(let number) = message, number == 2 || number == 3 {
