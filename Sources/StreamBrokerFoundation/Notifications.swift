@@ -1,6 +1,7 @@
 // What happens to a stream, for observers of NotificationCenter.
 
 import Foundation
+import Synchronization
 
 extension Stream {
   /// Where the notifications about a stream are posted.
@@ -64,7 +65,21 @@ final class NotificationPoster: @unchecked Sendable {  // unchecked: OperationQu
     self.url = url
     switch place {
     case .background: run = { Self.background.addOperation($0) }
-    case .queue(let queue): run = { queue.addOperation($0) }
+    case .queue(let queue):
+      // The queue may run several operations at once.
+      let last = Mutex<Operation?>(nil)
+      run = { body in
+        let next = BlockOperation()
+        next.addExecutionBlock { [weak next] in
+          next?.dependencies.forEach { next?.removeDependency($0) }  // each would keep all before it
+          body()
+        }
+        last.withLock { last in
+          if let last { next.addDependency(last) }
+          last = next
+        }
+        queue.addOperation(next)
+      }
     case .runLoop(let runLoop):
       let queue = RunLoopQueue(runLoop, mode: .common)
       run = { queue.post($0) }

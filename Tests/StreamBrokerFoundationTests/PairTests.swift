@@ -175,6 +175,21 @@ struct PairTests {
     }
   }
 
+  @Test("posts in order, also where the queue runs several operations at once")
+  func order() async {
+    let poster = NotificationPoster(.queue(OperationQueue()), "order://")
+    let name = Notification.Name("PairTests.order")
+    let seen = Mutex<[String]>([])
+    let observer = NotificationCenter.default.addObserver(forName: name, object: nil, queue: nil) { notification in
+      let step = notification.userInfo?[Stream.notificationStepKey] as? String
+      seen.withLock { $0.append(step ?? "") }
+    }
+    for number in 0..<500 { poster.post(name, [Stream.notificationStepKey: "\(number)"]) }
+    #expect(await eventually { seen.withLock { $0.count } == 500 })
+    #expect(seen.withLock { $0 } == (0..<500).map { "\($0)" })
+    NotificationCenter.default.removeObserver(observer)
+  }
+
   @Test("posts why its link was lost, once, and then that it is closed")
   func lost() async throws {
     let echoless = try Echoless()
