@@ -23,6 +23,7 @@ struct GroupCaptureTests {
     connector.openings.last?.succeed(first)
     connector.answerAtOnce = { .success(second) }
     group.update(try settings("sim://echo"))
+    environment.queues.settle()
     #expect(folder.names == ["x.pcapng"], "nothing has changed")
     group.update(try settings("sim://sink"))
     group.recording.end(of: group.sharedLink) {}
