@@ -21,7 +21,7 @@ def alive(pid: int) -> bool:
     """Whether the process runs; a zombie does not."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
         return False
 
 
