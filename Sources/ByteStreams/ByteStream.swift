@@ -78,7 +78,7 @@ public protocol ByteStream: AnyObject {
 
 /// How a stream closes in order; all false for one that just closes.
 public struct CloseBehavior: Equatable, Sendable {
-  /// `finishWriting()` notifies the other side, which can still send.
+  /// `finishWriting()` notifies the other side, which can still send. `close()` destroys no output of such a stream.
   public var canHalfClose: Bool
   /// `finishWriting()` asks the other side to end as well: the closing handshake of WebSocket. Wait for that end before
   /// `close()`, even if nothing more is read.

@@ -194,10 +194,10 @@ public struct SocketAddress: Hashable, Sendable {
 
   /// Whether a socket that was connected to `port` is connected to itself: nothing listened, and the kernel gave the
   /// socket that same port (RFC 9293 section 3.5, simultaneous open). The dialled address does not show this: 0.0.0.0
-  /// leads to 127.0.0.1.
-  package static func isOwnPeer(_ descriptor: Int32, dialled port: UInt16) -> Bool {
+  /// leads to 127.0.0.1. `local` is the socket's own address.
+  package static func isOwnPeer(_ descriptor: Int32, at local: SocketAddress?, dialled port: UInt16) -> Bool {
     // The local port alone decides in most cases.
-    guard let local = try? local(of: descriptor), local.port == port else { return false }
+    guard let local, local.port == port else { return false }
     return (try? peer(of: descriptor)) == local
   }
 

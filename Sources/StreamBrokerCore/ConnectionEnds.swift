@@ -11,17 +11,21 @@ package enum ConnectionEnds: Hashable, Sendable {
   /// The name of the connecting socket.
   case unix(from: UnixAddress)
 
-  /// Of a TCP socket after connect(2). `target` is the address that was given to it.
-  init?(dialled socket: Int32, to target: SocketAddress) {
-    guard let own = try? SocketAddress.local(of: socket), own.port != 0 else { return nil }
-    // 0.0.0.0 reaches 127.0.0.1. A socket that is still connecting has no peer.
-    let peer = (try? SocketAddress.peer(of: socket)) ?? target
+  /// Of a TCP socket after connect(2), which gave it the address `own`. `target` is the address that was given to it.
+  init?(dialled socket: Int32, _ own: SocketAddress?, to target: SocketAddress) {
+    guard let own, own.port != 0 else { return nil }
+    // 0.0.0.0 reaches 127.0.0.1, and the kernel forgets an interface that it does not need. A socket that is still
+    // connecting has no peer.
+    let isExact = !target.isAny && target.scope == 0
+    let peer = isExact ? target : (try? SocketAddress.peer(of: socket)) ?? target
     self = .tcp(from: own.unmapped, to: peer.unmapped)
   }
 
-  /// Of an accepted socket. Nil for a unix socket whose other side has no name.
-  package init?(accepted socket: Int32) {
-    if let peer = try? SocketAddress.peer(of: socket), let own = try? SocketAddress.local(of: socket) {
+  /// Of an accepted socket; `peer` is the address that accept(2) gave. Nil for a unix socket whose other side has no
+  /// name.
+  package init?(accepted socket: Int32, from peer: SocketAddress?) {
+    if let peer {
+      guard let own = try? SocketAddress.local(of: socket) else { return nil }
       self = .tcp(from: peer.unmapped, to: own.unmapped)
     } else if let name = UnixAddress(peerOf: socket) {
       self = .unix(from: name)
@@ -29,6 +33,9 @@ package enum ConnectionEnds: Hashable, Sendable {
       return nil
     }
   }
+
+  /// The address of the side that connects, if it is a TCP socket.
+  package var source: SocketAddress? { if case .tcp(let from, _) = self { from } else { nil } }
 
   /// Gives a unix socket that is about to connect a name of its own, which the kernel chooses (unix(7), autobind). Nil if
   /// it refuses.

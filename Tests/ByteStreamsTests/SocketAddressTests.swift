@@ -41,16 +41,18 @@ struct SocketAddressTests {
     let wanted = try #require(SocketAddress(numeric: host, port: 0))
     let socket = try Descriptor.socket(wanted.family)
     try #require(wanted.withSockaddr { bind(socket.raw, $0, $1) } == 0)
-    let port = try SocketAddress.local(of: socket.raw)?.port ?? 0
-    #expect(!SocketAddress.isOwnPeer(socket.raw, dialled: port))
+    let own = try SocketAddress.local(of: socket.raw)
+    let port = own?.port ?? 0
+    #expect(!SocketAddress.isOwnPeer(socket.raw, at: own, dialled: port))
     let itself = try #require(SocketAddress(numeric: dialled, port: port))
     _ = itself.withSockaddr { connect(socket.raw, $0, $1) }  // EINPROGRESS, then done
-    #expect(SocketAddress.isOwnPeer(socket.raw, dialled: port))
+    #expect(SocketAddress.isOwnPeer(socket.raw, at: own, dialled: port))
     let (near, far) = try FarEnd.tcpPair()
     defer { far.close() }
     let connected = try near.take()
     let peer = try #require(try SocketAddress.peer(of: connected.raw))
-    #expect(!SocketAddress.isOwnPeer(connected.raw, dialled: peer.port))
+    let local = try SocketAddress.local(of: connected.raw)
+    #expect(!SocketAddress.isOwnPeer(connected.raw, at: local, dialled: peer.port))
   }
 
   @Test("comes from both ends of a connection, and a listener's options with it", arguments: ["127.0.0.1", "::1"])

@@ -20,13 +20,14 @@ package final class ClosingStreams {
     stream.prepareToClose()
     let behavior = stream.closeBehavior
     let isOver = otherSideFinished || !(behavior.canHalfClose || behavior.hasClosingHandshake)
-    let undelivered = stream.undelivered
-    if case .lostAtClose = undelivered, closes.count < Self.most {
-      return wait(for: stream, CloseWait(for: .reads, undelivered))
+    // Not asked of a stream that loses nothing: it costs a system call.
+    if !behavior.canHalfClose, closes.count < Self.most, case .lostAtClose = stream.undelivered {
+      return wait(for: stream, CloseWait(for: .reads, stream.undelivered))
     }
     if isOver && behavior.sendsCloseNotice && !stream.hasPendingOutput { stream.finishWriting() }
     guard !isOver || stream.hasPendingOutput, closes.count < Self.most else { return stream.close() }
-    wait(for: stream, CloseWait(for: isOver ? .pendingOutput : .otherSidesEnd, undelivered), readingAtMost: most)
+    let aim = isOver ? CloseWait.Aim.pendingOutput : .otherSidesEnd
+    wait(for: stream, CloseWait(for: aim, stream.undelivered), readingAtMost: most)
   }
 
   /// The same for a client that gets no session; the bytes it has sent so far are read first. Returns their number, and

@@ -195,12 +195,14 @@ final class PendingConnection: PollHandler {
     let label = label(binding)
     leave()
     if let adminRequest {
-      let accepted = AcceptedConnection(descriptor, kind: Self.kind, label: label, tls: session.take(), acceptance: nil)
+      let accepted = AcceptedConnection(
+        descriptor, kind: Self.kind, from: peer, label: label, tls: session.take(), acceptance: nil)
       return binding.arrived(accepted, adminRequest)
     }
     binding.arrived(
       AcceptedConnection(
-        descriptor, kind: Self.kind, label: label, tls: session.take(), acceptance: acceptance, telnet: telnet))
+        descriptor, kind: Self.kind, from: peer, label: label, tls: session.take(), acceptance: acceptance,
+        telnet: telnet))
   }
 
   private static let kind = DescriptorStream.Kind.tcp(wasDialled: false)

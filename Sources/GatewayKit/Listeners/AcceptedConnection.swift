@@ -41,6 +41,8 @@ package struct AcceptedConnection: ~Copyable, Sendable {
   var label: Label
   let descriptor: Descriptor
   let kind: DescriptorStream.Kind
+  /// The socket's other side; its client may be further away, behind a proxy. Nil without an address.
+  let peer: SocketAddress?
   /// For a client of a pty.
   private let seat: PtyClientExit?
   private var isRFCOMM = false
@@ -54,8 +56,9 @@ package struct AcceptedConnection: ~Copyable, Sendable {
   /// Whether a link of this process may have connected.
   var mayBeOwn: Bool { if case .tcp = kind { true } else { label.process.map { $0.process == getpid() } ?? false } }
 
+  /// A client without a proxy.
   init(_ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtyClientExit? = nil) {
-    self.init(descriptor, kind: kind, label: label, seat: seat, tls: nil, acceptance: nil)
+    self.init(descriptor, kind: kind, from: label.address, label: label, seat: seat, tls: nil, acceptance: nil)
   }
 
   /// A client that connected over Bluetooth.
@@ -65,8 +68,8 @@ package struct AcceptedConnection: ~Copyable, Sendable {
   }
 
   init(
-    _ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, label: Label, seat: PtyClientExit? = nil,
-    tls: consuming TLSSession?, acceptance: WebSocketAcceptance?, telnet: TelnetAcceptance? = nil
+    _ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, from peer: SocketAddress?, label: Label,
+    seat: PtyClientExit? = nil, tls: consuming TLSSession?, acceptance: WebSocketAcceptance?, telnet: TelnetAcceptance? = nil
   ) {
     self.label = label
     self.label.isWebSocket = acceptance != nil
@@ -75,6 +78,7 @@ package struct AcceptedConnection: ~Copyable, Sendable {
     self.telnet = telnet
     self.tls = tls
     self.kind = kind
+    self.peer = peer
     self.descriptor = descriptor
     self.seat = seat
   }

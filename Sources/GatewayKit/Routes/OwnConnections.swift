@@ -27,6 +27,9 @@ final class OwnConnections: Sendable {
     var lastNumber: UInt64 = 0
     var attempts: [UInt64: Attempt] = [:]
     var numbers: [ConnectionEnds: UInt64] = [:]
+    /// The addresses that the TCP connections in `numbers` come from, and of how many each is. Nearly every client comes
+    /// from none of them, and then the kernel need not be asked for the other end.
+    var sources: [SocketAddress: Int] = [:]
     /// The routes to which each route leads, and by how many connections.
     var ways: [String: [Way: Int]] = [:]
     /// The present endpoint of each route: clients stay where an earlier endpoint led, and no client follows them.
@@ -61,12 +64,19 @@ final class OwnConnections: Sendable {
     case notYet(UInt64)
   }
 
-  /// Whether a client of `route` that `listener` accepted is a link that leads back to its own route.
-  func isLoop(_ socket: Int32, to route: String, _ listener: String, waitingFor last: UInt64?) -> Answer {
-    // A link that connects is there before its connection can be accepted.
-    guard state.withLock({ !$0.attempts.isEmpty }), let ends = ConnectionEnds(accepted: socket) else { return .noLoop }
-    return state.withLock { state in
-      if let number = state.numbers[ends] { return state.arrives(number, at: route, listener) ? .loop : .noLoop }
+  /// Whether a client of `route` that `listener` accepted is a link that leads back to its own route. `peer` is the
+  /// address of the socket's other side, if it has one.
+  func isLoop(
+    _ socket: Int32, from peer: SocketAddress?, to route: String, _ listener: String, waitingFor last: UInt64?
+  ) -> Answer {
+    state.withLock { state in
+      // A link that connects is there before its connection can be accepted.
+      if state.attempts.isEmpty { return .noLoop }
+      if peer.map({ state.sources[$0.unmapped] != nil }) ?? true, let ends = ConnectionEnds(accepted: socket, from: peer),
+        let number = state.numbers[ends]
+      {
+        return state.arrives(number, at: route, listener) ? .loop : .noLoop
+      }
       let last = last ?? state.lastNumber
       return state.connecting.contains { $0 <= last } ? .notYet(last) : .noLoop
     }
@@ -109,7 +119,7 @@ extension OwnConnections.State {
     connecting.remove(number)
     guard let ends, attempts[number] != nil else { return }
     attempts[number]?.ends.append(ends)
-    numbers[ends] = number
+    if numbers.updateValue(number, forKey: ends) == nil, let source = ends.source { sources[source, default: 0] += 1 }
   }
 
   /// Returns whether that is a loop.
@@ -148,7 +158,11 @@ extension OwnConnections.State {
   fileprivate mutating func forget(_ number: UInt64) {
     connecting.remove(number)
     guard let attempt = attempts.removeValue(forKey: number) else { return }
-    for ends in attempt.ends where numbers[ends] == number { numbers[ends] = nil }
+    for ends in attempt.ends where numbers[ends] == number {
+      numbers[ends] = nil
+      guard let source = ends.source, let count = sources[source] else { continue }
+      sources[source] = count > 1 ? count - 1 : nil
+    }
     for way in attempt.ways {
       let left = (ways[attempt.route]?[way] ?? 1) - 1
       ways[attempt.route]?[way] = left > 0 ? left : nil

@@ -9,7 +9,7 @@ extension Route {
     if let stopping { return refuse(accepted, stopping) }
     if accepted.mayBeOwn {
       switch environment.ownConnections.isLoop(
-        accepted.descriptor.raw, to: settings.name, accepted.label.listener, waitingFor: last)
+        accepted.descriptor.raw, from: accepted.peer, to: settings.name, accepted.label.listener, waitingFor: last)
       {
       case .loop: return  // it closes; the link that it comes from reports it
       case .noLoop: break

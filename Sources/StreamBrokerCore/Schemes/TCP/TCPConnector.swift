@@ -114,8 +114,8 @@ final class TCPOpening: Opening {
       let socket = try Descriptor.socket(address.family)
       // The stream sets keepalive later.
       try SocketOptions.applyStream(to: socket.raw, keepalive: false, limitsUnsent: false)
-      let isConnected = try connect(socket.raw, to: address)
-      let attempt = Attempt(socket) { [self] in settled(index) }
+      let (isConnected, own) = try connect(socket.raw, to: address)
+      let attempt = Attempt(socket, own) { [self] in settled(index) }
       attempts[index] = attempt
       if isConnected { return settled(index, isConnected: true) }
       // Only now: epoll reports a socket that has not started to connect as hung up.
@@ -126,16 +126,18 @@ final class TCPOpening: Opening {
     }
   }
 
-  /// Returns whether it is connected already.
-  private func connect(_ socket: Int32, to address: SocketAddress) throws(SystemError) -> Bool {
-    guard let dial else { return try call(socket, address) }
-    dial.willConnect()
+  /// Returns whether it is connected already, and the address that the socket got.
+  private func connect(
+    _ socket: Int32, to address: SocketAddress
+  ) throws(SystemError) -> (isConnected: Bool, own: SocketAddress?) {
+    dial?.willConnect()
     do throws(SystemError) {
       let isConnected = try call(socket, address)
-      dial.connects(ConnectionEnds(dialled: socket, to: address))
-      return isConnected
+      let own = try? SocketAddress.local(of: socket)
+      dial?.connects(ConnectionEnds(dialled: socket, own, to: address))
+      return (isConnected, own)
     } catch {
-      dial.connects(nil)
+      dial?.connects(nil)
       throw error
     }
   }
@@ -226,10 +228,13 @@ private final class Attempt: PollHandler {
   let raw: Int32
   var isInPoller = false
   private var descriptor: Descriptor?
+  /// The socket's own address.
+  private let own: SocketAddress?
   private let settled: () -> Void
 
-  init(_ descriptor: consuming Descriptor, _ settled: @escaping () -> Void) {
+  init(_ descriptor: consuming Descriptor, _ own: SocketAddress?, _ settled: @escaping () -> Void) {
     raw = descriptor.raw
+    self.own = own
     self.descriptor = consume descriptor
     self.settled = settled
   }
@@ -239,7 +244,7 @@ private final class Attempt: PollHandler {
   /// The error, now that the attempt is decided; nil if it is connected. A connection to itself counts as refused.
   func error(at address: SocketAddress, isConnected: Bool) -> SystemError? {
     if !isConnected, let error = SocketOptions.takeError(of: raw, "connect") { return error }
-    return SocketAddress.isOwnPeer(raw, dialled: address.port) ? SystemError("connect", ECONNREFUSED) : nil
+    return SocketAddress.isOwnPeer(raw, at: own, dialled: address.port) ? SystemError("connect", ECONNREFUSED) : nil
   }
 
   func close(_ poller: Poller) { _ = take(poller) }
