@@ -99,6 +99,17 @@ def run_all(*bodies, seconds: float = GUARD):
     return results
 
 
+def open_files(pid: int) -> dict[int, str]:
+    """The descriptors of a process, with what they lead to. What is closed meanwhile is left out; a process that has
+    ended, or belongs to another user, has none."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+    return found
+
+
 # --- the gateway -----------------------------------------------------------------------------------------------------
 
 TEXT_LINE = re.compile(r"^(\S+Z) (\w+) (.*)$")

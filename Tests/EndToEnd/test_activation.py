@@ -9,7 +9,7 @@ import socket
 import sys
 
 import pytest
-from kit import GUARD, Gateway, receive_all, round_trip, until
+from kit import GUARD, Gateway, open_files, receive_all, round_trip, until
 
 # Moves the given descriptors to 3, 4 … and execs the program after them, with a starter's environment.
 LAUNCHER = """
@@ -42,8 +42,7 @@ class Activated(Gateway):
 
     def has(self, thing) -> bool:
         """Whether it holds this socket, under any number."""
-        wanted = os.readlink(f"/proc/self/fd/{thing.fileno()}")
-        return wanted in [os.readlink(path) for path in pathlib.Path(f"/proc/{self.pid}/fd").iterdir()]
+        return open_files(os.getpid())[thing.fileno()] in open_files(self.pid).values()
 
 
 def listening(path=None) -> socket.socket:

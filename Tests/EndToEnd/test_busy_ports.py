@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from kit import Gateway, Pty, lock_file, reset, until
+from kit import Gateway, Pty, lock_file, open_files, reset, until
 
 # Longer than the test waits: only the program's end leads to a new try.
 RETRY = "10m..10m"
@@ -68,7 +68,7 @@ def test_a_program_without_a_lock_is_named_and_strict_waits_for_it(exclusive):
         reader = subprocess.Popen(["cat", device.path], stdout=subprocess.DEVNULL)
         try:
             until(lambda: open(f"/proc/{reader.pid}/comm").read() == "cat\n", 20, "cat")
-            until(lambda: device.path in [os.readlink(f"/proc/{reader.pid}/fd/{one}") for one in os.listdir(f"/proc/{reader.pid}/fd")], 20, "open")
+            until(lambda: device.path in open_files(reader.pid).values(), 20, "open")
             name = f"cat (pid {reader.pid})"
             shared = config(device)
             shared["routes"]["port"]["endpoint"] += f"?exclusive={exclusive}"

@@ -1,5 +1,4 @@
 """Start, stop, reload: what signals do to a running gateway and its clients."""
-import contextlib
 import os
 import pathlib
 import shutil
@@ -10,7 +9,7 @@ import tempfile
 import time
 
 import pytest
-from kit import GUARD, Gateway, Pty, binary, connect, free_port, receive_all, reset, round_trip, until
+from kit import GUARD, Gateway, Pty, binary, connect, free_port, open_files, receive_all, reset, round_trip, until
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 
@@ -158,15 +157,7 @@ def test_a_configuration_that_hangs_at_sighup_does_not_prevent_a_stop():
             gateway.path.unlink()
             gateway.path.symlink_to(pipe)
             gateway.signal(signal.SIGHUP)
-
-            def is_read():
-                folder, found = f"/proc/{gateway.pid}/fd", []
-                for name in os.listdir(folder):
-                    with contextlib.suppress(FileNotFoundError):
-                        found.append(os.readlink(f"{folder}/{name}"))
-                return os.readlink(pipe) in found
-
-            until(is_read, what="the gateway reads the file")
+            until(lambda: os.readlink(pipe) in open_files(gateway.pid).values(), what="the gateway reads the file")
             gateway.stop()
     finally:
         os.close(reading)

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from certificates import Authority
-from kit import Gateway, Pty, binary, round_trip
+from kit import Gateway, Pty, binary, open_files, round_trip
 from listener_clients import connect_tls, trusting
 
 
@@ -21,13 +21,7 @@ def may_refuse():
 
 
 def instances(gateway):
-    count = 0
-    for number in os.listdir(f"/proc/{gateway.pid}/fd"):
-        try:
-            count += os.readlink(f"/proc/{gateway.pid}/fd/{number}") == "anon_inode:inotify"
-        except FileNotFoundError:
-            pass
-    return count
+    return list(open_files(gateway.pid).values()).count("anon_inode:inotify")
 
 
 def test_many_absent_and_busy_ports_and_ptys_need_one_instance_for_each_lane(tmp_path):
