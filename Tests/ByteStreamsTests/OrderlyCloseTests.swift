@@ -158,6 +158,7 @@ struct OrderlyCloseTests {
     #expect(reader.isClosed)
 
     let stuck = ScriptedStream()
+    stuck.closeBehavior.canHalfClose = false
     stuck.undelivered = .lostAtClose(1)
     closing.close(stuck, otherSideFinished: true)
     for _ in 0..<1450 { pass(.milliseconds(20)) }

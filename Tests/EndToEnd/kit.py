@@ -110,6 +110,17 @@ def open_files(pid: int) -> dict[int, str]:
     return found
 
 
+def watches(pid: int, path: str | os.PathLike) -> bool:
+    """Whether a process watches `path` by inotify(7)."""
+    inode = f" ino:{os.stat(path).st_ino:x} "
+    for number, target in open_files(pid).items():
+        if target == "anon_inode:inotify":
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if inode in pathlib.Path(f"/proc/{pid}/fdinfo/{number}").read_text():
+                    return True
+    return False
+
+
 # --- the gateway -----------------------------------------------------------------------------------------------------
 
 TEXT_LINE = re.compile(r"^(\S+Z) (\w+) (.*)$")

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from kit import Gateway, Pty, lock_file, open_files, reset, until
+from kit import Gateway, Pty, lock_file, open_files, reset, until, watches
 
 # Longer than the test waits: only the program's end leads to a new try.
 RETRY = "10m..10m"
@@ -49,7 +49,7 @@ def test_a_port_is_opened_as_soon_as_its_program_has_closed_it(end):
     with Pty() as device, holder(device.path) as program, Gateway(config(aged(device))) as gateway:
         error = gateway.event("link waiting")["error"]
         assert f"in use by python3 (pid {program.pid})" in error or f"(pid {program.pid})" in error, error
-        time.sleep(0.5)  # the watch is set up off the lane
+        until(lambda: watches(gateway.pid, device.path), 20, "a watch")  # it is set up off the lane
         assert len(gateway.events("link waiting")) == 1
         if end == "closes":
             program.stdin.close()
@@ -81,6 +81,7 @@ def test_a_program_without_a_lock_is_named_and_strict_waits_for_it(exclusive):
             with Gateway(strict) as gateway:
                 assert name in gateway.event("link waiting")["error"]
                 assert not gateway.events("link open")
+                until(lambda: watches(gateway.pid, device.path), 20, "a watch")
                 reader.kill()
                 reader.wait()
                 gateway.event("link open", seconds=60)
@@ -132,7 +133,7 @@ def test_a_port_is_opened_as_soon_as_its_lock_file_is_removed():
             with Gateway(config(device)) as gateway:
                 error = gateway.event("link waiting")["error"]
                 assert f"(pid {os.getpid()}), according to {lock}" in error
-                time.sleep(0.5)
+                until(lambda: watches(gateway.pid, lock.parent), 20, "a watch")
                 lock.unlink()
                 gateway.event("link open")
         finally:
@@ -143,7 +144,7 @@ def test_a_port_is_opened_as_soon_as_its_lock_file_is_removed():
 def test_a_program_that_keeps_reopening_the_port_causes_little_work():
     with Pty() as device, holder(device.path), Gateway(config(device)) as gateway:
         gateway.event("link waiting")
-        time.sleep(0.3)
+        until(lambda: watches(gateway.pid, device.path), 20, "a watch")
         before, start = cpu(gateway.pid), time.monotonic()
         while time.monotonic() - start < 3:
             os.close(os.open(device.path, os.O_RDWR | os.O_NOCTTY))

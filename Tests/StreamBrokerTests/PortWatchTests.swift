@@ -141,6 +141,28 @@ struct PortWatchTests {
     }
   }
 
+  @Test("sees a release between the kernel's watch and its lane's knowledge of it")
+  func early() async throws {
+    let pair = try TTYPair()
+    let locks = try TemporaryFolder()
+    let connector = TTYConnector(
+      try EndpointURL("tty://\(pair.path)"), usb: USBPorts(), locks: UUCPLocks(folder: locks.path))
+    let holder = try hold(pair.path)
+    let news = News()
+    try await onLane { lane in
+      let cause = await fail(connector, nil, on: lane)
+      let watch = try #require(connector.watch(on: lane.poller, after: cause) { news.note($0) })
+      // The lane is busy here until the watch exists, and then reads its event first.
+      let waits = ContinuousClock.now + .seconds(60)
+      while watches(of: pair.path) == 0, .now < waits { usleep(1000) }
+      _ = holder.take()
+      lane.poller.inotify.readNow()
+      #expect(news.count == 0)
+      #expect(await eventually { news.count == 1 })
+      watch.cancel()
+    }
+  }
+
   @Test("tries each second where the kernel refuses to watch")
   func refused() async throws {
     let pair = try TTYPair()

@@ -69,7 +69,8 @@ package struct AcceptedConnection: ~Copyable, Sendable {
 
   init(
     _ descriptor: consuming Descriptor, kind: DescriptorStream.Kind, from peer: SocketAddress?, label: Label,
-    seat: PtyClientExit? = nil, tls: consuming TLSSession?, acceptance: WebSocketAcceptance?, telnet: TelnetAcceptance? = nil
+    seat: PtyClientExit? = nil, tls: consuming TLSSession?, acceptance: WebSocketAcceptance?,
+    telnet: TelnetAcceptance? = nil
   ) {
     self.label = label
     self.label.isWebSocket = acceptance != nil

@@ -72,8 +72,8 @@ final class OwnConnections: Sendable {
     state.withLock { state in
       // A link that connects is there before its connection can be accepted.
       if state.attempts.isEmpty { return .noLoop }
-      if peer.map({ state.sources[$0.unmapped] != nil }) ?? true, let ends = ConnectionEnds(accepted: socket, from: peer),
-        let number = state.numbers[ends]
+      if peer.map({ state.sources[$0.unmapped] != nil }) ?? true,
+        let ends = ConnectionEnds(accepted: socket, from: peer), let number = state.numbers[ends]
       {
         return state.arrives(number, at: route, listener) ? .loop : .noLoop
       }

@@ -163,7 +163,8 @@ final class PtyListener: Listener, InotifyUser {
   // MARK: - Clients open the pty
 
   func note(_ watch: Int32, _ mask: UInt32, _ name: UnsafePointer<CChar>?) -> Bool {
-    guard watch == opens || mask & UInt32(IN_Q_OVERFLOW) != 0 else { return false }
+    // Before its number is known, an event may be of the new watch.
+    guard watch == opens || opens == nil || mask & UInt32(IN_Q_OVERFLOW) != 0 else { return false }
     wasOpened = true
     return true
   }

@@ -17,6 +17,8 @@ final class PortWatch: InotifyUser, DeviceWatch {
   private var user: Int?
   private var watches = ReleaseWatches()
   private var isLookingUp = false
+  /// Something happened at a watch that was not in `watches` yet.
+  private var hadEarlyEvents = false
   private var seen = Seen()
   private var isTrying = false
   private var isCancelled = false
@@ -73,6 +75,8 @@ final class PortWatch: InotifyUser, DeviceWatch {
       seen.closes += 1
     } else if mask & UInt32(IN_DELETE | IN_MOVED_FROM) != 0, watch == watches.folder, let name {
       if watches.locks.contains(String(cString: name)) { seen.unlocks += 1 }
+    } else if isLookingUp, watch != watches.node, watch != watches.folder {
+      hadEarlyEvents = true
     }
     return seen.closes > 0 || seen.unlocks > 0
   }
@@ -110,8 +114,9 @@ final class PortWatch: InotifyUser, DeviceWatch {
         } else {
           poller.inotify.stopPolling(user)
         }
-        // Something happened before it was watched.
-        if watches.hadEvents && !isTrying { changed(.freed) }
+        guard watches.hadEvents || hadEarlyEvents else { return }
+        hadEarlyEvents = false
+        if isTrying { seen.closes += 2 } else { changed(.freed) }
       }
     }
   }

@@ -620,7 +620,8 @@ final class PolicyRun {
     if links.contains(where: \.hasExchanges) {
       let packets = everybody.reduce(0) { $0 + $1.inputLeft }
       for _ in 0..<2 * packets where broken == nil {
-        if everybody.allSatisfy({ $0.inputLeft == 0 }) { break }
+        // Only another step opens a device that is away.
+        if everybody.allSatisfy({ $0.inputLeft == 0 || !$0.link.isAttached }) { break }
         pass(.seconds(1) + timeToSend, calm: true)
         settleDown()
       }
