@@ -149,7 +149,7 @@ private final class TimedOpening: Opening {
     let report = request.report
     request.report = { [weak self] step in
       self?.step = step
-      report(step)
+      report?(step)
     }
     let attempt = connector.open(request, on: poller) { [self] in finish($0) }
     guard done != nil else { return }  // `done` was called before `open` returned

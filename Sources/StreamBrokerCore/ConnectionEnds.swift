@@ -6,10 +6,36 @@ import CLinux
 import Glibc
 
 /// Equal on both sides of one connection of this machine, unless address translation lies between.
-package enum ConnectionEnds: Hashable, Sendable {
-  case tcp(from: SocketAddress, to: SocketAddress)
-  /// The name of the connecting socket.
-  case unix(from: UnixAddress)
+package struct ConnectionEnds: Equatable, Sendable {
+  /// The side that connects.
+  package enum Source: Equatable, Sendable {
+    case tcp(SocketAddress)
+    case unix(UnixAddress)
+
+    /// Of an accepted socket; `peer` is the address that accept(2) gave. Nil for a unix socket whose other side has no
+    /// name.
+    package init?(accepted socket: Int32, from peer: SocketAddress?) {
+      if let peer {
+        self = .tcp(peer.unmapped)
+      } else if let name = UnixAddress(peerOf: socket) {
+        self = .unix(name)
+      } else {
+        return nil
+      }
+    }
+
+    /// Nearly always another number for another source. A hash of all of it would cost more than the rest of the search.
+    package var key: Int {
+      switch self {
+      case .tcp(let address): Int(address.port)
+      case .unix(let name): name.hashValue
+      }
+    }
+  }
+
+  package let source: Source
+  /// Nil for a unix socket: only one has the other's name.
+  private let target: SocketAddress?
 
   /// Of a TCP socket after connect(2), which gave it the address `own`. `target` is the address that was given to it.
   init?(dialled socket: Int32, _ own: SocketAddress?, to target: SocketAddress) {
@@ -18,24 +44,20 @@ package enum ConnectionEnds: Hashable, Sendable {
     // connecting has no peer.
     let isExact = !target.isAny && target.scope == 0
     let peer = isExact ? target : (try? SocketAddress.peer(of: socket)) ?? target
-    self = .tcp(from: own.unmapped, to: peer.unmapped)
+    source = .tcp(own.unmapped)
+    self.target = peer.unmapped
   }
 
-  /// Of an accepted socket; `peer` is the address that accept(2) gave. Nil for a unix socket whose other side has no
-  /// name.
-  package init?(accepted socket: Int32, from peer: SocketAddress?) {
-    if let peer {
+  /// Of an accepted socket. Asks the kernel.
+  package init?(accepted socket: Int32, from source: Source) {
+    self.source = source
+    switch source {
+    case .unix: target = nil
+    case .tcp:
       guard let own = try? SocketAddress.local(of: socket) else { return nil }
-      self = .tcp(from: peer.unmapped, to: own.unmapped)
-    } else if let name = UnixAddress(peerOf: socket) {
-      self = .unix(from: name)
-    } else {
-      return nil
+      target = own.unmapped
     }
   }
-
-  /// The address of the side that connects, if it is a TCP socket.
-  package var source: SocketAddress? { if case .tcp(let from, _) = self { from } else { nil } }
 
   /// Gives a unix socket that is about to connect a name of its own, which the kernel chooses (unix(7), autobind). Nil if
   /// it refuses.
@@ -47,7 +69,8 @@ package enum ConnectionEnds: Hashable, Sendable {
       }
     }
     guard answer == 0, let name = UnixAddress(localOf: socket) else { return nil }
-    self = .unix(from: name)
+    source = .unix(name)
+    target = nil
   }
 }
 

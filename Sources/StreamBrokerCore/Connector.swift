@@ -66,8 +66,8 @@ public struct OpenRequest {
   public var discardsInput: Bool
   /// The longest time of each attempt to connect, for connectors with several steps (`longestOpening`).
   public var connectTimeout = Duration.seconds(10)
-  /// Called at the start of each step, on the lane of the opening.
-  public var report: (OpeningStep) -> Void = { _ in }
+  /// Called at the start of each step, on the lane of the opening. Nil: nobody asks, and no step is described.
+  public var report: ((OpeningStep) -> Void)?
   /// Called for messages that the endpoint sends for people, beside its bytes: a program's standard error, a device's
   /// refusal of a write. On the stream's lane, during the opening and as long as the stream is open. Must be quick and
   /// must not block.

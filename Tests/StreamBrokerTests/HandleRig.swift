@@ -30,7 +30,7 @@ struct TestConnector: Connector {
   func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    request.report(.open(path))
+    request.report?(.open(path))
     guard let endpoint else {
       done(.failure(OpenFailure("open \(path)", SystemError("open", ENOENT))))
       return CompletedOpening()

@@ -9,11 +9,22 @@ import StreamBrokerCore
 import Synchronization
 
 final class OwnConnections: Sendable {
-  /// One connection, or the attempts at it, of a link.
-  fileprivate struct Attempt {
+  /// A connection of a link, or an attempt at one.
+  fileprivate final class Connection: Sendable {
     let route: String
     let endpoint: EndpointURL
-    var ends: [ConnectionEnds] = []
+    let ends: ConnectionEnds
+    let arrivals = Mutex(Arrivals())
+
+    init(from route: String, to endpoint: EndpointURL, _ ends: ConnectionEnds) {
+      self.route = route
+      self.endpoint = endpoint
+      self.ends = ends
+    }
+  }
+
+  /// Where a connection arrived.
+  fileprivate struct Arrivals {
     var ways: [Way] = []
     var loop: Loop?
   }
@@ -24,19 +35,17 @@ final class OwnConnections: Sendable {
   }
 
   fileprivate struct State {
-    var lastNumber: UInt64 = 0
-    var attempts: [UInt64: Attempt] = [:]
-    var numbers: [ConnectionEnds: UInt64] = [:]
-    /// The addresses that the TCP connections in `numbers` come from, and of how many each is. Nearly every client comes
-    /// from none of them, and then the kernel need not be asked for the other end.
-    var sources: [SocketAddress: Int] = [:]
+    var lastDial: UInt64 = 0
+    /// By `ConnectionEnds.Source.key`. Nearly every client has none of them, and then the kernel need not be asked for its
+    /// other end.
+    var connections: [Int: [Connection]] = [:]
     /// The routes to which each route leads, and by how many connections.
     var ways: [String: [Way: Int]] = [:]
     /// The present endpoint of each route: clients stay where an earlier endpoint led, and no client follows them.
     var endpoints: [String: EndpointURL] = [:]
-    /// Calls of connect(2) that are being made: at most one for each lane, and each takes some microseconds. Their
-    /// connections may be accepted before their addresses are known.
-    var connecting: Set<UInt64> = []
+    /// The dials whose call of connect(2) is being made: at most one for each lane, and each takes some microseconds.
+    /// Their connections may be accepted before their addresses are known.
+    var connecting: [UInt64] = []
   }
   private let state = Mutex(State())
 
@@ -49,11 +58,10 @@ final class OwnConnections: Sendable {
   /// For one opening, and the stream that it opens.
   func dial(from route: String, to endpoint: EndpointURL) -> Dial {
     let number = state.withLock { state in
-      state.lastNumber += 1
-      state.attempts[state.lastNumber] = Attempt(route: route, endpoint: endpoint)
-      return state.lastNumber
+      state.lastDial += 1
+      return state.lastDial
     }
-    return Dial(number, of: self)
+    return Dial(number, from: route, to: endpoint, of: self)
   }
 
   enum Answer {
@@ -70,14 +78,13 @@ final class OwnConnections: Sendable {
     _ socket: Int32, from peer: SocketAddress?, to route: String, _ listener: String, waitingFor last: UInt64?
   ) -> Answer {
     state.withLock { state in
-      // A link that connects is there before its connection can be accepted.
-      if state.attempts.isEmpty { return .noLoop }
-      if peer.map({ state.sources[$0.unmapped] != nil }) ?? true,
-        let ends = ConnectionEnds(accepted: socket, from: peer), let number = state.numbers[ends]
+      if let source = ConnectionEnds.Source(accepted: socket, from: peer),
+        let candidates = state.connections[source.key], let ends = ConnectionEnds(accepted: socket, from: source),
+        let connection = candidates.last(where: { $0.ends == ends })
       {
-        return state.arrives(number, at: route, listener) ? .loop : .noLoop
+        return state.arrives(connection, at: route, listener) ? .loop : .noLoop
       }
-      let last = last ?? state.lastNumber
+      let last = last ?? state.lastDial
       return state.connecting.contains { $0 <= last } ? .notYet(last) : .noLoop
     }
   }
@@ -85,20 +92,44 @@ final class OwnConnections: Sendable {
   /// A link's connection. Its end is that of the last reference.
   final class Dial: DialObserver {
     private let number: UInt64
+    private let route: String
+    private let endpoint: EndpointURL
     private let connections: OwnConnections
+    private let attempts = Mutex<[Connection]>([])
 
-    fileprivate init(_ number: UInt64, of connections: OwnConnections) {
+    fileprivate init(
+      _ number: UInt64, from route: String, to endpoint: EndpointURL, of connections: OwnConnections
+    ) {
       self.number = number
+      self.route = route
+      self.endpoint = endpoint
       self.connections = connections
     }
 
-    deinit { connections.state.withLock { $0.forget(number) } }
+    deinit {
+      attempts.withLock { attempts in
+        if !attempts.isEmpty { connections.state.withLock { state in for one in attempts { state.remove(one) } } }
+      }
+    }
 
     /// Set if the connection has led back to its route.
-    var loop: Loop? { connections.state.withLock { $0.attempts[number]?.loop } }
+    var loop: Loop? {
+      attempts.withLock { attempts in
+        for one in attempts { if let loop = one.arrivals.withLock({ $0.loop }) { return loop } }
+        return nil
+      }
+    }
 
-    func willConnect() { connections.state.withLock { _ = $0.connecting.insert(number) } }
-    func connects(_ ends: ConnectionEnds?) { connections.state.withLock { $0.connects(number, ends) } }
+    func willConnect() { connections.state.withLock { $0.connecting.append(number) } }
+
+    func connects(_ ends: ConnectionEnds?) {
+      let attempt = ends.map { Connection(from: route, to: endpoint, $0) }
+      if let attempt { attempts.withLock { $0.append(attempt) } }
+      connections.state.withLock { state in
+        if let index = state.connecting.firstIndex(of: number) { state.connecting.remove(at: index) }
+        if let attempt { state.connections[attempt.ends.source.key, default: []].append(attempt) }
+      }
+    }
   }
 
   /// Where a connection came back.
@@ -115,23 +146,17 @@ final class OwnConnections: Sendable {
 }
 
 extension OwnConnections.State {
-  fileprivate mutating func connects(_ number: UInt64, _ ends: ConnectionEnds?) {
-    connecting.remove(number)
-    guard let ends, attempts[number] != nil else { return }
-    attempts[number]?.ends.append(ends)
-    if numbers.updateValue(number, forKey: ends) == nil, let source = ends.source { sources[source, default: 0] += 1 }
-  }
-
   /// Returns whether that is a loop.
-  fileprivate mutating func arrives(_ number: UInt64, at route: String, _ listener: String) -> Bool {
-    guard let attempt = attempts[number] else { return false }
-    if let others = between(route, and: attempt.route) {
-      attempts[number]?.loop = OwnConnections.Loop(listener: listener, others: others)
+  fileprivate mutating func arrives(
+    _ connection: OwnConnections.Connection, at route: String, _ listener: String
+  ) -> Bool {
+    if let others = between(route, and: connection.route) {
+      connection.arrivals.withLock { $0.loop = OwnConnections.Loop(listener: listener, others: others) }
       return true
     }
-    let way = OwnConnections.Way(endpoint: attempt.endpoint, route: route)
-    attempts[number]?.ways.append(way)
-    ways[attempt.route, default: [:]][way, default: 0] += 1
+    let way = OwnConnections.Way(endpoint: connection.endpoint, route: route)
+    connection.arrivals.withLock { $0.ways.append(way) }
+    ways[connection.route, default: [:]][way, default: 0] += 1
     return false
   }
 
@@ -155,18 +180,14 @@ extension OwnConnections.State {
     return others.reversed()
   }
 
-  fileprivate mutating func forget(_ number: UInt64) {
-    connecting.remove(number)
-    guard let attempt = attempts.removeValue(forKey: number) else { return }
-    for ends in attempt.ends where numbers[ends] == number {
-      numbers[ends] = nil
-      guard let source = ends.source, let count = sources[source] else { continue }
-      sources[source] = count > 1 ? count - 1 : nil
-    }
-    for way in attempt.ways {
-      let left = (ways[attempt.route]?[way] ?? 1) - 1
-      ways[attempt.route]?[way] = left > 0 ? left : nil
-      if ways[attempt.route]?.isEmpty == true { ways[attempt.route] = nil }
+  fileprivate mutating func remove(_ connection: OwnConnections.Connection) {
+    let key = connection.ends.source.key
+    let others = connections.removeValue(forKey: key)?.filter { $0 !== connection } ?? []
+    if !others.isEmpty { connections[key] = others }
+    for way in connection.arrivals.withLock({ $0.ways }) {
+      let left = (ways[connection.route]?[way] ?? 1) - 1
+      ways[connection.route]?[way] = left > 0 ? left : nil
+      if ways[connection.route]?.isEmpty == true { ways[connection.route] = nil }
     }
   }
 }

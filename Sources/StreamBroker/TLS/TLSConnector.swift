@@ -74,7 +74,6 @@ private final class TLSOpening: Opening, PollHandler {
   private let authority: String
   private let serverName: String
   private let request: OpenRequest
-  private var report: (OpeningStep) -> Void { request.report }
   private let poller: Poller
   private var done: ((Result<TLSStream, OpenFailure>) -> Void)?
   private var connecting: (any Opening)?
@@ -112,7 +111,7 @@ private final class TLSOpening: Opening, PollHandler {
     guard let descriptor = (stream as? DescriptorStream)?.release() else {
       return fail(OpenFailure("TLS to \(authority)", SystemError("connect", EBADF)))
     }
-    report(.secure(authority))
+    request.report?(.secure(authority))
     offer = context.settings.offer
     do throws(TLSFailure) {
       handshake = try TLSHandshake(context, to: serverName, over: descriptor.raw)

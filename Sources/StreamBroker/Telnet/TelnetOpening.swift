@@ -58,7 +58,7 @@ final class TelnetOpening: Opening, ByteStreamDelegate, PollHandler {
   // MARK: - Options
 
   private func begin(over connection: any ByteStream) {
-    request.report(.open(target.authority))
+    request.report?(.open(target.authority))
     var settings = TelnetStream.Settings(.client)
     // TCP's window does the same. ser2net and gensio take FLOWCONTROL-SUSPEND for a change of the flow control.
     settings.suspends = false

@@ -94,7 +94,7 @@ struct WebSocketTarget: Sendable {
 private final class UpgradeOpening: Opening, ByteStreamDelegate {
   private let target: WebSocketTarget
   private let request: WebSocketRequest
-  private let report: (OpeningStep) -> Void
+  private let report: ((OpeningStep) -> Void)?
   private let poller: Poller
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var connecting: (any Opening)?
@@ -105,7 +105,7 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
   private var first: [UInt8] = []
 
   init(
-    _ target: WebSocketTarget, reporting report: @escaping (OpeningStep) -> Void, on poller: Poller,
+    _ target: WebSocketTarget, reporting report: ((OpeningStep) -> Void)?, on poller: Poller,
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.target = target
@@ -128,7 +128,7 @@ private final class UpgradeOpening: Opening, ByteStreamDelegate {
       guard done != nil else { return stream.close() }
       self.stream = stream
       stream.delegate = self
-      report(.open("\(target.host)\(target.target)"))
+      report?(.open("\(target.host)\(target.target)"))
       goOn(stream)
     case .failure(let failure): finish(.failure(failure))
     }

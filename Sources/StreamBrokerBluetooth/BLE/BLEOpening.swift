@@ -45,7 +45,7 @@ final class BLEOpening: BluetoothOpening {
   // MARK: - Scanning
 
   private func scan(on adapter: ManagedAdapter) {
-    request.report(.scan("\(plan.scan)"))
+    request.report?(.scan("\(plan.scan)"))
     let flow = ScanFlow(plan.scan, on: adapter.index)
     scanFlow = flow
     setDeadline(ScanFlow.timeout) { [self] in
@@ -95,7 +95,7 @@ final class BLEOpening: BluetoothOpening {
   private func connected(_ socket: DescriptorParcel, _ target: LETarget) {
     guard target.psm == nil else { return secure(socket) }
     if (security ?? .low) != .low { reportSecuring() }
-    request.report(.lookUp("service \(plan.gatt.service)"))
+    request.report?(.lookUp("service \(plan.gatt.service)"))
     let conversation = GATTExchange(socket, GATTLookUp(plan.gatt), on: poller) { [self] result in
       switch result {
       case .failure(.notEncrypted): failSilently()
@@ -154,7 +154,7 @@ final class BLEOpening: BluetoothOpening {
     }
   }
 
-  private func reportSecuring() { if let flow = secureFlow { request.report(.secure("\(flow.device.address)")) } }
+  private func reportSecuring() { if let flow = secureFlow { request.report?(.secure("\(flow.device.address)")) } }
 
   // MARK: - The end
 

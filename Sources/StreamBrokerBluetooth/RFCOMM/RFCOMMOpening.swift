@@ -52,7 +52,7 @@ final class RFCOMMOpening: BluetoothOpening {
   }
 
   private func lookUp(_ uuid: BluetoothUUID) {
-    request.report(.lookUp("service \(uuid)"))
+    request.report?(.lookUp("service \(uuid)"))
     reach(.sdp) { [self] socket in
       let conversation = SDPExchange(socket, ChannelLookUp(uuid), on: poller) { [self] answer in
         switch answer {

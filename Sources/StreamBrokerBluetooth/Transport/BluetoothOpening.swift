@@ -67,7 +67,7 @@ class BluetoothOpening: Opening {
     _ flow: AdapterFlow, making make: @escaping ManagementSocket.Making = { ManagementSocket.make(on: $0, $1) },
     _ then: @escaping (AdapterStep.Ready) -> Void
   ) {
-    request.report(.adapter(link.adapter))
+    request.report?(.adapter(link.adapter))
     let ground = AdapterStep(flow, bonds: link.bonds, on: poller, making: make) { [weak self] in
       self?.handle($0)
     } failed: { [weak self] in
@@ -99,7 +99,7 @@ class BluetoothOpening: Opening {
     to target: some ConnectTarget, of device: PairedAddress, on ready: AdapterStep.Ready, late: LateTarget?,
     _ then: @escaping (DescriptorParcel) -> Void
   ) {
-    request.report(.connect(target.description))
+    request.report?(.connect(target.description))
     let flow = ConnectFlow(device, on: ready.adapter.index, timeout: request.connectTimeout)
     let connecting = ConnectStep(flow, on: poller, via: queue)
     self.connecting = connecting

@@ -31,7 +31,7 @@ public struct ExecConnector: Connector {
   public func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    request.report(.open(path))
+    request.report?(.open(path))
     let (programs, remark) = (poller.programs, request.remark)
     return device.open(path, most: Self.mostAttempts, on: poller) { [self] () -> Result<Started, OpenFailure> in
       do throws(SystemError) {

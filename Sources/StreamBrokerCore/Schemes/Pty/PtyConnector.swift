@@ -40,7 +40,7 @@ public struct PtyConnector: Connector {
   public func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    request.report(.open(path))
+    request.report?(.open(path))
     return device.open(path, on: poller) { [self] () -> Result<Opened, OpenFailure> in
       do throws(OpenFailure) {
         return .success(try make())

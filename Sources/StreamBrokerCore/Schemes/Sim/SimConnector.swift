@@ -30,7 +30,7 @@ public struct SimConnector: Connector {
   public func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    request.report(.open("sim"))
+    request.report?(.open("sim"))
     do {
       done(.success(SimStream(try device(), on: poller)))
     } catch {

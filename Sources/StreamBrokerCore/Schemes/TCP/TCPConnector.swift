@@ -39,7 +39,7 @@ public struct TCPConnector: Connector {
       )
       return opening
     }
-    request.report(.lookUp(host))
+    request.report?(.lookUp(host))
     let (host, port) = (host, port)
     opening.lookup = NameLookup.start(host, on: poller) { answer in
       switch answer {
@@ -59,7 +59,7 @@ public struct TCPConnector: Connector {
 /// cancel it.
 final class TCPOpening: Opening {
   private let poller: Poller
-  private let report: (OpeningStep) -> Void
+  private let report: ((OpeningStep) -> Void)?
   private let dial: (any DialObserver)?
   private var done: ((Result<any ByteStream, OpenFailure>) -> Void)?
   private var order = HappyEyeballs([])
@@ -69,7 +69,7 @@ final class TCPOpening: Opening {
   var lookup: NameLookup.Token?
 
   init(
-    on poller: Poller, reporting report: @escaping (OpeningStep) -> Void = { _ in }, to dial: (any DialObserver)? = nil,
+    on poller: Poller, reporting report: ((OpeningStep) -> Void)? = nil, to dial: (any DialObserver)? = nil,
     _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) {
     self.poller = poller
@@ -108,7 +108,7 @@ final class TCPOpening: Opening {
     let address = order.addresses[index]
     precondition(index == attempts.count)
     attempts.append(nil)
-    report(.connect("\(address)"))
+    report?(.connect("\(address)"))
     guard done != nil else { return }  // the observer has cancelled the opening
     do {
       let socket = try Descriptor.socket(address.family)

@@ -93,7 +93,7 @@ public struct TTYConnector: Connector {
   public func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    request.report(.open(name))
+    request.report?(.open(name))
     let discardsInput = request.discardsInput
     return device.open(name, on: poller) { [self] () -> Result<Opened, OpenFailure> in
       do throws(OpenFailure) {

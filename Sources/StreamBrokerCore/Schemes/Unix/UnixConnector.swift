@@ -23,7 +23,7 @@ public struct UnixConnector: Connector {
   public func open(
     _ request: OpenRequest, on poller: Poller, _ done: @escaping (Result<any ByteStream, OpenFailure>) -> Void
   ) -> any Opening {
-    request.report(.connect(path))
+    request.report?(.connect(path))
     let opening = UnixOpening(path, device, on: poller, request.dial, done)
     opening.attempt()
     return opening
