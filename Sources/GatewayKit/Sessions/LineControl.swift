@@ -29,16 +29,7 @@ final class LineControl {
   /// Nil until a client asks for reports.
   private var lineWatch: LineWatch?
   /// Gets every report, as a client that watches the line.
-  var recorder: CaptureTap? {
-    didSet {
-      if let recorder {
-        report(to: recorder)
-        (lineWatch ?? startLineWatch()).recorder = recorder
-      } else {
-        lineWatch?.recorder = nil
-      }
-    }
-  }
+  private var recorder: CaptureTap?
   /// Sessions that have a control channel.
   private var sessions: [(session: Session, controlChannel: ControlChannel)] = []
 
@@ -141,6 +132,13 @@ final class LineControl {
       if let outputs = outputs(of: line) { controlChannel.report(outputs) }
     }
     lineWatch?.reportStatus(to: controlChannel)
+  }
+
+  /// From now on, `recorder` gets every report; nil: none does.
+  func record(to recorder: CaptureTap?) {
+    self.recorder = recorder
+    if let recorder { report(to: recorder) }
+    (recorder == nil ? lineWatch : lineWatch ?? startLineWatch())?.record(to: recorder)
   }
 
   /// The same for a recording that begins.

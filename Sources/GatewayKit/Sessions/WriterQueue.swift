@@ -26,14 +26,14 @@ final class WriterQueue {
   /// The session keeps input, and is served when the endpoint has space. A session whose packet has begun comes first.
   func add(_ session: Session) {
     guard session.pump.count > 0, !session.up.isWaiting else { return }
-    session.up.isWaiting = true
+    session.up.waits()
     upstream.delegate.lookForEnd(of: session)
     waiting.insert(session, at: isPacketOwner(session) ? 0 : waiting.count)
   }
 
   func remove(_ session: Session) {
     guard session.up.isWaiting else { return }
-    session.up.isWaiting = false
+    session.up.waitIsOver()
     if waiting.first === session { waiting.removeFirst() } else { waiting.removeAll { $0 === session } }
   }
 
