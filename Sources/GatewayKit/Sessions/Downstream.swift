@@ -56,7 +56,7 @@ final class Downstream {
   /// From now on, `exchange` decides which output is for which client.
   func follow(_ exchange: Exchange) {
     self.exchange = exchange
-    cutter?.exchange = exchange
+    cutter?.follow(exchange)
   }
 
   func record(to tap: CaptureTap?) { self.tap = tap }
@@ -408,8 +408,7 @@ final class Downstream {
   // MARK: - Packets
 
   private func startPackets() {
-    cutter = policy.value.packets.map { PacketCutter($0.rule, at: head, oldest: output.oldest) }
-    cutter?.exchange = exchange
+    cutter = policy.value.packets.map { PacketCutter($0.rule, at: head, oldest: output.oldest, exchange) }
   }
 
   private func restartPackets() {

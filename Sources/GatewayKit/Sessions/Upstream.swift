@@ -283,9 +283,9 @@ final class Upstream {
 
   /// While `body` ends sessions, no other session gets the writer role.
   func withoutHeir(_ body: () -> Void) {
-    role.hasHeir = false
+    role.passesOn(false)
     body()
-    role.hasHeir = true
+    role.passesOn(true)
   }
 
   /// The endpoint has space: writes kept input.

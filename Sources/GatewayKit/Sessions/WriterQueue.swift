@@ -93,7 +93,7 @@ final class WriterQueue {
   /// How much of the first session's input may go out at once. With packets, its gate applies this limit.
   private func portion() -> Int {
     let portion = waiting.count == 1 || upstream.role.writers == .one ? Int.max : Self.service
-    packetOrder?.allowance = portion
+    packetOrder?.allow(portion)
     return packetOrder == nil ? portion : .max
   }
 
@@ -148,7 +148,7 @@ final class WriterQueue {
   /// packet's end, even while others wait.
   func mayWriteThrough(_ session: Session) -> Bool {
     guard let packetOrder else { return waiting.isEmpty }
-    packetOrder.allowance = 0
+    packetOrder.allow(0)
     return waiting.isEmpty || packetOrder.packetOwner === session
   }
 
