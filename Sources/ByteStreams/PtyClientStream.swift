@@ -59,6 +59,7 @@ package final class PtyClientStream: LayeredStream {
     stream.delegate = self
   }
 
+  // By the stream's own type: the default would ask `below`, an existential, at each read and write.
   package var readerWaits: Readiness {
     get { stream.readerWaits }
     set { stream.readerWaits = newValue }

@@ -20,21 +20,35 @@ package final class Parameter {
   private(set) var isGiven = false
   private let fill: (String, Bool) -> Bool
 
+  /// What the command states of it.
+  fileprivate struct Terms {
+    var short: Character?
+    let help: String
+    var valueName: String?
+    var completion = Completion.nothing
+  }
+
+  /// What follows from the type of its value. As it is here: for a flag, which has none.
+  fileprivate struct ValueTerms {
+    var isRequired = false
+    var isRepeating = false
+    var choices: [String] = []
+    var standard: String?
+    var kind = ""
+  }
+
   /// `fill` takes a word, and whether an earlier word was taken; it returns whether the word is a value.
-  fileprivate init(
-    _ kind: Kind, short: Character?, help: String, valueName: String?, completion: Completion, isRequired: Bool,
-    isRepeating: Bool, choices: [String], standard: String?, valueKind: String, fill: @escaping (String, Bool) -> Bool
-  ) {
+  fileprivate init(_ kind: Kind, _ terms: Terms, _ value: ValueTerms, fill: @escaping (String, Bool) -> Bool) {
     self.kind = kind
-    self.short = short
-    self.help = help
-    statedValueName = valueName
-    self.completion = completion
-    self.isRequired = isRequired
-    self.isRepeating = isRepeating
-    self.choices = choices
-    self.standard = standard
-    self.valueKind = valueKind
+    short = terms.short
+    help = terms.help
+    statedValueName = terms.valueName
+    completion = value.choices.isEmpty ? terms.completion : .words(value.choices)
+    isRequired = value.isRequired
+    isRepeating = value.isRepeating
+    choices = value.choices
+    standard = value.standard
+    valueKind = value.kind
     self.fill = fill
   }
 
@@ -64,10 +78,11 @@ protocol ParameterHolder {
   package init(
     wrappedValue: Value, help: String, name: String? = nil, completion: Completion = .nothing
   ) {
-    (cell, parameter) = Cell.make(.argument, wrappedValue, help: help, valueName: name, completion: completion)
+    (cell, parameter) = Cell.make(
+      .argument, wrappedValue, .init(help: help, valueName: name, completion: completion))
   }
   package init(help: String, name: String? = nil, completion: Completion = .nothing) {
-    (cell, parameter) = Cell.make(.argument, nil, help: help, valueName: name, completion: completion)
+    (cell, parameter) = Cell.make(.argument, nil, .init(help: help, valueName: name, completion: completion))
   }
 
   package var wrappedValue: Value { cell.value }
@@ -82,10 +97,11 @@ protocol ParameterHolder {
     wrappedValue: Value, short: Character? = nil, help: String, value: String? = nil, completion: Completion = .nothing
   ) {
     (cell, parameter) = Cell.make(
-      .option, wrappedValue, short: short, help: help, valueName: value, completion: completion)
+      .option, wrappedValue, .init(short: short, help: help, valueName: value, completion: completion))
   }
   package init(short: Character? = nil, help: String, value: String? = nil, completion: Completion = .nothing) {
-    (cell, parameter) = Cell.make(.option, nil, short: short, help: help, valueName: value, completion: completion)
+    (cell, parameter) = Cell.make(
+      .option, nil, .init(short: short, help: help, valueName: value, completion: completion))
   }
 
   package var wrappedValue: Value { cell.value }
@@ -96,9 +112,7 @@ protocol ParameterHolder {
   let parameter: Parameter
 
   package init(wrappedValue: Bool = false, short: Character? = nil, help: String) {
-    parameter = Parameter(
-      .flag, short: short, help: help, valueName: nil, completion: .nothing, isRequired: false, isRepeating: false,
-      choices: [], standard: nil, valueKind: "", fill: { _, _ in true })
+    parameter = Parameter(.flag, .init(short: short, help: help), .init(), fill: { _, _ in true })
   }
 
   package var wrappedValue: Bool { parameter.isGiven }
@@ -116,20 +130,17 @@ private final class Cell<Value: ParameterValue> {
   }
 
   static func make(
-    _ kind: Parameter.Kind, _ standard: Value?, short: Character? = nil, help: String, valueName: String?,
-    completion: Completion
+    _ kind: Parameter.Kind, _ standard: Value?, _ terms: Parameter.Terms
   ) -> (Cell<Value>, Parameter) {
     let cell = Cell(standard ?? Value.absent)
-    let parameter = Parameter(
-      kind, short: short, help: help, valueName: valueName,
-      completion: Value.choices.isEmpty ? completion : .words(Value.choices),
+    let value = Parameter.ValueTerms(
       isRequired: standard == nil && Value.absent == nil, isRepeating: Value.isRepeating, choices: Value.choices,
-      standard: standard?.asWord, valueKind: Value.kind,
-      fill: { word, isMore in
-        guard let value = Value.value(of: word, after: isMore ? cell.current : nil) else { return false }
-        cell.current = value
-        return true
-      })
+      standard: standard?.asWord, kind: Value.kind)
+    let parameter = Parameter(kind, terms, value) { word, isMore in
+      guard let value = Value.value(of: word, after: isMore ? cell.current : nil) else { return false }
+      cell.current = value
+      return true
+    }
     return (cell, parameter)
   }
 }

@@ -68,15 +68,7 @@ package final class Gateway: Sendable {
     self.handshakeServer = handshakeServer
     let refusals = WatchRefusals(status)
     for lane in self.lanes { lane.post { refusals.observe($0.poller.inotify) } }
-    let keeper = bonds.map { path in
-      BondKeeper(path: path) { news in
-        switch news {
-        case .kept(let device, let path): status.publish(.bondKept(device: device, path: path))
-        case .trouble(let trouble): status.publish(.bondTrouble(trouble))
-        case .refused(let device, let reason): status.publish(.pairingRefused(device: device, reason: reason))
-        }
-      }
-    }
+    let keeper = bonds.map { Self.bondKeeper(path: $0, status) }
     let bluetooth = LaneRef(on: handshakeLane) { BluetoothHost(on: $0.poller, bonds: keeper) }
     self.bluetooth = bluetooth
     let environment = RouteEnvironment(
@@ -91,6 +83,16 @@ package final class Gateway: Sendable {
     }
     self.core = core
     departures.whenMany { count in core.post { _, core in core.haveLeft(count) } }
+  }
+
+  private static func bondKeeper(path: String, _ status: StatusSink) -> BondKeeper {
+    BondKeeper(path: path) { news in
+      switch news {
+      case .kept(let device, let path): status.publish(.bondKept(device: device, path: path))
+      case .trouble(let trouble): status.publish(.bondTrouble(trouble))
+      case .refused(let device, let reason): status.publish(.pairingRefused(device: device, reason: reason))
+      }
+    }
   }
 
   /// `source` is where `config` came from; later reloads read it again. `control` replaces the source's control socket.

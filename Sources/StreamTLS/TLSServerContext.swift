@@ -121,15 +121,7 @@ package final class TLSServerContext: Sendable {
     for certificate in certificates {
       guard X509_STORE_add_cert(store, certificate.raw) == 1 else { throw ContextParts.failed("X509_STORE_add_cert") }
     }
-    if let crl = settings.crl {
-      let lists = try PEMFile(crl, as: .revocations)
-      var isComplete = true
-      try lists.withRevocationLists { isComplete = X509_STORE_add_crl(store, $0) == 1 && isComplete }
-      // Without one of the lists, the clients that it revokes would be accepted.
-      guard isComplete else { throw ContextParts.failed("X509_STORE_add_crl") }
-      X509_STORE_set_flags(store, UInt(X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL))
-      digest.add(lists.bytes)
-    }
+    if let crl = settings.crl { digest.add(try revoke(by: crl, in: store)) }
     let trust = TLSTrust(digest: digest.finish())
     digest.add([settings.clientAuth == .required ? 1 : 0])
     let mode = SSL_VERIFY_PEER | (settings.clientAuth == .required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0)
@@ -139,6 +131,17 @@ package final class TLSServerContext: Sendable {
       for certificate in certificates { SSL_CTX_add_client_CA(context.raw, certificate.raw) }
     }
     return trust
+  }
+
+  /// Returns the content of the file.
+  private static func revoke(by path: String, in store: OpaquePointer) throws(TLSSettingsFault) -> [UInt8] {
+    let lists = try PEMFile(path, as: .revocations)
+    var isComplete = true
+    try lists.withRevocationLists { isComplete = X509_STORE_add_crl(store, $0) == 1 && isComplete }
+    // Without one of the lists, the clients that it revokes would be accepted.
+    guard isComplete else { throw ContextParts.failed("X509_STORE_add_crl") }
+    X509_STORE_set_flags(store, UInt(X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL))
+    return lists.bytes
   }
 
   // MARK: - Names

@@ -69,6 +69,17 @@ struct PtyClientStreamTests {
     }
   }
 
+  @Test("forwards what it does not answer itself", arguments: [true, false])
+  func forwarding(aborting: Bool) async throws {
+    try await onLane { lane in
+      let terminal = try Terminal.make()
+      let user = try terminal.user()
+      let stream = terminal.stream(on: lane.poller)
+      LayerForwarding(stream, over: try #require(stream.below as? DescriptorStream)).run(aborting: aborting)
+      withExtendedLifetime((terminal, user.raw)) {}
+    }
+  }
+
   @Test("reads its user to the end, and then stays ended, whatever program opens the pty next")
   func overForGood() async throws {
     try await onLane { lane in

@@ -63,8 +63,8 @@ final class HubRig: HubDelegate {
     clients.append(client)
     let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
     let session = Session(
-      label, client: client, number: lastNumber, hub: hub, buffer: hub.policy.buffer, on: poller)
-    session.controlChannel = controlChannel
+      label, client: client, controlChannel: controlChannel, number: lastNumber, hub: hub,
+      buffer: hub.policy.buffer, on: poller)
     hub.join(session)
     return session
   }

@@ -45,9 +45,10 @@ struct LineControlTests {
       lastNumber += 1
       let client = ScriptedControlStream()
       let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
-      let session = Session(label, client: client, number: lastNumber, hub: other.hub, buffer: 64, on: other.poller)
-      session.controlChannel = ControlChannel(ControlTexts(client))
-      session.up.mayWrite = mayWrite
+      let session = Session(
+        label, client: client, controlChannel: ControlChannel(ControlTexts(client)), number: lastNumber,
+        hub: other.hub, buffer: 64, on: other.poller)
+      if mayWrite { session.up.gainsRight() }
       control.join(session)
       _ = client.news()
       return (client, session)

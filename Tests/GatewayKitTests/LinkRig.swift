@@ -159,10 +159,8 @@ final class LinkRig: LinkDelegate {
     lastNumber += 1
     clients.append(client)
     let session = Session(
-      AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client, number: lastNumber,
-      hub: link.hub,
-      buffer: link.hub.policy.buffer, on: poller)
-    session.controlChannel = controlChannel
+      AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1"), client: client,
+      controlChannel: controlChannel, number: lastNumber, hub: link.hub, buffer: link.hub.policy.buffer, on: poller)
     link.join(session)
     return session
   }

@@ -82,7 +82,7 @@ struct WriterRoleTests {
     sessions[1].pump.endSource()
     role.move(to: sessions[3], at: 0)
     #expect(role.heir(among: sessions) === sessions[0])
-    role.hasHeir = false
+    role.passesOn(false)
     #expect(role.heir(among: sessions) == nil)
     for session in sessions { session.client.close() }
   }

@@ -9,9 +9,11 @@ import Testing
 /// What a layer may answer itself; it forwards the rest.
 public enum OwnAnswer: Sendable { case closeBehavior, finishWriting, interest }
 
-/// A layer over a scripted stream.
+/// A layer over a scripted stream, or over a descriptor.
 public struct LayerForwarding {
-  private let below: ScriptedStream
+  private let below: any ByteStream
+  /// Nil over a descriptor: what only a scripted stream can show is not checked.
+  private let script: ScriptedStream?
   private let layer: any LayeredStream
   private let ownAnswers: Set<OwnAnswer>
 
@@ -19,7 +21,17 @@ public struct LayerForwarding {
   public init(_ layer: any LayeredStream, over below: ScriptedStream, answersItself ownAnswers: Set<OwnAnswer> = []) {
     self.layer = layer
     self.below = below
+    script = below
     self.ownAnswers = ownAnswers
+  }
+
+  /// For a layer that makes the stream below itself.
+  public init(_ layer: any LayeredStream, over below: DescriptorStream, answersItself ownAnswers: Set<OwnAnswer> = []) {
+    self.layer = layer
+    self.below = below
+    script = nil
+    self.ownAnswers = ownAnswers
+    below.metadata = StreamMetadata(DeviceFacts())
   }
 
   /// Ends with `abort()`, otherwise with `close()`.
@@ -32,9 +44,11 @@ public struct LayerForwarding {
   }
 
   private func facts() {
+    script?.metadata = StreamMetadata(DeviceFacts())
+    #expect(layer.metadata === below.metadata && layer.metadata != nil)
     #expect(layer.largestUnit == below.largestUnit)
-    below.metadata = StreamMetadata(DeviceFacts())
-    #expect(layer.metadata === below.metadata)
+    #expect(ownAnswers.contains(.closeBehavior) || layer.closeBehavior == below.closeBehavior)
+    guard let below = script else { return }
     below.serialLine = ScriptedLine()
     #expect(layer.serialLine === below.serialLine)
     below.hasBufferedInput = true
@@ -53,6 +67,7 @@ public struct LayerForwarding {
 
   private func output() {
     #expect(!layer.hasPendingOutput)
+    guard let below = script else { return }
     below.hasPendingOutput = true
     #expect(layer.hasPendingOutput)
     below.hasPendingOutput = false
@@ -86,16 +101,18 @@ public struct LayerForwarding {
   private func ending(aborting: Bool) {
     let recorder = EventRecorder()
     layer.delegate = recorder
-    layer.makeRoomForEnd()
-    #expect(below.madeRoomForEnd)
-    layer.limitUnsent(to: 4096)
-    #expect(below.unsentLimits == [4096])
-    layer.prepareToClose()
-    #expect(below.isPrepared)
-    layer.finishWriting()
-    #expect(below.finishedWriting || ownAnswers.contains(.finishWriting))
+    if let below = script {
+      layer.makeRoomForEnd()
+      #expect(below.madeRoomForEnd)
+      layer.limitUnsent(to: 4096)
+      #expect(below.unsentLimits == [4096])
+      layer.prepareToClose()
+      #expect(below.isPrepared)
+      layer.finishWriting()
+      #expect(below.finishedWriting || ownAnswers.contains(.finishWriting))
+    }
     if aborting { layer.abort() } else { layer.close() }
-    #expect(below.isClosed && below.isAborted == aborting)
+    #expect(script.map { $0.isClosed && $0.isAborted == aborting } ?? (below as? DescriptorStream)?.isClosed == true)
     #expect(recorder.closings == 1 && recorder.events.isEmpty)
     layer.delegate = recorder
     #expect(layer.delegate == nil)

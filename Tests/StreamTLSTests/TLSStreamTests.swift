@@ -1,11 +1,11 @@
 // The stream, against plain OpenSSL.
 
-import ByteStreams
 import COpenSSL
 import Glibc
 import StreamTestKit
 import Testing
 
+@testable import ByteStreams
 @testable import StreamTLS
 
 @Suite("A TLS stream", .timeLimit(.minutes(5)))
@@ -18,6 +18,22 @@ struct TLSStreamTests {
     try await onLane { lane in
       let (stream, far) = try await rig.accept(on: lane)
       try await LayerCarriage(stream, to: far).run(on: lane)
+    }
+  }
+
+  @Test("forwards to its socket what it does not answer itself", arguments: [true, false])
+  func forwarding(aborting: Bool) async throws {
+    let rig = try TLSRig()
+    try await onLane { lane in
+      let (stream, far) = try await rig.accept(on: lane)
+      let raw = stream.socket.raw
+      stream.limitUnsent(to: 4096)
+      #expect(SocketOptions.value(raw, Int32(IPPROTO_TCP), TCP_NOTSENT_LOWAT) == 4096)
+      let room = try #require(SocketOptions.value(raw, SOL_SOCKET, SO_RCVBUF))
+      stream.makeRoomForEnd()
+      #expect(try #require(SocketOptions.value(raw, SOL_SOCKET, SO_RCVBUF)) > room)
+      LayerForwarding(stream, over: stream.socket, answersItself: [.closeBehavior]).run(aborting: aborting)
+      far.close()
     }
   }
 

@@ -22,18 +22,17 @@ extension BoundKey {
   /// For an owner without defaults. `check` prints the key where `isShown` is true or nil.
   init<Property>(
     _ name: String, _ path: WritablePath<Property>, _ form: KeyForm<Property>, standard: String?,
-    support: Support = .built, listeners: Set<String> = [], sharedOnly: Bool = false,
-    isShown: Condition? = nil, says summary: String
+    for scope: ConfigKey.Scope = .everything, isShown: Condition? = nil, says summary: String
   ) {
-    key = ConfigKey(
-      name, form.shape, standard, support: support, listeners: listeners, sharedOnly: sharedOnly, says: summary)
+    let key = ConfigKey(name, form.shape, standard, for: scope, says: summary)
+    self.key = key
     fill = { owner, given in
       guard let value = given(name) else { return }
       guard let property = form.read(value) else { preconditionFailure("\(name) has a kind that its form can't read") }
       owner[keyPath: path] = property
     }
     text = { owner, isShared in
-      guard isShared || !sharedOnly, isShown?(owner) ?? true else { return nil }
+      guard isShared || !key.isForSharedLinks, isShown?(owner) ?? true else { return nil }
       return form.value(owner[keyPath: path]).map(form.text)
     }
     differences = { $0[keyPath: path] == $1[keyPath: path] ? [] : [name] }
@@ -66,12 +65,9 @@ extension BoundKey where Owner: KeyOwner {
   /// The default is the property's initial value; where it `dependsOnOthers`, ConfigBuilder computes it.
   init<Property>(
     _ name: String, _ path: WritablePath<Property>, _ form: KeyForm<Property>, dependsOnOthers: Bool = false,
-    support: Support = .built, listeners: Set<String> = [], sharedOnly: Bool = false,
-    isShown: Condition? = nil, says summary: String
+    for scope: ConfigKey.Scope = .everything, isShown: Condition? = nil, says summary: String
   ) {
     let standard = dependsOnOthers || form.isList ? nil : form.value(Owner()[keyPath: path])?.description
-    self.init(
-      name, path, form, standard: standard, support: support, listeners: listeners, sharedOnly: sharedOnly,
-      isShown: isShown, says: summary)
+    self.init(name, path, form, standard: standard, for: scope, isShown: isShown, says: summary)
   }
 }

@@ -8,15 +8,19 @@ struct ConfigKey: Sendable {
   let shape: Shape
   /// The default as text; nil when a missing key has a meaning that no value has.
   let standard: String?
-  /// Whether this build supports the key. If `listeners` is not empty, this holds for a build with none of these
-  /// listeners.
-  let support: Support
-  /// The schemes of listeners that the key is for; empty = all.
-  let listeners: Set<String>
-  /// Applies to shared links only.
-  let isForSharedLinks: Bool
+  private let scope: Scope
   /// Its description in one line; config.yaml has the long one.
   let summary: String
+
+  /// What the key is for.
+  enum Scope: Sendable {
+    case everything
+    case sharedLinks
+    /// Listeners with these schemes. A build that has none of them does not support the key.
+    case listeners(Set<String>)
+    /// A later version.
+    case later
+  }
 
   indirect enum Shape: Sendable {
     case value(ValueKind)
@@ -49,28 +53,31 @@ struct ConfigKey: Sendable {
   }
 
   init(
-    _ name: String, _ kind: ValueKind, _ standard: String? = nil, support: Support = .built,
-    listeners: Set<String> = [], sharedOnly: Bool = false, says summary: String = ""
+    _ name: String, _ kind: ValueKind, _ standard: String? = nil, for scope: Scope = .everything,
+    says summary: String = ""
   ) {
-    self.init(
-      name, .value(kind), standard, support: support, listeners: listeners, sharedOnly: sharedOnly, says: summary)
+    self.init(name, .value(kind), standard, for: scope, says: summary)
   }
 
   init(
-    _ name: String, _ shape: Shape, _ standard: String? = nil, support: Support = .built,
-    listeners: Set<String> = [], sharedOnly: Bool = false, says summary: String = ""
+    _ name: String, _ shape: Shape, _ standard: String? = nil, for scope: Scope = .everything,
+    says summary: String = ""
   ) {
     self.name = name
     self.shape = shape
     self.standard = standard
-    self.support = support
-    self.listeners = listeners
-    isForSharedLinks = sharedOnly
+    self.scope = scope
     self.summary = summary
   }
 
   /// Whether a build that can listen on `built` supports the key.
   func support(with built: Set<String>) -> Support {
-    listeners.isEmpty ? support : listeners.isDisjoint(with: built) ? support : .built
+    switch scope {
+    case .everything, .sharedLinks: .built
+    case .listeners(let schemes): schemes.isDisjoint(with: built) ? .later() : .built
+    case .later: .later()
+    }
   }
+
+  var isForSharedLinks: Bool { if case .sharedLinks = scope { true } else { false } }
 }

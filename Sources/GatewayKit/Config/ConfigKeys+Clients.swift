@@ -12,10 +12,10 @@ extension ConfigKeys {
         says: "the most clients at once; default: 8 on a shared link, 64 for exec, otherwise 1000"),
       BoundKey("when-full", \.whenFull, .word, says: "what happens to a further client"),
       BoundKey(
-        "writers", \.writers, .word, sharedOnly: true,
+        "writers", \.writers, .word, for: .sharedLinks,
         says: "which clients may send to the device; one: the client that has the writer role"),
       BoundKey(
-        "takeover", \.takeover, .takeover, sharedOnly: true, isShown: { $0.writers == .one },
+        "takeover", \.takeover, .takeover, for: .sharedLinks, isShown: { $0.writers == .one },
         says: "with writers: one: which client may take the writer role from another, and when"),
       BoundKey(
         "slow", \.slow, .word,
@@ -26,19 +26,19 @@ extension ConfigKeys {
         "buffer", \.buffer, .size(4096...16 << 20), dependsOnOthers: true,  // see Config.Clients.standardBuffer
         says: "bytes kept per client and direction; default: 64KiB on a shared link, otherwise 256KiB"),
       BoundKey(
-        "backlog", \.backlog, .size(0...16 << 20), sharedOnly: true,
+        "backlog", \.backlog, .size(0...16 << 20), for: .sharedLinks,
         says: "how many of the last bytes of device output each new client gets first"),
       BoundKey(
         "idle-timeout", \.idleTimeout, .word("off", or: .duration(pause)),
         says: "end a client after this time without a byte in either direction"),
       BoundKey(
-        "half-close", \.halfClose, .word("off", or: .duration(pause)), sharedOnly: true,
+        "half-close", \.halfClose, .word("off", or: .duration(pause)), for: .sharedLinks,
         says:
           "how long a client still receives after its FIN, or the last byte sent to it; off: its FIN ends the session"),
       BoundKey("keepalive", \.keepalive, .onOff, says: "find dead clients within 30 seconds"),
       BoundKey("notices", \.notices, .onOff, says: "lines of text for people, such as the reason for a refusal"),
       BoundKey(
-        "refuse-http", \.refuseHttp, .flag, sharedOnly: true,
+        "refuse-http", \.refuseHttp, .flag, for: .sharedLinks,
         says: "refuse a client that begins with an HTTP request, as web pages do, on tcp and tls listeners"),
       BoundKey(
         "per-address", \.perAddress, .word("off", or: .integer(1...100_000)),
@@ -52,7 +52,7 @@ extension ConfigKeys {
         "deny", \.deny, .list(.network), isShown: { !$0.deny.isEmpty },
         says: "networks from which clients may not connect"),
       BoundKey(
-        "users", \.users, .optional(.list(.text)), support: .later(), listeners: handshakeSchemes,
+        "users", \.users, .optional(.list(.text)), for: .listeners(handshakeSchemes),
         says: "users that may connect, by name or by certificate subject; default: all that can log in"),
       BoundKey(
         "banner", \.banner, .optional(.template),
@@ -63,15 +63,15 @@ extension ConfigKeys {
     "device",
     [
       BoundKey(
-        "open", \.open, .word, sharedOnly: true, says: "when the device is open: while there are clients, or always"),
+        "open", \.open, .word, for: .sharedLinks, says: "when the device is open: while there are clients, or always"),
       BoundKey(
-        "linger", \.linger, .duration(.zero ... .seconds(86400)), sharedOnly: true,
+        "linger", \.linger, .duration(.zero ... .seconds(86400)), for: .sharedLinks,
         says: "how long the device stays open after the last client"),
       BoundKey(
-        "retry", \.retry, .durations(pause), sharedOnly: true,
+        "retry", \.retry, .durations(pause), for: .sharedLinks,
         says: "pauses between attempts to open an absent device; it is also opened as soon as it appears"),
       BoundKey(
-        "absent", \.absent, .word, sharedOnly: true,
+        "absent", \.absent, .word, for: .sharedLinks,
         says: "while the device is absent: hold clients and their input, discard their input, or close clients"),
       BoundKey(
         "connect-timeout", \.connectTimeout, .duration(pause),
@@ -80,14 +80,14 @@ extension ConfigKeys {
         "drain", \.drain, .duration(.zero ... .seconds(3600)),
         says: "input of a client that left is dropped after this time without progress"),
       BoundKey(
-        "flush", \.flush, .word, sharedOnly: true,
+        "flush", \.flush, .word, for: .sharedLinks,
         says:
           "connect: discard output from before the link opened; disconnect: unsent input when the last client leaves"
       ),
-      BoundKey("on-open", \.onOpen, .bytes, sharedOnly: true, says: "bytes to send when the link has opened"),
-      BoundKey("on-close", \.onClose, .bytes, sharedOnly: true, says: "bytes to send before the link closes"),
+      BoundKey("on-open", \.onOpen, .bytes, for: .sharedLinks, says: "bytes to send when the link has opened"),
+      BoundKey("on-close", \.onClose, .bytes, for: .sharedLinks, says: "bytes to send before the link closes"),
       BoundKey(
-        "reset", \.reset, .word("off", or: .resetRecipe), sharedOnly: true,
+        "reset", \.reset, .word("off", or: .resetRecipe), for: .sharedLinks,
         says: "the reset sequence on DTR and RTS that is recognised and replayed with exact times"),
     ], says: "when the device is opened, and what happens while it is absent")
 
@@ -99,7 +99,7 @@ extension ConfigKeys {
       BoundKey("max", \.max, .optional(.size(1...64 << 10)), says: "the length at which a packet ends"),
       BoundKey("delimiter", \.delimiter, .optional(.bytes), says: "the bytes after which a packet ends"),
       BoundKey(
-        "exchange", \.exchange, .optional(.duration(.milliseconds(1) ... .seconds(60))), sharedOnly: true,
+        "exchange", \.exchange, .optional(.duration(.milliseconds(1) ... .seconds(60))), for: .sharedLinks,
         says: "one client's packet at a time, and its answer for that client only; how long the answer may take"),
     ], isSwitched: true, says: "for devices that use frames: keep each frame whole")
 

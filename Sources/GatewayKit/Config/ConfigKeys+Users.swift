@@ -8,7 +8,7 @@ extension ConfigKeys {
   static let handshakeSchemes = ListenerSchemes.schemes { $0.canLogIn(knowsCertificates: true) }
 
   static let users = ConfigKey(
-    "users", .named(.mapping(user.map(\.key)), .any), support: .later(), listeners: handshakeSchemes,
+    "users", .named(.mapping(user.map(\.key)), .any), for: .listeners(handshakeSchemes),
     says: "users that can log in")
 
   static let user: [BoundKey<Config.User>] = [
@@ -78,7 +78,7 @@ extension ConfigKeys {
       BoundKey("crl", \.crl, .optional(.path), says: "with client-ca: revocation lists"),
       BoundKey("min-version", \.minVersion, .word, says: "the oldest TLS version to accept"),
       BoundKey("ciphers", \.ciphers, .optional(.text), says: "ciphers, by OpenSSL's names"),
-    ], support: .later(), listeners: ListenerSchemes.schemes(where: \.usesTLS),
+    ], for: .listeners(ListenerSchemes.schemes(where: \.usesTLS)),
     says: "for tls, telnets, wss and https listeners")
 
   private static let pair: [BoundKey<Config.TLS.Certificate>] = [
@@ -102,5 +102,5 @@ extension ConfigKeys {
       BoundKey(
         "ping", \.ping, .word("off", or: .duration(.seconds(1) ... .seconds(3600))),
         says: "send a ping after this time without input; disconnect without an answer in the same time"),
-    ], support: .later(), listeners: ListenerSchemes.schemes(where: \.usesWebSocket), says: "for ws and wss listeners")
+    ], for: .listeners(ListenerSchemes.schemes(where: \.usesWebSocket)), says: "for ws and wss listeners")
 }

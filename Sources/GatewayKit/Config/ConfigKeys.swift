@@ -30,7 +30,7 @@ enum ConfigKeys {
     [
       listen.key,
       ConfigKey(
-        "dial", .url(EndpointSchemes.all, built: .none, isList: false), support: .later(),
+        "dial", .url(EndpointSchemes.all, built: .none, isList: false), for: .later,
         says: "where to connect to for a client, instead of listening"),
       endpoint.key,
     ] + policies

@@ -322,14 +322,7 @@ struct ConfigReader {
       return nil
     }
     do {
-      var text = try expansion.expand(scalar.text)
-      if kind.isSecret {
-        noteSecret(text, isExpanded: text != scalar.text, at: node.location, spot.path)
-        text = try expansion.secret(text)
-      }
-      var value = try kind.read(text)
-      // A relative path starts in the folder of the config file, not in the working directory.
-      if kind == .path { value = .text(expansion.environment.resolved(text)) }
+      let value = try expanded(scalar.text, kind, at: node.location, spot.path)
       if let variable, !kind.isSecret {
         warn(
           "'\(variable.written)' is not expanded; a variable is written \(variable.meant)", at: node.location,
@@ -347,6 +340,19 @@ struct ConfigReader {
       preconditionFailure("an error of no known type: \(error)")
     }
     return nil
+  }
+
+  private mutating func expanded(
+    _ written: String, _ kind: ValueKind, at location: ConfigProblem.SourceLocation, _ path: String
+  ) throws -> Value {
+    var text = try expansion.expand(written)
+    if kind.isSecret {
+      noteSecret(text, isExpanded: text != written, at: location, path)
+      text = try expansion.secret(text)
+    }
+    let value = try kind.read(text)
+    // A relative path starts in the folder of the config file, not in the working directory.
+    return kind == .path ? .text(expansion.environment.resolved(text)) : value
   }
 
   /// `text` is a secret or names its file; `isExpanded` when it came from the environment.

@@ -8,13 +8,12 @@ struct KeySection<Owner: Sendable>: Sendable {
   let keys: [BoundKey<Owner>]
 
   init(
-    _ name: String, _ keys: [BoundKey<Owner>], isSwitched: Bool = false, support: Support = .built,
-    listeners: Set<String> = [], says summary: String
+    _ name: String, _ keys: [BoundKey<Owner>], isSwitched: Bool = false, for scope: ConfigKey.Scope = .everything,
+    says summary: String
   ) {
     let inner = keys.map(\.key)
     key = ConfigKey(
-      name, isSwitched ? .switched(inner) : .mapping(inner), isSwitched ? "off" : nil, support: support,
-      listeners: listeners, says: summary)
+      name, isSwitched ? .switched(inner) : .mapping(inner), isSwitched ? "off" : nil, for: scope, says: summary)
     self.keys = keys
   }
 

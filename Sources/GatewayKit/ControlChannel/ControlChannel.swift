@@ -41,7 +41,7 @@ final class ControlChannel {
   /// Events and replies that were dropped and not yet reported.
   private var lost: UInt64 = 0
   /// Requests outside the sequence that are not done yet: a port can be slow.
-  var atOnce = 0
+  private var atOnce = 0
 
   init(_ client: any ControlProtocol) { self.client = client }
 
@@ -94,6 +94,10 @@ final class ControlChannel {
     current = mark.id
     return (mark, turn)
   }
+
+  /// A request outside the sequence begins. Its answer may be late.
+  func beginAtOnce() { atOnce += 1 }
+  func endAtOnce() { atOnce -= 1 }
 
   func end(_ turn: Int) { if turn == self.turn { isBusy = false } }
 

@@ -119,7 +119,7 @@ extension Route {
   }
 
   private func queueHasChanged() {
-    group.slotsAreWanted = queue.wanting > 0
+    group.slotsAreWanted(queue.wanting > 0)
     // With `replace-oldest` a client waits for a moment, and in no order.
     let waiting = clients.whenFull == .queue ? queue.count : 0
     guard waiting != queueTold else { return }

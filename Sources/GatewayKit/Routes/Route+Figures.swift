@@ -71,7 +71,7 @@ extension SessionGroup {
     let timer = poller.timers.after(Self.lineLimit, answer)
     line.condition { [self] result in
       poller.timers.cancel(timer)
-      if case .success(let condition) = result { lineCounts = condition.counts }
+      if case .success(let condition) = result { note(condition.counts) }
       answer()
     }
   }

@@ -77,12 +77,12 @@ final class Route {
     let endings = Endings()
     group = SessionGroup(
       settings, on: poller, status: status, wallTime: environment.wallTime, descriptors: environment.descriptors,
-      captures: environment.captures
+      captures: environment.captures,
+      lineChanged: { endings.route?.listeners.forEach { $0.listener.lineChanged() } }
     ) {
       endings.route?.sessionEnded($0)
     }
     endings.route = self
-    group.lineChanged = { [weak self] in self?.listeners.forEach { $0.listener.lineChanged() } }
     keepVacancy()
     if !settings.hub.isShared { spread(over: others) }
     publishConfigured(config)

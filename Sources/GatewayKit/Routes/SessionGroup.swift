@@ -10,6 +10,7 @@ final class SessionGroup: LinkDelegate {
   let poller: Poller
   private let status: StatusSink
   private let closing: ClosingStreams
+  private let idleWatch: IdleWatch
   // Shared: one link. Per client: links by the number of their session, each until it is closed.
   private(set) var sharedLink: Link?
   let recording: GroupRecording
@@ -19,12 +20,12 @@ final class SessionGroup: LinkDelegate {
   /// Since the route started, of all its links on this lane.
   private(set) var linkCounts = LinkCounts()
   /// The error counters of the shared link's port when they were last asked for.
-  var lineCounts: LineCounts?
+  private(set) var lineCounts: LineCounts?
   /// Called on this lane, with the session's number.
   private let sessionEnded: (UInt64) -> Void
   private var whenEmpty: (() -> Void)?
   /// The settings of a link's line may have changed.
-  var lineChanged: () -> Void = {}
+  private let lineChanged: () -> Void
   private let descriptors: DescriptorBudget
   /// Descriptors for a shared link that is not open, and for each per-client link until it is.
   private var linkToCome: DescriptorReservation?
@@ -41,9 +42,11 @@ final class SessionGroup: LinkDelegate {
   init(
     _ settings: RouteSettings, on poller: Poller, status: StatusSink, wallTime: @escaping () -> Int = { time(nil) },
     descriptors: DescriptorBudget = DescriptorBudget(), captures: CaptureEnvironment = CaptureEnvironment(),
-    sessionEnded: @escaping (UInt64) -> Void
+    lineChanged: @escaping () -> Void = {}, sessionEnded: @escaping (UInt64) -> Void
   ) {
     self.descriptors = descriptors
+    self.lineChanged = lineChanged
+    idleWatch = IdleWatch(poller.timers)
     self.settings = settings
     self.poller = poller
     self.status = status
@@ -79,14 +82,12 @@ final class SessionGroup: LinkDelegate {
     if settings.refusesHTTP && label.isRawTCP { client = HTTPRequestGuard(client, on: poller) }
     let link = sharedLink ?? Link(settings, on: poller, closing: closing, delegate: self)
     let session = Session(
-      label, client: client, number: number, hub: link.hub, buffer: settings.hub.buffer, on: poller)
-    session.hasReadText = hasReadText || !preface.isEmpty || !banner.isEmpty
-    if let controlChannel = channel {
-      session.controlChannel = controlChannel
-      let text = banner.isEmpty ? nil : String(decoding: banner, as: UTF8.self)
-      controlChannel.report(
-        .hello(route: settings.name, session: number, role: label.role, user: label.identity.name, banner: text))
-    }
+      label, client: client, controlChannel: channel,
+      hasReadText: hasReadText || !preface.isEmpty || !banner.isEmpty, number: number, hub: link.hub,
+      buffer: settings.hub.buffer, on: poller)
+    let text = banner.isEmpty ? nil : String(decoding: banner, as: UTF8.self)
+    channel?.report(
+      .hello(route: settings.name, session: number, role: label.role, user: label.identity.name, banner: text))
     if sharedLink == nil {
       links[number] = link
       link.number = number
@@ -95,7 +96,7 @@ final class SessionGroup: LinkDelegate {
     status.publish(.sessionOpened(route: settings.name, number: number, label))
     link.join(session)
     if label.tls != nil || label.isWebSocket || session.client.hasBufferedInput { poller.again(session.client) }
-    watchIfIdle(session)
+    idleWatch.watch(session, settings.idleTimeout)
     if label.shown != nil, !session.isOver { clientTrust.joined(number, label) }
   }
 
@@ -125,9 +126,9 @@ final class SessionGroup: LinkDelegate {
   }
 
   /// Whether clients wait for a slot: then a client that finishes sending loses its slot at once.
-  var slotsAreWanted = false {
-    didSet { sharedLink?.hub.endsHalfClosed = slotsAreWanted }
-  }
+  func slotsAreWanted(_ areWanted: Bool) { sharedLink?.hub.endHalfClosed(areWanted) }
+
+  func note(_ counts: LineCounts?) { lineCounts = counts }
 
   // MARK: - Ending sessions
 
@@ -151,7 +152,9 @@ final class SessionGroup: LinkDelegate {
   func update(_ settings: RouteSettings) {
     let before = self.settings
     self.settings = settings
-    if settings.idleTimeout != before.idleTimeout { for session in sessions { watchIfIdle(session) } }
+    if settings.idleTimeout != before.idleTimeout {
+      for session in sessions { idleWatch.watch(session, settings.idleTimeout) }
+    }
     if before.refusesHTTP && !settings.refusesHTTP { for session in sessions { session.requestGuard?.giveUp() } }
     sharedLink?.update(settings)
     recording.follow(settings, of: sharedLink)
@@ -182,36 +185,6 @@ final class SessionGroup: LinkDelegate {
     if let sharedLink, !sharedLink.hub.sessions.isEmpty || sharedLink.status != .closed { return }
     whenEmpty = nil
     closing.empty(within: Self.lastLinger) { [self] in recording.end(of: sharedLink, then: done) }
-  }
-
-  // MARK: - Idle clients
-
-  /// Ends the session after `idleTimeout` without a byte in either direction. Costs a byte nothing: a timer compares
-  /// counters four times in that period, so the end comes at most a quarter late.
-  private func watchIfIdle(_ session: Session) {
-    poller.timers.cancel(session.idleTimer)
-    session.idleTimer = nil
-    guard !session.isOver, let limit = settings.idleTimeout else { return }
-    look(at: session, every: max(limit / 4, Self.shortestLook), limit, since: poller.timers.now, session.activity)
-  }
-
-  private static let shortestLook = Duration.milliseconds(10)
-
-  private func look(
-    at session: Session, every pause: Duration, _ limit: Duration, since: UInt64, _ activity: UInt64
-  ) {
-    session.idleTimer = poller.timers.after(pause) { [weak self, session] in
-      // A session that is ending has a deadline of its own.
-      guard let self, !session.isOver, session.leaving == nil else { return }
-      let now = poller.timers.now
-      if session.activity != activity {
-        look(at: session, every: pause, limit, since: now, session.activity)
-      } else if now &- since < limit.nanoseconds {
-        look(at: session, every: pause, limit, since: since, activity)
-      } else {
-        session.hub.end(session, Ending(.idle))
-      }
-    }
   }
 
   // MARK: - Events of links
@@ -269,7 +242,7 @@ final class SessionGroup: LinkDelegate {
       SessionReport(
         ending: ending, up: session.up.bytes, down: session.down.bytes, dropped: session.dropped,
         nanoseconds: poller.timers.now &- session.began, wasOpened: true))
-    poller.timers.cancel(session.idleTimer)
+    idleWatch.stop(session)
     if session.accepted.shown != nil { clientTrust.left(session.number) }
     linksToCome[session.number] = nil
     sessionEnded(session.number)

@@ -36,12 +36,12 @@ final class Downstream {
   /// The ring has no room for another read.
   private(set) var isPaused = false { didSet { exchange?.reading(isPaused: isPaused) } }
   /// Finds packets, if they are on.
-  var cutter: PacketCutter?
+  private(set) var cutter: PacketCutter?
   /// Some output is for one client only; nil: all is for all. The hub owns it.
-  var exchange: Exchange? { didSet { cutter?.exchange = exchange } }
+  private var exchange: Exchange?
   private var packetTimer: Timers.Token?
   /// Records all output.
-  var tap: CaptureTap?
+  private var tap: CaptureTap?
 
   init(_ policy: Hub.SharedPolicy, _ sessions: SessionList, on poller: Poller) {
     self.poller = poller
@@ -52,6 +52,14 @@ final class Downstream {
   }
 
   deinit { output.clear() }
+
+  /// From now on, `exchange` decides which output is for which client.
+  func follow(_ exchange: Exchange) {
+    self.exchange = exchange
+    cutter?.follow(exchange)
+  }
+
+  func record(to tap: CaptureTap?) { self.tap = tap }
 
   // MARK: - Sessions and the endpoint
 
@@ -74,7 +82,7 @@ final class Downstream {
   /// The session is over and no longer in the list. Output kept for it is dropped and counted.
   func leave(_ session: Session) {
     if session.down.takesOutput {
-      session.dropped &+= session.down.kept(head: head) &- hiddenOutput(of: session, upTo: head)
+      session.countDropped(session.down.kept(head: head) &- hiddenOutput(of: session, upTo: head))
     }
     slowClients?.leave(session)
     release()
@@ -268,7 +276,7 @@ final class Downstream {
     if let ring = output.ring, session.down.takesOutput {
       let wasOldest = session.down.cursor <= ring.oldest &+ UInt64(output.sizes.backlog)
       send(ring, to: session)
-      if session.down.isBehind && !session.isBlocked { session.down.isBehind = false }
+      if session.down.isBehind && !session.isBlocked { session.down.catchesUp() }
       if wasOldest || !session.down.takesOutput { release() }
     } else if !session.client.hasPendingOutput {
       session.client.writerWaits = []  // the wait was only for a held unit, which is out now
@@ -400,8 +408,7 @@ final class Downstream {
   // MARK: - Packets
 
   private func startPackets() {
-    cutter = policy.value.packets.map { PacketCutter($0.rule, at: head, oldest: output.oldest) }
-    cutter?.exchange = exchange
+    cutter = policy.value.packets.map { PacketCutter($0.rule, at: head, oldest: output.oldest, exchange) }
   }
 
   private func restartPackets() {

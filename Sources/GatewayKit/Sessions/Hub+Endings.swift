@@ -20,7 +20,7 @@ extension Hub {
     let input = Settlement.lastInput(
       canReachEndpoint: upstream.canReachEndpoint, isFlushed: policy.flushesAfterLast, mayWrite: session.up.mayWrite)
     if input != .isRead { session.pump.endSource() }
-    if input == .isDropped { session.dropped &+= UInt64(session.pump.discard()) }
+    if input == .isDropped { session.countDropped(UInt64(session.pump.discard())) }
     session.ending.limitInput(after: session.pump.moved &+ UInt64(session.pump.count))
     if !session.pump.sourceEnded { upstream.takeInput(of: session) }
     guard !session.isOver else { return }
@@ -57,7 +57,7 @@ extension Hub {
     let left = sessions.filter { !$0.up.isFlushed }
     guard !left.isEmpty else { return }
     for session in left {
-      session.up.isFlushed = true
+      session.up.flushed()
       upstream.dropKept(of: session)
     }
     delegate.allClientsFinished()
@@ -88,7 +88,7 @@ extension Hub {
     facts.mayBeSlow = policy.slow == .block || (policy.slow == .automatic && sessions.count == 1)
     facts.hasSentTooMuch = pump.moved &+ UInt64(pump.count) >= session.ending.mostSent
     facts.inputMayBeOver =
-      session.ending.quietTimer == nil && pump.sourceIsDry && !session.client.readerWaits.isEmpty
+      !session.ending.awaitsQuiet && pump.sourceIsDry && !session.client.readerWaits.isEmpty
     return facts
   }
 
@@ -104,12 +104,12 @@ extension Hub {
     case .endInput: session.pump.endSource()
     case .awaitQuiet: awaitQuiet(session)
     case .endOutput:
-      session.ending.isNotifiedOfEnd = true
+      session.ending.isNotified()
       session.client.finishWriting()
     case .passEndOn:
-      session.ending.isPassedOn = true
+      session.ending.endPassesOn()
       endpoint?.finishWriting()
-    case .stopWatching: stopWatching(session)
+    case .stopWatching: session.ending.stopWatching(poller.timers)
     case .giveUpInput: giveUpInput(of: session)
     default:
       finish(step, of: session)
@@ -153,8 +153,8 @@ extension Hub {
   private func awaitQuiet(_ session: Session) {
     let pump = session.pump
     let sent = pump.moved &+ UInt64(pump.count)
-    session.ending.quietTimer = poller.timers.after(Self.quietTimer) { [self, session] in
-      session.ending.quietTimer = nil
+    let timer = poller.timers.after(Self.quietTimer) { [self, session] in
+      session.ending.quietIsOver()
       if let requestGuard = session.requestGuard, requestGuard.isUndecided {
         requestGuard.forwardHeld()  // the session no longer waits for the rest of the request line
       } else if pump.sourceIsDry && sent == pump.moved &+ UInt64(pump.count) {
@@ -162,10 +162,11 @@ extension Hub {
       }
       evaluate(session)
     }
+    session.ending.awaitQuiet(until: timer)
   }
 
   private func giveUpInput(of session: Session) {
-    session.dropped &+= UInt64(session.pump.discard())
+    session.countDropped(UInt64(session.pump.discard()))
     session.pump.endSource()  // unread input is lost, too
     session.ending.inputWasGivenUp()
     upstream.inputIsDropped()
@@ -194,19 +195,18 @@ extension Hub {
   /// Sets a deadline: the session has to make progress within each `limit`.
   private func watch(_ session: Session, _ limit: Duration) {
     if let deadline = session.ending.deadline, deadline.limit == limit { return }
-    poller.timers.cancel(session.ending.deadline?.timer)
     let timer = poller.timers.after(limit) { [self, session] in
       if !session.isOver { deadlineHasCome(for: session) }
     }
-    session.ending.deadline = SessionEnding.Deadline(
+    let deadline = SessionEnding.Deadline(
       limit: limit, timer: timer, progress: session.up.bytes &+ session.down.bytes,
       // A client that reads slowly makes room in large steps, many seconds apart, and acknowledges in between.
       unacknowledged: session.leaving == nil ? 0 : session.client.undelivered.onItsWay)
+    session.ending.watch(until: deadline, poller.timers)
   }
 
   private func deadlineHasCome(for session: Session) {
-    guard let deadline = session.ending.deadline else { return }
-    session.ending.deadline = nil
+    guard let deadline = session.ending.deadlineHasCome() else { return }
     if deadline.progress != session.up.bytes &+ session.down.bytes
       || session.client.undelivered.onItsWay < deadline.unacknowledged
     {
@@ -216,28 +216,22 @@ extension Hub {
     if follow(Settlement.stepWithoutProgress(facts), of: session, &facts) { evaluate(session) }
   }
 
-  private func stopWatching(_ session: Session) {
-    poller.timers.cancel(session.ending.deadline?.timer)
-    session.ending.deadline = nil
-  }
-
   /// Ends the session once its half-closed client was sent nothing for `limit`. While output waits for the client it
   /// has 30 s: a closed socket would answer output with a reset.
   private func awaitSilence(_ session: Session, _ limit: Duration) {
     session.ending.becomesHalfClosed(at: poller.timers.now)
-    stopWatching(session)
+    session.ending.stopWatching(poller.timers)
     if let wait = session.ending.halfClose, wait.limit == limit { return }
-    poller.timers.cancel(session.ending.halfClose?.timer)
     let timer = poller.timers.after(min(limit, timeout(with: session, limit))) { [self, session] in
       guard !session.isOver, session.leaving == nil else { return }
-      session.ending.halfClose = nil
+      session.ending.silenceIsOver()
       if timeout(with: session, limit) > .zero { return evaluate(session) }
       // It sent a command and its FIN, and what it may wait for comes later than `half-close` allows.
       let isUnanswered =
         session.up.bytes > 0 && session.down.bytes == 0 && !session.isBlocked && !session.ending.isGivenUp
       end(session, Ending(isUnanswered ? .noAnswer : .clientLeft, isUnanswered ? NoAnswer(limit: limit) : nil))
     }
-    session.ending.halfClose = (limit, timer)
+    session.ending.awaitSilence(of: limit, until: timer, poller.timers)
   }
 
   private func timeout(with session: Session, _ limit: Duration) -> Duration {
@@ -248,14 +242,15 @@ extension Hub {
   /// The session's input waits, so its client is not read. If the TCP window is closed, the client's machine keeps the
   /// FIN as well. After a second without progress, the stream makes room so that the FIN can arrive.
   func lookForEnd(of session: Session) {
-    guard policy.isShared, session.ending.endLook == nil, !session.pump.sourceEnded, !session.ending.hasSentLastByte
+    guard policy.isShared, !session.ending.looksForEnd, !session.pump.sourceEnded, !session.ending.hasSentLastByte
     else { return }
     let up = session.up.bytes
-    session.ending.endLook = poller.timers.after(Self.endLook) { [self, session] in
-      session.ending.endLook = nil
+    let timer = poller.timers.after(Self.endLook) { [self, session] in
+      session.ending.endLookIsDue()
       guard !session.isOver else { return }
       guard session.up.isWaiting else { return }
       if session.up.bytes == up { session.client.makeRoomForEnd() } else { lookForEnd(of: session) }
     }
+    session.ending.lookForEnd(at: timer)
   }
 }

@@ -82,7 +82,7 @@ final class Hub: ByteStreamDelegate {
   private var tap: CaptureTap?
 
   /// Another client waits for the slot of a half-closed client.
-  var endsHalfClosed = false
+  private(set) var endsHalfClosed = false
   /// The endpoint of a per-client link has ended in order, and is not opened again.
   var endpointHasEnded: Bool { downstream.hasEnded }
   /// The endpoint's reason for its end, if it gave one.
@@ -102,9 +102,10 @@ final class Hub: ByteStreamDelegate {
   private func startExchange() {
     if let exchange { return exchange.update(policy.packets) }
     guard policy.isShared, policy.packets?.exchange != nil else { return }
-    exchange = Exchange(policy.packets, upstream, on: poller)
-    upstream.exchange = exchange
-    downstream.exchange = exchange
+    let exchange = Exchange(policy.packets, upstream, on: poller)
+    self.exchange = exchange
+    upstream.follow(exchange)
+    downstream.follow(exchange)
   }
 
   // MARK: - Sessions and the endpoint
@@ -159,7 +160,7 @@ final class Hub: ByteStreamDelegate {
     let control = LineControl(writers: policy.writers, reset: policy.reset, on: poller)
     control.delegate = upstream
     control.linkIs(delegate.status)
-    control.recorder = tap
+    control.record(to: tap)
     lineControl = control
     if let endpoint { _ = control.attach(endpoint.serialLine) }
     return control
@@ -179,14 +180,17 @@ final class Hub: ByteStreamDelegate {
     (lineControl ?? startLineControl()).reset(by: recipe, then: done)
   }
 
+  /// Whether a client that finishes sending has to give its slot to another one.
+  func endHalfClosed(_ ends: Bool) { endsHalfClosed = ends }
+
   // MARK: - A recording
 
   /// From now on, `tap` records the bytes of both directions and what the line reports.
   func record(to tap: CaptureTap?) {
     self.tap = tap
     upstream.record(to: tap)
-    downstream.tap = tap
-    if let lineControl { lineControl.recorder = tap } else if tap != nil { _ = startLineControl() }
+    downstream.record(to: tap)
+    if let lineControl { lineControl.record(to: tap) } else if tap != nil { _ = startLineControl() }
   }
 
   // MARK: - A reload

@@ -17,12 +17,7 @@ final class LineWatch {
   private var watchers: [(controlChannel: ControlChannel, errors: LineCounts)] = []
 
   /// Gets each report, too, with the errors since the one before.
-  var recorder: CaptureTap? {
-    didSet {
-      if let recorder, let inputs = condition?.inputs { recorder.report(.modem(inputs, changes: 0)) }
-      if recorder == nil { endSoonIfUnwanted() } else if isAttached { watch() }
-    }
-  }
+  private var recorder: CaptureTap?
 
   private static let mostAskers = ControlChannel.mostMarks
   // Without this pause, a client that starts and stops in turn would start and end a thread each time.
@@ -31,6 +26,12 @@ final class LineWatch {
   init(on poller: Poller) { self.poller = poller }
 
   private var isWanted: Bool { !askers.isEmpty || !watchers.isEmpty || recorder != nil }
+
+  func record(to recorder: CaptureTap?) {
+    self.recorder = recorder
+    if let recorder, let inputs = condition?.inputs { recorder.report(.modem(inputs, changes: 0)) }
+    if recorder == nil { endSoonIfUnwanted() } else if isAttached { watch() }
+  }
 
   // MARK: - Clients
 

@@ -14,7 +14,7 @@ final class PacketOrder {
   /// The session whose packet has begun.
   fileprivate(set) var packetOwner: Session?
   /// How many bytes of packets the session being served may still begin, while others wait.
-  var allowance = 0
+  fileprivate var allowance = 0
   private var timer: Timers.Token?
   /// When the endpoint's line has sent what it took.
   fileprivate var wire = WireClock()
@@ -33,6 +33,8 @@ final class PacketOrder {
     self.upstream = upstream
     poller = upstream.poller
   }
+
+  func allow(_ bytes: Int) { allowance = bytes }
 
   func isPacketOwner(_ session: Session) -> Bool { packetOwner === session }
 

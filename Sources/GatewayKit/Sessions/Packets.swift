@@ -55,7 +55,7 @@ struct PacketMarks {
 final class PacketCutter {
   let rule: PacketRule
   /// Which packets are for one client; nil: all are for all.
-  var exchange: Exchange?
+  private(set) var exchange: Exchange?
   /// Where the last complete packet ends. Bytes after it are held back.
   private(set) var end: UInt64
   /// Whether it matters when a byte arrived.
@@ -67,13 +67,16 @@ final class PacketCutter {
   private var marks = PacketMarks()
 
   /// Packets begin at `start`. Bytes kept before it, from `oldest` on, count as one packet.
-  init(_ rule: PacketRule, at start: UInt64, oldest: UInt64) {
+  init(_ rule: PacketRule, at start: UInt64, oldest: UInt64, _ exchange: Exchange? = nil) {
     self.rule = rule
+    self.exchange = exchange
     end = start
     scanned = start
     if oldest < start { marks.add(oldest) }
     marks.add(start)
   }
+
+  func follow(_ exchange: Exchange) { self.exchange = exchange }
 
   /// Scans the bytes added since the last call, at `now`.
   func look(at ring: RingBuffer, _ now: UInt64) throws(InternalFault) {

@@ -12,7 +12,7 @@ final class Session: ByteStreamDelegate {
   let began: UInt64  // nanoseconds on the lane's clock
 
   /// Its place in the link's `SessionList`.
-  var index = 0
+  fileprivate var index = 0
 
   var up: SessionUp
   var down = SessionDown()
@@ -24,27 +24,31 @@ final class Session: ByteStreamDelegate {
   var isLeaving: Bool { ending.leaving != nil }
 
   /// Bytes of both directions that were dropped, by policy or because the session ended.
-  var dropped: UInt64 = 0
+  private(set) var dropped: UInt64 = 0
   /// The client's requests and events beside its bytes; nil for clients that have only bytes.
-  var controlChannel: ControlChannel?
-
-  var idleTimer: Timers.Token?
+  let controlChannel: ControlChannel?
+  /// What `IdleWatch` keeps of the session.
+  var idle = IdleRecord()
   /// The client was sent text of ours: a banner, or its position in the queue.
-  var hasReadText = false
+  let hasReadText: Bool
 
   init(
-    _ accepted: AcceptedConnection.Label, client: any ByteStream, number: UInt64, hub: Hub, buffer: Int,
-    on poller: Poller
+    _ accepted: AcceptedConnection.Label, client: any ByteStream, controlChannel: ControlChannel? = nil,
+    hasReadText: Bool = false, number: UInt64, hub: Hub, buffer: Int, on poller: Poller
   ) {
     self.number = number
     self.accepted = accepted
     self.client = client
+    self.controlChannel = controlChannel
+    self.hasReadText = hasReadText
     self.hub = hub
     began = poller.timers.now
     pump = Pump(from: client, to: nil, capacity: buffer, on: poller)
     up = SessionUp(pump)
     client.delegate = self
   }
+
+  func countDropped(_ bytes: UInt64) { dropped &+= bytes }
 
   /// Exchanges the client's stream: the layer in front of it has done its work.
   func exchangeClient(for stream: any ByteStream) {
@@ -73,5 +77,25 @@ final class Session: ByteStreamDelegate {
       hub.evaluate(self)
     case .openCompleted: break
     }
+  }
+}
+
+/// The sessions of one link, in no particular order. The hub adds and removes them; Upstream and Downstream iterate over
+/// them.
+final class SessionList {
+  private(set) var all: [Session] = []
+
+  func add(_ session: Session) {
+    session.index = all.count
+    all.append(session)
+  }
+
+  /// The last session takes the index of the removed one.
+  func remove(_ session: Session) {
+    guard session.index < all.count, all[session.index] === session, let last = all.popLast(), last !== session else {
+      return
+    }
+    all[session.index] = last
+    last.index = session.index
   }
 }

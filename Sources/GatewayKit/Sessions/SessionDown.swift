@@ -20,15 +20,15 @@ struct SessionDown {
   /// Bytes dropped because the client was slow; also counted in the session's `dropped`.
   fileprivate(set) var droppedAsSlow: UInt64 = 0
   /// The client delayed others for too long. Until it has caught up, its output is dropped whenever the ring is full.
-  var isBehind = false
-  var slow = SlowClientClock()
-  var holdsUpOthers = false
-  // Drops that were reported, and the timer until the next report.
-  var droppedReported: UInt64 = 0
-  var dropTimer: Timers.Token?
+  fileprivate(set) var isBehind = false
+  /// What `SlowClients` keeps of the session; nothing else can look into it.
+  var slow = SlowClientRecord()
 
   /// Bytes kept for the client. `head` is the end of the link's output.
   func kept(head: UInt64) -> UInt64 { (head > cursor ? head &- cursor : 0) &+ UInt64(rest.count) }
+
+  mutating func fallsBehind() { isBehind = true }
+  mutating func catchesUp() { isBehind = false }
 
   func hasAll(upTo position: UInt64) -> Bool { !takesOutput || cursor >= position && rest.isEmpty }
 }
@@ -97,7 +97,7 @@ extension Session {
     }
     guard position > down.cursor else { return }
     let count = position &- down.cursor &- hub.downstream.hiddenOutput(of: self, upTo: position)
-    dropped &+= count
+    countDropped(count)
     down.droppedAsSlow &+= count
     down.cursor = position
   }
@@ -143,7 +143,7 @@ extension Session {
     guard down.takesOutput else { return }
     down.takesOutput = false
     client.writerWaits = []
-    dropped &+= down.kept(head: head) &- hub.downstream.hiddenOutput(of: self, upTo: head)
+    countDropped(down.kept(head: head) &- hub.downstream.hiddenOutput(of: self, upTo: head))
     down.rest = []
     down.packetEnd = 0
     down.isBehind = false

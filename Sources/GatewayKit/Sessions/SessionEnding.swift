@@ -31,11 +31,11 @@ struct SessionEnding {
   /// The client's input was given up after `device.drain`.
   private(set) var isGivenUp = false
   /// The client's end was passed on to its endpoint.
-  var isPassedOn = false
+  private(set) var isPassedOn = false
 
   // The endpoint's end.
   /// The client was notified that no more output will come.
-  var isNotifiedOfEnd = false
+  private(set) var isNotifiedOfEnd = false
   /// On a shared link, when a byte was last sent to the half-closed client; before the first such byte, when its input
   /// was over.
   private(set) var receivedAt: UInt64?
@@ -50,13 +50,13 @@ struct SessionEnding {
     /// Bytes that the client had not acknowledged then; a smaller number later is progress as well.
     let unacknowledged: Int
   }
-  var deadline: Deadline?
+  private(set) var deadline: Deadline?
   /// Runs while the client is half-closed on a shared link.
-  var halfClose: (limit: Duration, timer: Timers.Token)?
+  private(set) var halfClose: (limit: Duration, timer: Timers.Token)?
   /// Runs while the session is being ended and a read found nothing. When it fires, the input counts as over.
-  var quietTimer: Timers.Token?
+  private var quietTimer: Timers.Token?
   /// Runs while the input waits, until the next check whether it moves.
-  var endLook: Timers.Token?
+  private var endLook: Timers.Token?
 
   /// The most that a client's own kernel may keep (net.ipv4.tcp_wmem) when its session begins to end. Without a limit,
   /// a client that stays could send for ever.
@@ -86,6 +86,10 @@ struct SessionEnding {
 
   mutating func ended(first ending: Ending) { first = ending }
 
+  mutating func endPassesOn() { isPassedOn = true }
+
+  mutating func isNotified() { isNotifiedOfEnd = true }
+
   mutating func failed(_ fault: InternalFault) { self.fault = self.fault ?? fault }
 
   /// The input is delivered or given up. The time without output counts from now, or from the FIN if input was given
@@ -101,6 +105,32 @@ struct SessionEnding {
     let (most, silence) = (limit.nanoseconds, now &- (receivedAt ?? 0))
     return .nanoseconds(Int64(clamping: silence < most ? most - silence : 0))
   }
+
+  // MARK: - The hub's timers
+
+  mutating func watch(until deadline: Deadline, _ timers: Timers) {
+    stopWatching(timers)
+    self.deadline = deadline
+  }
+
+  mutating func deadlineHasCome() -> Deadline? { deadline.take() }
+
+  mutating func stopWatching(_ timers: Timers) { timers.cancel(deadline.take()?.timer) }
+
+  mutating func awaitSilence(of limit: Duration, until timer: Timers.Token, _ timers: Timers) {
+    timers.cancel(halfClose?.timer)
+    halfClose = (limit, timer)
+  }
+
+  mutating func silenceIsOver() { halfClose = nil }
+
+  var awaitsQuiet: Bool { quietTimer != nil }
+  mutating func awaitQuiet(until timer: Timers.Token) { quietTimer = timer }
+  mutating func quietIsOver() { quietTimer = nil }
+
+  var looksForEnd: Bool { endLook != nil }
+  mutating func lookForEnd(at timer: Timers.Token) { endLook = timer }
+  mutating func endLookIsDue() { endLook = nil }
 
   /// The session is over: cancels all timers.
   mutating func end(_ timers: Timers) {

@@ -7,18 +7,29 @@ struct SessionUp {
   /// From the client to the endpoint.
   private let pump: Pump
   /// The client may write: its input goes to the endpoint. Otherwise input is read and dropped.
-  var mayWrite = false
+  private(set) var mayWrite = false
   /// Input is kept until the endpoint has space.
-  var isWaiting = false
+  private(set) var isWaiting = false
   /// All clients have finished sending; the rest of this one's input is dropped.
-  var isFlushed = false
+  private(set) var isFlushed = false
   /// Keeps the client's packets whole, if packets are on.
-  var gate: PacketGate?
+  private(set) var gate: PacketGate?
 
   init(_ pump: Pump) { self.pump = pump }
 
   /// Bytes that the endpoint has taken.
   var bytes: UInt64 { pump.moved }
+
+  mutating func gainsRight() { mayWrite = true }
+  mutating func losesRight() { mayWrite = false }
+
+  /// The session joins the WriterQueue.
+  mutating func waits() { isWaiting = true }
+  mutating func waitIsOver() { isWaiting = false }
+
+  mutating func flushed() { isFlushed = true }
+
+  mutating func write(through gate: PacketGate?) { self.gate = gate }
 }
 
 extension Session {
@@ -36,7 +47,7 @@ extension Session {
   /// report it.
   func readAndDiscard() throws(Pump.Fault) {
     let before = pump.readAndDiscarded
-    defer { dropped &+= pump.readAndDiscarded &- before }
+    defer { countDropped(pump.readAndDiscarded &- before) }
     try pump.readAndDiscard()
   }
 }

@@ -21,6 +21,15 @@ protocol SlowClientsDelegate: AnyObject {
   func lookAgain()
 }
 
+/// What `SlowClients` keeps of one session.
+struct SlowClientRecord {
+  fileprivate var clock = SlowClientClock()
+  fileprivate var holdsUpOthers = false
+  // Drops that were reported, and the timer until the next report.
+  fileprivate var droppedReported: UInt64 = 0
+  fileprivate var dropTimer: Timers.Token?
+}
+
 final class SlowClients {
   unowned var delegate: (any SlowClientsDelegate)!  // the Downstream, which owns this; set once
   private let sessions: SessionList
@@ -65,7 +74,7 @@ final class SlowClients {
     timer = nil
     guard policy != .block, counts else { return }
     if wasCounting { count() }
-    for session in sessions.all { session.down.slow.stretchEnded() }
+    for session in sessions.all { session.down.slow.clock.stretchEnded() }
   }
 
   /// Changes the policy. Time before the change is not counted.
@@ -73,7 +82,7 @@ final class SlowClients {
     self.policy = policy
     poller.timers.cancel(timer)
     timer = nil
-    if policy != .dropOldest { for session in sessions.all { session.down.isBehind = false } }
+    if policy != .dropOldest { for session in sessions.all { session.down.catchesUp() } }
   }
 
   // MARK: - Time that others wait
@@ -85,7 +94,7 @@ final class SlowClients {
     let end = delegate.end
     someoneWaits =
       policy == .dropOldest || sessions.all.contains { $0.down.takesOutput && $0.down.cursor >= end }
-    for session in sessions.all { session.down.holdsUpOthers = delegate.holdsUpOthers(session) }
+    for session in sessions.all { session.down.slow.holdsUpOthers = delegate.holdsUpOthers(session) }
     timer = poller.timers.after(SlowClientClock.tick) { [weak self] in
       // The last session that ends may free the link and with it the Downstream. Both are kept for this turn.
       guard let self, let delegate else { return }
@@ -101,10 +110,10 @@ final class SlowClients {
     // If a look comes late, the delay is ours or the machine's, and counts against no client.
     let length = min(now &- lastLook, 2 * SlowClientClock.tick.nanoseconds)
     let tooSlow = sessions.all.filter {
-      $0.down.holdsUpOthers && delegate.lacksOutput($0) && $0.down.slow.charge(length, at: now)
+      $0.down.slow.holdsUpOthers && delegate.lacksOutput($0) && $0.down.slow.clock.charge(length, at: now)
     }
     for session in tooSlow {
-      if policy == .dropOldest { session.down.isBehind = true } else { delegate.isTooSlow(session) }
+      if policy == .dropOldest { session.down.fallsBehind() } else { delegate.isTooSlow(session) }
     }
   }
 
@@ -132,18 +141,18 @@ final class SlowClients {
   /// Reports drops at once if there was no report within the last second. Otherwise it reports their sum when that
   /// second is over.
   func dropped(_ session: Session) {
-    guard session.down.dropTimer == nil else { return }
-    delegate.sessionDrops(session, bytes: session.down.droppedAsSlow &- session.down.droppedReported)
-    session.down.droppedReported = session.down.droppedAsSlow
-    session.down.dropTimer = poller.timers.after(.seconds(1)) { [weak self, session] in
+    guard session.down.slow.dropTimer == nil else { return }
+    delegate.sessionDrops(session, bytes: session.down.droppedAsSlow &- session.down.slow.droppedReported)
+    session.down.slow.droppedReported = session.down.droppedAsSlow
+    session.down.slow.dropTimer = poller.timers.after(.seconds(1)) { [weak self, session] in
       guard let self else { return }
-      session.down.dropTimer = nil
-      if session.down.droppedAsSlow > session.down.droppedReported { dropped(session) }
+      session.down.slow.dropTimer = nil
+      if session.down.droppedAsSlow > session.down.slow.droppedReported { dropped(session) }
     }
   }
 
   func leave(_ session: Session) {
-    poller.timers.cancel(session.down.dropTimer)
-    session.down.dropTimer = nil
+    poller.timers.cancel(session.down.slow.dropTimer)
+    session.down.slow.dropTimer = nil
   }
 }

@@ -15,7 +15,7 @@ extension Upstream {
     guard role.writers != .one else { return roleIsUsed() }
     for session in delegate.sessions {
       if role.writers == .all && session.accepted.role == .writer {
-        session.up.mayWrite = true
+        session.up.gainsRight()
       } else if session.up.mayWrite {
         takeRight(from: session)
       }

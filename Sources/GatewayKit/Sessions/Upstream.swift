@@ -57,7 +57,7 @@ final class Upstream {
   private var drain: Duration
 
   /// With `packets.exchange`. The hub owns it.
-  var exchange: Exchange?
+  private(set) var exchange: Exchange?
 
   let queue: WriterQueue
   private(set) var role: WriterRole
@@ -74,12 +74,15 @@ final class Upstream {
     queue.setPackets(policy)
   }
 
+  /// From now on, `exchange` decides when a packet may begin.
+  func follow(_ exchange: Exchange) { self.exchange = exchange }
+
   // MARK: - Sessions and the endpoint
 
   func join(_ session: Session) {
-    session.up.gate = queue.gate(for: session)
+    session.up.write(through: queue.gate(for: session))
     if role.isFor(newcomer: session) { moveRole(to: session) }
-    if role.writers == .all && session.accepted.role == .writer { session.up.mayWrite = true }
+    if role.writers == .all && session.accepted.role == .writer { session.up.gainsRight() }
     connect(session)
     if delegate.sessions.count == 1 { lineMeter?.startOutput(patience: drain) }
   }
@@ -89,7 +92,7 @@ final class Upstream {
     queue.remove(session)
     let cut = session.pump.discard()
     if cut > 0 { session.ending.inputWasCut() }
-    session.dropped &+= UInt64(cut + (session.requestGuard?.kept ?? 0))
+    session.countDropped(UInt64(cut + (session.requestGuard?.kept ?? 0)))
     inputIsOver(session)
     if cut > 0 || delegate.sessions.isEmpty { inputIsDropped() }
   }
@@ -261,7 +264,7 @@ final class Upstream {
     let old = role.holder
     if let old { takeRight(from: old) }
     role.move(to: session, at: poller.timers.now)
-    session?.up.mayWrite = true
+    session?.up.gainsRight()
     guard old !== session else { return }
     delegate.writerChanged(from: old, to: session)
     for session in delegate.sessions { reportStatus(to: session) }
@@ -269,7 +272,7 @@ final class Upstream {
 
   /// Input read so far is delivered before that of others. Later input is no longer kept.
   func takeRight(from session: Session) {
-    session.up.mayWrite = false
+    session.up.losesRight()
     lineControl?.endBreak(of: session)
     guard !session.isOver else { return }
     session.readOn(poller)
@@ -280,9 +283,9 @@ final class Upstream {
 
   /// While `body` ends sessions, no other session gets the writer role.
   func withoutHeir(_ body: () -> Void) {
-    role.hasHeir = false
+    role.passesOn(false)
     body()
-    role.hasHeir = true
+    role.passesOn(true)
   }
 
   /// The endpoint has space: writes kept input.
@@ -333,7 +336,7 @@ final class Upstream {
 
   /// Drops the session's kept input, and resumes reading.
   func dropKept(of session: Session) {
-    session.dropped &+= UInt64(session.pump.discard())
+    session.countDropped(UInt64(session.pump.discard()))
     session.controlChannel?.bytesAreDropped(after: session.pump.moved)
     queue.remove(session)
     session.readOn(poller)
@@ -366,7 +369,7 @@ final class Upstream {
     if policy.packets != old.packets {
       queue.setPackets(policy)
       for session in delegate.sessions {
-        session.up.gate = queue.gate(for: session)
+        session.up.write(through: queue.gate(for: session))
         connect(session)
       }
       queue.serveSoon()  // sessions need not wait for another's packet now

@@ -26,14 +26,14 @@ final class WriterQueue {
   /// The session keeps input, and is served when the endpoint has space. A session whose packet has begun comes first.
   func add(_ session: Session) {
     guard session.pump.count > 0, !session.up.isWaiting else { return }
-    session.up.isWaiting = true
+    session.up.waits()
     upstream.delegate.lookForEnd(of: session)
     waiting.insert(session, at: isPacketOwner(session) ? 0 : waiting.count)
   }
 
   func remove(_ session: Session) {
     guard session.up.isWaiting else { return }
-    session.up.isWaiting = false
+    session.up.waitIsOver()
     if waiting.first === session { waiting.removeFirst() } else { waiting.removeAll { $0 === session } }
   }
 
@@ -93,7 +93,7 @@ final class WriterQueue {
   /// How much of the first session's input may go out at once. With packets, its gate applies this limit.
   private func portion() -> Int {
     let portion = waiting.count == 1 || upstream.role.writers == .one ? Int.max : Self.service
-    packetOrder?.allowance = portion
+    packetOrder?.allow(portion)
     return packetOrder == nil ? portion : .max
   }
 
@@ -148,7 +148,7 @@ final class WriterQueue {
   /// packet's end, even while others wait.
   func mayWriteThrough(_ session: Session) -> Bool {
     guard let packetOrder else { return waiting.isEmpty }
-    packetOrder.allowance = 0
+    packetOrder.allow(0)
     return waiting.isEmpty || packetOrder.packetOwner === session
   }
 

@@ -13,7 +13,7 @@ struct WriterRole {
   /// `usedAt` matters: an idle holder loses the role to another client that sends.
   private(set) var notesUse: Bool
   /// False while all sessions are being ended: the role then passes to no other client.
-  var hasHeir = true
+  private(set) var hasHeir = true
 
   init(_ policy: Hub.Policy) {
     (writers, takeover, notesUse) = (policy.writers, policy.takeover, Self.notesUse(policy))
@@ -31,6 +31,8 @@ struct WriterRole {
     holder = session
     usedAt = now
   }
+
+  mutating func passesOn(_ passes: Bool) { hasHeir = passes }
 
   mutating func isUsed(at now: UInt64) { usedAt = now }
 

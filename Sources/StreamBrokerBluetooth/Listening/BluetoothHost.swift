@@ -240,6 +240,12 @@ package final class BluetoothHost {
         return wait(post, OpenFailure("listen on a channel", nil, advice: "no channel is free"))
       }
     }
+    makeSocket(for: offer, on: adapter, post, number)
+  }
+
+  private func makeSocket(
+    for offer: RFCOMMOffer, on adapter: BluetoothAddress?, _ post: Post, _ number: UInt64
+  ) {
     let channel = sockets.channel
     post.making = queue.open("channel", most: Self.mostAttempts, on: poller) { [offer] in
       channel(offer, adapter)

@@ -26,18 +26,7 @@ extension URLParser {
       return readNetwork(range, ports: ports, standard: standard, isListening: false, grammar)
     case .listening(let ports, let standard):
       return readNetwork(range, ports: ports, standard: standard, isListening: true, grammar)
-    case .ignored(let name):
-      let (host, port) = split(range)
-      let kind = grammar.parameter(name)?.kind ?? .integer(0...Int.max)
-      let number = port.flatMap { readNumber($0, kind, name) }
-      let text = decode(host)?.lowercased() ?? ""
-      if text == "dev" {
-        let meant = firstGood(["\(grammar.scheme):///dev\(string(path.lowerBound..<scalars.count))"])
-        report("'dev' after two slashes is a host, not a directory", at: start, suggestion: meant)
-      } else if text.hasPrefix("~") {
-        report(Self.tilde, at: start)
-      }
-      return (text == "usb" ? text : "", number)
+    case .ignored(let name): return readIgnored(range, path: path, portFor: name, grammar)
     case .words(let words):
       let word = string(range).lowercased()
       if !words.contains(word) {
@@ -55,6 +44,23 @@ extension URLParser {
     }
   }
 
+  /// A host that means nothing, except `usb`. Its port is the parameter `name`.
+  private mutating func readIgnored(
+    _ range: Range<Int>, path: Range<Int>, portFor name: String, _ grammar: SchemeGrammar
+  ) -> (String, Int?) {
+    let (host, port) = split(range)
+    let kind = grammar.parameter(name)?.kind ?? .integer(0...Int.max)
+    let number = port.flatMap { readNumber($0, kind, name) }
+    let text = decode(host)?.lowercased() ?? ""
+    if text == "dev" {
+      let meant = firstGood(["\(grammar.scheme):///dev\(string(path.lowerBound..<scalars.count))"])
+      report("'dev' after two slashes is a host, not a directory", at: range.lowerBound, suggestion: meant)
+    } else if text.hasPrefix("~") {
+      report(Self.tilde, at: range.lowerBound)
+    }
+    return (text == "usb" ? text : "", number)
+  }
+
   private mutating func readNetwork(
     _ range: Range<Int>, ports: ClosedRange<Int>, standard: Int?, isListening: Bool, _ grammar: SchemeGrammar
   ) -> (String, Int?) {
@@ -66,14 +72,7 @@ extension URLParser {
         report("'[' without ']'", at: start)
         return ("", nil)
       }
-      host = address(string(start + 1..<close))
-      if !isIPv6(host) {
-        report("\(Suggestion.quote(host)) is not an IPv6 address", at: start + 1)
-      } else if lacksInterface(host) {
-        report(
-          "\(host) is a link-local address, which exists on each network: name its interface, as in [\(host)%eth0]",
-          at: start + 1)
-      }
+      host = readIPv6(start + 1..<close)
       if close + 1 < range.upperBound {
         guard scalars[close + 1] == ":" else {
           report("expected ':' and a port after ']'", at: close + 1)
@@ -98,6 +97,19 @@ extension URLParser {
     if let portRange { return (host, readNumber(portRange, .integer(ports), "port")) }
     if standard == nil { report("needs a port, as in \(grammar.example)", at: range.upperBound) }
     return (host, standard)
+  }
+
+  /// What stands in brackets.
+  private mutating func readIPv6(_ range: Range<Int>) -> String {
+    let host = address(string(range))
+    if !isIPv6(host) {
+      report("\(Suggestion.quote(host)) is not an IPv6 address", at: range.lowerBound)
+    } else if lacksInterface(host) {
+      report(
+        "\(host) is a link-local address, which exists on each network: name its interface, as in [\(host)%eth0]",
+        at: range.lowerBound)
+    }
+    return host
   }
 
   private mutating func readAddressAndChannel(_ range: Range<Int>) -> (String, Int?) {

@@ -349,43 +349,42 @@ final class HandleCore: ByteStreamDelegate {
   private func lookAtFlush(pause: Duration) {
     guard let flush, let stream else { return }
     poller.timers.cancel(flushTimer)
-    // A later look of this flush, and none of the next one.
-    let again = { [weak self] (pause: Duration) in
-      guard let self, self.flush === flush else { return }
-      flushTimer = poller.timers.after(pause) { [weak self] in
-        self?.lookAtFlush(pause: min(pause * 2, Self.longestLook))
-      }
-    }
-    let left = { [weak self] in
-      guard let self, self.flush === flush else { return }
-      hasSent = false
-      finishFlush(nil)
-    }
     if stream.hasPendingOutput {
       stream.writerWaits = .writable
       return
     }
     if let line = stream.serialLine {
       line.unsent { [weak self] answer in
+        guard let self, self.flush === flush else { return }  // the answer is for this flush, not for the next one
         switch answer {
-        case .success(let count) where count > 0: again(pause)
-        case .failure(let error) where !error.isUnsupported:
-          if self?.flush === flush { self?.broke(error) }  // the port is gone
-        case .success, .failure: left()
+        case .success(let count) where count > 0: lookAgain(after: pause)
+        case .failure(let error) where !error.isUnsupported: broke(error)  // the port is gone
+        case .success, .failure: allHasLeft()
         }
       }
       return
     }
     switch stream.undelivered {
-    case .onItsWay(0), .lostAtClose(nil): left()
-    case .lostAtClose(0?) where wasAllRead: left()
+    case .onItsWay(0), .lostAtClose(nil): allHasLeft()
+    case .lostAtClose(0?) where wasAllRead: allHasLeft()
     case .lostAtClose(0?):  // only a second 0 is certain
       wasAllRead = true
-      again(Self.untilSecondLook)
+      lookAgain(after: Self.untilSecondLook)
     default:
       wasAllRead = false
-      again(pause)
+      lookAgain(after: pause)
     }
+  }
+
+  private func lookAgain(after pause: Duration) {
+    flushTimer = poller.timers.after(pause) { [weak self] in
+      self?.lookAtFlush(pause: min(pause * 2, Self.longestLook))
+    }
+  }
+
+  private func allHasLeft() {
+    hasSent = false
+    finishFlush(nil)
   }
 
   private func finishFlush(_ error: (any Error)?) {

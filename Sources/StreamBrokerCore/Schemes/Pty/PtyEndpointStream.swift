@@ -13,6 +13,7 @@ final class PtyEndpointStream: LayeredStream {
     didSet { if atClose == nil && delegate != nil { delegate = nil } }
   }
 
+  // By the stream's own type: the default would ask `below`, an existential, at each read and write.
   var readerWaits: Readiness {
     get { master.readerWaits }
     set { master.readerWaits = newValue }

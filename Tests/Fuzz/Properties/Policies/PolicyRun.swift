@@ -427,7 +427,7 @@ final class PolicyRun {
     case 4: group.freeSlotOfHalfClosed()
     default:
       slotsAreWanted.toggle()
-      group.slotsAreWanted = slotsAreWanted
+      group.slotsAreWanted(slotsAreWanted)
     }
   }
 
