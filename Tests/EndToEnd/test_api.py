@@ -39,8 +39,8 @@ def get(gateway: Gateway, path: str, user: str = ""):
 class Description:
     """The served description; checks answers against it."""
 
-    def __init__(self, gateway: Gateway):
-        self.whole = get(gateway, "/api/v1/openapi.json").json
+    def __init__(self, gateway: Gateway, user: str = ""):
+        self.whole = get(gateway, "/api/v1/openapi.json", user).json
         jsonschema.Draft202012Validator.check_schema({"$defs": self.whole["components"]["schemas"]})
 
     def check(self, method: str, path: str, answer):
@@ -146,6 +146,28 @@ def test_a_reset_says_why_it_is_not_done():
             assert answer.status == 409 and "DTR" in answer.json["detail"]
             assert gateway.event("admin reset", count=2)["detail"] == "esp32"
             assert post(gateway, "/api/v1/routes/p/reset", {"recipe": "esp"}).status == 422
+
+
+def test_a_port_is_released_and_reopened():
+    with Pty() as port:
+        routes = {"p": {"listen": "tcp://127.0.0.1:0", "endpoint": port.url, "device": {"open": "always"}},
+                  "own": {"listen": "tcp://127.0.0.1:0", "endpoint": "tcp://127.0.0.1:9"}}
+        users = {**USERS, "bob": {**USERS["bob"], "roles": {"own": "admin"}}}
+        with serving(routes, users=users) as gateway:
+            description = Description(gateway, "ada")
+
+            def ask(what, user="ada", route="p"):
+                return description.check("post", f"/api/v1/routes/{{name}}/{what}", post(gateway, f"/api/v1/routes/{route}/{what}", user=user))
+
+            gateway.event("link open")
+            assert [ask("release", user).status for user in ("cyd", "bob")] == [403, 404]
+            assert ask("release").json == {"released": True, "route": "p"}
+            assert get(gateway, "/api/v1/routes/p", "ada").json["state"]["released"] is True
+            assert ask("reopen").json["reopened"] is True
+            gateway.event("link open", count=2)
+            answer = ask("release", route="own")
+            assert answer.status == 409 and "a link of its own" in answer.json["detail"]
+            assert gateway.event("admin release", user="ada", route="p") and gateway.event("admin reopen")["user"] == "ada"
 
 
 def test_a_web_page_of_somebody_else_changes_nothing():

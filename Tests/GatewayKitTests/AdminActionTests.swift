@@ -20,8 +20,10 @@ struct AdminActionTests {
     #expect(try action("/api/v1/reload", "") == .reload && action("/api/v1/reload", "{}") == .reload)
     #expect(try action("/api/v1/routes/gps/kick", #"{"all":true}"#) == .kick(route: "gps", sessions: nil))
     #expect(try action("/api/v1/routes/gps/kick", #"{"sessions":[1,2]}"#) == .kick(route: "gps", sessions: [1, 2]))
-    #expect(try action("/api/v1/routes/gps/reset", "") == .reset(route: "gps", recipe: nil))
-    #expect(try action("/api/v1/routes/gps/reset", #"{"recipe":"esp32"}"#) == .reset(route: "gps", recipe: reset))
+    #expect(try action("/api/v1/routes/gps/reset", "") == .link(route: "gps", .reset(nil)))
+    #expect(try action("/api/v1/routes/gps/reset", #"{"recipe":"esp32"}"#) == .link(route: "gps", .reset(reset)))
+    #expect(try action("/api/v1/routes/gps/release", "") == .link(route: "gps", .release))
+    #expect(try action("/api/v1/routes/gps/reopen", "{}") == .link(route: "gps", .reopen))
     #expect(try request("/api/v1/routes", isChange: false).action([]) == nil)
   }
 
@@ -47,6 +49,10 @@ struct AdminActionTests {
       try request(path, isChange: isChange).objection(to: user(roles))?.status
     }
     let kick = "/api/v1/routes/gps/kick"
+    for change in ["reset", "release", "reopen"] {
+      let path = "/api/v1/routes/gps/\(change)"
+      #expect(try status(path, [("gps", .admin)]) == nil && status(path, [("gps", .writer)]) == .forbidden)
+    }
     #expect(try status(kick, [("gps", .admin)]) == nil && status(kick, [("*", .admin)]) == nil)
     #expect(try status(kick, [("gps", .writer), ("*", .admin)]) == .forbidden)
     #expect(try status(kick, [("lab", .admin)]) == .notFound)
@@ -88,6 +94,6 @@ struct AdminActionTests {
       #expect(resource.isProbe == operation.isProbe)
     }
     let paths = Set(OpenAPI.operations.map(\.path))
-    #expect(paths.count == OpenAPI.operations.count && paths.count == 16)
+    #expect(paths.count == OpenAPI.operations.count && paths.count == 18)
   }
 }

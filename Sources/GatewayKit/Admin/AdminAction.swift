@@ -8,22 +8,21 @@ package enum AdminAction: Hashable, Sendable {
   case reload
   /// Nil for all sessions.
   case kick(route: String, sessions: [UInt64]?)
-  /// Nil for the route's own recipe.
-  case reset(route: String, recipe: ResetRecipe?)
+  case link(route: String, LinkAction)
 
   /// For the log: "kick".
   var name: String {
     switch self {
     case .reload: "reload"
     case .kick: "kick"
-    case .reset: "reset"
+    case .link(_, let action): action.name
     }
   }
 
   var route: String? {
     switch self {
     case .reload: nil
-    case .kick(let route, _), .reset(let route, _): route
+    case .kick(let route, _), .link(let route, _): route
     }
   }
 
@@ -33,7 +32,7 @@ package enum AdminAction: Hashable, Sendable {
     case .reload: nil
     case .kick(_, let sessions):
       sessions.map { "sessions \($0.map(String.init).joined(separator: " "))" } ?? "all sessions"
-    case .reset(_, let recipe): recipe?.text
+    case .link(_, let action): action.detail
     }
   }
 }
@@ -42,7 +41,7 @@ extension AdminRequest {
   /// Why this client may not ask this; nil if it may. A route on which its user has no role does not exist for it.
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
-    case .route(let name), .log(let name?), .kick(let name), .reset(let name):
+    case .route(let name), .log(let name?), .kick(let name), .reset(let name), .release(let name), .reopen(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
     case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
@@ -74,13 +73,19 @@ extension AdminRequest {
     case .reset(let route):
       let object = try Self.object(content)
       try expect(object, ["recipe"])
-      guard let recipe = object["recipe"] else { return .reset(route: route, recipe: nil) }
+      guard let recipe = object["recipe"] else { return .link(route: route, .reset(nil)) }
       guard let text = recipe.text else { throw .init(.unprocessableContent, "'recipe' must be a text.") }
       do throws(ValueFault) {
-        return .reset(route: route, recipe: try ResetRecipe(text))
+        return .link(route: route, .reset(try ResetRecipe(text)))
       } catch {
         throw .init(.unprocessableContent, "'recipe': \(error.text).")
       }
+    case .release(let route):
+      try expect(Self.object(content), [])
+      return .link(route: route, .release)
+    case .reopen(let route):
+      try expect(Self.object(content), [])
+      return .link(route: route, .reopen)
     default: return nil
     }
   }

@@ -150,6 +150,15 @@ enum OpenAPI {
       summary:
         "Carries out a reset recipe at the open port; needs the role admin on the route. 409: not done, or not all.",
       request: "Reset", answers: json("WasReset"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/release", method: "post",
+      summary:
+        "Closes the port, so that another program can use it, until it is reopened; needs the role admin on the route.",
+      request: "Nothing", answers: json("Released"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/reopen", method: "post",
+      summary: "Opens a released port again once it is needed; needs the role admin on the route.",
+      request: "Nothing", answers: json("Reopened"), failures: contentFailures + [409]),
   ]
 
   /// Of requests with content.
@@ -172,6 +181,7 @@ enum OpenAPI {
   private static let flag = JSONValue.object(["type": .text("boolean")])
   private static func list(_ item: JSONValue) -> JSONValue { .object(["type": .text("array"), "items": item]) }
   private static func words(_ words: [String]) -> JSONValue { .object(["enum": .array(words.map { .text($0) })]) }
+  private static let linkWord = words(["closed", "opening", "open", "waiting", "draining"])
   private static let role = words(Config.User.Role.allCases.map(\.rawValue))
   private static let counts = JSONValue.object(["type": .text("object"), "additionalProperties": count])
 
@@ -221,8 +231,9 @@ enum OpenAPI {
     (
       "LinkState",
       object([
-        "word": words(["closed", "opening", "open", "waiting", "draining"]), "seconds": number, "line?": string,
-        "device?": .object(["type": .text("object")]), "reason?": string, "retry?": number,
+        "word": linkWord, "seconds": number, "line?": string,
+        "device?": .object(["type": .text("object")]), "reason?": string, "released?": flag,
+        "retry?": number,
         "held?": object(["by": words(OutputHold.Cause.allCases.map(\.rawValue)), "seconds": number]), "overrun?": count,
       ])
     ),
@@ -288,5 +299,7 @@ enum OpenAPI {
     ("Kicked", object(["kicked": list(count)])),
     ("Reset", object(["recipe?": string], isClosed: true)),
     ("WasReset", object(["reset": .object(["const": .bool(true)]), "route": string, "recipe": string])),
+    ("Released", object(["released": .object(["const": .bool(true)]), "route": string])),
+    ("Reopened", object(["reopened": .object(["const": .bool(true)]), "route": string, "link": linkWord])),
   ].map { JSONValue.Member(key: $0.0, value: $0.1) }
 }

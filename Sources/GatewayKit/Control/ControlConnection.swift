@@ -2,12 +2,14 @@
 // answer, and closes.
 
 import ByteStreams
+import CLinux
 import Glibc
 
 final class ControlConnection: ByteStreamDelegate {
   private let stream: DescriptorStream
   private let poller: Poller
-  private let answer: (ControlRequest) -> any ControlAnswer
+  private let peer: ControlPeer
+  private let answer: (ControlRequest, ControlPeer) -> any ControlAnswer
   private let ended: (ControlConnection) -> Void
   private var request: [UInt8] = []
   /// Writes the answer, once the request is read.
@@ -25,9 +27,10 @@ final class ControlConnection: ByteStreamDelegate {
 
   init(
     _ client: consuming Descriptor, on poller: Poller, answerLimit: Duration = ControlConnection.answerLimit,
-    answer: @escaping (ControlRequest) -> any ControlAnswer, ended: @escaping (ControlConnection) -> Void
+    answer: @escaping (ControlRequest, ControlPeer) -> any ControlAnswer, ended: @escaping (ControlConnection) -> Void
   ) {
     self.answerLimit = answerLimit
+    peer = ControlPeer(client.raw)
     stream = DescriptorStream(client, kind: .socket, on: poller)
     self.poller = poller
     self.answer = answer
@@ -75,7 +78,7 @@ final class ControlConnection: ByteStreamDelegate {
     ) { [weak self] outcome in self?.answered(outcome) }
     self.writer = writer
     do throws(ControlFault) {
-      writer.send(answer(try ControlRequest.parse(line)))
+      writer.send(answer(try ControlRequest.parse(line), peer))
     } catch {
       writer.send(OneLine(error.answer))
     }
@@ -95,6 +98,18 @@ final class ControlConnection: ByteStreamDelegate {
     writer?.stop()
     stream.close()
     ended(self)
+  }
+}
+
+/// The process that asks, as the kernel knows it: for the log.
+struct ControlPeer: Sendable, CustomStringConvertible {
+  let description: String
+
+  init(_ socket: Int32) {
+    var (process, user) = (pid_t(), uid_t())
+    // A process of another PID namespace has no number here.
+    let isKnown = linux_peer_process(socket, &process, &user) == 0
+    description = "control socket" + (isKnown ? ", user \(user)" + (process > 0 ? ", pid \(process)" : "") : "")
   }
 }
 

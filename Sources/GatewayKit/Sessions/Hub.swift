@@ -175,7 +175,7 @@ final class Hub: ByteStreamDelegate {
   }
 
   /// Carries out the recipe at the line of the open endpoint.
-  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
+  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, LinkRefusal>) -> Void) {
     (lineControl ?? startLineControl()).reset(by: recipe, then: done)
   }
 

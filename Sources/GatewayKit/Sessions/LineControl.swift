@@ -74,7 +74,7 @@ final class LineControl {
 
   private let resets: ResetControl
   /// Answers to `baudway reset` that are due.
-  private var resetAnswers: [Int: (Result<Void, ResetRefusal>) -> Void] = [:]
+  private var resetAnswers: [Int: (Result<Void, LinkRefusal>) -> Void] = [:]
   private var lastReset = 0
 
   init(writers: Config.Clients.Writers, reset: ResetRecipe? = nil, on poller: Poller) {
@@ -247,7 +247,7 @@ final class LineControl {
     resets.running = 0
     let answers = resetAnswers.values
     resetAnswers = [:]
-    for answer in answers { answer(.failure(ResetRefusal("the link has closed"))) }
+    for answer in answers { answer(.failure(LinkRefusal("the link has closed"))) }
   }
 
   /// A reload has changed the settings of the line.
@@ -496,7 +496,7 @@ final class LineControl {
   }
 
   /// Carries out the recipe for `baudway reset`.
-  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
+  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, LinkRefusal>) -> Void) {
     guard let line else { return done(.failure(.noLine)) }
     guard line.keepsTime else { return done(.failure(.elsewhere)) }
     if let change = resets.startOver(after: recipe) { line.set(change.output, change.isOn) { _ in } }
@@ -506,7 +506,7 @@ final class LineControl {
   /// Other commands, and all input of clients, wait until it is done.
   private func replay(
     _ recipe: ResetRecipe, for session: UInt64?, on line: any SerialLine,
-    then done: @escaping (Result<Void, ResetRefusal>) -> Void
+    then done: @escaping (Result<Void, LinkRefusal>) -> Void
   ) {
     lastReset += 1
     let number = lastReset
@@ -517,7 +517,7 @@ final class LineControl {
       guard let self, attachment == self.attachment else { return }
       resets.running -= 1
       delegate.lineWasReset(by: recipe, for: session, result)
-      resetAnswers.removeValue(forKey: number)?(result.mapError { ResetRefusal($0) })
+      resetAnswers.removeValue(forKey: number)?(result.mapError { LinkRefusal($0) })
       delegate.resume()
       runAll()
     }
