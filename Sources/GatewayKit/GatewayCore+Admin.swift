@@ -77,6 +77,7 @@ extension GatewayCore: AdminBackend {
     }
     let refuse = { (status: HTTPStatus, detail: String) in answer(.problem(status, detail), detail) }
     switch action {
+    case .capture: refuse(.notFound, "Nothing here has this path.")
     case .reload:
       reloadFromSource { outcome in
         switch outcome {

@@ -73,7 +73,41 @@ extension GatewayCore {
       return change(.kick(route: route, sessions: sessions), of: peer) { kick(route, sessions, $0) }
     case .link(let route, let action):
       return change(.link(route: route, action), of: peer) { carryOut(action, on: route, $0) }
+    case .capture(let route, let format): return capture(route, format, for: peer)
     }
+  }
+
+  /// Live recordings at a time: each has a buffer of 1 MiB and a connection to the control socket.
+  private static let mostCaptures = 8
+
+  private func capture(_ name: String, _ format: Config.Capture.Format, for peer: ControlPeer) -> any ControlAnswer {
+    guard let route = running[name]?.route else { return OneLine(ControlFault("there is no route '\(name)'").answer) }
+    guard captures < Self.mostCaptures else {
+      return OneLine(ControlFault("\(captures) live recordings are running, and no more are allowed").answer)
+    }
+    guard let buffer = try? CaptureBuffer() else { return OneLine(ControlFault("no memory for a recording").answer) }
+    captures += 1
+    let capture = LiveCapture(format, from: buffer, on: poller, wallTime: environment.captures.wallTime)
+    let writer = LiveCaptureWriter(LaneRef(LiveCaptureWriter.Reference(capture), on: home))
+    capture.whenReleased = { [weak self] in
+      self?.captures -= 1
+      route.post { _, route in route.endCapture(writer) }
+    }
+    LaneQuery(on: home, poller).ask(route) { _, route in
+      route.capture(buffer, to: writer)
+    } then: { [weak capture, status] answer in
+      var error: String?
+      switch answer {
+      case .reported(.success(let subject)): capture?.begin(subject)
+      case .reported(.failure(let refusal)): error = refusal.message
+      case .gone: error = "there is no route '\(name)'"
+      case .stuck: error = "the lane of '\(name)' does not answer"
+      }
+      if let error { capture?.refuse(ControlFault(error).answer) }
+      status.publish(
+        .administered(.capture(route: name, format), user: nil, client: peer.description, error: error))
+    }
+    return capture
   }
 
   /// Gets the answer to a change, and why it was not made.

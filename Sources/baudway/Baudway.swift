@@ -13,7 +13,8 @@ enum Baudway {
       "baudway", "Puts serial ports and Bluetooth devices on the network.", version: Version.text,
       commands: [
         Serve.self, Check.self, Status.self, Reload.self, Kick.self, Reset.self, Release.self, Reopen.self,
-        Health.self, Devices.self, Scan.self, Connect.self, Import.self, HashPassword.self, Schema.self, Complete.self,
+        Capture.self, Health.self, Devices.self, Scan.self, Connect.self, Import.self, HashPassword.self, Schema.self,
+        Complete.self,
       ])
   }
 

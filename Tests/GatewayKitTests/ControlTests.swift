@@ -72,7 +72,7 @@ struct ControlTests {
       for _ in 0..<3 { #expect(try Self.ask("health", address) == Self.healthy) }
       #expect(
         try Self.ask("make coffee", address)
-          == #"{"protocol":1,"error":"unknown request; expected one of health, status, reload, kick, reset, release, reopen"}"#
+          == #"{"protocol":1,"error":"unknown request; expected one of health, status, reload, kick, reset, release, reopen, capture"}"#
       )
     }
     #expect(Self.isRefused(address))

@@ -9,6 +9,8 @@ package enum AdminAction: Hashable, Sendable {
   /// Nil for all sessions.
   case kick(route: String, sessions: [UInt64]?)
   case link(route: String, LinkAction)
+  /// Records a route live: no change, but it shows what others send. At the control socket only.
+  case capture(route: String, Config.Capture.Format)
 
   /// For the log: "kick".
   var name: String {
@@ -16,13 +18,14 @@ package enum AdminAction: Hashable, Sendable {
     case .reload: "reload"
     case .kick: "kick"
     case .link(_, let action): action.name
+    case .capture: "capture"
     }
   }
 
   var route: String? {
     switch self {
     case .reload: nil
-    case .kick(let route, _), .link(let route, _): route
+    case .kick(let route, _), .link(let route, _), .capture(let route, _): route
     }
   }
 
@@ -33,6 +36,7 @@ package enum AdminAction: Hashable, Sendable {
     case .kick(_, let sessions):
       sessions.map { "sessions \($0.map(String.init).joined(separator: " "))" } ?? "all sessions"
     case .link(_, let action): action.detail
+    case .capture(_, let format): format.rawValue
     }
   }
 }

@@ -14,6 +14,10 @@ extension ControlRequest {
         "request": .text("kick"), "route": .text(route), "all": sessions == nil ? .bool(true) : nil,
         "sessions": sessions.map { .array($0.map { .integer($0) }) },
       ]).description
+    case .capture(let route, let format):
+      JSONValue.object([
+        "request": .text("capture"), "route": .text(route), "format": .text(format.rawValue),
+      ]).description
     case .link(let route, let action):
       JSONValue.object([
         "request": .text(action.name), "route": .text(route), "recipe": action.recipe.map { .text($0.text) },

@@ -42,7 +42,7 @@ final class ControlConnection: ByteStreamDelegate {
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .hasBytesAvailable: if writer == nil { readRequest() }
+    case .hasBytesAvailable: if writer == nil { readRequest() } else { readRest() }
     case .hasSpaceAvailable: writer?.write()
     case .errorOccurred, .endEncountered: close()
     case .openCompleted, .inputEnded: break
@@ -71,18 +71,33 @@ final class ControlConnection: ByteStreamDelegate {
   }
 
   private func take(_ line: ArraySlice<UInt8>) {
-    stream.readerWaits = []
     poller.timers.cancel(deadline)
+    let request: Result<ControlRequest, ControlFault>
+    do throws(ControlFault) { request = .success(try ControlRequest.parse(line)) } catch { request = .failure(error) }
+    let isLive = (try? request.get())?.isLive ?? false
+    // Nothing may be written for long, and then only this shows that the client has gone.
+    stream.readerWaits = isLive ? .readable : []
     let writer = AnswerWriter(
-      to: stream, on: poller, stallLimit: Self.stallLimit, pieceLimit: answerLimit
+      to: stream, on: poller, stallLimit: isLive ? nil : Self.stallLimit, pieceLimit: isLive ? nil : answerLimit
     ) { [weak self] outcome in self?.answered(outcome) }
     self.writer = writer
-    do throws(ControlFault) {
-      writer.send(answer(try ControlRequest.parse(line), peer))
-    } catch {
-      writer.send(OneLine(error.answer))
+    switch request {
+    case .success(let request): writer.send(answer(request, peer))
+    case .failure(let fault): writer.send(OneLine(fault.answer))
     }
-    request = []
+    self.request = []
+  }
+
+  private func readRest() {
+    let isOpen = withUnsafeTemporaryAllocation(byteCount: 256, alignment: 1) { scratch in
+      switch try? stream.read(into: scratch).checked(of: scratch.count, at: "control.rest") {
+      case .blocked(let wish)?:
+        stream.readerWaits = wish
+        return true
+      case .moved?, .ended?, nil: return false  // a request has one line
+      }
+    }
+    if !isOpen { close() }
   }
 
   /// Answers that it is late. If the answer has begun, only closing is left.

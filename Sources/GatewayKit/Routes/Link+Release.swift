@@ -2,6 +2,7 @@
 // back. In between, clients are treated as with a device that is absent.
 
 import ByteStreams
+import StreamBroker
 
 /// Why a client of a released route ends, where `device.absent` is `close`.
 struct PortReleased: Error, CustomStringConvertible {

@@ -52,12 +52,25 @@ package enum LinkAction: Hashable, Sendable {
   }
 }
 
+extension LinkRefusal {
+  fileprivate static let noSharedLink = LinkRefusal(
+    "each client of this route has a link of its own; only a shared link has a port")
+}
+
 extension Route {
+  /// Begins a live recording.
+  func capture(_ buffer: CaptureBuffer, to writer: LiveCaptureWriter) -> Result<CaptureSubject, LinkRefusal> {
+    guard let link = group.sharedLink else { return .failure(.noSharedLink) }
+    group.recording.beginLive(buffer, to: writer, of: link)
+    return .success(CaptureSubject(route: settings.name, endpoint: settings.endpoint))
+  }
+
+  func endCapture(_ writer: LiveCaptureWriter) { group.recording.endLive(writer, of: group.sharedLink) }
+
   /// The answer says more about what was done: the recipe's name, the link's state.
   func carryOut(_ action: LinkAction, then done: @escaping (Result<String, LinkRefusal>) -> Void) {
     guard let link = group.sharedLink else {
-      return done(
-        .failure(LinkRefusal("each client of this route has a link of its own; only a shared link has a port")))
+      return done(.failure(.noSharedLink))
     }
     switch action {
     case .reset(let recipe):

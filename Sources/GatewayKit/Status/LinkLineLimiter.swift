@@ -58,7 +58,8 @@ struct LinkLineLimiter {
   ) -> Verdict {
     switch status {
     case .waiting(.released):
-      (routes[name]?.held, routes[name]?.isShownAway) = (nil, true)
+      routes[name]?.held = nil
+      routes[name]?.isShownAway = true
       setDue()
       return .write
     case .waiting(let reason):
