@@ -38,7 +38,7 @@ extension GatewayCore: AdminBackend {
       }
     case .user: done(.whole(.json(text: caller.description(on: running.keys.sorted()).description)))
     case .log(let route): done(.whole(log(of: route, seenBy: caller)))
-    case .events, .reload, .kick, .reset, .release, .reopen:
+    case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer:
       done(.whole(.problem(.notFound, "Nothing here has this path.")))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
@@ -103,7 +103,7 @@ extension GatewayCore: AdminBackend {
     case .link(let route, let action):
       carryOut(action, on: route) { result in
         switch result {
-        case .reported(.success(let text)): answer(.json(action.answer(.success(text), on: route)), nil)
+        case .reported(.success(let value)): answer(.json(action.answer(.success(value), on: route)), nil)
         case .reported(.failure(let refusal)): refuse(.conflict, "\(refusal.message).")
         case .gone: refuse(.notFound, "There is no route \(Suggestion.quote(route)).")
         case .stuck: refuse(.gatewayTimeout, "The route does not answer.")

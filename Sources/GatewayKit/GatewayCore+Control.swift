@@ -227,27 +227,30 @@ extension GatewayCore {
     }
   }
 
-  typealias LinkResult = LaneQuery.Answer<Result<String, LinkRefusal>>
+  typealias LinkResult = LaneQuery.Answer<Result<JSONValue, LinkRefusal>>
 
   /// Calls `done` with the result; `.gone` where there is no such route. It may take longer than a lane may take to answer:
   /// a recipe has pauses, and a port is closed once its output is sent. So the result comes by itself.
   func carryOut(_ action: LinkAction, on name: String, then done: @escaping (LinkResult) -> Void) {
     guard let route = running[name]?.route else { return done(.gone) }
-    let back = LaneRef(LinkCallBack(done), on: home)
+    let callBack = LinkCallBack(done)
+    let back = LaneRef(callBack, on: home)
     LaneQuery(on: home, poller).ask(route) { _, route in
       route.carryOut(action) { result in back.post { _, back in back.call(.reported(result)) } }
     } then: { answer in
       switch answer {
       case .reported: break
-      case .gone: done(.gone)
-      case .stuck: done(.stuck)
+      case .gone: callBack.call(.gone)
+      case .stuck: callBack.call(.stuck)
       }
     }
   }
 
+  /// Only the first result counts: a lane that was stuck may answer later.
   private final class LinkCallBack {
-    let call: (LinkResult) -> Void
-    init(_ call: @escaping (LinkResult) -> Void) { self.call = call }
+    private var done: ((LinkResult) -> Void)?
+    init(_ done: @escaping (LinkResult) -> Void) { self.done = done }
+    func call(_ result: LinkResult) { done.take()?(result) }
   }
 }
 

@@ -45,7 +45,8 @@ extension AdminRequest {
   /// Why this client may not ask this; nil if it may. A route on which its user has no role does not exist for it.
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
-    case .route(let name), .log(let name?), .kick(let name), .reset(let name), .release(let name), .reopen(let name):
+    case .route(let name), .log(let name?), .kick(let name), .reset(let name), .release(let name), .reopen(let name),
+      .line(let name), .writer(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
     case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
@@ -90,6 +91,26 @@ extension AdminRequest {
     case .reopen(let route):
       try expect(Self.object(content), [])
       return .link(route: route, .reopen)
+    case .line(let route):
+      let object = try Self.object(content)
+      try expect(object, LineAsk.keys)
+      do throws(ControlChannelRequest.Fault) {
+        return .link(route: route, .line(try LineAsk(object)))
+      } catch {
+        let suggestion = error.suggestion.map { "; did you mean '\($0)'?" } ?? "."
+        throw .init(.unprocessableContent, error.message + suggestion)
+      }
+    case .writer(let route):
+      let object = try Self.object(content)
+      try expect(object, ["session"])
+      switch object["session"] {
+      case .null?: return .link(route: route, .writer(nil))
+      case .integer(let session)?: return .link(route: route, .writer(session))
+      default:
+        throw .init(
+          .unprocessableContent,
+          "Name the session, as in {\"session\":17}; {\"session\":null} takes the role from the one that has it.")
+      }
     default: return nil
     }
   }

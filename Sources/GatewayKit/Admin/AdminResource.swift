@@ -26,6 +26,8 @@ enum AdminResource: Hashable, Sendable {
   case reset(String)
   case release(String)
   case reopen(String)
+  case line(String)
+  case writer(String)
 
   init?(path: String) {
     switch path {
@@ -63,6 +65,8 @@ enum AdminResource: Hashable, Sendable {
     case (3, "routes") where words[2] == "reset": .reset(words[1])
     case (3, "routes") where words[2] == "release": .release(words[1])
     case (3, "routes") where words[2] == "reopen": .reopen(words[1])
+    case (3, "routes") where words[2] == "line": .line(words[1])
+    case (3, "routes") where words[2] == "writer": .writer(words[1])
     default: nil
     }
   }
@@ -82,7 +86,7 @@ enum AdminResource: Hashable, Sendable {
   /// Whether it changes something.
   var isChange: Bool {
     switch self {
-    case .reload, .kick, .reset, .release, .reopen: true
+    case .reload, .kick, .reset, .release, .reopen, .line, .writer: true
     default: false
     }
   }

@@ -19,12 +19,24 @@ struct LinkRefusal: Error, Hashable, Sendable {
 
 extension Link {
   func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, LinkRefusal>) -> Void) {
+    if let portRefusal { return done(.failure(portRefusal)) }
+    hub.reset(by: recipe, then: done)
+  }
+
+  /// Changes settings and outputs of the open port. A setting holds until the link closes or a reload sets another; a client
+  /// that sets another leaves this one. Calls `done` with the settings in force.
+  func change(by ask: LineAsk, then done: @escaping (Result<LineSettings, LinkRefusal>) -> Void) {
+    if let portRefusal { return done(.failure(portRefusal)) }
+    hub.change(by: ask, then: done)
+  }
+
+  /// Why nothing can be done at the port now; nil while the link is open.
+  private var portRefusal: LinkRefusal? {
     switch status {
-    case .open: hub.reset(by: recipe, then: done)
-    case .waiting(let why): done(.failure(LinkRefusal("the link is not open: \(why)")))
-    case .opening, .draining: done(.failure(LinkRefusal("the link is \(status.word); try again once it is open")))
-    case .closed:
-      done(.failure(LinkRefusal("the link is closed; connect a client, or set 'device.open' to always")))
+    case .open: nil
+    case .waiting(let why): LinkRefusal("the link is not open: \(why)")
+    case .opening, .draining: LinkRefusal("the link is \(status.word); try again once it is open")
+    case .closed: LinkRefusal("the link is closed; connect a client, or set 'device.open' to always")
     }
   }
 

@@ -179,6 +179,11 @@ final class Hub: ByteStreamDelegate {
     (lineControl ?? startLineControl()).reset(by: recipe, then: done)
   }
 
+  /// Changes the line of the open endpoint.
+  func change(by ask: LineAsk, then done: @escaping (Result<LineSettings, LinkRefusal>) -> Void) {
+    (lineControl ?? startLineControl()).change(by: ask.requests[...], then: done)
+  }
+
   // MARK: - A recording
 
   /// From now on, `tap` records the bytes of both directions and what the line reports.
