@@ -38,7 +38,8 @@ extension GatewayCore: AdminBackend {
       }
     case .user: done(.whole(.json(text: caller.description(on: running.keys.sorted()).description)))
     case .log(let route): done(.whole(log(of: route, seenBy: caller)))
-    case .events, .reload, .kick, .reset: done(.whole(.problem(.notFound, "Nothing here has this path.")))
+    case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer:
+      done(.whole(.problem(.notFound, "Nothing here has this path.")))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
       whenSettled { [board] in
@@ -76,6 +77,7 @@ extension GatewayCore: AdminBackend {
     }
     let refuse = { (status: HTTPStatus, detail: String) in answer(.problem(status, detail), detail) }
     switch action {
+    case .capture: refuse(.notFound, "Nothing here has this path.")
     case .reload:
       reloadFromSource { outcome in
         switch outcome {
@@ -98,10 +100,10 @@ extension GatewayCore: AdminBackend {
         case .stuck: refuse(.gatewayTimeout, "The route does not answer.")
         }
       }
-    case .reset(let route, let recipe):
-      reset(route, recipe) { result in
+    case .link(let route, let action):
+      carryOut(action, on: route) { result in
         switch result {
-        case .reported(.success): answer(.json(Self.json(result, route: route)), nil)
+        case .reported(.success(let value)): answer(.json(action.answer(.success(value), on: route)), nil)
         case .reported(.failure(let refusal)): refuse(.conflict, "\(refusal.message).")
         case .gone: refuse(.notFound, "There is no route \(Suggestion.quote(route)).")
         case .stuck: refuse(.gatewayTimeout, "The route does not answer.")

@@ -26,8 +26,8 @@ extension GatewayCore {
   }
 
   private func controlServer(_ address: ControlAddress, link: String?) -> ControlServer {
-    ControlServer(address, socketLink: link, on: poller) { [weak self] request in
-      self?.answer(request) ?? OneLine(ControlFault.stopping.answer)
+    ControlServer(address, socketLink: link, on: poller) { [weak self] request, peer in
+      self?.answer(request, from: peer) ?? OneLine(ControlFault.stopping.answer)
     }
   }
 
@@ -64,14 +64,65 @@ extension GatewayCore {
 
   // MARK: - Answers
 
-  private func answer(_ request: ControlRequest) -> any ControlAnswer {
+  private func answer(_ request: ControlRequest, from peer: ControlPeer) -> any ControlAnswer {
     switch request {
-    case .health: health()
-    case .status: survey()
-    case .reload: reload()
-    case .kick(let route, let sessions): kick(route, sessions)
-    case .reset(let route, let recipe): reset(route, recipe)
+    case .health: return health()
+    case .status: return survey()
+    case .reload: return change(.reload, of: peer) { reload($0) }
+    case .kick(let route, let sessions):
+      return change(.kick(route: route, sessions: sessions), of: peer) { kick(route, sessions, $0) }
+    case .link(let route, let action):
+      return change(.link(route: route, action), of: peer) { carryOut(action, on: route, $0) }
+    case .capture(let route, let format): return capture(route, format, for: peer)
     }
+  }
+
+  /// Live recordings at a time: each has a buffer of 1 MiB and a connection to the control socket.
+  private static let mostCaptures = 8
+
+  private func capture(_ name: String, _ format: Config.Capture.Format, for peer: ControlPeer) -> any ControlAnswer {
+    guard let route = running[name]?.route else { return OneLine(ControlFault("there is no route '\(name)'").answer) }
+    guard captures < Self.mostCaptures else {
+      return OneLine(ControlFault("\(captures) live recordings are running, and no more are allowed").answer)
+    }
+    guard let buffer = try? CaptureBuffer() else { return OneLine(ControlFault("no memory for a recording").answer) }
+    captures += 1
+    let capture = LiveCapture(format, from: buffer, on: poller, wallTime: environment.captures.wallTime)
+    let writer = LiveCaptureWriter(LaneRef(LiveCaptureWriter.Reference(capture), on: home))
+    capture.whenReleased = { [weak self] in
+      self?.captures -= 1
+      route.post { _, route in route.endCapture(writer) }
+    }
+    LaneQuery(on: home, poller).ask(route) { _, route in
+      route.capture(buffer, to: writer)
+    } then: { [weak capture, status] answer in
+      var error: String?
+      switch answer {
+      case .reported(.success(let subject)): capture?.begin(subject)
+      case .reported(.failure(let refusal)): error = refusal.message
+      case .gone: error = "there is no route '\(name)'"
+      case .stuck: error = "the lane of '\(name)' does not answer"
+      }
+      if let error { capture?.refuse(ControlFault(error).answer) }
+      status.publish(
+        .administered(.capture(route: name, format), user: nil, client: peer.description, error: error))
+    }
+    return capture
+  }
+
+  /// Gets the answer to a change, and why it was not made.
+  private typealias Changed = (_ answer: JSONValue, _ error: String?) -> Void
+
+  /// A change, and its line in the log.
+  private func change(
+    _ action: AdminAction, of peer: ControlPeer, _ make: (@escaping Changed) -> Void
+  ) -> any ControlAnswer {
+    let line = OneLine()
+    make { [status] answer, error in
+      status.publish(.administered(action, user: nil, client: peer.description, error: error))
+      line.give(answer)
+    }
+    return line
   }
 
   // A listener reports its first result almost at once, unless its lane hangs.
@@ -125,22 +176,28 @@ extension GatewayCore {
       head, as: form, routes: routes, board: board, lanes: lanes, query: LaneQuery(on: home, poller))
   }
 
-  private func reload() -> any ControlAnswer {
-    let line = OneLine()
-    reloadFromSource { outcome in line.give(outcome.json) }
-    return line
+  private func reload(_ changed: @escaping Changed) {
+    reloadFromSource { outcome in changed(outcome.json, outcome.error) }
   }
 
-  private func kick(_ name: String, _ sessions: [UInt64]?) -> any ControlAnswer {
-    let line = OneLine()
+  private func kick(_ name: String, _ sessions: [UInt64]?, _ changed: @escaping Changed) {
     kick(name, sessions) { answer in
       switch answer {
-      case .reported(let ended): line.give(Self.kicked(ended))
-      case .gone: line.give(ControlFault("there is no route '\(name)'").answer)
-      case .stuck: line.give(ControlFault("the lane of '\(name)' does not answer").answer)
+      case .reported(let ended): changed(Self.kicked(ended), nil)
+      case .gone: Self.isGone(name, changed)
+      case .stuck: Self.isStuck(name, changed)
       }
     }
-    return line
+  }
+
+  private static func isGone(_ route: String, _ changed: Changed) {
+    let fault = ControlFault("there is no route '\(route)'")
+    changed(fault.answer, fault.message)
+  }
+
+  private static func isStuck(_ route: String, _ changed: Changed) {
+    let fault = ControlFault("the lane of '\(route)' does not answer")
+    changed(fault.answer, fault.message)
   }
 
   static func kicked(_ ended: [UInt64]) -> JSONValue {
@@ -157,49 +214,57 @@ extension GatewayCore {
     }
   }
 
-  /// A recipe may take longer than a lane may take to answer, so its result comes by itself.
-  private func reset(_ name: String, _ recipe: ResetRecipe?) -> any ControlAnswer {
-    let line = OneLine()
-    reset(name, recipe) { line.give(Self.json($0, route: name)) }
-    return line
-  }
-
-  /// The name of the recipe that was carried out, or why not.
-  typealias ResetResult = LaneQuery.Answer<Result<String, ResetRefusal>>
-
-  /// Calls `done` with the result; `.gone` where there is no such route.
-  func reset(_ name: String, _ recipe: ResetRecipe?, then done: @escaping (ResetResult) -> Void) {
-    guard let route = running[name]?.route else { return done(.gone) }
-    let back = LaneRef(ResetCallBack(done), on: home)
-    LaneQuery(on: home, poller).ask(route) { _, route in
-      route.reset(by: recipe) { result in back.post { _, back in back.call(.reported(result)) } }
-    } then: { answer in
+  private func carryOut(_ action: LinkAction, on name: String, _ changed: @escaping Changed) {
+    carryOut(action, on: name) { answer in
       switch answer {
-      case .reported: break
-      case .gone: done(.gone)
-      case .stuck: done(.stuck)
+      case .reported(let result):
+        var error: String?
+        if case .failure(let refusal) = result { error = refusal.message }
+        changed(action.answer(result, on: name), error)
+      case .gone: Self.isGone(name, changed)
+      case .stuck: Self.isStuck(name, changed)
       }
     }
   }
 
-  private final class ResetCallBack {
-    let call: (ResetResult) -> Void
-    init(_ call: @escaping (ResetResult) -> Void) { self.call = call }
+  typealias LinkResult = LaneQuery.Answer<Result<JSONValue, LinkRefusal>>
+
+  /// Calls `done` with the result; `.gone` where there is no such route. It may take longer than a lane may take to answer:
+  /// a recipe has pauses, and a port is closed once its output is sent. So the result comes by itself.
+  func carryOut(_ action: LinkAction, on name: String, then done: @escaping (LinkResult) -> Void) {
+    guard let route = running[name]?.route else { return done(.gone) }
+    let callBack = LinkCallBack(done)
+    let back = LaneRef(callBack, on: home)
+    LaneQuery(on: home, poller).ask(route) { _, route in
+      route.carryOut(action) { result in back.post { _, back in back.call(.reported(result)) } }
+    } then: { answer in
+      switch answer {
+      case .reported: break
+      case .gone: callBack.call(.gone)
+      case .stuck: callBack.call(.stuck)
+      }
+    }
   }
 
-  static func json(_ result: ResetResult, route: String) -> JSONValue {
-    switch result {
-    case .reported(.success(let recipe)):
-      .object(["reset": .bool(true), "route": .text(route), "recipe": .text(recipe)])
-    case .reported(.failure(let refusal)):
-      .object(["reset": .bool(false), "route": .text(route), "error": .text(refusal.message)])
-    case .gone: ControlFault("there is no route '\(route)'").answer
-    case .stuck: ControlFault("the lane of '\(route)' does not answer").answer
-    }
+  /// Only the first result counts: a lane that was stuck may answer later.
+  private final class LinkCallBack {
+    private var done: ((LinkResult) -> Void)?
+    init(_ done: @escaping (LinkResult) -> Void) { self.done = done }
+    func call(_ result: LinkResult) { done.take()?(result) }
   }
 }
 
 extension ReloadOutcome {
+  /// For the log.
+  fileprivate var error: String? {
+    switch self {
+    case .carriedOut: nil
+    case .refused: "the configuration has mistakes"
+    case .stopping: "the gateway is stopping"
+    case .noSource: "this gateway was not started from a file"
+    }
+  }
+
   /// The answer to `reload`.
   var json: JSONValue {
     switch self {

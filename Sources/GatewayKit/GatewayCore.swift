@@ -48,6 +48,8 @@ final class GatewayCore {
   private var isAdminStopping = false
   /// Answers of the admin listener that ask all lanes at the moment.
   var surveys = 0
+  /// Live recordings that run.
+  var captures = 0
   var watch: ConfigWatch?
   // For work that may block for long: reading the file, and resolving device paths.
   let reloadQueue = DispatchQueue(label: "baudway.reload")

@@ -67,7 +67,7 @@ final class EndpointLink: Sendable {
   func lost(_ reason: LinkStatus.Reason) {
     let error: any Error
     switch reason {
-    case .lost(nil): return output.finish(.ended)
+    case .lost(nil), .released: return output.finish(.ended)  // no stream of the library is released
     case .lost(let cause?): error = cause
     case .exited(let end): error = end
     case .openFailed(let failure): error = failure

@@ -12,8 +12,9 @@ enum Baudway {
     Program(
       "baudway", "Puts serial ports and Bluetooth devices on the network.", version: Version.text,
       commands: [
-        Serve.self, Check.self, Status.self, Reload.self, Kick.self, Reset.self, Health.self, Devices.self,
-        Scan.self, Connect.self, Import.self, HashPassword.self, Schema.self, Complete.self,
+        Serve.self, Check.self, Status.self, Reload.self, Kick.self, Reset.self, Release.self, Reopen.self,
+        Capture.self, Health.self, Devices.self, Scan.self, Connect.self, Import.self, HashPassword.self, Schema.self,
+        Complete.self,
       ])
   }
 

@@ -36,18 +36,9 @@ struct Reset: Command {
   }
 
   func run() throws {
-    let gateway = try choice.gateway()
     // The longest recipe takes 5 s.
-    let answer = try gateway.ask(.reset(route: route, recipe: try wanted()), within: .seconds(20))
-    if json { try put(answer + [UInt8(ascii: "\n")]) }
-    switch ResetAnswer(answer) {
-    case .done(let name): if !json { try put("\(route) was reset by \(name)\n".utf8) }
-    case .refused(let reason):
-      if !json { say("baudway: \(route) was not reset: \(reason)") }
-      throw ExitCode(1)
-    case .failed(let reason):
-      if !json { say("baudway: \(reason)") }
-      throw ExitCode(EX_USAGE)
-    }
+    try LinkRequest(action: .reset(wanted()), route: route, choice: choice, json: json).carryOut(
+      within: .seconds(20), failure: "was not reset"
+    ) { "was reset by \($0)" }
   }
 }

@@ -98,12 +98,34 @@ struct RunningGateway {
     let error: SystemError
   }
 
-  /// Asks at one address after the other, until a gateway is found.
+  /// Hands each piece of the answer to `take`, and nil at its end or when nobody reads standard output any more, until it
+  /// returns false.
+  func follow(_ request: ControlRequest, _ take: ([UInt8]?) throws -> Bool) throws {
+    let connection: DescriptorParcel
+    do throws(Refusal) {
+      connection = try onGateway { (address) throws(SystemError) in
+        try ControlClient.begin(request.line, at: address, within: .seconds(2))
+      }
+    } catch {
+      say(refusal(error))
+      throw ExitCode(error.error.errno == EACCES ? EX_NOPERM : EX_UNAVAILABLE)
+    }
+    guard let socket = connection.take() else { return }
+    try ControlClient.follow(socket, until: STDOUT_FILENO, take)
+  }
+
   func answer(_ request: ControlRequest, within limit: Duration) throws(Refusal) -> [UInt8] {
+    try onGateway { (address) throws(SystemError) in
+      try ControlClient.ask(request.line, at: address, within: limit)
+    }
+  }
+
+  /// Asks at one address after the other, until a gateway is found.
+  private func onGateway<Answer>(_ ask: (ControlAddress) throws(SystemError) -> Answer) throws(Refusal) -> Answer {
     var shown: Refusal?
     for address in addresses {
       do throws(SystemError) {
-        return try ControlClient.ask(request.line, at: address, within: limit)
+        return try ask(address)
       } catch {
         let refusal = Refusal(address: address, error: error)
         // Another user may have taken an abstract name (EADDRINUSE); the gateway may be at the next address.

@@ -1,5 +1,6 @@
 """The API of the admin listener: what it answers, who may change what, and that its description is true."""
 import json
+import termios
 
 import jsonschema
 import pytest
@@ -39,8 +40,8 @@ def get(gateway: Gateway, path: str, user: str = ""):
 class Description:
     """The served description; checks answers against it."""
 
-    def __init__(self, gateway: Gateway):
-        self.whole = get(gateway, "/api/v1/openapi.json").json
+    def __init__(self, gateway: Gateway, user: str = ""):
+        self.whole = get(gateway, "/api/v1/openapi.json", user).json
         jsonschema.Draft202012Validator.check_schema({"$defs": self.whole["components"]["schemas"]})
 
     def check(self, method: str, path: str, answer):
@@ -146,6 +147,81 @@ def test_a_reset_says_why_it_is_not_done():
             assert answer.status == 409 and "DTR" in answer.json["detail"]
             assert gateway.event("admin reset", count=2)["detail"] == "esp32"
             assert post(gateway, "/api/v1/routes/p/reset", {"recipe": "esp"}).status == 422
+
+
+def test_a_port_is_released_and_reopened():
+    with Pty() as port:
+        routes = {"p": {"listen": "tcp://127.0.0.1:0", "endpoint": port.url, "device": {"open": "always"}},
+                  "own": {"listen": "tcp://127.0.0.1:0", "endpoint": "tcp://127.0.0.1:9"}}
+        users = {**USERS, "bob": {**USERS["bob"], "roles": {"own": "admin"}}}
+        with serving(routes, users=users) as gateway:
+            description = Description(gateway, "ada")
+
+            def ask(what, user="ada", route="p"):
+                return description.check("post", f"/api/v1/routes/{{name}}/{what}", post(gateway, f"/api/v1/routes/{route}/{what}", user=user))
+
+            gateway.event("link open")
+            assert [ask("release", user).status for user in ("cyd", "bob")] == [403, 404]
+            assert ask("release").json == {"released": True, "route": "p"}
+            assert get(gateway, "/api/v1/routes/p", "ada").json["state"]["released"] is True
+            assert ask("reopen").json["reopened"] is True
+            gateway.event("link open", count=2)
+            answer = ask("release", route="own")
+            assert answer.status == 409 and "a link of its own" in answer.json["detail"]
+            assert gateway.event("admin release", user="ada", route="p") and gateway.event("admin reopen")["user"] == "ada"
+
+
+def test_the_line_of_an_open_port_is_changed():
+    with Pty() as port:
+        routes = {"p": {**ECHO, "endpoint": port.url + "?baud=9600"}, "sim": {**ECHO, "device": {"open": "always"}}}
+        with serving(routes) as gateway:
+            description = Description(gateway)
+
+            def ask(content, route="p", what="line"):
+                return description.check("post", f"/api/v1/routes/{{name}}/{what}", post(gateway, f"/api/v1/routes/{route}/{what}", content))
+
+            answer = ask({"baud": 19200})
+            assert answer.status == 409 and "the link is closed" in answer.json["detail"]
+            with gateway.connect("p") as client:
+                gateway.event("link open", route="p")
+                assert ask({"baud": 19200, "stop": 2}).json == {"changed": True, "route": "p", "line": "19200 8N2"}
+                assert termios.tcgetattr(port.slave)[4] == termios.B19200
+                assert get(gateway, "/api/v1/routes/p").json["state"]["line"] == "19200 8N2"
+                audit = gateway.event("admin line", detail="baud 19200, stop 2")
+                assert audit["route"] == "p" and "error" not in audit
+                client.sendall(b"x")
+                assert port.read(1) == b"x"
+                # A pty has no modem lines.
+                answer = ask({"dtr": False})
+                assert answer.status == 409 and gateway.event("admin line", detail="dtr off")["error"]
+            answer = ask({"baud": 9600}, route="sim")
+            assert answer.status == 409 and "no serial line" in answer.json["detail"]
+            path = "/api/v1/routes/{name}/line"
+            for content in ({}, {"baud": 0}, {"parity": "evn"}, {"break": True}, {"bauds": 1}):
+                assert ask(content).status == 422 and not description.accepts(path, content), content
+            for content in ({"baud": 300, "stop": 2}, {"stop": "1.5", "data": 5}, {"dtr": True, "rts": False, "break": 10}):
+                assert description.accepts(path, content), content
+
+
+def test_the_writer_role_is_given_and_taken():
+    routes = {"a": {**ECHO, "clients": {**ECHO["clients"], "writers": "one"}}, "b": ECHO}
+    with serving(routes) as gateway, gateway.connect("a") as first, gateway.connect("a") as second:
+        description = Description(gateway)
+
+        def ask(content, route="a"):
+            return description.check("post", "/api/v1/routes/{name}/writer", post(gateway, f"/api/v1/routes/{route}/writer", content))
+
+        numbers = [gateway.event("session opened", count=n, route="a")["session"] for n in (1, 2)]
+        by_port = {e["client"]: e["session"] for e in gateway.events("session opened")}
+        mine = by_port["%s:%d" % second.getsockname()]
+        assert ask({"session": mine}).json == {"moved": True, "route": "a", "writer": mine} and mine in numbers
+        second.sendall(b"hello")
+        assert receive_until(first, b"hello") and receive_until(second, b"hello")
+        assert ask({"session": None}).json["writer"] is None
+        until(lambda: not any(c["writer"] for c in get(gateway, "/api/v1/routes/a").json["clients"]), what="no writer")
+        assert ask({"session": 99_999}).json["detail"] == "there is no session 99999."
+        assert ask({"session": 1}, route="b").status == 409 and ask({"session": "1"}).status == 422 and ask(None).status == 422
+        assert [e["detail"] for e in gateway.events("admin writer")[:2]] == [f"session {mine}", "no session"]
 
 
 def test_a_web_page_of_somebody_else_changes_nothing():

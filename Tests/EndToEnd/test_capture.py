@@ -10,7 +10,7 @@ import subprocess
 
 import pcapng
 import pytest
-from kit import Gateway, Pty, connect, noise, receive, run_all, until
+from kit import GUARD, Gateway, Pty, binary, connect, noise, receive, run_all, until
 from test_control import status
 
 
@@ -273,3 +273,107 @@ def test_tshark_shows_times_directions_and_events(tmp_path):
     events = [packet["rtacser"]["rtacser.eventtype"] for packet in packets]
     assert [int(event, 0) for event in events].count(1) == 1 and int(events[-1], 0) == 6
     assert any("link open" in json.dumps(packet) for packet in packets)
+
+
+# --- baudway capture -------------------------------------------------------------------------------------------------
+
+
+class Live:
+    """`baudway capture` of the first route, until the block ends. What it writes stays in its pipe, or goes to `stdout`."""
+
+    def __init__(self, gateway: Gateway, *words: str, stdout=subprocess.PIPE, count: int = 1):
+        self.route = words[0]
+        self.process = subprocess.Popen(
+            [binary(), "capture", *words, "-c", str(gateway.path)], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+            env=gateway.environment)
+        gateway.event("admin capture", count=count)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def wait(self) -> tuple[int, bytes, str]:
+        """How it ends, by itself."""
+        out, error = self.process.communicate(timeout=GUARD)
+        return self.process.returncode, out, error.decode()
+
+
+@pytest.mark.parametrize("form", ["pcapng", "text", "hex"])
+def test_a_live_recording_has_the_bytes_of_both_directions_and_ends_with_the_gateway(form):
+    with Pty() as device, Gateway({"routes": {"board": route(device.url)}}) as gateway:
+        with Live(gateway, "board", "--format", form) as live:
+            up, down = talk(gateway, device)
+            assert gateway.event("admin capture")["detail"] == form
+            (code, out, error), _ = run_all(live.wait, gateway.stop)
+            assert (code, error) == (0, "baudway: the recording of board has ended: the route was removed, or the gateway stops\n")
+            assert ours(out, form) == (up, down)
+            assert b"the recording ends here" in out and b"link open" in out
+
+
+def test_a_live_recording_is_there_while_it_is_made_beside_one_in_a_file(tmp_path):
+    file = tmp_path / "x.raw"
+    with Gateway({"routes": {"sink": route("sim://sink", file=str(file), format="raw")}}) as gateway:
+        with Live(gateway, "sink", "--format", "raw") as live, connect(address(gateway)) as client:
+            for data in (b"one", b"two"):
+                client.sendall(data)
+                assert os.read(live.process.stdout.fileno(), 100) == data
+            until(lambda: file.exists() and file.read_bytes() == b"onetwo", what="the file")
+            gateway.configure({"routes": {"sink": route("sim://sink")}})
+            assert gateway.command("reload", str(gateway.path)).returncode == 0
+            client.sendall(b"three")
+            assert os.read(live.process.stdout.fileno(), 100) == b"three" and file.read_bytes() == b"onetwo"
+
+
+def test_a_live_recording_that_nobody_reads_delays_nothing_and_says_what_is_missing():
+    size = 16 << 20
+    with Gateway({"routes": {"sink": route("sim://sink")}}) as gateway:
+        with Live(gateway, "sink") as live, connect(address(gateway)) as client:
+            data = noise(size)
+            client.sendall(data)
+            until(lambda: status(gateway)["routes"][0]["totals"]["up"] == size, what="all taken")
+            (code, out, error), _ = run_all(live.wait, gateway.stop)
+        packets = pcapng.read(out)
+        got = pcapng.data(packets, pcapng.TO_DEVICE)
+        assert 0 < len(got) < size and data.startswith(got[:4096])
+        assert any(packet.event == pcapng.LOST and "read too slowly" in packet.comment for packet in packets)
+        missing = sum(int(n) for n in re.findall(r"baudway: (\d+) bytes and \d+ events are missing: the output is read too slowly", error))
+        assert code == 0 and len(got) + missing == size, error
+
+
+def test_a_live_recording_ends_when_its_pipe_is_closed_also_on_a_quiet_line():
+    """More than run at a time, so that the gateway has forgotten each."""
+    with Gateway({"routes": {"echo": route("sim://echo")}}) as gateway, connect(address(gateway)) as client:
+        for number in range(12):
+            with Live(gateway, "echo", count=number + 1) as live:
+                live.process.stdout.close()
+                assert live.process.wait(GUARD) == 0 and live.process.stderr.read() == b""
+        client.sendall(b"x")
+        assert receive(client, 1) == b"x"
+
+
+def test_a_live_recording_needs_a_route_with_a_shared_link():
+    with Gateway({"routes": {"own": {**route("sim://echo"), "link": "per-client"}}}) as gateway:
+        for name, reason in (("none", "there is no route 'none'"), ("own", "a link of its own")):
+            done = gateway.command("capture", name, "-c", str(gateway.path))
+            assert (done.returncode, done.stdout) == (64, "") and reason in done.stderr, done
+
+
+@pytest.mark.skipif(not shutil.which("tshark"), reason="no tshark here")
+def test_tshark_reads_a_live_recording_from_a_pipe(tmp_path):
+    with Pty() as device, Gateway({"routes": {"board": route(device.url)}}) as gateway:
+        with Live(gateway, "board") as live:
+            with subprocess.Popen(
+                    ["tshark", "-i", "-", "-l", "-T", "fields", "-e", "rtacser.eventtype", "-e", "frame.len"], stdin=live.process.stdout,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "HOME": str(tmp_path)}) as reader:
+                live.process.stdout.close()
+                with connect(address(gateway)) as client:
+                    gateway.event("link open")
+                    client.sendall(b"help")
+                    assert device.read(4) == b"help"
+                    # 12 bytes of header, and the data.
+                    assert any(line.split() == ["0x01", "16"] for line in reader.stdout)
+                reader.terminate()
+            assert live.process.wait(GUARD) == 0, "it ends with tshark"

@@ -288,6 +288,76 @@ def test_reset_says_why_nothing_was_reset():
             assert (failed["route"], failed["recipe"], failed["level"]) == ("port", "esp32", "warning")
 
 
+# --- release and reopen ----------------------------------------------------------------------------------------------
+
+
+def test_a_released_port_is_free_for_another_program_until_it_is_reopened():
+    with Pty() as device, Gateway({"routes": {"port": {**ECHO, "endpoint": device.url}, "own": OWN}}) as gateway:
+        def asked(*words):
+            return gateway.command(*words, "-c", str(gateway.path))
+
+        with gateway.connect("port") as client:
+            gateway.event("link open", route="port")
+            client.sendall(b"before")
+            assert device.read(6) == b"before"
+            done = asked("release", "port")
+            assert (done.returncode, done.stdout, done.stderr) == (0, "port was released\n", "")
+            assert gateway.event("link released")["level"] == "info"
+            audit = gateway.event("admin release")
+            assert audit["route"] == "port" and audit["client"].startswith("control socket, user ") and "error" not in audit
+            # The gateway locks the ports that it has open.
+            with open(device.path, "r+b", buffering=0) as port:
+                fcntl.flock(port, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.ioctl(port, termios.TIOCEXCL)
+            state = route(gateway, "port")["state"]
+            assert (state["word"], state["released"]) == ("waiting", True) and "retry" not in state
+            assert "released; 'baudway reopen port' opens it again" in gateway.command("status", str(gateway.path)).stdout
+            # Clients are held, new ones, too.
+            client.sendall(b"held")
+            with gateway.connect("port") as late:
+                gateway.event("session opened", count=2, route="port")
+                late.sendall(b" too")
+                assert asked("release", "port").returncode == 0 and not gateway.events("link open")[1:]
+                until(lambda: sum(c["queued-up"] for c in route(gateway, "port")["clients"]) == 8, what="their input")
+                done = asked("reopen", "port")
+                assert (done.returncode, done.stdout) == (0, "port is opening\n"), done
+                gateway.event("link open", count=2, route="port")
+                assert device.read(8) in (b"held too", b" tooheld")
+        for words, code, reason in (
+                (["release", "own"], 1, "own was not released: each client of this route has a link of its own"),
+                (["release", "none"], 64, "there is no route 'none'"), (["reopen", "none"], 64, "there is no route 'none'")):
+            done = asked(*words)
+            assert (done.returncode, done.stdout) == (code, "") and reason in done.stderr, done
+        assert json.loads(asked("reopen", "port", "--json").stdout)["reopened"] is True
+
+
+def test_clients_of_a_released_port_end_where_an_absent_device_ends_them():
+    with Pty() as device, Gateway({"routes": {"port": {**ECHO, "endpoint": device.url, "device": {"absent": "close"}}}}) as gateway:
+        with gateway.connect("port") as client:
+            gateway.event("link open")
+            assert gateway.command("release", "port", "-c", str(gateway.path)).returncode == 0
+            receive_all(client)
+            assert gateway.event("session ended")["reason"] == "device-lost"
+        with gateway.connect("port") as client:
+            assert receive_all(client) == b"baudway: the device of port is released\r\n"
+            assert gateway.event("session ended", count=2)["error"] == "the port was released"
+
+
+def test_a_reload_does_not_reopen_a_released_port():
+    with Pty() as device:
+        config = {"routes": {"port": {**ECHO, "endpoint": device.url, "device": {"open": "always"}}}}
+        with Gateway(config) as gateway:
+            gateway.event("link open")
+            assert gateway.command("release", "port", "-c", str(gateway.path)).returncode == 0
+            config["routes"]["port"]["endpoint"] += "?baud=9600"
+            gateway.configure(config)
+            assert gateway.command("reload", str(gateway.path)).returncode == 0
+            assert route(gateway, "port")["state"]["released"] is True and len(gateway.events("link open")) == 1
+            assert gateway.command("reopen", "port", "-c", str(gateway.path)).returncode == 0
+            gateway.event("link open", count=2)
+            assert route(gateway, "port")["state"]["line"].startswith("9600")
+
+
 # --- kick ------------------------------------------------------------------------------------------------------------
 
 

@@ -293,6 +293,24 @@ def test_a_reset_that_is_not_possible_says_why(browser):
         assert gateway.event("admin reset")["detail"] == "esp32"
 
 
+def test_a_port_is_released_and_reopened(browser):
+    with serving() as gateway, gateway.connect("a"):
+        visit(browser, gateway, "routes/a")
+        browser.shows("#route-badge", "open")
+        browser.click("#route-release")
+        browser.shows("#confirmation-text", "another program can use it")
+        agree(browser)
+        browser.shows("#toast", "The port of a was released")
+        browser.shows("#problems", "a has released its port")
+        browser.shows("#route-release", "Reopen port")
+        browser.shows("#route-badge", "released")
+        browser.click("#route-release")
+        agree(browser)
+        browser.shows("#toast", "The link of a is")
+        browser.shows("#problems-title", "Nothing is wrong here")
+        assert gateway.event("admin reopen")["route"] == "a"
+
+
 def test_a_port_is_unplugged_and_plugged_in(browser, folder):
     def port():
         ends = [f"{folder}/port", f"{folder}/far"]

@@ -20,8 +20,14 @@ struct AdminActionTests {
     #expect(try action("/api/v1/reload", "") == .reload && action("/api/v1/reload", "{}") == .reload)
     #expect(try action("/api/v1/routes/gps/kick", #"{"all":true}"#) == .kick(route: "gps", sessions: nil))
     #expect(try action("/api/v1/routes/gps/kick", #"{"sessions":[1,2]}"#) == .kick(route: "gps", sessions: [1, 2]))
-    #expect(try action("/api/v1/routes/gps/reset", "") == .reset(route: "gps", recipe: nil))
-    #expect(try action("/api/v1/routes/gps/reset", #"{"recipe":"esp32"}"#) == .reset(route: "gps", recipe: reset))
+    #expect(try action("/api/v1/routes/gps/reset", "") == .link(route: "gps", .reset(nil)))
+    #expect(try action("/api/v1/routes/gps/reset", #"{"recipe":"esp32"}"#) == .link(route: "gps", .reset(reset)))
+    #expect(try action("/api/v1/routes/gps/release", "") == .link(route: "gps", .release))
+    #expect(try action("/api/v1/routes/gps/reopen", "{}") == .link(route: "gps", .reopen))
+    let line = try action("/api/v1/routes/gps/line", #"{"rts":false,"break":250,"parity":"even","baud":9600,"stop":2}"#)
+    #expect(line?.detail == "baud 9600, parity even, stop 2, rts off, break 250 ms" && line?.route == "gps")
+    #expect(try action("/api/v1/routes/gps/writer", #"{"session":17}"#) == .link(route: "gps", .writer(17)))
+    #expect(try action("/api/v1/routes/gps/writer", #"{"session":null}"#) == .link(route: "gps", .writer(nil)))
     #expect(try request("/api/v1/routes", isChange: false).action([]) == nil)
   }
 
@@ -36,6 +42,20 @@ struct AdminActionTests {
     }
   }
 
+  @Test(
+    "to the line or the writer role says what is wrong",
+    arguments: [
+      ("line", "{}", "name a change"), ("line", #"{"baud":0}"#, "'baud' must be a whole number from 1 to"),
+      ("line", #"{"parity":"evn"}"#, "did you mean 'even'?"), ("line", #"{"dtr":1}"#, "'on' must be true or false"),
+      ("line", #"{"break":true}"#, "'ms' must be"), ("line", #"{"bauds":9600}"#, "Unknown key 'bauds'"),
+      ("writer", "{}", "Name the session"), ("writer", #"{"session":"17"}"#, "Name the session"),
+    ])
+  func refusesLine(path: String, content: String, reason: String) throws {
+    #expect { try action("/api/v1/routes/gps/\(path)", content) } throws: {
+      ($0 as? AdminRefusal)?.status == .unprocessableContent && ($0 as? AdminRefusal)?.detail.contains(reason) == true
+    }
+  }
+
   @Test("needs the role admin on the route, or in general; a hidden route does not exist")
   func roles() throws {
     func user(_ roles: [(String, Config.User.Role)]) -> AdminCaller {
@@ -47,6 +67,10 @@ struct AdminActionTests {
       try request(path, isChange: isChange).objection(to: user(roles))?.status
     }
     let kick = "/api/v1/routes/gps/kick"
+    for change in ["reset", "release", "reopen", "line", "writer"] {
+      let path = "/api/v1/routes/gps/\(change)"
+      #expect(try status(path, [("gps", .admin)]) == nil && status(path, [("gps", .writer)]) == .forbidden)
+    }
     #expect(try status(kick, [("gps", .admin)]) == nil && status(kick, [("*", .admin)]) == nil)
     #expect(try status(kick, [("gps", .writer), ("*", .admin)]) == .forbidden)
     #expect(try status(kick, [("lab", .admin)]) == .notFound)
@@ -88,6 +112,6 @@ struct AdminActionTests {
       #expect(resource.isProbe == operation.isProbe)
     }
     let paths = Set(OpenAPI.operations.map(\.path))
-    #expect(paths.count == OpenAPI.operations.count && paths.count == 16)
+    #expect(paths.count == OpenAPI.operations.count && paths.count == 20)
   }
 }

@@ -141,6 +141,24 @@ final class CaptureRig {
   }
 }
 
+/// A tap with one recording, into files.
+extension CaptureTap {
+  convenience init(
+    _ subject: CaptureSubject, _ settings: Config.Capture, counts: CaptureCounts, on poller: Poller,
+    _ environment: CaptureEnvironment, _ status: StatusSink, capacity: Int = CaptureBuffer.capacity
+  ) throws(SystemError) {
+    self.init(environment.wallTime)
+    let buffer = try CaptureBuffer(capacity: capacity, counts: counts)
+    let writer = CaptureWriter(subject, settings, from: buffer, environment, status)
+    writer.begin()
+    add(CaptureOutlet(buffer, to: writer, on: poller, retryEvery: settings.rotateEvery))
+  }
+
+  var state: CaptureState { (outlets[0].drain as? CaptureWriter)?.state ?? CaptureState() }
+  func retry() { outlets[0].retry() }
+  func end(then done: @escaping @Sendable () -> Void = {}) { for outlet in outlets { end(outlet, then: done) } }
+}
+
 /// A reader of pcapng for tests, written from the format's description.
 struct PcapngReader {
   struct Packet: Equatable {

@@ -41,7 +41,7 @@ struct ControlTests {
     _ body: @escaping @Sendable () throws -> Void
   ) async throws {
     try await onLane(isFast: isFast) { lane in
-      let server = ControlServer(address, on: lane.poller, answerLimit: answerLimit, answer: answer)
+      let server = ControlServer(address, on: lane.poller, answerLimit: answerLimit) { request, _ in answer(request) }
       let bound = Gate()
       let failure = Kept<OpenFailure>()
       server.start {
@@ -72,7 +72,8 @@ struct ControlTests {
       for _ in 0..<3 { #expect(try Self.ask("health", address) == Self.healthy) }
       #expect(
         try Self.ask("make coffee", address)
-          == #"{"protocol":1,"error":"unknown request; expected one of health, status, reload, kick, reset"}"#)
+          == #"{"protocol":1,"error":"unknown request; expected one of health, status, reload, kick, reset, release, reopen, capture"}"#
+      )
     }
     #expect(Self.isRefused(address))
     #expect(access(address.description, F_OK) != 0)
@@ -220,7 +221,7 @@ struct ControlTests {
       let over = DispatchSemaphore(value: 0)
       let failure = Mutex<OpenFailure?>(nil)
       let lane = try Lane("second gateway")
-      let server = LaneRef(on: lane) { lane in ControlServer(address, on: lane.poller) { _ in OneLine(.null) } }
+      let server = LaneRef(on: lane) { lane in ControlServer(address, on: lane.poller) { _, _ in OneLine(.null) } }
       server.post { _, server in
         server.start(failed: { error in
           failure.withLock { $0 = error }
@@ -239,11 +240,11 @@ struct ControlTests {
   func late() async throws {
     let address = ControlAddress.path(Self.path("late"))
     try await onLane { lane in
-      let first = ControlServer(address, on: lane.poller) { _ in OneLine(.null) }
+      let first = ControlServer(address, on: lane.poller) { _, _ in OneLine(.null) }
       let gates = (0..<4).map { _ in Gate() }
       first.start { gates[0].open() }
       await gates[0].wait(on: lane)
-      let second = ControlServer(address, on: lane.poller) { _ in OneLine(.bool(true)) }
+      let second = ControlServer(address, on: lane.poller) { _, _ in OneLine(.bool(true)) }
       second.start {
         gates[2].open()
       } failed: { _ in
@@ -256,7 +257,7 @@ struct ControlTests {
       #expect(answer == "true")
       second.stop(cuttingOff: true) { gates[3].open() }
       await gates[3].wait(on: lane)
-      let third = ControlServer(address, on: lane.poller) { _ in OneLine(.null) }
+      let third = ControlServer(address, on: lane.poller) { _, _ in OneLine(.null) }
       let free = Gate()
       third.start()
       third.stop(cuttingOff: true) { free.open() }
@@ -271,7 +272,7 @@ struct ControlTests {
     try await onLane { lane in
       let line = OneLine()
       let asked = Gate()
-      let server = ControlServer(address, on: lane.poller) { _ in
+      let server = ControlServer(address, on: lane.poller) { _, _ in
         asked.open()
         return line
       }
@@ -434,7 +435,7 @@ struct LostControlTests {
     let address: ControlAddress = kind == "path" ? .path(folder / "s") : .abstract("baudway-lost-\(getpid())")
     try await onLane { lane in
       let socketLink = kind == "path" ? folder / "socketLink" : nil
-      let server = ControlServer(address, socketLink: socketLink, on: lane.poller) { _ in
+      let server = ControlServer(address, socketLink: socketLink, on: lane.poller) { _, _ in
         OneLine(.object(["healthy": .bool(true)]))
       }
       var turns = [Gate(), Gate(), Gate()]

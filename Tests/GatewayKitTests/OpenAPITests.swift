@@ -18,7 +18,8 @@ struct OpenAPITests {
     shared.isStuck = true
     shared.listeners = listeners
     shared.state = Snapshot.LinkState(
-      word: "open", nanoseconds: 1, line: "9600 8N1", device: device, reason: "r", retry: .seconds(1),
+      word: "open", nanoseconds: 1, line: "9600 8N1", device: device, reason: "r", isReleased: true,
+      retry: .seconds(1),
       hold: Snapshot.Hold(cause: .cts, nanoseconds: 1), overruns: 1)
     shared.capture = Snapshot.Capture(file: "/x", error: "write", written: 1, dropped: 1)
     shared.clients = [

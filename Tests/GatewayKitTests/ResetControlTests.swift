@@ -171,7 +171,7 @@ struct ResetControlTests {
     let (client, _) = rig.joinControlChannel()
     send(rig, client, dtr(false), rts(true), dtr(true))
     rig.send(client, rts(false), .bytes("sync"))
-    var answers: [Result<Void, ResetRefusal>] = []
+    var answers: [Result<Void, LinkRefusal>] = []
     rig.hub.reset(by: try ResetRecipe("avr")) { answers.append($0) }
     rig.hub.detach()?.close()
     #expect(answers.map { $0.text } == ["the link has closed"])
@@ -233,7 +233,7 @@ struct ResetControlTests {
     let rig = try rig(nil)
     let client = ScriptedStream()
     rig.join(client)
-    var answers: [Result<Void, ResetRefusal>] = []
+    var answers: [Result<Void, LinkRefusal>] = []
     rig.hub.reset(by: try ResetRecipe("avr")) { answers.append($0) }
     client.willRead(.bytes(Array("x".utf8)))
     rig.wakeReader(client)
@@ -264,7 +264,7 @@ struct ResetControlTests {
   func refused(errno: Int32, message: String) throws {
     let rig = try rig(nil)
     line.performs = .failure(SystemError("ioctl TIOCMBIS", errno))
-    var answers: [Result<Void, ResetRefusal>] = []
+    var answers: [Result<Void, LinkRefusal>] = []
     rig.hub.reset(by: try ResetRecipe("avr")) { answers.append($0) }
     answerAll()
     #expect(answers.map { $0.text } == [message] && rig.resets == ["avr command \(errno)"])
@@ -272,7 +272,7 @@ struct ResetControlTests {
 
   @Test("is refused where there are no lines to set")
   func noLines() throws {
-    var answers: [Result<Void, ResetRefusal>] = []
+    var answers: [Result<Void, LinkRefusal>] = []
     let plain = try HubRig()
     plain.linkIs(.open)
     plain.hub.attach(ScriptedStream(takesAll: true))
@@ -280,11 +280,11 @@ struct ResetControlTests {
     line.keepsTime = false
     let remote = try rig(nil)
     remote.hub.reset(by: try ResetRecipe("avr")) { answers.append($0) }
-    #expect(answers.map { $0.text } == [ResetRefusal.noLine.message, ResetRefusal.elsewhere.message])
+    #expect(answers.map { $0.text } == [LinkRefusal.noLine.message, LinkRefusal.elsewhere.message])
   }
 }
 
-extension Result where Success == Void, Failure == ResetRefusal {
+extension Result where Success == Void, Failure == LinkRefusal {
   /// Nil: success.
   fileprivate var text: String? { if case .failure(let refusal) = self { refusal.message } else { nil } }
 }

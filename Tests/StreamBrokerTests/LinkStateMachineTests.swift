@@ -22,6 +22,7 @@ struct LinkStateMachineTests {
   private static let open: [LinkStateMachine.Event] = [.wanted, .opened]
   private static let waiting: [LinkStateMachine.Event] = [.wanted, .failed]
   private static let draining: [LinkStateMachine.Event] = [.wanted, .opened, .unwanted]
+  private static let released: [LinkStateMachine.Event] = [.released]
 
   static let rows: [Row] = [
     Row(before: [], event: .wanted, step: .open, state: .opening),
@@ -91,6 +92,30 @@ struct LinkStateMachineTests {
     // A node that appeared starts the count of failures anew.
     Row(before: waiting + [.nodeAppeared], event: .failed, step: .wait(first), state: .waiting),
     Row(before: waiting + [.retryIsDue], event: .failed, step: .wait(first * 2), state: .waiting),
+    // A port that was given up is closed in order, and stays closed until it is opened again by hand.
+    Row(before: [], event: .released, step: .close, state: .released),
+    Row(before: opening, event: .released, step: .cancelOpening, state: .released),
+    Row(before: waiting, event: .released, step: .stopWaiting, state: .released),
+    Row(before: open, event: .released, step: .drain, state: .draining),
+    Row(before: open + [.released], event: .drained, step: .close, state: .released),
+    Row(before: open + [.released, .wanted], event: .drained, step: .close, state: .released),
+    Row(before: open + [.released, .unwanted], event: .drained, step: .close, state: .released),
+    Row(before: open + [.released, .dismissed], event: .drained, step: .close, state: .closed),
+    Row(before: open + [.released, .reopened], event: .drained, step: .close, state: .closed),
+    Row(before: open + [.released, .reopened, .wanted], event: .drained, step: .open, state: .opening),
+    Row(before: draining + [.wanted, .released], event: .drained, step: .close, state: .released),
+    Row(before: released, event: .wanted, step: .nothing, state: .released),
+    Row(before: released, event: .unwanted, step: .nothing, state: .released),
+    Row(before: released, event: .changed, step: .nothing, state: .released),
+    Row(before: released, event: .retryIsDue, step: .nothing, state: .released),
+    Row(before: released, event: .nodeAppeared, step: .nothing, state: .released),
+    Row(before: released, event: .opened, step: .nothing, state: .released),
+    Row(before: released, event: .released, step: .nothing, state: .released),
+    Row(before: released, event: .dismissed, step: .close, state: .closed),
+    Row(before: released, event: .reopened, step: .nothing, state: .closed),
+    Row(before: released + [.reopened], event: .wanted, step: .open, state: .opening),
+    Row(before: [], event: .reopened, step: .nothing, state: .closed),
+    Row(before: open, event: .reopened, step: .nothing, state: .open),
     // So does a device that was not needed for a while.
     Row(before: waiting + [.unwanted, .wanted], event: .failed, step: .wait(first * 2), state: .waiting),
   ]

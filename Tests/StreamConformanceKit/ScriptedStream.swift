@@ -51,6 +51,7 @@ public final class ScriptedStream: TransportStream {
   public private(set) var unsentLimits: [Int] = []
   public private(set) var isPrepared = false
   public private(set) var isClosed = false
+  public var onClose: () -> Void = {}
   /// Whether `abort()` was called.
   public private(set) var isAborted = false
 
@@ -152,6 +153,7 @@ public final class ScriptedStream: TransportStream {
 
   public func close() {
     isClosed = true
+    onClose()
     dismissDelegate()
   }
 

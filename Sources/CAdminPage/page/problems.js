@@ -66,7 +66,12 @@ function ofRoute(route, add) {
     });
   }
   const link = route.state;
-  if (link?.reason) {
+  if (link?.released) {
+    add({
+      key: `released ${name}`, route: name, title: `${name} has released its port`, seconds: link.seconds,
+      advice: "Reopen it when the other program has finished.",
+    });
+  } else if (link?.reason) {
     add({
       key: `link ${name}`, route: name, isBad: true, title: `${name} waits for its device`, seconds: link.seconds,
       details: [link.reason], advice: nextTry(link.retry),

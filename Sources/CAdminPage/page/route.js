@@ -71,6 +71,7 @@ export function prepare() {
   endings = new Table(one("endings"), ENDINGS, { key: ([word]) => word, sort: 1, isDescending: true });
   one("route-kick-all").addEventListener("click", kickAll);
   one("route-reset").addEventListener("click", reset);
+  one("route-release").addEventListener("click", () => (isReleased() ? reopen() : release()));
   state.addEventListener("line", ({ detail }) => {
     if (detail.route === name && !one("route-view").hidden) append(one("route-lines"), detail);
   });
@@ -95,6 +96,30 @@ function reset() {
   }, async (recipe) => {
     const done = await post(ofRoute(name, "/reset"), recipe ? { recipe } : {});
     return `${name} was reset by ${done.recipe}.`;
+  });
+}
+
+const isReleased = () => Boolean(state.route(name)?.state?.released);
+
+function release() {
+  carryOut({
+    title: `Release the port of ${name}?`, action: "Release", failure: "The port was not released",
+    text: "The gateway closes the port, so that another program can use it, until it is reopened here. Clients wait, or are ended, as device.absent says.",
+  }, async () => {
+    await post(ofRoute(name, "/release"));
+    refresh();
+    return `The port of ${name} was released.`;
+  });
+}
+
+function reopen() {
+  carryOut({
+    title: `Reopen the port of ${name}?`, action: "Reopen", failure: "The port was not reopened",
+    text: "The gateway opens the port again once it is needed. Other programs must have closed it.",
+  }, async () => {
+    const { link } = await post(ofRoute(name, "/reopen"));
+    refresh();
+    return `The link of ${name} is ${link}.`;
   });
 }
 
@@ -125,6 +150,8 @@ export function draw() {
   if (!route) return setText(one("route-missing"), "There is no such route, or this user has no role on it.");
   setText(one("route-badge"), badge(route));
   one("route-badge").dataset.mood = linkOf(route).mood;
+  show(one("route-release"), Boolean(route.state));
+  setText(one("route-release"), isReleased() ? "Reopen port" : "Release port");
   one("route-kick-all").disabled = route.clients.length === 0;
   drawFacts(route);
   clients.update(route.clients);

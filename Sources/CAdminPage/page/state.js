@@ -114,7 +114,8 @@ export function linkOf(route) {
   if (route.stuck) return { word: "no answer", mood: "bad" };
   if (route.state) {
     const moods = { open: "good", closed: "idle", waiting: "bad" };
-    return { word: route.state.word, mood: moods[route.state.word] ?? "busy", seconds: route.state.seconds };
+    const { word, released, seconds } = route.state;
+    return released ? { word: "released", mood: "busy", seconds } : { word, mood: moods[word] ?? "busy", seconds };
   }
   const some = Object.entries(route.links ?? {}).filter(([, number]) => number > 0);
   if (some.length === 0) return { word: "no links", mood: "idle" };

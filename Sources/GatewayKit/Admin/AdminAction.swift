@@ -8,22 +8,24 @@ package enum AdminAction: Hashable, Sendable {
   case reload
   /// Nil for all sessions.
   case kick(route: String, sessions: [UInt64]?)
-  /// Nil for the route's own recipe.
-  case reset(route: String, recipe: ResetRecipe?)
+  case link(route: String, LinkAction)
+  /// Records a route live: no change, but it shows what others send. At the control socket only.
+  case capture(route: String, Config.Capture.Format)
 
   /// For the log: "kick".
   var name: String {
     switch self {
     case .reload: "reload"
     case .kick: "kick"
-    case .reset: "reset"
+    case .link(_, let action): action.name
+    case .capture: "capture"
     }
   }
 
   var route: String? {
     switch self {
     case .reload: nil
-    case .kick(let route, _), .reset(let route, _): route
+    case .kick(let route, _), .link(let route, _), .capture(let route, _): route
     }
   }
 
@@ -33,7 +35,8 @@ package enum AdminAction: Hashable, Sendable {
     case .reload: nil
     case .kick(_, let sessions):
       sessions.map { "sessions \($0.map(String.init).joined(separator: " "))" } ?? "all sessions"
-    case .reset(_, let recipe): recipe?.text
+    case .link(_, let action): action.detail
+    case .capture(_, let format): format.rawValue
     }
   }
 }
@@ -42,7 +45,8 @@ extension AdminRequest {
   /// Why this client may not ask this; nil if it may. A route on which its user has no role does not exist for it.
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
-    case .route(let name), .log(let name?), .kick(let name), .reset(let name):
+    case .route(let name), .log(let name?), .kick(let name), .reset(let name), .release(let name), .reopen(let name),
+      .line(let name), .writer(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
     case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
@@ -74,12 +78,38 @@ extension AdminRequest {
     case .reset(let route):
       let object = try Self.object(content)
       try expect(object, ["recipe"])
-      guard let recipe = object["recipe"] else { return .reset(route: route, recipe: nil) }
+      guard let recipe = object["recipe"] else { return .link(route: route, .reset(nil)) }
       guard let text = recipe.text else { throw .init(.unprocessableContent, "'recipe' must be a text.") }
       do throws(ValueFault) {
-        return .reset(route: route, recipe: try ResetRecipe(text))
+        return .link(route: route, .reset(try ResetRecipe(text)))
       } catch {
         throw .init(.unprocessableContent, "'recipe': \(error.text).")
+      }
+    case .release(let route):
+      try expect(Self.object(content), [])
+      return .link(route: route, .release)
+    case .reopen(let route):
+      try expect(Self.object(content), [])
+      return .link(route: route, .reopen)
+    case .line(let route):
+      let object = try Self.object(content)
+      try expect(object, LineAsk.keys)
+      do throws(ControlChannelRequest.Fault) {
+        return .link(route: route, .line(try LineAsk(object)))
+      } catch {
+        let suggestion = error.suggestion.map { "; did you mean '\($0)'?" } ?? "."
+        throw .init(.unprocessableContent, error.message + suggestion)
+      }
+    case .writer(let route):
+      let object = try Self.object(content)
+      try expect(object, ["session"])
+      switch object["session"] {
+      case .null?: return .link(route: route, .writer(nil))
+      case .integer(let session)?: return .link(route: route, .writer(session))
+      default:
+        throw .init(
+          .unprocessableContent,
+          "Name the session, as in {\"session\":17}; {\"session\":null} takes the role from the one that has it.")
       }
     default: return nil
     }

@@ -24,6 +24,10 @@ enum AdminResource: Hashable, Sendable {
   case reload
   case kick(String)
   case reset(String)
+  case release(String)
+  case reopen(String)
+  case line(String)
+  case writer(String)
 
   init?(path: String) {
     switch path {
@@ -59,6 +63,10 @@ enum AdminResource: Hashable, Sendable {
     case (3, "routes") where words[2] == "log": .log(words[1])
     case (3, "routes") where words[2] == "kick": .kick(words[1])
     case (3, "routes") where words[2] == "reset": .reset(words[1])
+    case (3, "routes") where words[2] == "release": .release(words[1])
+    case (3, "routes") where words[2] == "reopen": .reopen(words[1])
+    case (3, "routes") where words[2] == "line": .line(words[1])
+    case (3, "routes") where words[2] == "writer": .writer(words[1])
     default: nil
     }
   }
@@ -78,7 +86,7 @@ enum AdminResource: Hashable, Sendable {
   /// Whether it changes something.
   var isChange: Bool {
     switch self {
-    case .reload, .kick, .reset: true
+    case .reload, .kick, .reset, .release, .reopen, .line, .writer: true
     default: false
     }
   }

@@ -150,6 +150,25 @@ enum OpenAPI {
       summary:
         "Carries out a reset recipe at the open port; needs the role admin on the route. 409: not done, or not all.",
       request: "Reset", answers: json("WasReset"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/release", method: "post",
+      summary:
+        "Closes the port, so that another program can use it, until it is reopened; needs the role admin on the route.",
+      request: "Nothing", answers: json("Released"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/reopen", method: "post",
+      summary: "Opens a released port again once it is needed; needs the role admin on the route.",
+      request: "Nothing", answers: json("Reopened"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/line", method: "post",
+      summary:
+        "Changes settings and outputs of the open port, until it is closed; needs the role admin on the route. 409: not done, or not all.",
+      request: "Line", isRequestNeeded: true, answers: json("Changed"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/writer", method: "post",
+      summary:
+        "Gives the writer role to a session, or takes it from the one that has it; needs the role admin on the route.",
+      request: "Writer", isRequestNeeded: true, answers: json("Moved"), failures: contentFailures + [409]),
   ]
 
   /// Of requests with content.
@@ -172,6 +191,13 @@ enum OpenAPI {
   private static let flag = JSONValue.object(["type": .text("boolean")])
   private static func list(_ item: JSONValue) -> JSONValue { .object(["type": .text("array"), "items": item]) }
   private static func words(_ words: [String]) -> JSONValue { .object(["enum": .array(words.map { .text($0) })]) }
+  private static let session = JSONValue.object([
+    "type": .array([.text("integer"), .text("null")]), "minimum": .integer(0),
+  ])
+  private static func between(_ least: Int, _ most: Int) -> JSONValue {
+    .object(["type": .text("integer"), "minimum": .integer(least), "maximum": .integer(most)])
+  }
+  private static let linkWord = words(["closed", "opening", "open", "waiting", "draining"])
   private static let role = words(Config.User.Role.allCases.map(\.rawValue))
   private static let counts = JSONValue.object(["type": .text("object"), "additionalProperties": count])
 
@@ -221,8 +247,9 @@ enum OpenAPI {
     (
       "LinkState",
       object([
-        "word": words(["closed", "opening", "open", "waiting", "draining"]), "seconds": number, "line?": string,
-        "device?": .object(["type": .text("object")]), "reason?": string, "retry?": number,
+        "word": linkWord, "seconds": number, "line?": string,
+        "device?": .object(["type": .text("object")]), "reason?": string, "released?": flag,
+        "retry?": number,
         "held?": object(["by": words(OutputHold.Cause.allCases.map(\.rawValue)), "seconds": number]), "overrun?": count,
       ])
     ),
@@ -288,5 +315,25 @@ enum OpenAPI {
     ("Kicked", object(["kicked": list(count)])),
     ("Reset", object(["recipe?": string], isClosed: true)),
     ("WasReset", object(["reset": .object(["const": .bool(true)]), "route": string, "recipe": string])),
+    (
+      "Line",
+      .object([
+        "type": .text("object"), "additionalProperties": .bool(false), "minProperties": .integer(1),
+        "properties": .object([
+          "baud": between(1, Int(ControlChannelRequest.mostBits)), "data": between(5, 8),
+          "parity": words(LineSettings.Parity.allCases.map(\.rawValue)),
+          "stop": .object([
+            "enum": .array(
+              [.integer(1), .decimal(1.5), .integer(2)] + LineSettings.StopBits.allCases.map { .text($0.rawValue) })
+          ]),
+          "flow": words(LineSettings.FlowControl.allCases.map(\.rawValue)), "dtr": flag, "rts": flag,
+          "break": between(1, Int(ControlChannelRequest.longestBreak)),
+        ]),
+      ])
+    ), ("Changed", object(["changed": .object(["const": .bool(true)]), "route": string, "line": string])),
+    ("Writer", object(["session": session], isClosed: true)),
+    ("Moved", object(["moved": .object(["const": .bool(true)]), "route": string, "writer": session])),
+    ("Released", object(["released": .object(["const": .bool(true)]), "route": string])),
+    ("Reopened", object(["reopened": .object(["const": .bool(true)]), "route": string, "link": linkWord])),
   ].map { JSONValue.Member(key: $0.0, value: $0.1) }
 }

@@ -52,10 +52,10 @@ package struct CaptureLoss: Hashable, Sendable {
   }
 
   /// For the place in the recording. `cause` is why it had stopped; nil for one that has not.
-  func words(_ cause: SystemError?) -> String {
+  func words(_ cause: SystemError?, because reason: String = "the disk was too slow") -> String {
     let parts = [(bytes, "byte"), (events, "event")].filter { $0.0 > 0 }
     let what = parts.map { Figures.count(Int(clamping: $0), $1) }.joined(separator: " and ")
-    return "missing here: \(what); " + (cause.map { "the recording had stopped: \($0)" } ?? "the disk was too slow")
+    return "missing here: \(what); " + (cause.map { "the recording had stopped: \($0)" } ?? reason)
   }
 }
 
@@ -68,6 +68,9 @@ struct ControlLines: OptionSet, Hashable, Sendable {
   static let rts = ControlLines(rawValue: 8)
   static let dtr = ControlLines(rawValue: 16)
   static let ring = ControlLines(rawValue: 32)
+
+  /// "dtr on rts off …"
+  var words: String { Self.names.map { "\($0.name) \(contains($0.lines) ? "on" : "off")" }.joined(separator: " ") }
 
   static let names: [(lines: ControlLines, name: String)] = [
     (.dtr, "dtr"), (.rts, "rts"), (.cts, "cts"), (.dsr, "dsr"), (.dcd, "dcd"), (.ring, "ri"),

@@ -4,41 +4,98 @@
 import ByteStreams
 import StreamBroker
 
-/// Lives on the lane. The group of sessions owns it; the hub uses it.
-final class CaptureTap {
+/// Empties the buffer of a recording, on another thread: writes files, or feeds a command. Can be used on any thread.
+protocol CaptureDrain: AnyObject, Sendable {
+  /// False once it has failed, until `begin`.
+  var takesEvents: Bool { get }
+  func begin()
+  /// There are events.
+  func wake()
+  /// Writes what is left, `loss`, and that the recording ends.
+  func end(at time: UInt64, _ lines: ControlLines, losing loss: CaptureLoss, then done: @escaping @Sendable () -> Void)
+}
+
+/// One recording of a link. Lives on the lane.
+final class CaptureOutlet {
   private let poller: Poller
   private let buffer: CaptureBuffer
-  private let writer: CaptureWriter
-  private let wallTime: @Sendable () -> UInt64
+  let drain: any CaptureDrain
+  /// How long events may wait in the buffer.
+  private let delay: Duration
   private let retryEvery: UInt64?
   /// On the lane's clock, which nobody sets.
   private var retryAt: UInt64?
   private var isDue = false
-  private var lines: ControlLines = []
-  private var isBreak = false
-  private static let delay = Duration.milliseconds(200)
 
-  /// Throws when there is no memory for the buffer.
   init(
-    _ subject: CaptureSubject, _ settings: Config.Capture, counts: CaptureCounts, on poller: Poller,
-    _ environment: CaptureEnvironment, _ status: StatusSink, capacity: Int = CaptureBuffer.capacity
-  ) throws(SystemError) {
+    _ buffer: CaptureBuffer, to drain: any CaptureDrain, on poller: Poller, delay: Duration = .milliseconds(200),
+    retryEvery: Duration? = nil
+  ) {
+    self.buffer = buffer
+    self.drain = drain
     self.poller = poller
-    buffer = try CaptureBuffer(capacity: capacity, counts: counts)
-    writer = CaptureWriter(subject, settings, from: buffer, environment, status)
-    wallTime = environment.wallTime
-    retryEvery = settings.rotateEvery?.nanoseconds
-    writer.begin()
+    self.delay = delay
+    self.retryEvery = retryEvery?.nanoseconds
   }
 
-  var state: CaptureState { writer.state }
-
   /// Begins again if it has stopped.
-  func retry() { if !writer.takesEvents { writer.begin() } }
+  func retry() { if !drain.takesEvents { drain.begin() } }
+
+  func append(_ kind: CaptureRecord.Kind, _ lines: ControlLines, at now: UInt64, _ bytes: UnsafeRawBufferPointer) {
+    guard drain.takesEvents else { return skip(kind, bytes.count, at: now) }
+    retryAt = nil
+    buffer.append(kind, lines, at: now, bytes)
+    if buffer.used > buffer.capacity / 2 { drain.wake() }
+    guard !isDue else { return }
+    isDue = true
+    poller.timers.after(delay) { [weak self] in
+      self?.isDue = false
+      self?.drain.wake()
+    }
+  }
+
+  /// The recording has stopped. With `rotate-every`, the next time of that begins it again.
+  private func skip(_ kind: CaptureRecord.Kind, _ count: Int, at now: UInt64) {
+    buffer.drop(kind, count)
+    guard let retryEvery else { return }
+    if let retryAt, poller.timers.now >= retryAt {
+      self.retryAt = nil
+      drain.begin()
+    }
+    if retryAt == nil { retryAt = poller.timers.now &+ retryEvery - now % retryEvery }
+  }
+
+  fileprivate func end(at time: UInt64, _ lines: ControlLines, then done: @escaping @Sendable () -> Void) {
+    drain.end(at: time, lines, losing: buffer.takeUnreported(), then: done)
+  }
+}
+
+/// Lives on the lane. The group of sessions owns it; the hub uses it.
+final class CaptureTap {
+  private let wallTime: @Sendable () -> UInt64
+  private(set) var outlets: [CaptureOutlet] = []
+  private var lines: ControlLines = []
+  private var isBreak = false
+  // What a recording that begins later has to know.
+  private var link: String?
+  private var settings: String?
+  private var knowsLines = false
+
+  init(_ wallTime: @escaping @Sendable () -> UInt64) { self.wallTime = wallTime }
+
+  /// Begins with the state of the link and its line.
+  func add(_ outlet: CaptureOutlet) {
+    outlets.append(outlet)
+    let now = wallTime()
+    for words in [link, settings, knowsLines ? lines.words : nil].compactMap(\.self) {
+      Self.append(.change, words) { outlet.append($0, lines, at: now, $1) }
+    }
+  }
 
   /// Writes what is left. `done` is called on another thread.
-  func end(then done: @escaping @Sendable () -> Void = {}) {
-    writer.end(at: wallTime(), lines, losing: buffer.takeUnreported(), then: done)
+  func end(_ outlet: CaptureOutlet, then done: @escaping @Sendable () -> Void = {}) {
+    outlets.removeAll { $0 === outlet }
+    outlet.end(at: wallTime(), lines, then: done)
   }
 
   // MARK: - Bytes
@@ -51,32 +108,16 @@ final class CaptureTap {
 
   private func append(_ kind: CaptureRecord.Kind, _ bytes: UnsafeRawBufferPointer) {
     let now = wallTime()
-    guard writer.takesEvents else { return skip(kind, bytes.count, at: now) }
-    retryAt = nil
-    buffer.append(kind, lines, at: now, bytes)
-    if buffer.used > buffer.capacity / 2 { writer.wake() }
-    guard !isDue else { return }
-    isDue = true
-    poller.timers.after(Self.delay) { [weak self] in
-      self?.isDue = false
-      self?.writer.wake()
-    }
+    for outlet in outlets { outlet.append(kind, lines, at: now, bytes) }
   }
 
-  private func append(_ kind: CaptureRecord.Kind, _ words: String) {
+  private func append(_ kind: CaptureRecord.Kind, _ words: String) { Self.append(kind, words, to: append) }
+
+  private static func append(
+    _ kind: CaptureRecord.Kind, _ words: String, to append: (CaptureRecord.Kind, UnsafeRawBufferPointer) -> Void
+  ) {
     var words = words
     words.withUTF8 { append(kind, UnsafeRawBufferPointer($0)) }
-  }
-
-  /// The recording has stopped. With `rotate-every`, the next time of that begins it again.
-  private func skip(_ kind: CaptureRecord.Kind, _ count: Int, at now: UInt64) {
-    buffer.drop(kind, count)
-    guard let retryEvery else { return }
-    if let retryAt, poller.timers.now >= retryAt {
-      self.retryAt = nil
-      writer.begin()
-    }
-    if retryAt == nil { retryAt = poller.timers.now &+ retryEvery - now % retryEvery }
   }
 
   // MARK: - The line
@@ -84,9 +125,15 @@ final class CaptureTap {
   /// What the link and its line report to clients.
   func report(_ event: ControlChannelEvent) {
     switch event {
-    case .link(let status): append(.change, "link \(status)")
-    case .line(let settings): append(.change, "line \(settings)")
+    case .link(let status):
+      (link, settings) = ("link \(status)", nil)
+      knowsLines = false
+      append(.change, "link \(status)")
+    case .line(let settings):
+      self.settings = "line \(settings)"
+      append(.change, "line \(settings)")
     case .outputs(let outputs, let isBreak):
+      knowsLines = true
       set(.dtr, outputs.dtr ?? false)
       set(.rts, outputs.rts ?? false)
       if isBreak != self.isBreak {
@@ -96,6 +143,7 @@ final class CaptureTap {
         appendLines()
       }
     case .modem(let inputs, _):
+      knowsLines = true
       for (bit, input) in [(ControlLines.cts, ModemInputs.cts), (.dsr, .dsr), (.dcd, .dcd), (.ring, .ri)] {
         set(bit, inputs.contains(input))
       }
@@ -115,11 +163,7 @@ final class CaptureTap {
 
   private func set(_ line: ControlLines, _ isOn: Bool) { if isOn { lines.insert(line) } else { lines.remove(line) } }
 
-  private func appendLines() {
-    append(
-      .change, ControlLines.names.map { "\($0.name) \(lines.contains($0.lines) ? "on" : "off")" }.joined(separator: " ")
-    )
-  }
+  private func appendLines() { append(.change, lines.words) }
 }
 
 /// Stands before the endpoint while it is recorded: passes bytes on, and records what the endpoint has taken.

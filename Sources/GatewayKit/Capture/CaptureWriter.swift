@@ -40,7 +40,7 @@ struct CaptureState: Hashable, Sendable {
   var error: String?
 }
 
-final class CaptureWriter: @unchecked Sendable {
+final class CaptureWriter: CaptureDrain, @unchecked Sendable {
   private let subject: CaptureSubject
   private let settings: Config.Capture
   private let name: CaptureName

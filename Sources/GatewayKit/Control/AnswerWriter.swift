@@ -21,7 +21,8 @@ final class AnswerWriter {
 
   private let stream: any ByteStream
   private let poller: Poller
-  private let stallLimit: Duration
+  /// Nil for answers whose client may read as slowly as it wants.
+  private let stallLimit: Duration?
   /// Nil for answers that wait for events.
   private let pieceLimit: Duration?
   private let ended: (Outcome) -> Void
@@ -35,7 +36,7 @@ final class AnswerWriter {
 
   /// `ended` is called once for each answer that is sent.
   init(
-    to stream: any ByteStream, on poller: Poller, stallLimit: Duration, pieceLimit: Duration?,
+    to stream: any ByteStream, on poller: Poller, stallLimit: Duration?, pieceLimit: Duration?,
     ended: @escaping (Outcome) -> Void
   ) {
     self.stream = stream
@@ -52,8 +53,7 @@ final class AnswerWriter {
   }
 
   private func fetch() {
-    poller.timers.cancel(deadline)
-    if let pieceLimit { limit(pieceLimit) { [weak self] in self?.isLate() } }
+    limit(pieceLimit) { [weak self] in self?.isLate() }
     // Weak: an answer may keep this closure, and ends with the writer.
     answer?.next { [weak self, weak answer] piece in
       guard let self, let answer, !isOver, answer === self.answer else { return }
@@ -111,8 +111,8 @@ final class AnswerWriter {
     piece = nil
   }
 
-  private func limit(_ time: Duration, then action: @escaping () -> Void) {
+  private func limit(_ time: Duration?, then action: @escaping () -> Void) {
     poller.timers.cancel(deadline)
-    deadline = poller.timers.after(time, action)
+    if let time { deadline = poller.timers.after(time, action) }
   }
 }

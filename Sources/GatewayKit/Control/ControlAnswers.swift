@@ -14,9 +14,13 @@ extension ControlRequest {
         "request": .text("kick"), "route": .text(route), "all": sessions == nil ? .bool(true) : nil,
         "sessions": sessions.map { .array($0.map { .integer($0) }) },
       ]).description
-    case .reset(let route, let recipe):
+    case .capture(let route, let format):
       JSONValue.object([
-        "request": .text("reset"), "route": .text(route), "recipe": recipe.map { .text($0.text) },
+        "request": .text("capture"), "route": .text(route), "format": .text(format.rawValue),
+      ]).description
+    case .link(let route, let action):
+      JSONValue.object([
+        "request": .text(action.name), "route": .text(route), "recipe": action.recipe.map { .text($0.text) },
       ]).description
     }
   }
@@ -78,19 +82,19 @@ package enum KickAnswer: Hashable, Sendable {
   }
 }
 
-/// The answer to `reset`.
-package enum ResetAnswer: Hashable, Sendable {
-  /// The recipe's name.
+/// The answer to `reset`, `release` and `reopen`.
+package enum LinkAnswer: Hashable, Sendable {
+  /// The recipe's name, or the state of the link.
   case done(String)
   /// Nothing was done at the port, or not all.
   case refused(String)
   case failed(String)
 
-  package init(_ answer: [UInt8]) {
-    let json = try? JSONReader.read(answer)
-    switch json?["reset"]?.flag {
-    case true?: self = .done(json?["recipe"]?.text ?? "")
-    case false?: self = .refused(json?["error"]?.text ?? "")
+  package init(_ answer: [UInt8], to action: LinkAction) {
+    let json = (try? JSONReader.read(answer)) ?? .null
+    switch action.isDone(json) {
+    case true?: self = .done(action.result(json))
+    case false?: self = .refused(json["error"]?.text ?? "")
     case nil: self = .failed(fault(answer))
     }
   }

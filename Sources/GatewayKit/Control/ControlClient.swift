@@ -16,9 +16,43 @@ package enum ControlClient {
     _ request: String, at address: ControlAddress, within limit: Duration = .seconds(2)
   ) throws(SystemError) -> [UInt8] {
     let deadline = monotonicNanoseconds() &+ limit.nanoseconds
+    let socket = try begin(request, at: address, deadline)
+    return try receive(from: socket.raw, deadline)
+  }
+
+  private static func begin(
+    _ request: String, at address: ControlAddress, _ deadline: UInt64
+  ) throws(SystemError) -> Descriptor {
     let socket = try connect(to: address, deadline)
     try send(Array((request + "\n").utf8), to: socket.raw, deadline)
-    return try receive(from: socket.raw, deadline)
+    return socket
+  }
+
+  /// A connection that has sent the request; for an answer without an end, which `follow` reads.
+  package static func begin(
+    _ request: String, at address: ControlAddress, within limit: Duration
+  ) throws(SystemError) -> DescriptorParcel {
+    DescriptorParcel(try begin(request, at: address, monotonicNanoseconds() &+ limit.nanoseconds))
+  }
+
+  /// Hands each piece of the answer to `take`, as it comes, until that returns false. It gets nil when the connection has
+  /// ended. Returns when nobody reads from `output`, a pipe, any more, even if nothing comes.
+  package static func follow(
+    _ socket: consuming Descriptor, until output: Int32, _ take: ([UInt8]?) throws -> Bool
+  ) throws {
+    var buffer = [UInt8](repeating: 0, count: 65536)
+    while true {
+      var two = [pollfd(fd: socket.raw, events: Int16(POLLIN), revents: 0), pollfd(fd: output, events: 0, revents: 0)]
+      guard poll(&two, 2, -1) > 0 else { continue }
+      if two[1].revents & Int16(POLLERR | POLLHUP) != 0 { return }
+      let count = recv(socket.raw, &buffer, buffer.count, 0)
+      if count > 0 {
+        guard try take(Array(buffer.prefix(count))) else { return }
+      } else if count == 0 || errno != EAGAIN && errno != EINTR {
+        _ = try take(nil)
+        return
+      }
+    }
   }
 
   /// The process that listens at an address, which it is not asked anything; zero if it is in another PID namespace.

@@ -2,12 +2,14 @@
 // answer, and closes.
 
 import ByteStreams
+import CLinux
 import Glibc
 
 final class ControlConnection: ByteStreamDelegate {
   private let stream: DescriptorStream
   private let poller: Poller
-  private let answer: (ControlRequest) -> any ControlAnswer
+  private let peer: ControlPeer
+  private let answer: (ControlRequest, ControlPeer) -> any ControlAnswer
   private let ended: (ControlConnection) -> Void
   private var request: [UInt8] = []
   /// Writes the answer, once the request is read.
@@ -25,9 +27,10 @@ final class ControlConnection: ByteStreamDelegate {
 
   init(
     _ client: consuming Descriptor, on poller: Poller, answerLimit: Duration = ControlConnection.answerLimit,
-    answer: @escaping (ControlRequest) -> any ControlAnswer, ended: @escaping (ControlConnection) -> Void
+    answer: @escaping (ControlRequest, ControlPeer) -> any ControlAnswer, ended: @escaping (ControlConnection) -> Void
   ) {
     self.answerLimit = answerLimit
+    peer = ControlPeer(client.raw)
     stream = DescriptorStream(client, kind: .socket, on: poller)
     self.poller = poller
     self.answer = answer
@@ -39,7 +42,7 @@ final class ControlConnection: ByteStreamDelegate {
 
   func stream(_ stream: any ByteStream, handle event: ByteStreamEvent) {
     switch event {
-    case .hasBytesAvailable: if writer == nil { readRequest() }
+    case .hasBytesAvailable: if writer == nil { readRequest() } else { readRest() }
     case .hasSpaceAvailable: writer?.write()
     case .errorOccurred, .endEncountered: close()
     case .openCompleted, .inputEnded: break
@@ -68,18 +71,33 @@ final class ControlConnection: ByteStreamDelegate {
   }
 
   private func take(_ line: ArraySlice<UInt8>) {
-    stream.readerWaits = []
     poller.timers.cancel(deadline)
+    let request: Result<ControlRequest, ControlFault>
+    do throws(ControlFault) { request = .success(try ControlRequest.parse(line)) } catch { request = .failure(error) }
+    let isLive = (try? request.get())?.isLive ?? false
+    // Nothing may be written for long, and then only this shows that the client has gone.
+    stream.readerWaits = isLive ? .readable : []
     let writer = AnswerWriter(
-      to: stream, on: poller, stallLimit: Self.stallLimit, pieceLimit: answerLimit
+      to: stream, on: poller, stallLimit: isLive ? nil : Self.stallLimit, pieceLimit: isLive ? nil : answerLimit
     ) { [weak self] outcome in self?.answered(outcome) }
     self.writer = writer
-    do throws(ControlFault) {
-      writer.send(answer(try ControlRequest.parse(line)))
-    } catch {
-      writer.send(OneLine(error.answer))
+    switch request {
+    case .success(let request): writer.send(answer(request, peer))
+    case .failure(let fault): writer.send(OneLine(fault.answer))
     }
-    request = []
+    self.request = []
+  }
+
+  private func readRest() {
+    let isOpen = withUnsafeTemporaryAllocation(byteCount: 256, alignment: 1) { scratch in
+      switch try? stream.read(into: scratch).checked(of: scratch.count, at: "control.rest") {
+      case .blocked(let wish)?:
+        stream.readerWaits = wish
+        return true
+      case .moved?, .ended?, nil: return false  // a request has one line
+      }
+    }
+    if !isOpen { close() }
   }
 
   /// Answers that it is late. If the answer has begun, only closing is left.
@@ -95,6 +113,18 @@ final class ControlConnection: ByteStreamDelegate {
     writer?.stop()
     stream.close()
     ended(self)
+  }
+}
+
+/// The process that asks, as the kernel knows it: for the log.
+struct ControlPeer: Sendable, CustomStringConvertible {
+  let description: String
+
+  init(_ socket: Int32) {
+    var (process, user) = (pid_t(), uid_t())
+    // A process of another PID namespace has no number here.
+    let isKnown = linux_peer_process(socket, &process, &user) == 0
+    description = "control socket" + (isKnown ? ", user \(user)" + (process > 0 ? ", pid \(process)" : "") : "")
   }
 }
 

@@ -12,15 +12,19 @@ package enum ControlRequest: Hashable, Sendable {
   case reload
   /// Ends sessions of a route; nil for all of them.
   case kick(route: String, sessions: [UInt64]?)
-  /// Carries out a reset recipe at the port of a route; nil for the route's own.
-  case reset(route: String, recipe: ResetRecipe?)
+  case link(route: String, LinkAction)
+  /// Records the route until the client closes.
+  case capture(route: String, Config.Capture.Format)
 
   /// The version of the protocol; it changes when an old command would misunderstand a new gateway.
   package static let version: UInt64 = 1
   /// Bytes of the longest request, without its line end.
   package static let longest = 1024
 
-  static let names = ["health", "status", "reload", "kick", "reset"]
+  static let names = ["health", "status", "reload", "kick", "reset", "release", "reopen", "capture"]
+
+  /// The answer has no end by itself.
+  var isLive: Bool { if case .capture = self { true } else { false } }
 
   /// Parses a line without its line end: words (`kick gps 17 18`, `kick gps --all`) or a JSON object
   /// (`{"request":"kick","route":"gps","sessions":[17,18]}`).
@@ -39,6 +43,16 @@ package enum ControlRequest: Hashable, Sendable {
       guard words.count > 1 else { throw ControlFault("'reset' needs a route, and may name a recipe") }
       return try reset(words[1], words.count > 2 ? words[2...].joined(separator: " ") : nil)
     }
+    if name == "capture" {
+      guard words.count == 2 || words.count == 3 else {
+        throw ControlFault("'capture' needs a route, and may name a format")
+      }
+      return try capture(words[1], words.count == 3 ? words[2] : nil)
+    }
+    if let action = plainAction(name) {
+      guard words.count == 2 else { throw ControlFault("'\(name)' needs a route, and nothing else") }
+      return .link(route: words[1], action)
+    }
     guard let plain = plain(name) else { throw ControlFault.unknown }
     guard words.count == 1 else { throw ControlFault("'\(name)' takes no arguments") }
     return plain
@@ -53,10 +67,26 @@ package enum ControlRequest: Hashable, Sendable {
     }
   }
 
+  fileprivate static func capture(_ route: String, _ format: String?) throws(ControlFault) -> ControlRequest {
+    let known = Config.Capture.Format.allCases.map(\.rawValue)
+    guard let format = Config.Capture.Format(rawValue: format ?? "pcapng") else {
+      throw ControlFault("'format' must be \(Suggestion.list(known))")
+    }
+    return .capture(route: route, format)
+  }
+
+  fileprivate static func plainAction(_ name: String) -> LinkAction? {
+    switch name {
+    case "release": .release
+    case "reopen": .reopen
+    default: nil
+    }
+  }
+
   fileprivate static func reset(_ route: String, _ recipe: String?) throws(ControlFault) -> ControlRequest {
-    guard let recipe else { return .reset(route: route, recipe: nil) }
+    guard let recipe else { return .link(route: route, .reset(nil)) }
     do throws(ValueFault) {
-      return .reset(route: route, recipe: try ResetRecipe(recipe))
+      return .link(route: route, .reset(try ResetRecipe(recipe)))
     } catch {
       throw ControlFault(error.text)
     }
@@ -103,9 +133,19 @@ package enum ControlRequest: Hashable, Sendable {
       if name == "reset" {
         try expect("route", "recipe")
         guard let route = self["route"]?.text else { throw ControlFault("the key 'route' is missing") }
-        guard let recipe = self["recipe"] else { return .reset(route: route, recipe: nil) }
+        guard let recipe = self["recipe"] else { return .link(route: route, .reset(nil)) }
         guard let text = recipe.text else { throw ControlFault("'recipe' must be a text") }
         return try ControlRequest.reset(route, text)
+      }
+      if name == "capture" {
+        try expect("route", "format")
+        guard let route = self["route"]?.text else { throw ControlFault("the key 'route' is missing") }
+        return try ControlRequest.capture(route, self["format"].map { $0.text ?? "" })
+      }
+      if let action = ControlRequest.plainAction(name) {
+        try expect("route")
+        guard let route = self["route"]?.text else { throw ControlFault("the key 'route' is missing") }
+        return .link(route: route, action)
       }
       guard let plain = ControlRequest.plain(name) else { throw ControlFault.unknown }
       try expect()

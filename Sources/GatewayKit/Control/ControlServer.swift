@@ -12,7 +12,7 @@ final class ControlServer {
   let address: ControlAddress
   private let poller: Poller
   private let answerLimit: Duration
-  private let answer: (ControlRequest) -> any ControlAnswer
+  private let answer: (ControlRequest, ControlPeer) -> any ControlAnswer
   // Files can be on a network, and a lane must not wait for that.
   private let queue = DispatchQueue(label: "baudway.control-socket")
   private var socket: ControlSocket?
@@ -31,7 +31,7 @@ final class ControlServer {
   init(
     _ address: ControlAddress, socketLink: String? = nil, on poller: Poller,
     answerLimit: Duration = ControlConnection.answerLimit,
-    answer: @escaping (ControlRequest) -> any ControlAnswer
+    answer: @escaping (ControlRequest, ControlPeer) -> any ControlAnswer
   ) {
     self.address = address
     socketLinkPath = socketLink

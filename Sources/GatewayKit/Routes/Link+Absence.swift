@@ -48,6 +48,7 @@ extension Link {
       return
     }
     let endpoint = hub.detach()
+    closesNow()
     endpoint?.close()
     stopLingering()
     failedAt = poller.timers.now
@@ -74,11 +75,16 @@ extension Link {
     let endsClients = absent == .close
     setStatus(.waiting(reason), retry: endsClients && !settings.staysOpen ? .nothing : step)
     follow(step)
-    switch absent {
+    treatClients(by: absent, leavingWith: ending)
+    closeIfUnneeded()
+  }
+
+  /// While nothing is open. Nil: by `device.absent`.
+  func treatClients(by absent: Config.Device.Absent? = nil, leavingWith ending: Ending) {
+    switch absent ?? settings.device.absent {
     case .hold: break
     case .discard: hub.upstream.setDropsInput(true)
     case .close: hub.leaveAll(ending)
     }
-    closeIfUnneeded()
   }
 }

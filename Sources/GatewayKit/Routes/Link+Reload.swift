@@ -14,6 +14,7 @@ extension Link {
     if new.device.absent != .discard { hub.upstream.setDropsInput(false) }
     if new.url != old.url { follow(old) }
     if new.staysOpen { follow(machine.handle(.wanted)) }
+    if machine.state == .released { treatClients(leavingWith: Ending(.deviceLost, PortReleased())) }
     closeIfUnneeded()
   }
 

@@ -53,6 +53,10 @@ final class Link: HubDelegate {
   var heldUntil: UInt64 = 0
   /// The `on-close` bytes for the endpoint that is being replaced; nil = those of the current settings.
   var oldOnClose: [UInt8]?
+  /// Before the endpoint was closed last, or its opening cancelled.
+  private(set) var closeMark: PendingCleanups.Mark
+  /// Answers to `baudway release` that are due.
+  var releases: [(Result<String, LinkRefusal>) -> Void] = []
   // Each attempt has a number, so that the result of a cancelled one is ignored.
   private var attempt = 0
   private var isStopping = false
@@ -73,6 +77,7 @@ final class Link: HubDelegate {
     self.delegate = delegate
     machine = LinkStateMachine(settings.devicePolicy)
     since = poller.timers.now
+    closeMark = poller.closings.mark
   }
 
   /// For a link that stays open without clients.
@@ -82,6 +87,7 @@ final class Link: HubDelegate {
     hub.join(session)
     lookForOtherReaders()
     follow(machine.handle(.wanted, restedFor: elapsed(since: failedAt), now: poller.timers.now))
+    if machine.state == .released { treatClients(leavingWith: Ending(.openFailed, PortReleased())) }
   }
 
   /// Ends all sessions, each after everything kept for the client is sent, and closes. Calls the delegate for each.
@@ -110,7 +116,7 @@ final class Link: HubDelegate {
     if !isNeeded { follow(machine.handle(isStopping ? .dismissed : .unwanted)) }
   }
 
-  private var isNeeded: Bool {
+  var isNeeded: Bool {
     if settings.staysOpen && !isStopping { return true }
     switch machine.state {
     // Sessions that are ending may still have input for the device.
@@ -138,7 +144,7 @@ final class Link: HubDelegate {
     case .linger(let time): linger(time)
     case .stopLingering: stopLingering()
     case .drain: drain()
-    case .close: setStatus(.closed)
+    case .close: nothingIsOpen()
     case .wait(let pause): wait(pause)
     case .stopWaiting: stopTrying()
     case .giveUp, .nothing: break
@@ -187,6 +193,7 @@ final class Link: HubDelegate {
   }
 
   private func cancelOpening() {
+    closesNow()
     attempt += 1
     poller.timers.cancel(deadline)
     opening?.cancel()
@@ -244,14 +251,25 @@ final class Link: HubDelegate {
   private func stopWaiting() {
     poller.timers.cancel(retryTimer)
     retryTimer = nil
-    if machine.state == .closed { stopWatching() }
+    if machine.state == .closed || machine.state == .released { stopWatching() }
   }
 
   private func stopTrying() {
     stopWaiting()
     hub.upstream.setDropsInput(false)  // the next try finds out whether it is still absent
-    setStatus(.closed)
+    nothingIsOpen()
   }
+
+  private func nothingIsOpen() {
+    guard machine.state == .released else {
+      refuseReleases()
+      return setStatus(.closed)
+    }
+    setStatus(.waiting(.released))
+    isReleased()
+  }
+
+  func closesNow() { closeMark = poller.closings.mark }
 
   func notifyWatch(_ cause: SystemError?) { watch?.attemptFailed(cause) }
 
@@ -297,6 +315,7 @@ final class Link: HubDelegate {
   }
 
   private func part(from stream: any ByteStream) {
+    closesNow()
     if breaksOff {
       closing.breakOff(stream)
     } else {

@@ -62,12 +62,14 @@ extension Link {
   fileprivate var state: Snapshot.LinkState {
     let now = poller.timers.now
     var reason: String?
-    if case .waiting(let why) = status { reason = why.description }
+    if case .waiting(let why) = status {
+      reason = why == .released ? "released; 'baudway reopen \(settings.name)' opens it again" : why.description
+    }
     let line = status == .open ? hub.endpoint?.serialLine?.settings.description : nil
     let facts = status == .open ? hub.endpoint?.metadata?.facts : nil
     return Snapshot.LinkState(
       word: status.word, nanoseconds: now &- since, line: line, device: facts.flatMap { $0.isEmpty ? nil : $0 },
-      reason: reason,
+      reason: reason, isReleased: status == .waiting(.released),
       retry: retryAt.map { .nanoseconds(Int64(clamping: $0 > now ? $0 - now : 0)) },
       hold: hub.upstream.lineMeter?.hold.map {
         Snapshot.Hold(cause: $0.cause, nanoseconds: now &- $0.since)

@@ -13,8 +13,8 @@ struct LinkCounts: Hashable, Sendable {
     switch status {
     case .open: opened += 1
     case .waiting(.openFailed): failed += 1
+    case .waiting(.released), .opening, .draining, .closed: break
     case .waiting: lost += 1
-    case .opening, .draining, .closed: break
     }
   }
 

@@ -258,6 +258,8 @@ final class SessionGroup: LinkDelegate {
     else { return [] }
     let reason: String
     switch ending.word {
+    case .openFailed where ending.cause is PortReleased, .deviceLost where ending.cause is PortReleased:
+      reason = "the device of \(settings.name) is released"
     case .openFailed:
       let why = (ending.cause as? OpenFailure)?.cause.map { ": \($0.text)" } ?? ""
       reason = "the device of \(settings.name) can't be opened\(why)"

@@ -176,8 +176,13 @@ final class Hub: ByteStreamDelegate {
   }
 
   /// Carries out the recipe at the line of the open endpoint.
-  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
+  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, LinkRefusal>) -> Void) {
     (lineControl ?? startLineControl()).reset(by: recipe, then: done)
+  }
+
+  /// Changes the line of the open endpoint.
+  func change(by ask: LineAsk, then done: @escaping (Result<LineSettings, LinkRefusal>) -> Void) {
+    (lineControl ?? startLineControl()).change(by: ask.requests[...], then: done)
   }
 
   /// Whether a client that finishes sending has to give its slot to another one.

@@ -107,6 +107,9 @@ final class LineChanges {
     }
   }
 
+  /// A break that is no client's begins, and ends by itself: clients know of the state from now on.
+  func beginBreak() { hadBreak = true }
+
   func refused(_ request: ControlChannelRequest, by session: UInt64) {
     if case .break(isOn: true) = request, breaker == session { breaker = nil }
   }

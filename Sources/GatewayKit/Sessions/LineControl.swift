@@ -321,6 +321,38 @@ final class LineControl {
     }
   }
 
+  // MARK: - Changes by an administrator
+
+  /// Makes the changes one after the other, up to the first that fails. Clients' input waits.
+  func change(
+    by requests: ArraySlice<ControlChannelRequest>, then done: @escaping (Result<LineSettings, LinkRefusal>) -> Void
+  ) {
+    guard let line else { return done(.failure(LinkRefusal("this endpoint has no serial line"))) }
+    guard let request = requests.first else {
+      done(.success(line.settings))
+      return runAll()
+    }
+    resets.release()
+    delegate.hold()
+    if case .breakFor = request { changes.beginBreak() }
+    line.carryOut(request, on: poller, while: { [weak self, attachment] in attachment == self?.attachment }) {
+      [weak self, attachment] result in
+      guard let self, attachment == self.attachment else {
+        return done(.failure(LinkRefusal("the link has closed")))
+      }
+      switch result {
+      case .success(let settings):
+        if let settings { isSet(to: settings) } else if let outputs = changes.outputs { report(outputs) }
+        delegate.resume()
+        change(by: requests.dropFirst(), then: done)
+      case .failure(let fault):
+        delegate.resume()
+        done(.failure(LinkRefusal(fault.message)))
+        runAll()
+      }
+    }
+  }
+
   // MARK: - Reset recipes
 
   /// Whether the request belongs to a reset recipe, so that nothing is left to do but to answer it.
@@ -345,7 +377,7 @@ final class LineControl {
   }
 
   /// Carries out the recipe for `baudway reset`.
-  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
+  func reset(by recipe: ResetRecipe, then done: @escaping (Result<Void, LinkRefusal>) -> Void) {
     resets.run(recipe, then: done)
   }
 

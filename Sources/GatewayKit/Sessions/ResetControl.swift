@@ -27,7 +27,7 @@ final class ResetControl {
   /// The port has no such lines.
   private var isRefused = false
   /// The sequences under way at the port, by number, and what gets the result of each.
-  private var running: [Int: (Result<Void, ResetRefusal>) -> Void] = [:]
+  private var running: [Int: (Result<Void, LinkRefusal>) -> Void] = [:]
   private var lastNumber = 0
 
   init(_ recipe: ResetRecipe?, on poller: Poller) {
@@ -48,7 +48,7 @@ final class ResetControl {
     attach(nil)
     let waiting = running.values
     running = [:]
-    for answer in waiting { answer(.failure(ResetRefusal("the link has closed"))) }
+    for answer in waiting { answer(.failure(LinkRefusal("the link has closed"))) }
   }
 
   /// A reload.
@@ -131,7 +131,7 @@ final class ResetControl {
   // MARK: - Replayed
 
   /// Carries out the recipe for `baudway reset`.
-  func run(_ recipe: ResetRecipe, then done: @escaping (Result<Void, ResetRefusal>) -> Void) {
+  func run(_ recipe: ResetRecipe, then done: @escaping (Result<Void, LinkRefusal>) -> Void) {
     guard let line else { return done(.failure(.noLine)) }
     guard line.keepsTime else { return done(.failure(.elsewhere)) }
     poller.timers.cancel(timer)
@@ -142,7 +142,7 @@ final class ResetControl {
   /// Other commands, and all input of clients, wait until it is done.
   private func replay(
     _ recipe: ResetRecipe, for session: UInt64?, on line: any SerialLine,
-    then done: @escaping (Result<Void, ResetRefusal>) -> Void
+    then done: @escaping (Result<Void, LinkRefusal>) -> Void
   ) {
     lastNumber += 1
     let number = lastNumber
@@ -152,7 +152,7 @@ final class ResetControl {
       // Without an answer, the line is gone.
       guard let self, let answer = running.removeValue(forKey: number) else { return }
       owner.lineWasReset(by: recipe, for: session, result)
-      answer(result.mapError { ResetRefusal($0) })
+      answer(result.mapError { LinkRefusal($0) })
       owner.resume()
       owner.runAll()
     }

@@ -56,9 +56,7 @@ extension Upstream {
 
   /// The client requests the writer role, or returns it. Returns the reason for a refusal; nil when it is done.
   func follow(_ wish: ControlChannelRequest.WriterWish, of session: Session) -> String? {
-    guard role.writers == .one else {
-      return "this route has no writer role; 'clients.writers' is \(role.writers.rawValue)"
-    }
+    guard role.writers == .one else { return noRole }
     switch wish {
     case .take:
       if let refusal = role.refusal(toTake: session, at: poller.timers.now) { return refusal }
@@ -69,6 +67,24 @@ extension Upstream {
     }
     return nil
   }
+
+  /// An administrator gives the role to a session, or takes it from the one that has it. Returns the reason for a refusal.
+  func giveRole(to number: UInt64?) -> String? {
+    guard role.writers == .one else { return noRole }
+    guard let number else {
+      moveRole(to: nil)
+      return nil
+    }
+    guard let session = delegate.sessions.first(where: { $0.number == number }) else {
+      return "there is no session \(number)"
+    }
+    guard session.accepted.role == .writer else { return "session \(number) is a monitor, which may only read" }
+    guard !session.pump.sourceEnded, !session.isLeaving else { return "session \(number) is ending" }
+    if writer !== session { moveRole(to: session) }
+    return nil
+  }
+
+  private var noRole: String { "this route has no writer role; 'clients.writers' is \(role.writers.rawValue)" }
 
   func reportStatus(to session: Session) {
     guard let controlChannel = session.controlChannel, role.writers == .one else { return }

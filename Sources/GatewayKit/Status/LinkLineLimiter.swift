@@ -57,6 +57,11 @@ struct LinkLineLimiter {
     _ event: StatusEvent, _ status: LinkStatus, of name: String, _ endpoint: String, _ time: timespec, at now: UInt64
   ) -> Verdict {
     switch status {
+    case .waiting(.released):
+      routes[name]?.held = nil
+      routes[name]?.isShownAway = true
+      setDue()
+      return .write
     case .waiting(let reason):
       var text = reason.description
       if case .openFailed = reason {} else { text = "lost: " + text }

@@ -285,6 +285,7 @@ struct LogLine: Sendable {
     ]
     switch status {
     case .opening, .draining, .open, .closed: self.init(level, "link \(status.word)", link)
+    case .waiting(.released): self.init(level, "link released", link)
     case .waiting(.lost(let error)):
       self.init(level, "link lost", link + [("error", .text(error?.description ?? "the endpoint ended"))])
     case .waiting(.exited(let end)):
@@ -303,6 +304,7 @@ struct LogLine: Sendable {
     // A certificate's file is reported once for all its listeners, so each listener's line is only for debugging.
     case .listenerWaits(_, _, let failure, _) where failure.attempt == SharedListenSocket.certificate: .debug
     case .link(_, _, .waiting(.broken), _): .error
+    case .link(_, _, .waiting(.released), _): .info
     case .listenerWaits, .inheritedUnused, .controlFailed, .watchFailed, .watchesRefused, .dropped, .linkDropped,
       .certificateDoubtful, .configurationDoubtful, .bondTrouble, .pairingRefused, .portShared, .subprotocolUnknown,
       .captureStopped, .captureDrops, .link(_, _, .waiting, _):

@@ -126,7 +126,7 @@ extension Snapshot.LinkState {
   fileprivate var json: JSONValue {
     .object([
       "word": .text(word), "seconds": .seconds(nanoseconds), "line": line.map { .text($0) },
-      "device": device?.json, "reason": reason.map { .text($0) },
+      "device": device?.json, "reason": reason.map { .text($0) }, "released": isReleased ? .bool(true) : nil,
       "retry": retry.map { .seconds($0.nanoseconds) },
       "held": hold.map { .object(["by": .text($0.cause.rawValue), "seconds": .seconds($0.nanoseconds)]) },
       "overrun": overruns.map { .integer($0) },
@@ -138,7 +138,7 @@ extension Snapshot.LinkState {
     self.init(
       word: word, nanoseconds: nanoseconds, line: json["line"]?.text,
       device: json["device"].flatMap { DeviceFacts($0) },
-      reason: json["reason"]?.text,
+      reason: json["reason"]?.text, isReleased: json["released"]?.flag ?? false,
       retry: json["retry"]?.nanoseconds.map { .nanoseconds(Int64(clamping: $0)) },
       hold: json["held"].flatMap { held in
         held["by"]?.text.flatMap { OutputHold.Cause(rawValue: $0) }.map {

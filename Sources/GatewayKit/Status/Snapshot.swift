@@ -97,6 +97,8 @@ package struct Snapshot: Hashable, Sendable {
     package var device: DeviceFacts?
     /// Why it waits.
     package var reason: String?
+    /// It waits for `baudway reopen`.
+    package var isReleased = false
     /// Time until the next try.
     package var retry: Duration?
     /// Why an open serial port sends nothing.

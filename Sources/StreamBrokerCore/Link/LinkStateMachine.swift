@@ -7,6 +7,7 @@
 ///   │       waiting ←─┘   draining           (failed, lost)   (unwanted)
 ///   └───────────┴─────────────┘
 /// ```
+/// From each of them it gets to `released`, if need be through `draining`, and only `reopened` leads back to `closed`.
 package struct LinkStateMachine {
   package struct Policy: Equatable {
     /// The shortest and the longest pause between two tries; nil = a single try.
@@ -36,6 +37,9 @@ package struct LinkStateMachine {
     case opened, failed, lost
     /// The configuration names another endpoint, or the open one does not take its new settings.
     case changed
+    /// The port is given up: nothing is opened until `reopened`.
+    case released
+    case reopened
     case retryIsDue
     /// The device node appeared or changed: waiting longer is pointless.
     case nodeAppeared
@@ -60,7 +64,7 @@ package struct LinkStateMachine {
     case nothing
   }
 
-  package enum State: Equatable { case closed, opening, open, lingering, draining, waiting }
+  package enum State: Equatable { case closed, opening, open, lingering, draining, waiting, released }
 
   package private(set) var state = State.closed
   package var policy: Policy
@@ -73,8 +77,9 @@ package struct LinkStateMachine {
   private var eagerPauses: ArraySlice<Duration> = []
   // Times of the latest tries since the link last opened, the newest last.
   private var tries: [UInt64] = []
-  // While draining: the link opens again once the last output is sent.
-  private var opensAgain = false
+  private enum Next { case closed, open, released }
+  // While draining: what follows once the last output is sent.
+  private var next = Next.closed
   // A link has worked if it stayed open this long after it took a client's first bytes, or longer than the longest
   // pause. Bytes alone prove nothing: a server that is in use says so and hangs up, and would be called for ever after
   // the shortest pause.
@@ -119,6 +124,13 @@ package struct LinkStateMachine {
     _ event: Event, _ jitter: Double, _ restedFor: Duration, _ now: UInt64
   ) -> Step {
     switch (state, event) {
+    case (.closed, .released): return close(.close, released: true)
+    case (.opening, .released): return close(.cancelOpening, released: true)
+    case (.waiting, .released): return close(.stopWaiting, released: true)
+    case (.released, .dismissed): return close(.close)
+    case (.released, .reopened):
+      (failures, hasFailed) = (0, false)
+      return close(.nothing)
     case (.closed, .wanted): return tryForNewcomer(restedFor)
     case (.waiting, .wanted): return policy.endsClients ? tryForNewcomer(restedFor) : .nothing
     case (.waiting, .retryIsDue): return open()
@@ -163,19 +175,20 @@ package struct LinkStateMachine {
       return .stopLingering
     case (.open, .unwanted), (.open, .dismissed), (.lingering, .dismissed), (.lingering, .lingerIsOver),
       (.lingering, .changed):
-      return drain(thenOpen: false)
+      return drain(then: .closed)
     case (.open, .changed):
       failures = 0
-      return drain(thenOpen: true)
-    case (.draining, .wanted):
-      opensAgain = true
-      return .nothing
-    case (.draining, .unwanted), (.draining, .dismissed):
-      opensAgain = false
-      return .nothing
-    case (.draining, .drained): return opensAgain ? open() : close(.close)
-    default: return .nothing  // a late event about an earlier step
+      return drain(then: .open)
+    case (.open, .released), (.lingering, .released): return drain(then: .released)
+    case (.draining, .released): next = .released
+    case (.draining, .reopened): next = .closed
+    case (.draining, .wanted) where next != .released: next = .open
+    case (.draining, .unwanted) where next != .released: next = .closed
+    case (.draining, .dismissed): next = .closed
+    case (.draining, .drained): return next == .open ? open() : close(.close, released: next == .released)
+    default: break  // a late event about an earlier step
     }
+    return .nothing
   }
 
   private mutating func open() -> Step {
@@ -184,14 +197,14 @@ package struct LinkStateMachine {
     return .open
   }
 
-  private mutating func drain(thenOpen: Bool) -> Step {
+  private mutating func drain(then next: Next) -> Step {
     state = .draining
-    opensAgain = thenOpen
+    self.next = next
     return .drain
   }
 
-  private mutating func close(_ step: Step) -> Step {
-    state = .closed
+  private mutating func close(_ step: Step, released: Bool = false) -> Step {
+    state = released ? .released : .closed
     eagerPauses = []
     return step
   }

@@ -26,6 +26,8 @@ public enum LinkStatus: Hashable, Sendable {
     case exited(ProgramEnd)
     /// It was open, and was given up because of a bug of ours.
     case broken(InternalFault)
+    /// The gateway was told to give the port up until it is told to open it again. No stream of the library has this.
+    case released
 
     /// Why an open link is gone, from the error that reported it; nil means that it ended in order.
     package init(losingBy error: (any Error)?) {
@@ -60,6 +62,7 @@ extension LinkStatus.Reason: CustomStringConvertible {
     case .lost(nil): "ended"
     case .exited(let end): end.description
     case .broken(let fault): fault.description
+    case .released: "released"
     }
   }
 }

@@ -19,7 +19,9 @@ final class ConversationRig {
     let ends = try PollerRig.pair(SOCK_STREAM)
     let client = Descriptor(owning: ends.1)
     endings = 0
-    let conversation = ControlConnection(Descriptor(owning: ends.0), on: lane.poller, answer: respond) { [self] _ in
+    let conversation = ControlConnection(
+      Descriptor(owning: ends.0), on: lane.poller, answer: { request, _ in respond(request) }
+    ) { [self] _ in
       endings += 1
     }
     say(input, client.raw)

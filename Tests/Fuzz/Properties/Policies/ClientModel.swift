@@ -141,7 +141,8 @@ final class ClientModel: StreamAccount {
       notice = ArraySlice(bytes[count...])
       return
     }
-    if isOver ? lastWordsMayCome : session?.isOver == true && isToldWhy {
+    let endsAtOnce = session == nil && run.isReleased && run.route.device.absent == .close
+    if isOver ? lastWordsMayCome : (session?.isOver == true || endsAtOnce) && isToldWhy {
       if !Self.notices.contains(where: { bytes.starts(with: $0.utf8) }) { fail("reads no reason") }
       notice = ArraySlice(bytes[count...])
       return
@@ -199,7 +200,10 @@ final class ClientModel: StreamAccount {
     telnet == nil && run.route.clients.notices && isShared && run.closeWas && received == 0 && !hasBanner
       && !outputHasFailed
   }
-  private static let notices = ["baudway: the device of x can't be opened", "baudway: the device of x is gone\r\n"]
+  private static let notices = [
+    "baudway: the device of x can't be opened", "baudway: the device of x is gone\r\n",
+    "baudway: the device of x is released\r\n",
+  ]
 
   func isNoLongerFull() {
     if let since = fullSince { fullFor += run.now - since }

@@ -195,7 +195,7 @@ final class LinkModel: StreamAccount {
       + hub.downstream.output.sizes.backlog
     let isOver =
       isSilent || deviceIsOver || hub.endpoint !== device || hub.upstream.writeFailure != nil || hub.sessions.isEmpty
-      || run.step == run.reloadedIn
+      || run.step == run.reloadedIn || run.step == run.releasedIn
     if !isOver, !isFull { return run.fail("a packet ended at \(end) for no reason") }
     self.end(isFull: isFull, isOver: isOver)
   }

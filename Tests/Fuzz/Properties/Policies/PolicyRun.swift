@@ -165,6 +165,8 @@ final class PolicyRun {
     default:
       if how < 64 {
         connector.watch?.changed(how & 1 == 0 ? .appeared : .freed)
+      } else if how >= Self.releases, how < 255 {
+        release(how < Self.reopenings)
       } else if how < 255 {
         beCalm()
       } else {
@@ -196,7 +198,12 @@ final class PolicyRun {
       case 12: "reload: endpoint \(how % world.endpoints.count)"
       case 13: "client \(slot) is sent away, kind \(how & 7)"
       case 14: "the line answers \((how & 7) + 1) calls"
-      default: how < 64 ? "the node \(how & 1 == 0 ? "appears" : "is freed")" : how < 255 ? "quiet" : "the route stops"
+      default:
+        how < 64
+          ? "the node \(how & 1 == 0 ? "appears" : "is freed")"
+          : how == 255
+            ? "the route stops"
+            : how < Self.releases ? "quiet" : how < Self.reopenings ? "the port is released" : "the port is reopened"
       }
     PoliciesProperty.report("\(step): \(name)\(what & 0x80 == 0 ? "" : "; no turn")")
   }
@@ -431,6 +438,29 @@ final class PolicyRun {
     }
   }
 
+  private static let releases = 244
+  private static let reopenings = 250
+
+  /// `baudway release` and `reopen`.
+  private func release(_ isReleased: Bool) {
+    guard isShared, !isStopping, let link = links[0].link else { return }
+    releasedIn = step
+    self.isReleased = isReleased
+    if isReleased {
+      if route.device.absent == .discard { discardWas = true }
+      link.release { [weak self] _ in self?.releasesDue -= 1 }
+      releasesDue += 1
+    } else {
+      link.reopen()
+    }
+  }
+  /// The last step that released or reopened the port.
+  private(set) var releasedIn = 0
+  /// Nothing may be opened.
+  private(set) var isReleased = false
+  /// Answers that are due.
+  private var releasesDue = 0
+
   private func touchLine(_ link: LinkModel?, _ how: Int) {
     guard let line = link?.device?.line else { return }
     if how & 128 != 0 { line.unsentCount = how & 63 }
@@ -540,6 +570,7 @@ final class PolicyRun {
       if let hub = link.hub { link.look(hub) }
     }
     for client in everybody { client.look() }
+    if isReleased, connector.openings.contains(where: { !$0.isOver }) { fail("a released port is opened") }
     if isShared, let hub = links[0].hub, route.clients.writers == .one, hub.upstream.writer == nil,
       let heir = hub.sessions.first(where: {
         $0.accepted.role == .writer && !$0.pump.sourceEnded && $0.leaving == nil
@@ -671,6 +702,7 @@ final class PolicyRun {
     step += 1
     if PoliciesProperty.tells { PoliciesProperty.report("\(step): the end: quiet, all finish, the route stops") }
     grantRights()
+    if isReleased { release(false) }
     for _ in 0..<4 where broken == nil {
       while connector.openings.contains(where: { !$0.isOver }), broken == nil { answerOpening(0) }
       beCalm()
@@ -692,6 +724,7 @@ final class PolicyRun {
       pass(.seconds(10))
       settleDown()
     }
+    if broken == nil, releasesDue != 0 { fail("\(releasesDue) releases have no answer") }
     if !hasStopped && broken == nil {
       group.cutOff(Ending(.shutdown))
       settleDown()
