@@ -42,7 +42,7 @@ extension AdminRequest {
   /// Why this client may not ask this; nil if it may. A route on which its user has no role does not exist for it.
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
-    case .route(let name), .log(let name?), .kick(let name), .reset(let name):
+    case .route(let name), .log(let name?), .kick(let name), .reset(let name), .terminal(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
     case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
@@ -81,6 +81,9 @@ extension AdminRequest {
       } catch {
         throw .init(.unprocessableContent, "'recipe': \(error.text).")
       }
+    case .terminal:
+      try expect(Self.object(content), [])
+      return nil
     default: return nil
     }
   }

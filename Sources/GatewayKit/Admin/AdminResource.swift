@@ -24,6 +24,8 @@ enum AdminResource: Hashable, Sendable {
   case reload
   case kick(String)
   case reset(String)
+  /// A WebSocket to a route, for a terminal in a browser; and the ticket that a browser needs for it.
+  case terminal(String)
 
   init?(path: String) {
     switch path {
@@ -59,6 +61,7 @@ enum AdminResource: Hashable, Sendable {
     case (3, "routes") where words[2] == "log": .log(words[1])
     case (3, "routes") where words[2] == "kick": .kick(words[1])
     case (3, "routes") where words[2] == "reset": .reset(words[1])
+    case (3, "routes") where words[2] == "terminal": .terminal(words[1])
     default: nil
     }
   }
@@ -83,7 +86,13 @@ enum AdminResource: Hashable, Sendable {
     }
   }
 
-  var methods: [String] { isChange ? ["POST"] : ["GET", "HEAD"] }
+  var methods: [String] {
+    switch self {
+    case .terminal: ["GET", "POST"]
+    case _ where isChange: ["POST"]
+    default: ["GET", "HEAD"]
+    }
+  }
 
   /// Query parameters that it understands.
   var parameters: Set<String> { self == .ready ? ["route"] : [] }

@@ -150,6 +150,11 @@ enum OpenAPI {
       summary:
         "Carries out a reset recipe at the open port; needs the role admin on the route. 409: not done, or not all.",
       request: "Reset", answers: json("WasReset"), failures: contentFailures + [409]),
+    Operation(
+      path: "/api/v1/routes/{name}/terminal", method: "post",
+      summary:
+        "A ticket for a terminal: for a few seconds, a WebSocket to this path may log in once by the sub-protocols baudway.v1 and ticket.TICKET. Without an Upgrade a GET gets 426.",
+      request: "Nothing", answers: json("Ticket"), failures: contentFailures + [426]),
   ]
 
   /// Of requests with content.
@@ -287,6 +292,7 @@ enum OpenAPI {
     ),
     ("Kicked", object(["kicked": list(count)])),
     ("Reset", object(["recipe?": string], isClosed: true)),
+    ("Ticket", object(["ticket": string, "seconds": count])),
     ("WasReset", object(["reset": .object(["const": .bool(true)]), "route": string, "recipe": string])),
   ].map { JSONValue.Member(key: $0.0, value: $0.1) }
 }

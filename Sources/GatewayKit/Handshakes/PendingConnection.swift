@@ -196,7 +196,7 @@ final class PendingConnection: PollHandler {
     leave()
     if let adminRequest {
       let accepted = AcceptedConnection(descriptor, kind: Self.kind, label: label, tls: session.take(), acceptance: nil)
-      return binding.arrived(accepted, adminRequest)
+      return binding.arrived(accepted, adminRequest, asTerminal: acceptance)
     }
     binding.arrived(
       AcceptedConnection(
