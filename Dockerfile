@@ -6,7 +6,7 @@
 # Deploy/image makes images that are the same each time, with labels, and can put a program into them that is built already.
 FROM docker.io/library/swift:6.3-bookworm AS build
 RUN apt-get -q update \
- && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-dev libssl-dev zlib1g-dev libbluetooth-dev \
+ && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends libyaml-dev libssl-dev zlib1g-dev libbluetooth-dev node-xterm \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Package.swift ./

@@ -74,7 +74,7 @@ let package = Package(
     // Floor 0: C libraries.
     .target(name: "CBluetooth", cSettings: [.define("_GNU_SOURCE")]),  // BlueZ's headers, nothing linked
     .target(name: "CLinux", cSettings: [.define("_GNU_SOURCE")]),
-    .target(name: "CAdminPage", exclude: ["page"]),  // the admin listener's page, as files
+    .target(name: "CAdminPage", exclude: ["page"]),  // the admin listener's page, and node-xterm's files
     .systemLibrary(name: "CYAML", pkgConfig: "yaml-0.1", providers: [.apt(["libyaml-dev"])]),
     .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
     .systemLibrary(name: "CCrypt", providers: [.apt(["libcrypt-dev"])]),

@@ -10,6 +10,9 @@ toolchain_packages=(
 # What Baudway itself is linked with.
 # shellcheck disable=SC2034
 library_packages=(libyaml-dev libssl-dev zlib1g-dev libbluetooth-dev)
+# What the page's terminal is made of, at build time: xterm.js. Without it a build has no terminal, and what is shipped must have it.
+# shellcheck disable=SC2034
+page_packages=(node-xterm)
 # What makes a Debian package (Deploy/deb).
 # shellcheck disable=SC2034
 deb_packages=(debhelper dpkg-dev python3)

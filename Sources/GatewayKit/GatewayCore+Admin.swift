@@ -3,6 +3,7 @@
 import ByteStreams
 import Dispatch
 import StreamBroker
+import StreamTLS
 import StreamWebSocket
 
 extension GatewayCore {
@@ -38,7 +39,7 @@ extension GatewayCore: AdminBackend {
       }
     case .user: done(.whole(.json(text: caller.description(on: running.keys.sorted()).description)))
     case .log(let route): done(.whole(log(of: route, seenBy: caller)))
-    case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer:
+    case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer, .terminal:
       done(.whole(.problem(.notFound, "Nothing here has this path.")))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
@@ -47,6 +48,21 @@ extension GatewayCore: AdminBackend {
         done(.whole(isReady ? .text("ready\n") : .text("not ready: a listener is not bound\n", .unavailable)))
       }
     }
+  }
+
+  // MARK: - Terminals
+
+  func hasRoute(_ name: String) -> Bool { running[name] != nil }
+
+  func admit(_ accepted: consuming AcceptedConnection, asTerminal acceptance: WebSocketAcceptance) {
+    let parcel = AcceptedConnectionParcel(accepted)
+    running[acceptance.route]?.route.post { _, route in
+      if let accepted = parcel.take() { route.admit(accepted, asTerminal: acceptance) }
+    }
+  }
+
+  func trusts(_ context: TLSServerContext) {
+    for running in running.values { running.route.post { _, route in route.trusts(context) } }
   }
 
   // MARK: - The API

@@ -44,7 +44,7 @@ def parse(raw: bytes) -> Answer:
     for line in lines:
         name, _, value = line.partition(": ")
         fields[name.lower()] = f"{fields[name.lower()]}, {value}" if name.lower() in fields else value
-    assert fields["connection"] == "close"
+    assert "close" in fields["connection"].split(", ")
     return Answer(int(first.split()[1]), fields, content)
 
 

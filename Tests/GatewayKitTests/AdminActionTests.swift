@@ -81,6 +81,10 @@ struct AdminActionTests {
     #expect(try status("/api/v1/devices", [("gps", .admin)], isChange: false) == .forbidden)
     #expect(try status("/api/v1/routes/gps/log", [("lab", .admin)], isChange: false) == .notFound)
     #expect(try status("/api/v1/log", [("lab", .monitor)], isChange: false) == nil)
+    for isChange in [true, false] {
+      #expect(try status("/api/v1/routes/gps/terminal", [("gps", .monitor)], isChange: isChange) == nil)
+      #expect(try status("/api/v1/routes/gps/terminal", [("lab", .admin)], isChange: isChange) == .notFound)
+    }
   }
 
   @Test(
@@ -92,6 +96,9 @@ struct AdminActionTests {
   func pages(fields: [String]) throws {
     let all = ["Host: 127.0.0.1:8080", "Authorization: Bearer x"] + fields
     #expect(try adminRefusal("POST /api/v1/reload HTTP/1.1", all)?.cause == .foreignOrigin)
+    for method in ["GET", "POST"] {
+      #expect(try adminRefusal("\(method) /api/v1/routes/gps/terminal HTTP/1.1", all)?.cause == .foreignOrigin)
+    }
   }
 
   @Test("may come from our own page, by one of our own names")
@@ -108,10 +115,11 @@ struct AdminActionTests {
   func described() throws {
     for operation in OpenAPI.operations {
       let resource = try #require(AdminResource(path: operation.path.replacing("{name}", with: "x")))
-      #expect(resource.methods[0].lowercased() == operation.method && resource.needsLogIn == operation.needsLogIn)
+      #expect(resource.methods.contains(operation.method.uppercased()))
+      #expect(resource.needsLogIn == operation.needsLogIn)
       #expect(resource.isProbe == operation.isProbe)
     }
     let paths = Set(OpenAPI.operations.map(\.path))
-    #expect(paths.count == OpenAPI.operations.count && paths.count == 20)
+    #expect(paths.count == OpenAPI.operations.count && paths.count == 21)
   }
 }

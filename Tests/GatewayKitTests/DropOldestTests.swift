@@ -47,6 +47,40 @@ struct DropOldestTests {
     #expect(rig.ending(of: session) == nil)
   }
 
+  @Test(
+    "drops output of a terminal only, whatever the route's policy for slow clients",
+    arguments: [
+      Config.Clients.Slow.automatic, .block, .disconnect,
+    ])
+  func terminal(slow: Config.Clients.Slow) throws {
+    let rig = try HubRig(buffer: 64, slow: slow)
+    let (stuck, healthy) = (ScriptedStream(), ScriptedStream(takesAll: true))
+    let terminal = rig.join(stuck, isTerminal: true)
+    let other = rig.join(healthy)
+    #expect(stuck.unsentLimits == [64] && healthy.unsentLimits == [])
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    say(1600, endpoint, rig)
+    #expect(rig.hub.head > 1200 && other.dropped == 0)
+    #expect(terminal.dropped > 0 && terminal.dropped == terminal.down.droppedAsSlow)
+    rig.hub.end(other, Ending(.clientLeft))
+    say(1600, endpoint, rig)
+    #expect(rig.hub.head > 2400, "nor does a terminal that is alone delay the device")
+    #expect(rig.ending(of: terminal) == nil && rig.drops[terminal.number] != nil)
+  }
+
+  @Test("lets another client delay all with 'slow: block', also beside a terminal")
+  func blockedBesideTerminal() throws {
+    let rig = try HubRig(buffer: 64, slow: .block)
+    let (stuck, terminal) = (ScriptedStream(), ScriptedStream(takesAll: true))
+    let session = rig.join(stuck)
+    rig.join(terminal, isTerminal: true)
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    say(400, endpoint, rig)
+    #expect(rig.hub.head == 64 && session.dropped == 0 && rig.ending(of: session) == nil)
+  }
+
   @Test("bounds what the kernel keeps unsent for a client by its buffer, also after a reload, and else leaves it alone")
   func kernel() throws {
     let rig = try hub(buffer: 4096)

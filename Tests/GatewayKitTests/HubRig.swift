@@ -56,12 +56,14 @@ final class HubRig: HubDelegate {
 
   /// Adds a client.
   @discardableResult
-  func join(_ client: any ByteStream, role: Config.Listen.Role = .writer, controlChannel: ControlChannel? = nil)
-    -> Session
-  {
+  func join(
+    _ client: any ByteStream, role: Config.Listen.Role = .writer, controlChannel: ControlChannel? = nil,
+    isTerminal: Bool = false
+  ) -> Session {
     lastNumber += 1
     clients.append(client)
-    let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
+    var label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
+    label.isTerminal = isTerminal
     let session = Session(
       label, client: client, controlChannel: controlChannel, number: lastNumber, hub: hub,
       buffer: hub.policy.buffer, on: poller)

@@ -15,4 +15,10 @@ struct admin_page_file {
 /// NULL when there are no more.
 const struct admin_page_file *admin_page_file(size_t index);
 
+/// The style sheet of xterm.js; NULL where it was not installed when this was built.
+const struct admin_page_file *admin_page_terminal_style(void);
+
+/// A module of xterm.js, by CommonJS; its path is the name by which others require it. NULL when there are no more.
+const struct admin_page_file *admin_page_terminal_module(size_t index);
+
 #endif

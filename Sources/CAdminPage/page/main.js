@@ -11,8 +11,9 @@ import * as problems from "/page/problems.js";
 import * as route from "/page/route.js";
 import * as routes from "/page/routes.js";
 import { state } from "/page/state.js";
+import * as terminal from "/page/terminal.js";
 
-const VIEWS = ["routes", "route", "devices", "log"];
+const VIEWS = ["routes", "route", "terminal", "devices", "log"];
 let view = "routes";
 
 // Log-in
@@ -44,6 +45,7 @@ async function logIn() {
 
 function askForCredentials(fault) {
   live.stop();
+  terminal.close();
   api.forgetCredentials();
   state.clear();
   log.clear();
@@ -68,17 +70,24 @@ function submit(event) {
 
 // Views
 
-/** "#/", "#/routes/NAME", "#/devices", "#/log". Any other is none of ours. */
+/** "#/", "#/routes/NAME", "#/routes/NAME/terminal", "#/devices", "#/log". Any other is none of ours. */
 function navigate() {
   const words = location.hash.split("/").slice(1).map(decode);
-  view = words[0] === "routes" && words[1] ? "route" : VIEWS.includes(words[0]) ? words[0] : "routes";
+  const ofRoute = words[2] === "terminal" ? "terminal" : "route";
+  view = words[0] === "routes" && words[1] ? ofRoute : VIEWS.includes(words[0]) ? words[0] : "routes";
   for (const each of VIEWS) show(one(`${each}-view`), each === view);
   for (const link of one("views").children) {
-    const isHere = link.hash === (view === "route" ? "#/" : location.hash || "#/");
+    const isHere = link.hash === (view === "route" || view === "terminal" ? "#/" : location.hash || "#/");
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   if (view === "route") route.open(words[1]);
+  if (view === "terminal") {
+    route.choose(words[1]);
+    terminal.open(words[1]);
+  } else {
+    terminal.close();
+  }
   if (view === "devices") devices.look();
   if (view === "log") log.open();
   draw();
@@ -137,7 +146,7 @@ function reload() {
   });
 }
 
-for (const part of [dialogs, problems, routes, route, devices, log]) part.prepare();
+for (const part of [dialogs, problems, routes, route, terminal, devices, log]) part.prepare();
 one("log-in-form").addEventListener("submit", submit);
 one("log-out").addEventListener("click", () => askForCredentials(""));
 one("reload").addEventListener("click", reload);

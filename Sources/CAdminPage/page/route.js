@@ -89,7 +89,7 @@ function kickAll() {
   });
 }
 
-function reset() {
+export function reset() {
   carryOut({
     title: `Reset the device of ${name}?`, text: "A recipe on DTR and RTS restarts the board behind the port.",
     action: "Reset", label: "Recipe, such as esp32; empty: that of device.reset", failure: "The device was not reset",
@@ -125,9 +125,15 @@ function reopen() {
 
 export const shown = () => name;
 
+/** What is done from now on is meant for this route. */
+export function choose(route) {
+  name = route;
+}
+
 /** Shows another route. */
 export async function open(route) {
-  name = route;
+  choose(route);
+  one("route-terminal").href = `#/routes/${encodeURIComponent(route)}/terminal`;
   setText(one("route-title"), route);
   one("route-lines").replaceChildren();
   if (state.status) draw();
@@ -147,6 +153,7 @@ export function draw() {
   show(one("route-missing"), !route);
   show(one("route-actions"), Boolean(route) && state.mayChange(name));
   show(one("route-badge"), Boolean(route));
+  show(one("route-terminal"), Boolean(route));
   if (!route) return setText(one("route-missing"), "There is no such route, or this user has no role on it.");
   setText(one("route-badge"), badge(route));
   one("route-badge").dataset.mood = linkOf(route).mood;

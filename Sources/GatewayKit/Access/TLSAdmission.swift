@@ -37,6 +37,7 @@ extension ListenerContext.Terms {
   /// Whether the present rules admit a client that has completed its handshake or has a session.
   func admits(_ client: AcceptedConnection.Label) -> Bool {
     guard clients.admits(client.address) else { return false }
+    if client.isTerminal { return terminals.admits(client) }
     guard let shown = client.shown, let tls else { return access.admits(client) }
     let wanted = TLSServerSettings(tls, speaksHTTP: false)
     guard shown.isEnough(for: wanted) else { return false }

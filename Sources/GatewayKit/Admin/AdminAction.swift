@@ -46,7 +46,8 @@ extension AdminRequest {
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
     case .route(let name), .log(let name?), .kick(let name), .reset(let name), .release(let name), .reopen(let name),
-      .line(let name), .writer(let name):
+      .line(let name), .writer(let name),
+      .terminal(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
     case .reload: return caller.generalRole == .admin ? nil : .needsRole("admin on \"*\"")
@@ -111,6 +112,9 @@ extension AdminRequest {
           .unprocessableContent,
           "Name the session, as in {\"session\":17}; {\"session\":null} takes the role from the one that has it.")
       }
+    case .terminal:
+      try expect(Self.object(content), [])
+      return nil
     default: return nil
     }
   }

@@ -1,5 +1,6 @@
 // What the gateway answers to a request of the admin listener, and its form on the connection.
 
+import StreamTLS
 import StreamWebSocket
 
 /// An answer that is whole, or content of a length that is not known when it begins.
@@ -15,6 +16,11 @@ protocol AdminBackend: AnyObject {
   func answer(_ request: AdminRequest, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void)
   /// Calls `done` once, when the change is made, or is not.
   func carryOut(_ action: AdminAction, for caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void)
+  func hasRoute(_ name: String) -> Bool
+  /// Hands a client over to the route that `acceptance` names. If the route has gone, the connection closes.
+  func admit(_ accepted: consuming AcceptedConnection, asTerminal acceptance: WebSocketAcceptance)
+  /// The admin listener verifies clients' certificates by `context` from now on.
+  func trusts(_ context: TLSServerContext)
 }
 
 /// The pieces of a response as they are sent: its head, then its content in chunks (RFC 9112 section 7.1), or for an

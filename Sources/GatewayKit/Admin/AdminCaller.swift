@@ -7,14 +7,16 @@ struct AdminCaller: Sendable {
   let name: String?
   /// The client for logs.
   let client: String?
+  let identity: Identity
   /// Nil where the gateway has no users: then everything is allowed.
   private let user: Config.User?
 
   init(_ label: AcceptedConnection.Label, _ users: [Config.User]) {
-    self.init(name: label.identity.name, client: label.client, users)
+    self.init(name: label.identity.name, client: label.client, users, label.identity)
   }
 
-  init(name: String?, client: String?, _ users: [Config.User]) {
+  init(name: String?, client: String?, _ users: [Config.User], _ identity: Identity = .anonymous) {
+    self.identity = identity
     self.name = name
     self.client = client
     guard users.contains(where: \.hasRole) else {

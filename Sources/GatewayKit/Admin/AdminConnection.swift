@@ -85,6 +85,8 @@ final class AdminConnection: ByteStreamDelegate {
     do throws(AdminRefusal) {
       if let action = try request.action(content) {
         server.backend.carryOut(action, for: caller) { [weak self] answer in self?.respond(answer) }
+      } else if case .terminal(let route) = request.resource {
+        server.giveTicket(for: route, to: caller) { [weak self] answer in self?.respond(answer) }
       } else if request.resource == .events {
         respond(server.eventStream(for: request, caller))
       } else {

@@ -98,7 +98,8 @@ struct AdminRequest: Equatable, Sendable {
       refusal.fields = [AdminResponse.Field(name: "Allow", value: resource.methods.joined(separator: ", "))]
       throw refusal
     }
-    guard head.method != "GET", head.method != "HEAD" else { return }
+    // A browser lets any page open a WebSocket, which may then send bytes to a device.
+    if case .terminal = resource {} else if head.method == "GET" || head.method == "HEAD" { return }
     // What changes something must not come from another page, whatever credentials the browser adds to it.
     if let cause = pages.objection(to: head) {
       throw foreign(cause, head[cause == .foreignHost ? "host" : "origin"] ?? "")

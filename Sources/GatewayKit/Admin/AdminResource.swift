@@ -28,6 +28,8 @@ enum AdminResource: Hashable, Sendable {
   case reopen(String)
   case line(String)
   case writer(String)
+  /// A WebSocket to a route, for a terminal in a browser; and the ticket that a browser needs for it.
+  case terminal(String)
 
   init?(path: String) {
     switch path {
@@ -67,6 +69,7 @@ enum AdminResource: Hashable, Sendable {
     case (3, "routes") where words[2] == "reopen": .reopen(words[1])
     case (3, "routes") where words[2] == "line": .line(words[1])
     case (3, "routes") where words[2] == "writer": .writer(words[1])
+    case (3, "routes") where words[2] == "terminal": .terminal(words[1])
     default: nil
     }
   }
@@ -91,7 +94,13 @@ enum AdminResource: Hashable, Sendable {
     }
   }
 
-  var methods: [String] { isChange ? ["POST"] : ["GET", "HEAD"] }
+  var methods: [String] {
+    switch self {
+    case .terminal: ["GET", "POST"]
+    case _ where isChange: ["POST"]
+    default: ["GET", "HEAD"]
+    }
+  }
 
   /// Query parameters that it understands.
   var parameters: Set<String> { self == .ready ? ["route"] : [] }

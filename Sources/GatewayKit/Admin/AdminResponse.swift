@@ -114,7 +114,11 @@ struct AdminRefusal: Error, Equatable, Sendable {
     self.detail = detail
   }
 
-  init(_ refusal: HTTPRefusal) { self.init(refusal.status, refusal.text) }
+  init(_ refusal: HTTPRefusal) {
+    self.init(refusal.status, refusal.text)
+    fields = refusal.fields.map { AdminResponse.Field(name: $0.name, value: $0.value) }
+    cause = refusal.cause
+  }
 
   /// The response to bytes that are not a request.
   init(_ fault: HTTPFault) {

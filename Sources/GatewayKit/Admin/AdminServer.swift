@@ -3,6 +3,7 @@
 
 import ByteStreams
 import StreamBroker
+import StreamTLS
 import StreamWebSocket
 
 final class AdminServer {
@@ -95,7 +96,9 @@ final class AdminServer {
   var connectionCount: Int { connections.count }
 
   /// A client whose log-in succeeded, or that needs none.
-  func take(_ accepted: consuming AcceptedConnection, _ request: AdminRequest) {
+  func take(
+    _ accepted: consuming AcceptedConnection, _ request: AdminRequest, asTerminal acceptance: WebSocketAcceptance?
+  ) {
     guard !isStopped else { return }  // releasing `accepted` closes it
     var refusal: AdminRefusal?
     // A reload may have changed the rules since the log-in.
@@ -106,9 +109,37 @@ final class AdminServer {
       refusal = AdminRefusal(.unavailable, "The gateway has too many connections. Try again later.")
     }
     let caller = AdminCaller(accepted.label, users)
+    if refusal == nil, let acceptance {
+      refusal = objection(to: caller, at: acceptance.route) ?? request.objection(to: caller)
+      if refusal == nil { return backend.admit(accepted, asTerminal: acceptance) }
+    }
     let connection = AdminConnection(accepted.stream(on: poller), request, caller, on: poller, of: self)
     connections[ObjectIdentifier(connection)] = connection
     connection.begin(refusal)
+  }
+
+  private func objection(to caller: AdminCaller, at route: String) -> AdminRefusal? {
+    caller.role(on: route) != nil && backend.hasRoute(route) ? nil : .noSuchRoute(route)
+  }
+
+  /// Answers with a ticket for a WebSocket to the route. Scripts of browsers can't send credentials with a WebSocket.
+  func giveTicket(for route: String, to caller: AdminCaller, then done: @escaping (AdminAnswer) -> Void) {
+    if let refusal = objection(to: caller, at: route) { return done(.whole(refusal.response)) }
+    guard let handshakeServer = environment.handshakeServer else { return }  // it has accepted this client
+    let (name, identity) = (Tickets.newName(), caller.identity)
+    let answer = AdminResponse.json(
+      .object(["ticket": .text(name), "seconds": .integer(Int(Tickets.lifetime.components.seconds))]))
+    let back = LaneRef(CallBack { done(.whole(answer)) }, on: home)
+    handshakeServer.post { _, handshakeServer in
+      handshakeServer.tickets.add(name, for: route, identity, at: handshakeServer.poller.timers.now)
+      back.post { _, back in back.call() }
+    }
+  }
+
+  /// Certificates' authorities or revocation lists have changed.
+  func trusts(_ context: TLSServerContext) {
+    accessChanged()
+    backend.trusts(context)
   }
 
   /// Users or certificates' authorities have changed: clients with an event stream log in again.

@@ -67,6 +67,8 @@ package struct Config: Hashable, Sendable, KeyOwner {
     package var websocket: WebSocket?
     /// Which users may connect, where a listener can identify them.
     package var access: Access
+    /// Which users may open a terminal at the admin listener.
+    package var terminals = Access.open
   }
 
   package enum Link: String, CaseIterable, Sendable {

@@ -87,6 +87,11 @@ struct ConfigBuilder {
     config.users = users
     config.admin = admin(config.admin, users)
     config.routes = routes.compactMap { route($0.name, $0.section, users) }
+    if !config.admin.listen.isEmpty {
+      for (index, route) in config.routes.enumerated() {
+        config.routes[index].terminals = Access(users, route: route.name, only: route.clients.users)
+      }
+    }
     checkHashes(of: config)
     checkCircles()
     return config

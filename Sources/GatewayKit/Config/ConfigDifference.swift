@@ -9,7 +9,8 @@ extension Config.Route {
     var keys = ConfigKeys.ofRoute.differences(self, old)
     // A default that follows from `max` is no change of the file.
     if clients.followsMax && old.clients.followsMax { keys.removeAll { $0 == "clients.per-address" } }
-    if access.members != old.access.members { keys.append("users") }
+    let hasOtherUsers = access.members != old.access.members || terminals.members != old.terminals.members
+    if hasOtherUsers { keys.append("users") }
     return keys
   }
 }

@@ -63,6 +63,8 @@ final class HandshakeServer {
 
   /// Checks the credentials that clients send.
   let logIns: LogIns
+  /// Log-ins that browsers have already passed.
+  var tickets = Tickets()
   /// Closes refused connections in order, so that our answer arrives.
   private let closing: ClosingStreams
 

@@ -98,7 +98,11 @@ extension PendingConnection {
 
   func logIn(_ head: HTTPRequestHead, _ binding: RouteBinding) {
     let shown = head.fields.all.filter { $0.name == "authorization" }.map(\.value)
-    let credential = Credential(authorization: shown, subprotocols: head.fields.list("sec-websocket-protocol"))
+    logIn(Credential(authorization: shown, subprotocols: head.fields.list("sec-websocket-protocol")), binding)
+  }
+
+  /// `credential` is nil if what the client sent is not valid.
+  func logIn(_ credential: Credential?, _ binding: RouteBinding) {
     stage = .logIn
     // Waits for nothing but a hang-up (EPOLLHUP, EPOLLERR), which ends the connection as in `.waiting`.
     wait(for: [])
@@ -107,7 +111,7 @@ extension PendingConnection {
     ) { [weak self] answer in self?.took(answer) }
   }
 
-  private func took(_ answer: LogIns.Answer) {
+  func took(_ answer: LogIns.Answer) {
     guard case .logIn = stage, let binding else { return }
     attempt = nil
     switch answer {

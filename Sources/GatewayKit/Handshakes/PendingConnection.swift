@@ -197,7 +197,7 @@ final class PendingConnection: PollHandler {
     if let adminRequest {
       let accepted = AcceptedConnection(
         descriptor, kind: Self.kind, from: peer, label: label, tls: session.take(), acceptance: nil)
-      return binding.arrived(accepted, adminRequest)
+      return binding.arrived(accepted, adminRequest, asTerminal: acceptance)
     }
     binding.arrived(
       AcceptedConnection(

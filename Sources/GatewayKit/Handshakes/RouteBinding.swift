@@ -88,11 +88,13 @@ struct RouteBinding: Sendable {
   }
 
   /// Hands a client over to the admin server, with the head of its request.
-  func arrived(_ accepted: consuming AcceptedConnection, _ request: AdminRequest) {
+  func arrived(
+    _ accepted: consuming AcceptedConnection, _ request: AdminRequest, asTerminal acceptance: WebSocketAcceptance?
+  ) {
     guard case .admin(let server) = owner else { return }
     let parcel = AcceptedConnectionParcel(accepted)
     server.post { _, server in
-      if let accepted = parcel.take() { server.take(accepted, request) }
+      if let accepted = parcel.take() { server.take(accepted, request, asTerminal: acceptance) }
     }
   }
 
@@ -100,7 +102,7 @@ struct RouteBinding: Sendable {
   func trusts(_ context: TLSServerContext) {
     switch owner {
     case .route(let listener): listener.post { _, listener in listener.trusts(context) }
-    case .admin(let server): server.post { _, server in server.accessChanged() }
+    case .admin(let server): server.post { _, server in server.trusts(context) }
     }
   }
 

@@ -27,6 +27,8 @@ package struct AcceptedConnection: ~Copyable, Sendable {
     var shown: TLSAdmission?
     /// Whether the client receives WebSocket messages: then no notice lines are mixed in.
     var isWebSocket = false
+    /// Whether it is a terminal of the admin listener's page: then its oldest output is dropped when it is slow.
+    var isTerminal = false
     /// Whether its route is `link: per-client`; known once it has a slot.
     var hasOwnLink = false
     /// Whether a web page could have connected: TCP, plain or in TLS, without an HTTP request before the bytes.
@@ -49,7 +51,7 @@ package struct AcceptedConnection: ~Copyable, Sendable {
   /// The session after a TLS handshake.
   private let tls: TLSSession?
   /// The answer still due to a client that asked for a WebSocket.
-  private let acceptance: WebSocketAcceptance?
+  private var acceptance: WebSocketAcceptance?
   /// For a client that speaks telnet.
   private let telnet: TelnetAcceptance?
 
@@ -82,6 +84,15 @@ package struct AcceptedConnection: ~Copyable, Sendable {
     self.peer = peer
     self.descriptor = descriptor
     self.seat = seat
+  }
+
+  /// The client of the admin listener joins a route by a WebSocket.
+  mutating func becomeTerminal(_ acceptance: WebSocketAcceptance, role: Config.Listen.Role) {
+    self.acceptance = acceptance
+    label.isWebSocket = true
+    label.isRawTCP = false
+    label.isTerminal = true
+    label.role = role
   }
 
   /// The client's stream, on the lane where it stays; a WebSocket's upgrade response is sent. Bytes that arrived after

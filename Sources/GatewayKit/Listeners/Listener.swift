@@ -90,12 +90,15 @@ final class ListenerContext {
   struct Terms: Hashable {
     let clients: Config.Clients
     let access: Access
+    /// For terminals of the admin listener's page.
+    let terminals: Access
     let tls: Config.TLS?
     let websocket: Config.WebSocket?
 
     init(_ config: Config.Route) {
       clients = config.clients
       access = config.access
+      terminals = config.terminals
       tls = config.tls
       websocket = config.websocket
     }

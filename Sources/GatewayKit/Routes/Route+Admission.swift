@@ -4,6 +4,13 @@
 import ByteStreams
 
 extension Route {
+  /// A client of the admin listener, which has no listener of the route.
+  func admit(_ accepted: consuming AcceptedConnection, asTerminal acceptance: WebSocketAcceptance) {
+    let role = terms.terminals.role(of: accepted.label.identity, listener: .writer)
+    accepted.becomeTerminal(acceptance, role: role ?? .monitor)
+    if role == nil { refuse(accepted, Ending(.denied)) } else { admit(accepted) }
+  }
+
   /// `last` is the number of the last link that connected when the client was looked at first.
   func admit(_ accepted: consuming AcceptedConnection, _ last: UInt64? = nil) {
     if let stopping { return refuse(accepted, stopping) }

@@ -4,6 +4,7 @@
 
 import ByteStreams
 import StreamBroker
+import StreamTLS
 import Synchronization
 
 private let lastSession = Atomic<UInt64>(0)
@@ -224,12 +225,15 @@ final class Route {
         group.report(label, nextNumber(), ending, nanoseconds: nanoseconds)
       }, admit: { [unowned self] accepted in admit(accepted) })
     context.lineSettings = { [unowned self] in group.sharedLink?.hub.lineSettings ?? LineSettings(settings.url) }
-    context.trusts = { [weak self] trusted in
-      self?.everyGroup { $0.clientTrust.changed(to: trusted, sessions: $0.sessions) }
-    }
+    context.trusts = { [weak self] trusted in self?.trusts(trusted) }
     let active = ActiveListener(listen: listen, context: context, listener: listen.listener(context))
     listeners.append(active)
     active.listener.start()
+  }
+
+  /// A listener, or the admin listener, verifies clients' certificates by `context` from now on.
+  func trusts(_ context: TLSServerContext) {
+    everyGroup { $0.clientTrust.changed(to: context, sessions: $0.sessions) }
   }
 
   // MARK: - Reload

@@ -65,7 +65,7 @@ final class Downstream {
 
   /// Call it before the session is in the list. The session receives the backlog, then everything from here on.
   func start(_ session: Session) {
-    if let limit = policy.value.unsentLimit { session.client.limitUnsent(to: limit) }
+    if let limit = policy.value.unsentLimit(of: session) { session.client.limitUnsent(to: limit) }
     guard output.ring != nil else { return session.startOutput(at: head) }
     let isFirst = sessions.all.isEmpty && output.sizes.backlog == 0
     let start = isFirst ? output.oldest : max(output.oldest, output.backlogStart)
@@ -186,7 +186,9 @@ final class Downstream {
     guard let endpoint else { return }
     endpoint.readerWaits = []
     isPaused = true
-    if policy.value.slow != .block { (slowClients ?? startSlowClients()).readingPauses() }
+    if policy.value.slow != .block || sessions.all.contains(where: \.accepted.isTerminal) {
+      (slowClients ?? startSlowClients()).readingPauses()
+    }
   }
 
   private func startSlowClients() -> SlowClients {
@@ -214,7 +216,7 @@ final class Downstream {
     // With a single client that is blocked, read only while the ring is at most half full; otherwise each freed 4 KiB
     // would cost a read.
     let sessions = sessions.all
-    if sessions.count == 1, sessions[0].isBlocked, policy.value.slow != .dropOldest {
+    if sessions.count == 1, sessions[0].isBlocked, !sessions[0].dropsOldest(policy.value.slow) {
       return Int(truncatingIfNeeded: head &- sessions[0].down.cursor) <= output.sizes.buffer / 2
         && ring.room >= endpoint.largestUnit
     }
@@ -224,7 +226,7 @@ final class Downstream {
   /// The ring is full. Tries to make room at once: drops output of clients known to be slow, or ends a packet that is
   /// too long for the ring. Returns whether there is room now.
   private func makesRoom(for endpoint: any ByteStream) -> Bool {
-    guard let ring = output.ring, policy.value.slow == .dropOldest || cutter != nil else { return false }
+    guard let ring = output.ring else { return false }
     var isHelped = false
     for session in sessions.all where session.down.isBehind && session.down.takesOutput {
       dropOldest(of: session, in: ring)
@@ -458,9 +460,8 @@ final class Downstream {
     let hasOtherPackets = new.packets != old.packets
     if hasOtherPackets { endPacket() }
     policy = shared
-    if new.unsentLimit != old.unsentLimit {
-      let limit = new.unsentLimit ?? new.usualUnsentLimit
-      for session in sessions.all { session.client.limitUnsent(to: limit) }
+    for session in sessions.all where new.unsentLimit(of: session) != old.unsentLimit(of: session) {
+      session.client.limitUnsent(to: new.unsentLimit(of: session) ?? new.usualUnsentLimit)
     }
     if hasOtherPackets { restartPackets() }
     slowClients?.update(new.slow)
@@ -508,8 +509,8 @@ extension Hub.Policy {
 
   /// The most output that the kernel keeps unsent for a client, unless it is the listener's own limit. With
   /// `drop-oldest` a slow client is to get what is new, and what the kernel has taken can't be dropped (decision E11).
-  var unsentLimit: Int? {
-    guard slow == .dropOldest else { return nil }
+  func unsentLimit(of session: Session) -> Int? {
+    guard session.dropsOldest(slow) else { return nil }
     return max(1, min(buffer, Int(SocketOptions.notSentLowWater)))
   }
 

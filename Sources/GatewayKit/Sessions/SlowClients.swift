@@ -53,13 +53,14 @@ final class SlowClients {
     self.poller = poller
   }
 
-  private var counts: Bool { sessions.all.count > 1 || policy == .dropOldest }
+  private var counts: Bool { sessions.all.count > 1 || sessions.all.contains { $0.dropsOldest(policy) } }
+  private var isOff: Bool { policy == .block && !sessions.all.contains(where: \.accepted.isTerminal) }
 
   // MARK: - Reading
 
   /// The ring is full.
   func readingPauses() {
-    guard policy != .block, timer == nil else { return }
+    guard !isOff, timer == nil else { return }
     if counts {
       look()
     } else if policy == .disconnect && !sessions.all.isEmpty {
@@ -72,7 +73,7 @@ final class SlowClients {
     let wasCounting = timer != nil
     poller.timers.cancel(timer)
     timer = nil
-    guard policy != .block, counts else { return }
+    guard !isOff, counts else { return }
     if wasCounting { count() }
     for session in sessions.all { session.down.slow.clock.stretchEnded() }
   }
@@ -82,7 +83,7 @@ final class SlowClients {
     self.policy = policy
     poller.timers.cancel(timer)
     timer = nil
-    if policy != .dropOldest { for session in sessions.all { session.down.catchesUp() } }
+    for session in sessions.all where !session.dropsOldest(policy) { session.down.catchesUp() }
   }
 
   // MARK: - Time that others wait
@@ -92,8 +93,7 @@ final class SlowClients {
   private func look() {
     lastLook = poller.timers.now
     let end = delegate.end
-    someoneWaits =
-      policy == .dropOldest || sessions.all.contains { $0.down.takesOutput && $0.down.cursor >= end }
+    someoneWaits = sessions.all.contains { $0.down.takesOutput && $0.down.cursor >= end }
     for session in sessions.all { session.down.slow.holdsUpOthers = delegate.holdsUpOthers(session) }
     timer = poller.timers.after(SlowClientClock.tick) { [weak self] in
       // The last session that ends may free the link and with it the Downstream. Both are kept for this turn.
@@ -105,15 +105,16 @@ final class SlowClients {
   }
 
   private func count() {
-    guard someoneWaits, counts else { return }
+    guard counts else { return }
     let now = poller.timers.now
     // If a look comes late, the delay is ours or the machine's, and counts against no client.
     let length = min(now &- lastLook, 2 * SlowClientClock.tick.nanoseconds)
     let tooSlow = sessions.all.filter {
-      $0.down.slow.holdsUpOthers && delegate.lacksOutput($0) && $0.down.slow.clock.charge(length, at: now)
+      ($0.dropsOldest(policy) || someoneWaits && policy != .block) && $0.down.slow.holdsUpOthers
+        && delegate.lacksOutput($0) && $0.down.slow.clock.charge(length, at: now)
     }
     for session in tooSlow {
-      if policy == .dropOldest { session.down.fallsBehind() } else { delegate.isTooSlow(session) }
+      if session.dropsOldest(policy) { session.down.fallsBehind() } else { delegate.isTooSlow(session) }
     }
   }
 
@@ -155,4 +156,9 @@ final class SlowClients {
     poller.timers.cancel(session.down.slow.dropTimer)
     session.down.slow.dropTimer = nil
   }
+}
+
+extension Session {
+  /// Whether its oldest output is dropped when it is slow.
+  func dropsOldest(_ policy: Config.Clients.Slow) -> Bool { policy == .dropOldest || accepted.isTerminal }
 }

@@ -24,7 +24,7 @@ struct AdminFile: Hashable, Sendable {
     let compressed = request.takesGzip ? Self.compressed[index] : nil
     // Two forms of one file are different bytes, so each has its own tag (RFC 9110 section 8.8.3.3).
     let tag = compressed == nil ? "\"\(file.digest)\"" : "\"\(file.digest)-gzip\""
-    var response = AdminResponse(status: .ok, contentType: file.type, content: compressed ?? file.content)
+    var response = AdminResponse(status: .ok, contentType: file.type, content: compressed ?? file.content())
     if request.knows(tag: tag) {
       response.status = .notModified
       response.contentType = nil
@@ -49,26 +49,54 @@ struct AdminFile: Hashable, Sendable {
   private struct Embedded {
     let path: String
     let type: String
+    let content: () -> [UInt8]
     let digest: String
-    /// In the binary's constants.
-    let bytes: UnsafeBufferPointer<UInt8>
 
-    var content: [UInt8] { Array(bytes) }
-  }
-
-  // The pointers lead to constants.
-  nonisolated(unsafe) private static let all: [Embedded] = (0...).lazy.map { admin_page_file($0) }.prefix { $0 != nil }
-    .compactMap { $0?.pointee }.map { file in
-      let bytes = UnsafeBufferPointer(start: file.bytes, count: file.count)
-      return Embedded(
-        path: String(cString: file.path), type: String(cString: file.type), digest: digest(bytes), bytes: bytes)
+    init(path: String, type: String, _ content: @escaping () -> [UInt8]) {
+      self.path = path
+      self.type = type
+      self.content = content
+      digest = AdminFile.digest(content())
     }
 
+    init(_ file: UnsafePointer<admin_page_file>) {
+      self.init(path: String(cString: file.pointee.path), type: String(cString: file.pointee.type)) {
+        Array(file.pointee.content)
+      }
+    }
+  }
+
+  // The closures read constants.
+  nonisolated(unsafe) private static let all: [Embedded] =
+    files(admin_page_file).map(Embedded.init) + (admin_page_terminal_style().map { [Embedded($0), terminal] } ?? [])
+
+  private static func files(
+    _ file: (Int) -> UnsafePointer<admin_page_file>?
+  ) -> [UnsafePointer<admin_page_file>] {
+    var files: [UnsafePointer<admin_page_file>] = []
+    while let next = file(files.count) { files.append(next) }
+    return files
+  }
+
+  /// xterm.js: its modules as one script, which browsers can load.
+  nonisolated(unsafe) private static let terminal = Embedded(
+    path: "/page/xterm.js", type: "text/javascript; charset=utf-8"
+  ) {
+    var script = Array("import { load } from \"/page/modules.js\";\nexport const { Terminal } = load({\n".utf8)
+    for module in files(admin_page_terminal_module) {
+      let name = String(cString: module.pointee.path)
+      script += Array("\"\(name)\": function (exports, require, module) {\n".utf8)
+      script += module.pointee.content
+      script += Array("\n},\n".utf8)
+    }
+    return script + Array("}, \"public/Terminal\");\n".utf8)
+  }
+
   /// Made when a browser first asks for a file. Nil where it would not be shorter.
-  private static let compressed: [[UInt8]?] = all.map { gzip($0.bytes) }
+  private static let compressed: [[UInt8]?] = all.map { $0.content().withUnsafeBufferPointer(gzip) }
 
   /// FNV-1a. A tag only has to tell versions of one file apart.
-  private static func digest(_ bytes: UnsafeBufferPointer<UInt8>) -> String {
+  private static func digest(_ bytes: [UInt8]) -> String {
     String(bytes.reduce(0xcbf2_9ce4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01b3 }, radix: 36)
   }
 
@@ -89,4 +117,9 @@ struct AdminFile: Hashable, Sendable {
     }
     return isWhole ? compressed : nil
   }
+}
+
+extension admin_page_file {
+  /// In the binary's constants.
+  fileprivate var content: UnsafeBufferPointer<UInt8> { UnsafeBufferPointer(start: bytes, count: count) }
 }
