@@ -169,6 +169,7 @@ enum OpenAPI {
       summary:
         "Gives the writer role to a session, or takes it from the one that has it; needs the role admin on the route.",
       request: "Writer", isRequestNeeded: true, answers: json("Moved"), failures: contentFailures + [409]),
+    Operation(
       path: "/api/v1/routes/{name}/terminal", method: "post",
       summary:
         "A ticket for a terminal: for a few seconds, a WebSocket to this path may log in once by the sub-protocols baudway.v1 and ticket.TICKET. Without an Upgrade a GET gets 426.",
