@@ -1,5 +1,7 @@
 """The files of the status page, as they are served: test_status_page.py has what they do in a browser."""
 import gzip
+import pathlib
+import posixpath
 import re
 import ssl
 
@@ -10,6 +12,7 @@ from kit import ROOT, Gateway, connect, receive_all
 
 USERS = {"ada": {"token": "4f2d8c0a9b7e6d5c", "roles": {"*": "admin"}}}
 FOLDER = ROOT / "Sources/CAdminPage/page"
+XTERM = pathlib.Path("/usr/share/nodejs/xterm/lib")
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 FILES = {"/" if path.name == "index.html" else f"/page/{path.name}": path for path in sorted(FOLDER.iterdir())}
 
@@ -44,9 +47,27 @@ def test_what_a_page_loads_is_there_and_nothing_comes_from_elsewhere():
     assert preloaded == {path for path in FILES if path.endswith(".js")} - {"/page/main.js"}
 
 
+@pytest.mark.skipif(not XTERM.is_dir(), reason="no node-xterm here")
+def test_the_terminal_consists_of_the_modules_of_the_package():
+    with serving(users=USERS) as gateway:
+        answer = ask(gateway, "GET /page/xterm.js")
+        assert answer.status == 200 and answer.fields["content-type"] == "text/javascript; charset=utf-8"
+        names = re.findall(r'^"([\w/]+)": function \(exports, require, module\) \{$', answer.text, re.M)
+        assert len(names) > 40 and "public/Terminal" in names
+        for name in names:
+            text = (XTERM / f"{name}.js").read_text()
+            assert f"{{\n{text}\n}},\n" in answer.text, name
+            for path in re.findall(r'require\("([^"]+)"\)', text):
+                assert posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) in names, f"{name} requires {path}"
+        packed = ask(gateway, "GET /page/xterm.js", "Accept-Encoding: gzip")
+        assert gzip.decompress(packed.content) == answer.content and len(packed.content) < 100_000
+        assert ask(gateway, "GET /page/xterm.js", f"If-None-Match: {answer.fields['etag']}").status == 304
+        assert ask(gateway, "GET /page/xterm.css").content == (XTERM / "xterm.css").read_bytes()
+
+
 def test_a_browser_may_only_run_what_the_gateway_serves():
     with serving() as gateway:
-        for path in FILES:
+        for path in [*FILES, *(["/page/xterm.js", "/page/xterm.css"] if XTERM.is_dir() else [])]:
             fields = ask(gateway, f"GET {path}").fields
             policy = dict(part.strip().split(" ", 1) for part in fields["content-security-policy"].split(";"))
             assert policy == {

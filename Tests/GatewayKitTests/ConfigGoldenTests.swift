@@ -66,6 +66,7 @@ struct ConfigGoldenTests {
     let routes = config.routes.map { route in
       var route = route
       if route.access != .open { route.access = Access(users, route: route.name, only: route.access.only) }
+      if route.terminals != .open { route.terminals = Access(users, route: route.name, only: route.terminals.only) }
       return route
     }
     var masked = config

@@ -32,8 +32,11 @@ export class Screen {
   /** Bytes that the browser was too slow to draw. */
   skipped = 0;
 
-  /** `Terminal`: the class of xterm.js. `onInput` gets the text that the user types. */
-  constructor(Terminal, parent, onInput) {
+  /**
+   * `Terminal`: the class of xterm.js. `onInput` gets the text that the user types; `onLeave` is called for Ctrl ], because
+   * Tab is for the device.
+   */
+  constructor(Terminal, parent, onInput, onLeave) {
     const font = getComputedStyle(document.documentElement).getPropertyValue("--code");
     this.#terminal = new Terminal({ scrollback: 10000, fontFamily: font, fontSize: 14, bellStyle: "none", cursorBlink: false });
     this.#core = this.#terminal._core;
@@ -51,6 +54,14 @@ export class Screen {
       }
     };
     this.#terminal.on("data", (text) => { if (!this.#isParsing) this.#onInput(text); });
+    this.#terminal.attachCustomKeyEventHandler((event) => {
+      if (event.type !== "keydown" || !event.ctrlKey || event.key !== "]") return true;
+      event.preventDefault();
+      onLeave();
+      return false;
+    });
+    this.#terminal.textarea.setAttribute("aria-describedby", "terminal-hint");
+    this.#core.charMeasure.on("charsizechanged", () => this.fit());
     this.fit();
   }
 
@@ -60,6 +71,8 @@ export class Screen {
 
   fit() {
     const { actualCellWidth: width, actualCellHeight: height } = this.#core.renderer.dimensions;
+    // The letters are not measured yet.
+    if (!(width > 0 && height > 0)) return;
     const style = getComputedStyle(this.#terminal.element);
     const room = {
       x: this.#parent.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - this.#core.viewport.scrollBarWidth,

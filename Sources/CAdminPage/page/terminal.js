@@ -19,6 +19,8 @@ let name;
 let channel;
 let screen;
 let facts;
+/** Since the terminal is shown. */
+let wasOpen = false;
 /** Aborted when a text or a file is not to be sent any more. */
 let sending;
 
@@ -93,7 +95,7 @@ export async function open(route) {
   show(one("terminal-missing"), Terminal === null);
   show(one("terminal-content"), Terminal !== null);
   if (Terminal === null) return;
-  screen = new Screen(Terminal, one("terminal-screen"), type);
+  screen = new Screen(Terminal, one("terminal-screen"), type, () => one("terminal-search").focus());
   screen.isHex = one("terminal-hex").checked;
   screen.hasTimes = one("terminal-times").checked;
   screen.newLineAtLF(one("terminal-lf").checked);
@@ -113,11 +115,10 @@ export function close() {
   screen?.dispose();
   channel = undefined;
   screen = undefined;
+  wasOpen = false;
 }
 
 // The connection
-
-let wasOpen = false;
 
 function connectionChanged({ word, reason }) {
   const texts = { connecting: "connecting", open: "connected", lost: `disconnected: ${reason} Connecting again.`, ended: `disconnected: ${reason}` };
@@ -306,5 +307,6 @@ function save() {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/** The lines that are shown, for scripts beside the page. */
+/** What is on the screen, for scripts beside the page. */
 export const lines = () => screen?.lines ?? [];
+export const selection = () => screen?.selection ?? "";

@@ -236,9 +236,9 @@ package struct Config: Hashable, Sendable, KeyOwner {
 extension Config.Route {
   /// The most bytes that the route can hold: one ring of device output for each link, one of input for each client.
   package var worstCaseMemory: Int {
-    // A slow client that loses packets still receives the rest of a packet that it has received in part.
-    let rest =
-      packets == nil || clients.slow != .dropOldest ? 0 : min(packets?.max ?? .max, clients.buffer + clients.backlog)
+    // A slow client that loses packets, as any terminal may, still receives the rest of a packet that it has received in
+    // part.
+    let rest = packets == nil ? 0 : min(packets?.max ?? .max, clients.buffer + clients.backlog)
     return switch link {
     case .shared:
       clients.buffer + clients.backlog + clients.max * (clients.buffer + rest)

@@ -1,0 +1,348 @@
+"""The terminal of the status page in Chromium: what a device sends is on the screen, what a user types gets to it."""
+import json
+import os
+import re
+import signal
+import termios
+import time
+
+import pytest
+from admin import ask, curl, place
+from browser import AXE, Browser, needs_chromium
+from kit import Gateway, Pty, connect, free_port, until
+
+pytestmark = [pytest.mark.heavy, needs_chromium]
+
+ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
+TOKENS = {"ada": "4f2d8c0a9b7e6d5c", "bob": "0b1c2d3e4f506172"}
+USERS = {"ada": {"token": TOKENS["ada"], "roles": {"*": "admin"}}, "bob": {"token": TOKENS["bob"], "roles": {"a": "monitor"}}}
+LINES = "import('/page/terminal.js').then((terminal) => terminal.lines())"
+
+
+def serving(routes=None, *, port=0, **more) -> Gateway:
+    gateway = Gateway({"admin": {"listen": f"http://127.0.0.1:{port}"}, "routes": routes or {"a": ECHO}, **more})
+    gateway.expected += 1
+    return gateway
+
+
+def on(port: Pty, **more) -> dict:
+    return {"a": {"listen": "tcp://127.0.0.1:0", "endpoint": f"{port.url}?baud=9600", **more}}
+
+
+def visit(browser: Browser, gateway: Gateway, route: str = "a"):
+    host, port = place(gateway)
+    browser.open(f"http://{host}:{port}/#/routes/{route}/terminal")
+    connected(browser)
+
+
+def connected(browser: Browser):
+    browser.until("document.querySelector('#terminal-state')?.innerText === 'connected'", "connected")
+    browser.until("document.querySelector('#terminal-link')?.innerText === 'device open'", "the device is open")
+
+
+def keys(browser: Browser, text: str):
+    """As a keyboard does it."""
+    browser.run("document.querySelector('#terminal-screen textarea').focus()")
+    for letter in text:
+        if letter == "\r":
+            browser.press("Enter")
+        else:
+            browser.call("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter, unmodifiedText=letter)
+            browser.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
+
+
+def lines(browser: Browser) -> list[str]:
+    return [line for line in browser.run(LINES) if line]
+
+
+def shows(browser: Browser, words: str):
+    until(lambda: any(words in line for line in lines(browser)), what=f"{words!r} on the screen", every=0.05)
+
+
+def choose(browser: Browser, selector: str, value):
+    name = "checked" if isinstance(value, bool) else "value"
+    browser.run(f"""(() => {{
+        const element = document.querySelector('{selector}');
+        element.{name} = {json.dumps(value)};
+        element.dispatchEvent(new Event('change', {{ bubbles: true }}));
+    }})()""")
+
+
+def paste(browser: Browser, text: str):
+    browser.run(f"""(() => {{
+        const clipboardData = new DataTransfer();
+        clipboardData.setData("text/plain", {json.dumps(text)});
+        const event = new ClipboardEvent("paste", {{ clipboardData, bubbles: true, cancelable: true }});
+        document.querySelector("#terminal-screen textarea").dispatchEvent(event);
+    }})()""")
+
+
+@pytest.fixture
+def browser():
+    with Browser() as browser:
+        yield browser
+        assert browser.dialogs == []
+        # A gateway that is gone, and answers that are errors, are the tests' own.
+        own = ("Failed to load resource", "WebSocket connection to")
+        assert [text for text in browser.complaints if not any(word in text for word in own)] == []
+
+
+def test_a_console_is_used(browser):
+    routes = {"a": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://console", "clients": {"backlog": "4KiB"}, "device": {"open": "always"}}}
+    with serving(routes, users=USERS) as gateway:
+        host, port = place(gateway)
+        browser.open(f"http://{host}:{port}/#/routes/a")
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.type("#log-in-token", TOKENS["ada"])
+        browser.press("Enter")
+        browser.shows("#route-terminal", "Terminal")
+        browser.click("#route-terminal")
+        connected(browser)
+        shows(browser, "sim>")
+        keys(browser, "help\r")
+        shows(browser, "sim> help")
+        # Another client of the route sees the same, and the page the other's.
+        with gateway.connect("a") as other:
+            other.sendall(b"from-elsewhere\r")
+            shows(browser, "from-elsewhere")
+        # Loaded again: the backlog first.
+        browser.call("Page.reload")
+        browser.until("document.readyState === 'complete'", "the page")
+        connected(browser)
+        shows(browser, "from-elsewhere")
+        browser.run("location.hash = '#/'")
+        gateway.event("session ended", count=3)
+        # Another terminal begins anew.
+        browser.run("location.hash = '#/routes/a/terminal'")
+        connected(browser)
+        shows(browser, "from-elsewhere")
+        assert not any("connected again" in line for line in lines(browser))
+        assert not any(TOKENS["ada"] in line for line in gateway.lines)
+
+
+def test_a_port_its_line_and_its_signals(browser):
+    with Pty() as port, serving(on(port)) as gateway:
+        visit(browser, gateway)
+        browser.until("document.querySelector('#terminal-baud').value === '9600'", "the line")
+        choose(browser, "#terminal-baud", "19200")
+        choose(browser, "#terminal-flow", "xonxoff")
+        browser.click("#terminal-line button")
+        browser.shows("#toast", "The line is set.")
+        until(lambda: termios.tcgetattr(port.slave)[5] == termios.B19200, what="the bit rate at the port")
+        assert termios.tcgetattr(port.slave)[0] & termios.IXON
+        # A setting that the port refuses is said, and the page shows what is in force.
+        choose(browser, "#terminal-parity", "mark")
+        browser.click("#terminal-line button")
+        browser.until("document.querySelector('#toast').innerText !== 'The line is set.'", "an answer")
+        browser.click("#terminal-break")
+        browser.until("/break|Not done/.test(document.querySelector('#toast').innerText)", "an answer")
+        browser.click("#terminal-purge")
+        browser.shows("#toast", "discarded")
+        # A pty has no DTR: that is said.
+        browser.click("#terminal-dtr")
+        browser.shows("#toast", "Not done")
+        keys(browser, "x\r")
+        assert port.read(2) == b"x\r"
+
+
+def test_bytes_of_a_device_are_text_and_cause_none(browser):
+    with Pty() as port, serving(on(port)) as gateway:
+        visit(browser, gateway)
+        port.write(b"<img src=x onerror=alert(1)><script>alert(2)</script>\r\n\x1b]0;<b>title</b>\x07\x1b]8;;javascript:alert(3)\x07link\x1b]8;;\x07\r\n")
+        shows(browser, "<img src=x onerror=alert(1)><script>alert(2)</script>")
+        assert browser.run("document.querySelectorAll('#terminal-screen img, #terminal-screen script, #terminal-screen a').length") == 0
+        # Questions to a terminal: its kind, its state, the cursor's place, a setting.
+        port.write(b"\x1b[c\x1b[>c\x1b[5n\x1b[6n\x1bP$qm\x1b\\asked\r\n")
+        shows(browser, "asked")
+        keys(browser, "k")
+        assert port.read(1) == b"k"
+
+
+def test_what_comes_is_shown_as_hex_and_with_times(browser):
+    with Pty() as port, serving(on(port)) as gateway:
+        visit(browser, gateway)
+        browser.click("#terminal-times")
+        port.write(b"timed\r\n")
+        until(lambda: any(re.fullmatch(r"\[\d\d:\d\d:\d\d\.\d{3}\] timed", line) for line in lines(browser)), what="a time")
+        browser.click("#terminal-times")
+        browser.click("#terminal-hex")
+        port.write(bytes(range(0x3E, 0x50)))
+        shows(browser, "3e 3f 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d  |>?@ABCDEFGHIJKLM|")
+        shows(browser, "|NO|")
+        browser.click("#terminal-hex")
+        browser.click("#terminal-echo")
+        keys(browser, "seen")
+        shows(browser, "seen")
+        assert port.read(4) == b"seen"
+
+
+def test_line_endings_pasted_lines_and_files(browser, tmp_path):
+    with Pty() as port, serving(on(port)) as gateway:
+        visit(browser, gateway)
+        for word, end in (("lf", b"\n"), ("crlf", b"\r\n"), ("cr", b"\r")):
+            choose(browser, "#terminal-end", word)
+            keys(browser, "a\r")
+            assert port.read(1 + len(end)) == b"a" + end
+        choose(browser, "#terminal-delay", "300")
+        paste(browser, "one\ntwo\r\nthree")
+        began = time.monotonic()
+        assert port.read(13) == b"one\rtwo\rthree"
+        assert time.monotonic() - began > 0.4  # two pauses
+        # A long one can be stopped.
+        choose(browser, "#terminal-delay", "60000")
+        paste(browser, "first\nnever")
+        assert port.read(6) == b"first\r"
+        browser.click("#terminal-stop")
+        browser.shows("#terminal-progress", "Stopped")
+        data = os.urandom(50_000)
+        file = tmp_path / "firmware.bin"
+        file.write_bytes(data)
+        node = browser.call("Runtime.evaluate", expression="document.querySelector('#terminal-file')")["result"]["objectId"]
+        browser.call("DOM.setFileInputFiles", files=[str(file)], objectId=node)
+        assert port.read(len(data)) == data
+        browser.until("document.querySelector('#terminal-progress').innerText === ''", "all is sent")
+
+
+def test_the_keyboard_leaves_the_screen(browser):
+    with Pty() as port, serving(on(port)) as gateway:
+        visit(browser, gateway)
+        keys(browser, "a")
+        browser.press("Tab")
+        assert port.read(2) == b"a\t" and browser.run("document.activeElement.closest('#terminal-screen') !== null")
+        for kind in ("keyDown", "keyUp"):
+            browser.call("Input.dispatchKeyEvent", type=kind, key="]", code="BracketRight", windowsVirtualKeyCode=221, modifiers=2)
+        browser.until("document.activeElement.id === 'terminal-search'", "the focus is elsewhere")
+
+
+def test_words_are_found_and_the_session_is_saved(browser):
+    with Pty() as port, serving(on(port)) as gateway:
+        visit(browser, gateway)
+        sent = b"".join(b"line %d\r\n" % number for number in range(200)) + b"\xff\x00end\r\n"
+        port.write(sent)
+        shows(browser, "end")
+        browser.type("#terminal-search", "LINE 17")
+        browser.press("Enter")
+        selected = "import('/page/terminal.js').then((terminal) => terminal.selection())"
+        browser.until(f"{selected}.then((text) => text === 'line 17')", "what is found is selected")
+        # What would be saved: the download itself is the browser's.
+        browser.run("""window.saved = []; URL.createObjectURL = (blob) => { saved.push(blob); return "#"; }; true""")
+        browser.click("#terminal-save")
+        text = browser.run("saved[0].arrayBuffer().then((bytes) => Array.from(new Uint8Array(bytes)))")
+        assert bytes(text) == sent
+
+
+def test_the_writer_role_is_shown_taken_and_given_up(browser):
+    routes = {"a": {**ECHO, "clients": {"writers": "one", "takeover": "newest"}}}
+    with serving(routes) as gateway, gateway.connect("a") as first:
+        gateway.event("session opened")
+        first.sendall(b"1")
+        assert first.recv(1) == b"1"
+        visit(browser, gateway)
+        # The newest client has got it.
+        browser.shows("#terminal-role", "you have the writer role")
+        browser.click("#terminal-writer")
+        browser.shows("#terminal-writer", "Take the writer role")
+        assert browser.run("document.querySelector('#terminal-break').disabled")
+        keys(browser, "x")
+        browser.shows("#toast", "writer role")
+        browser.click("#terminal-writer")
+        browser.shows("#terminal-role", "you have the writer role")
+        keys(browser, "mine")
+        shows(browser, "mine")
+
+
+def test_a_user_that_may_only_look_on_sends_nothing(browser):
+    with serving({"a": ECHO}, users=USERS) as gateway:
+        host, port = place(gateway)
+        browser.open(f"http://{host}:{port}/#/routes/a/terminal")
+        browser.until("document.activeElement?.id === 'log-in-user'", "the form")
+        browser.type("#log-in-token", TOKENS["bob"])
+        browser.press("Enter")
+        connected(browser)
+        browser.shows("#terminal-role", "you may only look on")
+        keys(browser, "x")
+        browser.shows("#toast", "You may only look on.")
+        assert browser.run("document.querySelector('#terminal-send-file').disabled") and browser.text("#terminal-reset") == ""
+        with gateway.connect("a") as other:
+            other.sendall(b"heard")
+            shows(browser, "heard")
+
+
+def test_it_connects_again_by_itself_but_not_after_a_kick(browser):
+    port = free_port()
+    with serving(port=port) as gateway:
+        visit(browser, gateway)
+        keys(browser, "before")
+        shows(browser, "before")
+        gateway.signal(signal.SIGKILL)
+        gateway.process.wait()
+        browser.shows("#terminal-state", "Connecting again")
+        gateway.stopping = False
+    with serving(port=port) as gateway:
+        connected(browser)
+        shows(browser, "connected again")
+        keys(browser, "after")
+        shows(browser, "after")
+        kicked = ask(gateway, "POST /api/v1/routes/a/kick", "Content-Type: application/json", content=b'{"all":true}')
+        assert len(kicked.json["kicked"]) == 1
+        browser.shows("#terminal-again", "Connect again")
+        assert browser.text("#terminal-state") == "disconnected: kicked"
+        browser.click("#terminal-again")
+        connected(browser)
+
+
+def test_a_build_without_the_terminal_says_so(browser):
+    with serving() as gateway:
+        host, port = place(gateway)
+        browser.call("Network.setBlockedURLs", urls=["*/page/xterm.js"])
+        browser.open(f"http://{host}:{port}/#/routes/a/terminal")
+        browser.shows("#terminal-missing", "This build has no terminal")
+        assert browser.text("#terminal-content") == ""
+
+
+def test_a_screen_that_is_shown_before_its_letters_are_measured_waits_for_that(browser):
+    """It took itself for infinitely wide."""
+    with serving() as gateway:
+        visit(browser, gateway)
+        assert browser.run("""Promise.all([import("/page/xterm.js"), import("/page/screen.js")]).then(([{ Terminal }, { Screen }]) => {
+            const parent = document.createElement("div");
+            parent.hidden = true;
+            document.body.append(parent);
+            const screen = new Screen(Terminal, parent, () => {}, () => {});
+            parent.hidden = false;
+            parent.style.height = "10rem";
+            screen.fit();
+            screen.dispose();
+            return true;
+        })""")
+
+
+def test_a_flood_leaves_the_page_usable_and_is_counted(browser):
+    routes = {"a": {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://flood"}, "b": ECHO}
+    with serving(routes) as gateway:
+        visit(browser, gateway)
+        browser.shows("#terminal-drops", "dropped")
+        began = time.monotonic()
+        browser.click("#terminal-hex")
+        browser.until("document.querySelector('#terminal-hex').checked", "the click")
+        assert time.monotonic() - began < 1
+        with gateway.connect("a") as other:
+            left = 8 << 20
+            while left > 0:
+                left -= len(other.recv(1 << 20))
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="Tests/EndToEnd/axe.sh was not run")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_it_is_accessible(browser, scheme, width):
+    with Pty() as port, serving(on(port, clients={"writers": "one"})) as gateway:
+        browser.scheme(scheme)
+        browser.resize(width, 800)
+        visit(browser, gateway)
+        port.write(b"text\r\n")
+        shows(browser, "text")
+        browser.until("document.querySelector('#terminal-line').checkVisibility()", "the line")
+        assert browser.violations() == []
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the window"
+        if folder := os.environ.get("PICTURES"):
+            browser.picture(f"{folder}/terminal-{scheme}.png", whole=True)
