@@ -128,9 +128,10 @@ enum ConfigProperty {
       config.users[index].tokens = []
       config.users[index].certificates.append("CN=masked")
     }
-    for index in config.routes.indices where config.routes[index].access != .open {
-      let route = config.routes[index]
-      config.routes[index].access = Access(config.users, route: route.name, only: route.access.only)
+    for (index, route) in config.routes.enumerated() {
+      for path in [\Config.Route.access, \.terminals] where route[keyPath: path] != .open {
+        config.routes[index][keyPath: path] = Access(config.users, route: route.name, only: route[keyPath: path].only)
+      }
     }
     try hold(Set(config.routes.map(\.name)).count == config.routes.count, "two routes of one name")
     let table = config.table
