@@ -309,6 +309,7 @@ def test_a_released_port_is_free_for_another_program_until_it_is_reopened():
             with open(device.path, "r+b", buffering=0) as port:
                 fcntl.flock(port, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.ioctl(port, termios.TIOCEXCL)
+                fcntl.ioctl(port, termios.TIOCNXCL)  # a pty keeps it beyond the close
             state = route(gateway, "port")["state"]
             assert (state["word"], state["released"]) == ("waiting", True) and "retry" not in state
             assert "released; 'baudway reopen port' opens it again" in gateway.command("status", str(gateway.path)).stdout
