@@ -156,6 +156,11 @@ def test_bytes_of_a_device_are_text_and_cause_none(browser):
         shows(browser, "asked")
         keys(browser, "k")
         assert port.read(1) == b"k"
+        # Numbers and texts without end, each of which would keep the page busy or fill its memory.
+        for final in "LMSTPIZ@":
+            port.write(f"\x1b[99999999999999999999{final}".encode())
+        port.write(b"\x1b]0;" + b"long" * 50_000 + b"\r\nnot read\x1bcread again\r\n")
+        shows(browser, "read again")
 
 
 def test_what_comes_is_shown_as_hex_and_with_times(browser):

@@ -69,16 +69,29 @@ struct DropOldestTests {
     #expect(rig.ending(of: terminal) == nil && rig.drops[terminal.number] != nil)
   }
 
-  @Test("lets another client delay all with 'slow: block', also beside a terminal")
-  func blockedBesideTerminal() throws {
-    let rig = try HubRig(buffer: 64, slow: .block)
+  @Test(
+    "does not end a client that is alone but for a terminal, and lets it delay the device",
+    arguments: [Config.Clients.Slow.block, .automatic])
+  func besideTerminal(slow: Config.Clients.Slow) throws {
+    let rig = try HubRig(buffer: 64, slow: slow)
     let (stuck, terminal) = (ScriptedStream(), ScriptedStream(takesAll: true))
     let session = rig.join(stuck)
     rig.join(terminal, isTerminal: true)
     let endpoint = ScriptedStream()
     rig.hub.attach(endpoint)
     say(400, endpoint, rig)
+    rig.advance(by: .seconds(30), step: .milliseconds(100))
     #expect(rig.hub.head == 64 && session.dropped == 0 && rig.ending(of: session) == nil)
+  }
+
+  @Test("drops nothing of a terminal whose link is its own: it delays nobody else")
+  func ownLink() throws {
+    let rig = try HubRig(buffer: 64, slow: .automatic)
+    let terminal = rig.join(ScriptedStream(), isTerminal: true, hasOwnLink: true)
+    let endpoint = ScriptedStream()
+    rig.hub.attach(endpoint)
+    say(400, endpoint, rig)
+    #expect(rig.hub.head <= 64 && terminal.dropped == 0 && rig.ending(of: terminal) == nil)
   }
 
   @Test("bounds what the kernel keeps unsent for a client by its buffer, also after a reload, and else leaves it alone")
@@ -267,12 +280,15 @@ struct DropOldestTests {
 
 @Suite("A hub with 'slow: disconnect'", .timeLimit(.minutes(5)))
 struct LoneSlowClientTests {
-  @Test("ends a lone client that has taken nothing for 5 s with a full ring, and keeps one that takes a little")
-  func alone() throws {
+  @Test(
+    "ends a lone client that has taken nothing for 5 s with a full ring, and keeps one that takes a little",
+    arguments: [false, true])
+  func alone(besideTerminal: Bool) throws {
     for takes in [true, false] {
       let rig = try HubRig(slow: .disconnect)
       let client = ScriptedStream()
       let session = rig.join(client)
+      if besideTerminal { rig.join(ScriptedStream(takesAll: true), isTerminal: true) }
       let endpoint = ScriptedStream(reads: [.moved(100_000)])
       rig.hub.attach(endpoint)
       rig.wakeReader(endpoint)

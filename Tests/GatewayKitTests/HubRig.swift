@@ -58,12 +58,13 @@ final class HubRig: HubDelegate {
   @discardableResult
   func join(
     _ client: any ByteStream, role: Config.Listen.Role = .writer, controlChannel: ControlChannel? = nil,
-    isTerminal: Bool = false
+    isTerminal: Bool = false, hasOwnLink: Bool = false
   ) -> Session {
     lastNumber += 1
     clients.append(client)
     var label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1", role: role)
     label.isTerminal = isTerminal
+    label.hasOwnLink = hasOwnLink
     let session = Session(
       label, client: client, controlChannel: controlChannel, number: lastNumber, hub: hub,
       buffer: hub.policy.buffer, on: poller)

@@ -1,11 +1,14 @@
 // What a device sends, on the screen of xterm.js, which draws it on a canvas: no text of a device becomes markup, and the
 // page's policy needs no exception. What the device asks the terminal (its kind, the cursor's place) is not answered:
-// bytes of a device never cause bytes to it.
+// bytes of a device never cause bytes to it by themselves.
 
 /** Of the session, for saving it; the oldest are dropped. */
 const MOST_KEPT = 8 << 20;
 /** Bytes that wait to be drawn; a browser that is slower loses the oldest, which are counted. */
 const MOST_WAITING = 1 << 20;
+/** The largest number in a sequence of a device, and the longest text in one. xterm.js limits neither: it would insert 10^20 lines. */
+const MOST_IN_SEQUENCE = 9999;
+const LONGEST_IN_SEQUENCE = 64 << 10;
 /** Bytes that are drawn at a time. */
 const STEP = 16 << 10;
 const ROW = 16;
@@ -44,11 +47,17 @@ export class Screen {
     this.#onInput = onInput;
     this.#terminal.open(parent);
     const handler = this.#core._inputHandler;
+    const parser = handler._parser;
+    const sequences = parser._csiHandlers;
+    for (const [code, handle] of Object.entries(sequences)) {
+      sequences[code] = (numbers, collected) => handle(numbers.map((number) => Math.min(number, MOST_IN_SEQUENCE)), collected);
+    }
     const parse = handler.parse.bind(handler);
     handler.parse = (text) => {
       this.#isParsing = true;
       try {
         parse(text);
+        if (parser._osc.length > LONGEST_IN_SEQUENCE) parser.reset();
       } finally {
         this.#isParsing = false;
       }

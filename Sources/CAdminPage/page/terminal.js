@@ -27,7 +27,7 @@ let sending;
 const NO_FACTS = { role: "writer", session: undefined, writer: undefined, outputs: { dtr: null, rts: null, break: false }, dropped: 0, line: undefined };
 
 async function load() {
-  if (Terminal !== undefined) return;
+  if (Terminal) return;  // else the gateway may not have answered
   try {
     ({ Terminal } = await import("/page/xterm.js"));
     const sheet = make("link", { rel: "stylesheet", href: "/page/xterm.css" });
@@ -282,7 +282,12 @@ async function during(text, work) {
   sending = control;
   setText(one("terminal-progress"), text);
   draw();
-  const isDone = await work(control.signal);
+  let isDone = false;
+  try {
+    isDone = await work(control.signal);
+  } catch {
+    toast("The file can't be read any more.");
+  }
   sending = undefined;
   setText(one("terminal-progress"), isDone ? "" : "Stopped: not all was sent.");
   if (name !== undefined) draw();

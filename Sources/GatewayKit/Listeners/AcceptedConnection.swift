@@ -36,6 +36,10 @@ package struct AcceptedConnection: ~Copyable, Sendable {
     /// The route's listener that accepted the client; the same number across reloads.
     var listenerNumber = 0
 
+    /// Whether it loses bytes before another client waits for it, or ends because of it: a terminal, which somebody may
+    /// have left open, unless its link is its own.
+    var yields: Bool { isTerminal && !hasOwnLink }
+
     /// The client for logs: "127.0.0.1:51234", "uid 1000, pid 4711", "00:0A:3A:22:68:73".
     package var client: String? { address?.description ?? process?.description ?? device }
   }

@@ -16,6 +16,7 @@ extension Link {
   /// Closes the endpoint in order, and opens it no more. Calls `done` once the port is closed, so that another program can
   /// open it.
   func release(then done: @escaping (Result<String, LinkRefusal>) -> Void) {
+    if isStopping { return done(.failure(LinkRefusal("the route is ending"))) }
     releases.append(done)
     follow(machine.handle(.released))
     if status == .waiting(.released) { answerReleases() }

@@ -59,7 +59,7 @@ final class Link: HubDelegate {
   var releases: [(Result<String, LinkRefusal>) -> Void] = []
   // Each attempt has a number, so that the result of a cancelled one is ignored.
   private var attempt = 0
-  private var isStopping = false
+  private(set) var isStopping = false
   /// Per-client link: input was cut short. Reset the endpoint instead of sending a clean FIN.
   private var breaksOff = false
   /// A random number from 0 to 1 that shortens each pause before a retry. Tests set their own, to repeat a run.

@@ -186,7 +186,7 @@ final class Downstream {
     guard let endpoint else { return }
     endpoint.readerWaits = []
     isPaused = true
-    if policy.value.slow != .block || sessions.all.contains(where: \.accepted.isTerminal) {
+    if policy.value.slow != .block || sessions.all.contains(where: \.accepted.yields) {
       (slowClients ?? startSlowClients()).readingPauses()
     }
   }

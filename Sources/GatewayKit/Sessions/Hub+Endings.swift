@@ -85,7 +85,8 @@ extension Hub {
     facts.drain = policy.drain
     facts.halfClose = policy.halfClose
     guard isLeaving else { return facts }
-    facts.mayBeSlow = policy.slow == .block || (policy.slow == .automatic && sessions.count == 1)
+    let isAlone = !sessions.contains { $0 !== session && !$0.accepted.yields }
+    facts.mayBeSlow = policy.slow == .block || (policy.slow == .automatic && isAlone)
     facts.hasSentTooMuch = pump.moved &+ UInt64(pump.count) >= session.ending.mostSent
     facts.inputMayBeOver =
       !session.ending.awaitsQuiet && pump.sourceIsDry && !session.client.readerWaits.isEmpty

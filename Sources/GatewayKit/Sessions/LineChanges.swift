@@ -173,6 +173,8 @@ final class LineChanges {
   }
 
   private func restored() {
+    // The last session that ends may free it.
+    guard let owner else { return }
     isRestoring = false
     owner.resume()
     owner.runAll()

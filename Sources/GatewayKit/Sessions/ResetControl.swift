@@ -150,7 +150,7 @@ final class ResetControl {
     owner.hold()
     line.perform(recipe.lineSteps) { [weak self] result in
       // Without an answer, the line is gone.
-      guard let self, let answer = running.removeValue(forKey: number) else { return }
+      guard let self, let answer = running.removeValue(forKey: number), let owner else { return }
       owner.lineWasReset(by: recipe, for: session, result)
       answer(result.mapError { LinkRefusal($0) })
       owner.resume()

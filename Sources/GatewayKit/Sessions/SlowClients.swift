@@ -54,18 +54,17 @@ final class SlowClients {
   }
 
   private var counts: Bool { sessions.all.count > 1 || sessions.all.contains { $0.dropsOldest(policy) } }
-  private var isOff: Bool { policy == .block && !sessions.all.contains(where: \.accepted.isTerminal) }
+  private var isOff: Bool { policy == .block && !sessions.all.contains(where: \.accepted.yields) }
+  /// The clients that others can delay, and that delay others.
+  private var equals: [Session] { sessions.all.filter { !$0.accepted.yields } }
 
   // MARK: - Reading
 
   /// The ring is full.
   func readingPauses() {
     guard !isOff, timer == nil else { return }
-    if counts {
-      look()
-    } else if policy == .disconnect && !sessions.all.isEmpty {
-      watchStall()
-    }
+    if counts { look() }
+    if policy == .disconnect && equals.count == 1 { watchStall() }
   }
 
   /// There is room again, or no endpoint to read from.
@@ -93,7 +92,7 @@ final class SlowClients {
   private func look() {
     lastLook = poller.timers.now
     let end = delegate.end
-    someoneWaits = sessions.all.contains { $0.down.takesOutput && $0.down.cursor >= end }
+    someoneWaits = equals.contains { $0.down.takesOutput && $0.down.cursor >= end }
     for session in sessions.all { session.down.slow.holdsUpOthers = delegate.holdsUpOthers(session) }
     timer = poller.timers.after(SlowClientClock.tick) { [weak self] in
       // The last session that ends may free the link and with it the Downstream. Both are kept for this turn.
@@ -123,14 +122,15 @@ final class SlowClients {
   /// One timer checks whether anything has moved since it was set. It need not be set again for each pause.
   private func watchStall() {
     guard stallTimer == nil else { return }
-    let (head, taken) = (delegate.head, sessions.all.map(\.down.bytes))
+    let (head, taken) = (delegate.head, equals.map(\.down.bytes))
     stallTimer = poller.timers.after(Self.longestStall) { [weak self] in
       guard let self else { return }
       stallTimer = nil
-      guard delegate.waitsForRoom, policy == .disconnect, sessions.all.count == 1 else { return }
-      guard delegate.lacksOutput(sessions.all[0]) else { return }
-      if head == delegate.head && taken == sessions.all.map(\.down.bytes) {
-        delegate.isTooSlow(sessions.all[0])
+      let equals = equals
+      guard delegate.waitsForRoom, policy == .disconnect, equals.count == 1 else { return }
+      guard delegate.lacksOutput(equals[0]) else { return }
+      if head == delegate.head && taken == equals.map(\.down.bytes) {
+        delegate.isTooSlow(equals[0])
       } else {
         readingPauses()
       }
@@ -160,5 +160,5 @@ final class SlowClients {
 
 extension Session {
   /// Whether its oldest output is dropped when it is slow.
-  func dropsOldest(_ policy: Config.Clients.Slow) -> Bool { policy == .dropOldest || accepted.isTerminal }
+  func dropsOldest(_ policy: Config.Clients.Slow) -> Bool { policy == .dropOldest || accepted.yields }
 }
