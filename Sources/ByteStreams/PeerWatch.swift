@@ -95,7 +95,7 @@ package final class PeerWatch {
       schedule(.milliseconds(1))  // the others on the lane get their turn in between
     } else {
       next = 0
-      if !suspects.isEmpty { schedule(Self.interval) }
+      if suspects.isEmpty { suspects = [] } else { schedule(Self.interval) }  // a wave of clients has made it large
     }
     for peer in gone { peer.peerIsGone() }
   }

@@ -41,8 +41,8 @@ package final class Gateway: Sendable {
   }
 
   /// `board` must be an observer of `status`. `bonds` is the path of the file with the bonds of Bluetooth devices; nil
-  /// = no bonds are kept. Relative names of recordings begin in `stateFolder`. `inherited` are sockets for the listeners with the same addresses. Throws when there are no
-  /// descriptors left for the lanes.
+  /// = no bonds are kept. Relative names of recordings begin in `stateFolder`. `inherited` are sockets for the listeners
+  /// with the same addresses. Throws when there are no descriptors left for the lanes.
   package init(
     status: StatusSink, board: StatusBoard, inherited: InheritedSockets = InheritedSockets(), bonds: String? = nil,
     stateFolder: String? = nil, clock: LaneClock = .monotonic
@@ -62,8 +62,11 @@ package final class Gateway: Sendable {
     let handshakes = HandshakeCounts()
     let departures = Departures()
     let status = status.adding(departures.observe)
+    let ownConnections = OwnConnections(inherited)
     let handshakeServer = LaneRef(on: handshakeLane) {
-      HandshakeServer(on: $0.poller, status: status, rates: rates, descriptors: descriptors, counts: handshakes)
+      HandshakeServer(
+        on: $0.poller, status: status, rates: rates, descriptors: descriptors, counts: handshakes,
+        ownConnections: ownConnections)
     }
     self.handshakeServer = handshakeServer
     let refusals = WatchRefusals(status)
@@ -73,8 +76,7 @@ package final class Gateway: Sendable {
     self.bluetooth = bluetooth
     let environment = RouteEnvironment(
       inherited: inherited, handshakeServer: handshakeServer, bluetooth: bluetooth, rates: rates,
-      descriptors: descriptors,
-      bonds: keeper,
+      descriptors: descriptors, ownConnections: ownConnections, bonds: keeper,
       captures: CaptureEnvironment(stateFolder: stateFolder ?? Self.stateFolder([:]), descriptors: descriptors))
     let core = LaneRef(on: home) { home in
       GatewayCore(

@@ -76,8 +76,8 @@ package struct ConnectionEnds: Equatable, Sendable {
 
 /// Learns from where an opening connects, on any thread and before its connection can be used.
 package protocol DialObserver: Sendable {
-  /// connect(2) of a socket whose own address is not known yet comes next, and `connects` after it.
-  func willConnect()
-  /// Nil if the call failed.
-  func connects(_ ends: ConnectionEnds?)
+  /// connect(2) to this port comes next, 0 for a unix socket, and `connects` with the same number after it.
+  func willConnect(to port: UInt16) -> UInt64
+  /// `ends` is asked for only if they can matter; it is nil if the call failed.
+  func connects(_ number: UInt64, to port: UInt16, _ ends: () -> ConnectionEnds?)
 }

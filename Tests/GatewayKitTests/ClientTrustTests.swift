@@ -141,7 +141,7 @@ struct ClientTrustTests {
     let (chain, trust, settings) = try handshake()
     var wall = chain.lastSecond - 100_000
     let route = RouteSettings(try routeConfig(endpoint: "sim://echo"), connector: ScriptedConnector())
-    let group = SessionGroup(route, on: poller, status: story.sink, wallTime: { wall }) { _ in }
+    let group = SessionGroup(route, on: poller, status: story.sink, wallTime: { wall }) { _, _ in }
     var label = AcceptedConnection.Label(address: nil, listener: "tls://127.0.0.1:1")
     label.shown = TLSAdmission(settings, hasCertificate: true, shown: (chain, trust))
     group.take(ScriptedStream(), label, preface: [], 1)

@@ -197,7 +197,7 @@ struct ControlChannelPartingTests {
     let endpoint = ScriptedStream(takesAll: true)
     endpoint.closeBehavior = CloseBehavior()  // it has no half-close, so the client's end ends the session
     rig.connector.answerAtOnce = { .success(endpoint) }
-    let group = SessionGroup(try rig.settings { _ in }, on: rig.poller, status: StatusSink([])) { _ in }
+    let group = SessionGroup(try rig.settings { _ in }, on: rig.poller, status: StatusSink([])) { _, _ in }
     let client = ScriptedControlStream()
     let label = AcceptedConnection.Label(address: nil, listener: "tcp://127.0.0.1:1")
     group.take(client, label, preface: [], 1)

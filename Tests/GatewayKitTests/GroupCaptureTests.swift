@@ -18,7 +18,7 @@ struct GroupCaptureTests {
     let poller = try Poller(clock: clock.clock) { _ in }
     let group = SessionGroup(
       try settings("sim://echo"), on: poller, status: Story().sink, captures: environment
-    ) { _ in }
+    ) { _, _ in }
     let (first, second) = (ScriptedStream(takesAll: true), ScriptedStream(takesAll: true))
     connector.openings.last?.succeed(first)
     connector.answerAtOnce = { .success(second) }

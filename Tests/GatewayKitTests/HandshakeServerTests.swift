@@ -126,7 +126,8 @@ struct HandshakeServerTests {
     let advice = { (port: Int, error: Int32) throws -> String? in
       let config = try routeConfig(listen: "tcp://127.0.0.1:\(port)", endpoint: "sim://echo")
       let binding = TCPListenSocket(
-        listen: config.listen[0], inherited: InheritedSockets(), keepsAlive: true, limitsUnsent: true)
+        listen: config.listen[0], inherited: InheritedSockets(), ownConnections: OwnConnections(), keepsAlive: true,
+        limitsUnsent: true)
       return binding.failure(SystemError("bind", error)).advice
     }
     #expect(try advice(443, EACCES)?.contains("CAP_NET_BIND_SERVICE") ?? false)

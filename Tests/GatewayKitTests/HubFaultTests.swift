@@ -181,7 +181,7 @@ struct HubFaultTests {
     let poller = try Poller { _ in }
     let story = Story()
     let settings = RouteSettings(try routeConfig(endpoint: "sim://echo"), connector: ScriptedConnector())
-    let group = SessionGroup(settings, on: poller, status: story.sink) { _ in }
+    let group = SessionGroup(settings, on: poller, status: story.sink) { _, _ in }
     let liar = LyingStream(lie)
     group.refuse(liar, AcceptedConnection.Label(address: nil, listener: "tcp://:1"), 1, Ending(.full), text: [1, 2])
     let report = try #require(story.reports.first)

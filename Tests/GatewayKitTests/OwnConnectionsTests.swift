@@ -20,10 +20,11 @@ struct OwnConnectionsTests {
     let address: SocketAddress
   }
 
-  private func listen() throws -> End {
+  private func listen(isOurs: Bool = true) throws -> End {
     let socket = try Descriptor.socket(.ipv4)
     try #require(loopback.withSockaddr { bind(socket.raw, $0, $1) } == 0 && Glibc.listen(socket.raw, 8) == 0)
     let address = try #require(try SocketAddress.local(of: socket.raw))
+    if isOurs { connections.willListen(on: address.port) }
     return End(socket: socket, address: address)
   }
 
@@ -56,19 +57,33 @@ struct OwnConnectionsTests {
     }
   }
 
-  private func tell(_ dial: OwnConnections.Dial, of connected: borrowing Descriptor, to target: SocketAddress) throws {
+  private func makeDial(from route: String, to endpoint: EndpointURL) -> OwnConnections.Dial {
+    OwnConnections.Dial(from: OwnConnections.Origin(route, endpoint, in: connections))
+  }
+
+  /// Returns whether the ends were asked for.
+  @discardableResult
+  private func tell(
+    _ dial: OwnConnections.Dial, _ number: UInt64, of connected: borrowing Descriptor, to target: SocketAddress
+  ) throws -> Bool {
     let own = try SocketAddress.local(of: connected.raw)
-    dial.connects(ConnectionEnds(dialled: connected.raw, own, to: target))
+    let raw = connected.raw
+    var wereAsked = false
+    dial.connects(number, to: target.port) {
+      wereAsked = true
+      return ConnectionEnds(dialled: raw, own, to: target)
+    }
+    return wereAsked
   }
 
   @Test("knows a link by both its ends: a client may come from the same address and port")
   func bothEnds() throws {
     let near = try listen()
     let other = try listen()
-    let dial = connections.dial(from: "r", to: try EndpointURL("tcp://\(near.address)"))
-    dial.willConnect()
+    let dial = makeDial(from: "r", to: try EndpointURL("tcp://\(near.address)"))
+    let number = dial.willConnect(to: near.address.port)
     let link = try connect(to: near.address)
-    try tell(dial, of: link, to: near.address)
+    try tell(dial, number, of: link, to: near.address)
     // Linux lets two sockets share an address as long as they lead to different ones.
     let client = try connect(to: other.address, from: try SocketAddress.local(of: link.raw))
     let stranger = try accept(other)
@@ -85,16 +100,46 @@ struct OwnConnectionsTests {
   func forgets() throws {
     let near = try listen()
     let endpoint = try EndpointURL("tcp://\(near.address)")
-    var dial: OwnConnections.Dial? = connections.dial(from: "r", to: endpoint)
-    dial?.willConnect()
+    let other = try listen()
+    let client = try connect(to: other.address)
+    let stranger = try accept(other)
+    var dial: OwnConnections.Dial? = makeDial(from: "r", to: endpoint)
+    let number = try #require(dial?.willConnect(to: near.address.port))
     let link = try connect(to: near.address)
     let own = try accept(near)
     #expect(isLoop(own, to: "r") == nil)
-    try tell(#require(dial), of: link, to: near.address)
+    #expect(isLoop(stranger, to: "r") == false)  // the link connects to another port
+    try tell(#require(dial), number, of: link, to: near.address)
     #expect(isLoop(own, to: "another") == false)
     #expect(isLoop(own, to: "r") == true)
     dial = nil
     #expect(isLoop(own, to: "r") == false)
+    withExtendedLifetime(client) {}
+  }
+
+  @Test("keeps no link to a port of another program, and asks nothing of it")
+  func elsewhere() throws {
+    let far = try listen(isOurs: false)
+    let dial = makeDial(from: "r", to: try EndpointURL("tcp://\(far.address)"))
+    let number = dial.willConnect(to: far.address.port)
+    let link = try connect(to: far.address)
+    let accepted = try accept(far)
+    #expect(isLoop(accepted, to: "r") == false)  // no client waits for it
+    #expect(try !tell(dial, number, of: link, to: far.address))
+    #expect(isLoop(accepted, to: "r") == false)
+  }
+
+  @Test("knows a link to a listener that begins while it connects")
+  func begins() throws {
+    let near = try listen(isOurs: false)
+    let dial = makeDial(from: "r", to: try EndpointURL("tcp://\(near.address)"))
+    let number = dial.willConnect(to: near.address.port)
+    connections.willListen(on: near.address.port)
+    let link = try connect(to: near.address)
+    let own = try accept(near)
+    #expect(isLoop(own, to: "r") == nil)
+    try tell(dial, number, of: link, to: near.address)
+    #expect(isLoop(own, to: "r") == true)
   }
 
   @Test("finds the listener that 0.0.0.0 leads to, and a way by other routes")
@@ -103,12 +148,12 @@ struct OwnConnectionsTests {
     let wanted = try #require(SocketAddress(numeric: "0.0.0.0", port: near.address.port))
     let endpoint = try EndpointURL("tcp://0.0.0.0:\(near.address.port)")
     for route in ["a", "b"] { connections.route(route, leadsTo: endpoint) }
-    let first = connections.dial(from: "a", to: endpoint)
-    let second = connections.dial(from: "b", to: endpoint)
+    let first = makeDial(from: "a", to: endpoint)
+    let second = makeDial(from: "b", to: endpoint)
     for (dial, route, loops) in [(first, "b", false), (second, "a", true)] {
-      dial.willConnect()
+      let number = dial.willConnect(to: wanted.port)
       let link = try connect(to: wanted)
-      try tell(dial, of: link, to: wanted)
+      try tell(dial, number, of: link, to: wanted)
       let own = try accept(near)
       #expect(isLoop(own, to: route) == loops)
     }

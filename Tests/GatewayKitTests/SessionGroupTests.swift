@@ -19,7 +19,7 @@ final class GroupRig {
   init(_ text: String) throws {
     poller = try Poller(clock: clock.clock) { _ in }
     let settings = RouteSettings(try routeConfig(text, endpoint: "sim://echo"), connector: connector)
-    group = SessionGroup(settings, on: poller, status: story.sink) { _ in }
+    group = SessionGroup(settings, on: poller, status: story.sink) { _, _ in }
   }
 
   // An open stream and its session keep each other alive, as intended; closing the streams breaks the cycle.

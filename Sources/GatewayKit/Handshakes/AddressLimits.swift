@@ -191,18 +191,15 @@ final class ProxyNetworks: Sendable {
 
 /// Clients that have a slot on a route, by address: `clients.per-address`.
 struct AddressCrowds {
-  private var rateLimitKeys: [UInt64: SocketAddress] = [:]
   private var counts: [SocketAddress: Int] = [:]
 
-  /// Session `number` got a slot.
-  mutating func enter(_ number: UInt64, from address: SocketAddress?) {
-    guard let rateLimitKey = address?.rateLimitKey else { return }
-    rateLimitKeys[number] = rateLimitKey
-    counts[rateLimitKey, default: 0] += 1
+  /// A client got a slot.
+  mutating func enter(from address: SocketAddress?) {
+    if let address { counts[address.rateLimitKey, default: 0] += 1 }
   }
 
-  mutating func leave(_ number: UInt64) {
-    guard let rateLimitKey = rateLimitKeys.removeValue(forKey: number), let count = counts[rateLimitKey] else { return }
+  mutating func leave(from address: SocketAddress?) {
+    guard let rateLimitKey = address?.rateLimitKey, let count = counts[rateLimitKey] else { return }
     counts[rateLimitKey] = count > 1 ? count - 1 : nil
   }
 

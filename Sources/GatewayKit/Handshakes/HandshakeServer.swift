@@ -37,6 +37,7 @@ final class HandshakeServer {
   let poller: Poller
   let status: StatusSink
   let rates: ConnectRates
+  let ownConnections: OwnConnections
   private let descriptors: DescriptorBudget
   let counts: HandshakeCounts
   private(set) var rules = Rules()
@@ -72,7 +73,7 @@ final class HandshakeServer {
   init(
     on poller: Poller, status: StatusSink, rates: ConnectRates, handshakeTimeout: Duration = .seconds(10),
     passwords: Passwords? = nil, descriptors: DescriptorBudget = DescriptorBudget(),
-    counts: HandshakeCounts = HandshakeCounts()
+    counts: HandshakeCounts = HandshakeCounts(), ownConnections: OwnConnections = OwnConnections()
   ) {
     self.descriptors = descriptors
     self.counts = counts
@@ -80,6 +81,7 @@ final class HandshakeServer {
     self.status = status
     news = CertificateReport(status)
     self.rates = rates
+    self.ownConnections = ownConnections
     deadlines = HandshakeDeadlines(handshakeTimeout)
     closing = ClosingStreams(on: poller)
     logIns = LogIns(on: poller, passwords: passwords)

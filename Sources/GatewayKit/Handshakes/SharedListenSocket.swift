@@ -68,8 +68,8 @@ final class SharedListenSocket: TCPAcceptorOwner {
 
   var listenSocket: TCPListenSocket {
     TCPListenSocket(
-      listen: firstBinding.listen, inherited: firstBinding.inherited, keepsAlive: keepsAlive, limitsUnsent: limitsUnsent
-    )
+      listen: firstBinding.listen, inherited: firstBinding.inherited, ownConnections: handshakeServer.ownConnections,
+      keepsAlive: keepsAlive, limitsUnsent: limitsUnsent)
   }
 
   var isReady: Bool { bindings.contains(where: isReady) }

@@ -12,19 +12,12 @@ package struct AcceptedConnection: ~Copyable, Sendable {
   package struct Label: Sendable {
     /// Nil where clients have no address, as at unix and pty listeners.
     package let address: SocketAddress?
-    /// The process that connected to a unix socket.
-    package var process: PeerProcess?
-    /// The address of a device that connected over Bluetooth.
-    package var device: String?
     /// The listener's URL.
     package let listener: String
-    // The lower of the listener's and the user's role; the user, if the client logged in.
+    // The lower of the listener's and the user's role.
     package internal(set) var role = Config.Listen.Role.writer
-    package internal(set) var identity = Identity.notAsked
-    /// The TLS version: "TLS 1.3".
-    package internal(set) var tls: String?
-    /// The certificate that TLS asked for and got; nil without TLS.
-    var shown: TLSAdmission?
+    /// Nil for a client of which nothing else is known, as nearly all are.
+    private var details: Details?
     /// Whether the client receives WebSocket messages: then no notice lines are mixed in.
     var isWebSocket = false
     /// Whether it is a terminal of the admin listener's page: then its oldest output is dropped when it is slow.
@@ -35,6 +28,55 @@ package struct AcceptedConnection: ~Copyable, Sendable {
     var isRawTCP = false
     /// The route's listener that accepted the client; the same number across reloads.
     var listenerNumber = 0
+
+    init(
+      address: SocketAddress?, process: PeerProcess? = nil, device: String? = nil, listener: String,
+      role: Config.Listen.Role = .writer
+    ) {
+      self.address = address
+      self.listener = listener
+      self.role = role
+      if process != nil || device != nil { details = Details(Details.Facts(process: process, device: device)) }
+    }
+
+    /// The process that connected to a unix socket.
+    package var process: PeerProcess? { details?.facts.process }
+    /// The address of a device that connected over Bluetooth.
+    package var device: String? { details?.facts.device }
+    /// The user, if the client logged in.
+    package internal(set) var identity: Identity {
+      get { details?.facts.identity ?? .notAsked }
+      set { change { $0.identity = newValue } }
+    }
+    /// The TLS version: "TLS 1.3".
+    package internal(set) var tls: String? {
+      get { details?.facts.tls }
+      set { change { $0.tls = newValue } }
+    }
+    /// The certificate that TLS asked for and got; nil without TLS.
+    var shown: TLSAdmission? {
+      get { details?.facts.shown }
+      set { change { $0.shown = newValue } }
+    }
+
+    private mutating func change(_ change: (inout Details.Facts) -> Void) {
+      var facts = details?.facts ?? Details.Facts()
+      change(&facts)
+      details = Details(facts)
+    }
+
+    /// An object, because a label is copied for each event and kept for each session.
+    private final class Details: Sendable {
+      struct Facts {
+        var process: PeerProcess?
+        var device: String?
+        var identity = Identity.notAsked
+        var tls: String?
+        var shown: TLSAdmission?
+      }
+      let facts: Facts
+      init(_ facts: Facts) { self.facts = facts }
+    }
 
     /// Whether it loses bytes before another client waits for it, or ends because of it: a terminal, which somebody may
     /// have left open, unless its link is its own.

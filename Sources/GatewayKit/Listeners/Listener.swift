@@ -47,6 +47,7 @@ final class ListenerContext {
   var role: Config.Listen.Role
   /// Sockets that the starter of the process has bound.
   let inherited: InheritedSockets
+  let ownConnections: OwnConnections
   /// Carries out clients' handshakes.
   let handshakeServer: LaneRef<HandshakeServer>?
   /// Manages adapters, channels and the list of services.
@@ -80,6 +81,7 @@ final class ListenerContext {
     self.terms = terms
     self.role = role
     inherited = environment.inherited
+    ownConnections = environment.ownConnections
     handshakeServer = environment.handshakeServer
     bluetooth = environment.bluetooth
     rates = environment.rates

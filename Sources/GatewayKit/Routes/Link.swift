@@ -204,6 +204,7 @@ final class Link: HubDelegate {
     openedAt = poller.timers.now
     readersLookedForAt = openedAt  // the connector does it when it opens a port
     stopWatching()
+    if dial?.comesBack == false { dial = nil }
     setStatus(.open)
     publishFacts(of: stream)
     follow(machine.handle(.opened))

@@ -11,14 +11,12 @@ import Synchronization
 final class OwnConnections: Sendable {
   /// A connection of a link, or an attempt at one.
   fileprivate final class Connection: Sendable {
-    let route: String
-    let endpoint: EndpointURL
+    let origin: Origin
     let ends: ConnectionEnds
     let arrivals = Mutex(Arrivals())
 
-    init(from route: String, to endpoint: EndpointURL, _ ends: ConnectionEnds) {
-      self.route = route
-      self.endpoint = endpoint
+    init(from origin: Origin, _ ends: ConnectionEnds) {
+      self.origin = origin
       self.ends = ends
     }
   }
@@ -35,7 +33,10 @@ final class OwnConnections: Sendable {
   }
 
   fileprivate struct State {
-    var lastDial: UInt64 = 0
+    /// The ports on which this gateway listens, or has listened: links to other ports don't come back, and are not kept.
+    var ports: Set<UInt16> = []
+    /// Each call of connect(2) has a number.
+    var lastCall: UInt64 = 0
     /// By `ConnectionEnds.Source.key`. Nearly every client has none of them, and then the kernel need not be asked for its
     /// other end.
     var connections: [Int: [Connection]] = [:]
@@ -43,11 +44,15 @@ final class OwnConnections: Sendable {
     var ways: [String: [Way: Int]] = [:]
     /// The present endpoint of each route: clients stay where an earlier endpoint led, and no client follows them.
     var endpoints: [String: EndpointURL] = [:]
-    /// The dials whose call of connect(2) is being made: at most one for each lane, and each takes some microseconds.
-    /// Their connections may be accepted before their addresses are known.
-    var connecting: [UInt64] = []
+    /// The calls of connect(2) that are being made: at most one for each lane, and each takes some microseconds. Their
+    /// connections may be accepted before their addresses are known. Those to other ports are here too, because a
+    /// listener may have begun meanwhile.
+    var connecting: [(number: UInt64, port: UInt16)] = []
   }
-  private let state = Mutex(State())
+  private let state: Mutex<State>
+
+  /// `inherited` are sockets that listen already.
+  init(_ inherited: InheritedSockets = InheritedSockets()) { state = Mutex(State(ports: Set(inherited.ports))) }
 
   /// The gateway's route `route` has this endpoint from now on.
   func route(_ route: String, leadsTo endpoint: EndpointURL) { state.withLock { $0.endpoints[route] = endpoint } }
@@ -55,20 +60,14 @@ final class OwnConnections: Sendable {
   /// The route is over.
   func routeEnds(_ route: String) { state.withLock { $0.endpoints[route] = nil } }
 
-  /// For one opening, and the stream that it opens.
-  func dial(from route: String, to endpoint: EndpointURL) -> Dial {
-    let number = state.withLock { state in
-      state.lastDial += 1
-      return state.lastDial
-    }
-    return Dial(number, from: route, to: endpoint, of: self)
-  }
+  /// Call it before listen(2), so that no link can connect unseen.
+  func willListen(on port: UInt16) { state.withLock { _ = $0.ports.insert(port) } }
 
   enum Answer {
     /// It leads back to the route of the link that it comes from, which knows it now.
     case loop
     case noLoop
-    /// Ask again, with this number: links connect at this moment.
+    /// Ask again, with this number: links connect to the listener's port at this moment.
     case notYet(UInt64)
   }
 
@@ -84,33 +83,41 @@ final class OwnConnections: Sendable {
       {
         return state.arrives(connection, at: route, listener) ? .loop : .noLoop
       }
-      let last = last ?? state.lastDial
-      return state.connecting.contains { $0 <= last } ? .notYet(last) : .noLoop
+      let last = last ?? state.lastCall
+      return state.connects(to: socket, from: peer, since: last) ? .notYet(last) : .noLoop
     }
   }
 
-  /// A link's connection. Its end is that of the last reference.
-  final class Dial: DialObserver {
-    private let number: UInt64
-    private let route: String
-    private let endpoint: EndpointURL
-    private let connections: OwnConnections
-    private let attempts = Mutex<[Connection]>([])
+  /// The endpoint of a route. All its links have one.
+  final class Origin: Sendable {
+    fileprivate let route: String
+    fileprivate let endpoint: EndpointURL
+    fileprivate let connections: OwnConnections
 
-    fileprivate init(
-      _ number: UInt64, from route: String, to endpoint: EndpointURL, of connections: OwnConnections
-    ) {
-      self.number = number
+    init(_ route: String, _ endpoint: EndpointURL, in connections: OwnConnections) {
       self.route = route
       self.endpoint = endpoint
       self.connections = connections
     }
+  }
+
+  /// A link's connection: of one opening, and of the stream that it opens. Its end is that of the last reference.
+  final class Dial: DialObserver {
+    private let origin: Origin
+    /// Those to a port of this gateway.
+    private let attempts = Mutex<[Connection]>([])
+
+    init(from origin: Origin) { self.origin = origin }
 
     deinit {
       attempts.withLock { attempts in
-        if !attempts.isEmpty { connections.state.withLock { state in for one in attempts { state.remove(one) } } }
+        guard !attempts.isEmpty else { return }
+        origin.connections.state.withLock { state in for one in attempts { state.remove(one) } }
       }
     }
+
+    /// Whether it has connected to a port of this gateway.
+    var comesBack: Bool { attempts.withLock { !$0.isEmpty } }
 
     /// Set if the connection has led back to its route.
     var loop: Loop? {
@@ -120,13 +127,19 @@ final class OwnConnections: Sendable {
       }
     }
 
-    func willConnect() { connections.state.withLock { $0.connecting.append(number) } }
+    func willConnect(to port: UInt16) -> UInt64 { origin.connections.state.withLock { $0.callBegins(to: port) } }
 
-    func connects(_ ends: ConnectionEnds?) {
-      let attempt = ends.map { Connection(from: route, to: endpoint, $0) }
+    func connects(_ number: UInt64, to port: UInt16, _ ends: () -> ConnectionEnds?) {
+      let comesBack = origin.connections.state.withLock { state in
+        if port == 0 || state.ports.contains(port) { return true }
+        state.callEnds(number)
+        return false
+      }
+      guard comesBack else { return }
+      let attempt = ends().map { Connection(from: origin, $0) }
       if let attempt { attempts.withLock { $0.append(attempt) } }
-      connections.state.withLock { state in
-        if let index = state.connecting.firstIndex(of: number) { state.connecting.remove(at: index) }
+      origin.connections.state.withLock { state in
+        state.callEnds(number)
         if let attempt { state.connections[attempt.ends.source.key, default: []].append(attempt) }
       }
     }
@@ -146,17 +159,36 @@ final class OwnConnections: Sendable {
 }
 
 extension OwnConnections.State {
+  fileprivate mutating func callBegins(to port: UInt16) -> UInt64 {
+    lastCall += 1
+    connecting.append((lastCall, port))
+    return lastCall
+  }
+
+  fileprivate mutating func callEnds(_ number: UInt64) {
+    if let index = connecting.firstIndex(where: { $0.number == number }) { connecting.remove(at: index) }
+  }
+
+  /// Whether an accepted socket may be that of a call that had begun when `last` was the last one. Nearly always no link
+  /// connects to a port of this gateway, and then the kernel need not be asked for the socket's own.
+  fileprivate func connects(to socket: Int32, from peer: SocketAddress?, since last: UInt64) -> Bool {
+    guard peer != nil else { return connecting.contains { $0.number <= last && $0.port == 0 } }
+    let calls = connecting.filter { $0.number <= last && ports.contains($0.port) }
+    guard !calls.isEmpty, let port = (try? SocketAddress.local(of: socket))?.port else { return false }
+    return calls.contains { $0.port == port }
+  }
+
   /// Returns whether that is a loop.
   fileprivate mutating func arrives(
     _ connection: OwnConnections.Connection, at route: String, _ listener: String
   ) -> Bool {
-    if let others = between(route, and: connection.route) {
+    if let others = between(route, and: connection.origin.route) {
       connection.arrivals.withLock { $0.loop = OwnConnections.Loop(listener: listener, others: others) }
       return true
     }
-    let way = OwnConnections.Way(endpoint: connection.endpoint, route: route)
+    let way = OwnConnections.Way(endpoint: connection.origin.endpoint, route: route)
     connection.arrivals.withLock { $0.ways.append(way) }
-    ways[connection.route, default: [:]][way, default: 0] += 1
+    ways[connection.origin.route, default: [:]][way, default: 0] += 1
     return false
   }
 
@@ -185,9 +217,9 @@ extension OwnConnections.State {
     let others = connections.removeValue(forKey: key)?.filter { $0 !== connection } ?? []
     if !others.isEmpty { connections[key] = others }
     for way in connection.arrivals.withLock({ $0.ways }) {
-      let left = (ways[connection.route]?[way] ?? 1) - 1
-      ways[connection.route]?[way] = left > 0 ? left : nil
-      if ways[connection.route]?.isEmpty == true { ways[connection.route] = nil }
+      let left = (ways[connection.origin.route]?[way] ?? 1) - 1
+      ways[connection.origin.route]?[way] = left > 0 ? left : nil
+      if ways[connection.origin.route]?.isEmpty == true { ways[connection.origin.route] = nil }
     }
   }
 }

@@ -81,7 +81,7 @@ final class Route {
       captures: environment.captures,
       lineChanged: { endings.route?.listeners.forEach { $0.listener.lineChanged() } }
     ) {
-      endings.route?.sessionEnded($0)
+      endings.route?.sessionEnded($0, from: $1)
     }
     endings.route = self
     keepVacancy()
@@ -117,8 +117,8 @@ final class Route {
     groupsElsewhere = lanes.map { lane in
       LaneRef(on: lane) { lane in
         SessionGroup(settings, on: lane.poller, status: status, wallTime: wallTime, descriptors: descriptors) {
-          number in
-          home.post { _, route in route.sessionEnded(number) }
+          number, address in
+          home.post { _, route in route.sessionEnded(number, from: address) }
         }
       }
     }
@@ -146,7 +146,7 @@ final class Route {
     let turn = nextGroup
     nextGroup = turn == groupsElsewhere.count ? 0 : turn + 1
     present[number] = turn
-    crowds.enter(number, from: accepted.label.address)
+    crowds.enter(from: accepted.label.address)
     vacancy = nil
     if turn > 0 { return send(accepted, preface: [], to: turn, number) }
     let label = accepted.label
@@ -156,7 +156,7 @@ final class Route {
   /// Begins a session with a client from the queue.
   func admitted(_ client: ClientQueue.Client) {
     let number = nextNumber()
-    crowds.enter(number, from: client.label.address)
+    crowds.enter(from: client.label.address)
     vacancy = nil
     if nextGroup > 0, let stream = client.stream as? DescriptorStream, let descriptor = stream.release() {
       present[number] = nextGroup
@@ -181,9 +181,9 @@ final class Route {
     }
   }
 
-  private func sessionEnded(_ number: UInt64) {
+  private func sessionEnded(_ number: UInt64, from address: SocketAddress?) {
     present[number] = nil
-    crowds.leave(number)
+    crowds.leave(from: address)
     if present.isEmpty { keepVacancy() }
     replaced.remove(number)
     serveQueue()

@@ -12,8 +12,8 @@ final class RouteSettings: Sendable {
   /// Reports the endpoint's messages for people.
   let remark: @Sendable (EndpointRemark) -> Void
   let url: EndpointURL
-  /// Finds out whether the endpoint leads back to the route.
-  private let ownConnections: OwnConnections
+  /// Finds out whether the endpoint leads back to the route; nil for one that can't.
+  private let origin: OwnConnections.Origin?
   /// The endpoint for log and status, secrets masked.
   let endpoint: String
   /// Descriptors that one link needs.
@@ -39,17 +39,10 @@ final class RouteSettings: Sendable {
   /// Nil: connecting is the only step.
   var longestOpening: Duration? { connector.longestOpening(connectTimeout: connectTimeout) }
 
-  var devicePolicy: LinkStateMachine.Policy {
-    // A per-client link is tried once.
-    LinkStateMachine.Policy(
-      retry: hub.isShared ? device.retry : nil, linger: device.linger, endsClients: device.absent == .close)
-  }
+  let devicePolicy: LinkStateMachine.Policy
 
   /// For a connection to the endpoint; nil for one that can't come back.
-  func dial() -> OwnConnections.Dial? {
-    let connects = url.grammar.authority.isNetwork || url.scheme == EndpointSchemes.unix.scheme
-    return connects ? ownConnections.dial(from: name, to: url) : nil
-  }
+  func dial() -> OwnConnections.Dial? { origin.map(OwnConnections.Dial.init) }
 
   /// The configuration has been checked: every scheme in it is built, and its connector has accepted the URL.
   init(
@@ -62,7 +55,8 @@ final class RouteSettings: Sendable {
     self.connector = connector
     self.remark = remark
     url = route.endpoint
-    self.ownConnections = ownConnections
+    let connects = url.grammar.authority.isNetwork || url.scheme == EndpointSchemes.unix.scheme
+    origin = connects ? OwnConnections.Origin(name, url, in: ownConnections) : nil
     descriptorsNeeded = route.endpoint.descriptorsNeeded
     let isLine = type(of: connector).isLine
     let hub = Hub.Policy(
@@ -74,6 +68,10 @@ final class RouteSettings: Sendable {
       reset: route.device.reset)
     hubPolicy = Hub.SharedPolicy(hub)
     device = route.device
+    // A per-client link is tried once.
+    devicePolicy = LinkStateMachine.Policy(
+      retry: isShared ? route.device.retry : nil, linger: route.device.linger,
+      endsClients: route.device.absent == .close)
     discardsInput = isLine && flushes
     sendsNotices = route.clients.notices
     let endpoint = route.endpoint.description

@@ -21,8 +21,8 @@ final class SessionGroup: LinkDelegate {
   private(set) var linkCounts = LinkCounts()
   /// The error counters of the shared link's port when they were last asked for.
   private(set) var lineCounts: LineCounts?
-  /// Called on this lane, with the session's number.
-  private let sessionEnded: (UInt64) -> Void
+  /// Called on this lane, with the session's number and its client's address.
+  private let sessionEnded: (UInt64, SocketAddress?) -> Void
   private var whenEmpty: (() -> Void)?
   /// The settings of a link's line may have changed.
   private let lineChanged: () -> Void
@@ -42,7 +42,7 @@ final class SessionGroup: LinkDelegate {
   init(
     _ settings: RouteSettings, on poller: Poller, status: StatusSink, wallTime: @escaping () -> Int = { time(nil) },
     descriptors: DescriptorBudget = DescriptorBudget(), captures: CaptureEnvironment = CaptureEnvironment(),
-    lineChanged: @escaping () -> Void = {}, sessionEnded: @escaping (UInt64) -> Void
+    lineChanged: @escaping () -> Void = {}, sessionEnded: @escaping (UInt64, SocketAddress?) -> Void
   ) {
     self.descriptors = descriptors
     self.lineChanged = lineChanged
@@ -245,7 +245,7 @@ final class SessionGroup: LinkDelegate {
     idleWatch.stop(session)
     if session.accepted.shown != nil { clientTrust.left(session.number) }
     linksToCome[session.number] = nil
-    sessionEnded(session.number)
+    sessionEnded(session.number, session.accepted.address)
   }
 
   /// The notice for a client that got a slot and nothing else, because the device of a shared link is absent (`absent:

@@ -6,7 +6,7 @@ import ByteStreams
 struct SessionEnding {
   private(set) var isOver = false
   /// A mistake of ours in the session's state: it ends as `internal`.
-  private(set) var fault: InternalFault?
+  private(set) var fault: (any Error)?
   /// The end of the side that ended first.
   private(set) var first: Ending?
 
@@ -50,13 +50,27 @@ struct SessionEnding {
     /// Bytes that the client had not acknowledged then; a smaller number later is progress as well.
     let unacknowledged: Int
   }
-  private(set) var deadline: Deadline?
+  var deadline: Deadline? { waits?.deadline }
   /// Runs while the client is half-closed on a shared link.
-  private(set) var halfClose: (limit: Duration, timer: Timers.Token)?
-  /// Runs while the session is being ended and a read found nothing. When it fires, the input counts as over.
-  private var quietTimer: Timers.Token?
-  /// Runs while the input waits, until the next check whether it moves.
-  private var endLook: Timers.Token?
+  var halfClose: (limit: Duration, timer: Timers.Token)? { waits?.halfClose }
+  /// Nil until one of them is needed: few sessions have to be waited for.
+  private var waits: Waits?
+
+  private final class Waits {
+    var deadline: Deadline?
+    var halfClose: (limit: Duration, timer: Timers.Token)?
+    /// Runs while the session is being ended and a read found nothing. When it fires, the input counts as over.
+    var quietTimer: Timers.Token?
+    /// Runs while the input waits, until the next check whether it moves.
+    var endLook: Timers.Token?
+  }
+
+  private mutating func makeWaits() -> Waits {
+    if let waits { return waits }
+    let new = Waits()
+    waits = new
+    return new
+  }
 
   /// The most that a client's own kernel may keep (net.ipv4.tcp_wmem) when its session begins to end. Without a limit,
   /// a client that stays could send for ever.
@@ -110,34 +124,35 @@ struct SessionEnding {
 
   mutating func watch(until deadline: Deadline, _ timers: Timers) {
     stopWatching(timers)
-    self.deadline = deadline
+    makeWaits().deadline = deadline
   }
 
-  mutating func deadlineHasCome() -> Deadline? { deadline.take() }
+  mutating func deadlineHasCome() -> Deadline? { waits?.deadline.take() }
 
-  mutating func stopWatching(_ timers: Timers) { timers.cancel(deadline.take()?.timer) }
+  mutating func stopWatching(_ timers: Timers) { timers.cancel(waits?.deadline.take()?.timer) }
 
   mutating func awaitSilence(of limit: Duration, until timer: Timers.Token, _ timers: Timers) {
     timers.cancel(halfClose?.timer)
-    halfClose = (limit, timer)
+    makeWaits().halfClose = (limit, timer)
   }
 
-  mutating func silenceIsOver() { halfClose = nil }
+  mutating func silenceIsOver() { waits?.halfClose = nil }
 
-  var awaitsQuiet: Bool { quietTimer != nil }
-  mutating func awaitQuiet(until timer: Timers.Token) { quietTimer = timer }
-  mutating func quietIsOver() { quietTimer = nil }
+  var awaitsQuiet: Bool { waits?.quietTimer != nil }
+  mutating func awaitQuiet(until timer: Timers.Token) { makeWaits().quietTimer = timer }
+  mutating func quietIsOver() { waits?.quietTimer = nil }
 
-  var looksForEnd: Bool { endLook != nil }
-  mutating func lookForEnd(at timer: Timers.Token) { endLook = timer }
-  mutating func endLookIsDue() { endLook = nil }
+  var looksForEnd: Bool { waits?.endLook != nil }
+  mutating func lookForEnd(at timer: Timers.Token) { makeWaits().endLook = timer }
+  mutating func endLookIsDue() { waits?.endLook = nil }
 
   /// The session is over: cancels all timers.
   mutating func end(_ timers: Timers) {
     isOver = true
-    timers.cancel(deadline?.timer)
-    timers.cancel(halfClose?.timer)
-    timers.cancel(quietTimer)
-    timers.cancel(endLook)
+    guard let waits else { return }
+    timers.cancel(waits.deadline?.timer)
+    timers.cancel(waits.halfClose?.timer)
+    timers.cancel(waits.quietTimer)
+    timers.cancel(waits.endLook)
   }
 }

@@ -36,6 +36,8 @@ struct DelayedOpenLines {
   private mutating func skipEnded() {
     while first < order.count, held[order[first].number] == nil { first += 1 }
     if first == order.count {
+      // A wave of clients would keep half a KiB for each.
+      held.removeAll(keepingCapacity: held.capacity <= 1024)
       order.removeAll(keepingCapacity: order.capacity <= 1024)
       first = 0
     } else if first >= 1024, first * 2 >= order.count {

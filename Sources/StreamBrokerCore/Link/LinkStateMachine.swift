@@ -9,13 +9,14 @@
 /// ```
 /// From each of them it gets to `released`, if need be through `draining`, and only `reopened` leads back to `closed`.
 package struct LinkStateMachine {
-  package struct Policy: Equatable {
+  /// An object: many links have the same.
+  package final class Policy: Sendable {
     /// The shortest and the longest pause between two tries; nil = a single try.
-    package var retry: ClosedRange<Duration>?
+    let retry: ClosedRange<Duration>?
     /// How long it stays open when it is no longer needed.
-    package var linger = Duration.zero
+    let linger: Duration
     /// Clients are disconnected when opening fails, so each new client causes a try of its own.
-    package var endsClients = false
+    let endsClients: Bool
 
     package init(retry: ClosedRange<Duration>? = nil, linger: Duration = .zero, endsClients: Bool = false) {
       self.retry = retry

@@ -61,6 +61,11 @@ package struct InheritedSockets: Sendable {
     return Socket(raw: raw, address: address)
   }
 
+  /// Of the TCP sockets.
+  var ports: [UInt16] {
+    sockets.compactMap { if case .tcp(let address) = $0.address { address.port } else { nil } }
+  }
+
   /// The sockets for `listen`: there can be several for a TCP address. May block on a path, not on a TCP address.
   func matching(_ listen: Config.Listen) -> [Socket] { sockets.filter { $0.address.isMeant(by: listen) } }
 }

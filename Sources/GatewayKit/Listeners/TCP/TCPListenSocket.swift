@@ -8,6 +8,8 @@ import StreamBroker
 struct TCPListenSocket {
   let listen: Config.Listen
   let inherited: InheritedSockets
+  /// Learns the port before a client can connect to it.
+  let ownConnections: OwnConnections
   // Options that clients inherit: SO_KEEPALIVE for idle clients, TCP_NOTSENT_LOWAT as a bound for unsent bytes.
   var keepsAlive: Bool
   var limitsUnsent: Bool
@@ -123,6 +125,8 @@ struct TCPListenSocket {
     // Accepted sockets inherit these.
     try SocketOptions.applyStream(to: socket.raw, keepalive: keepsAlive, limitsUnsent: limitsUnsent)
     guard address.withSockaddr({ Glibc.bind(socket.raw, $0, $1) }) == 0 else { throw SystemError("bind") }
+    let chosen = port == 0 ? try SocketAddress.local(of: socket.raw)?.port : nil
+    ownConnections.willListen(on: chosen ?? port)
     guard Glibc.listen(socket.raw, Self.queue) == 0 else { throw SystemError("listen") }
     return socket
   }

@@ -30,7 +30,8 @@ final class TCPListener: Listener, TCPAcceptorOwner {
 
   var listenSocket: TCPListenSocket {
     TCPListenSocket(
-      listen: listen, inherited: context.inherited, keepsAlive: context.keepsAlive, limitsUnsent: context.isShared)
+      listen: listen, inherited: context.inherited, ownConnections: context.ownConnections,
+      keepsAlive: context.keepsAlive, limitsUnsent: context.isShared)
   }
 
   var isReady: Bool { true }

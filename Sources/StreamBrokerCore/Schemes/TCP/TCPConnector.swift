@@ -130,16 +130,16 @@ final class TCPOpening: Opening {
   private func connect(
     _ socket: Int32, to address: SocketAddress
   ) throws(SystemError) -> (isConnected: Bool, own: SocketAddress?) {
-    dial?.willConnect()
-    do throws(SystemError) {
-      let isConnected = try call(socket, address)
-      let own = try? SocketAddress.local(of: socket)
-      dial?.connects(ConnectionEnds(dialled: socket, own, to: address))
-      return (isConnected, own)
-    } catch {
-      dial?.connects(nil)
-      throw error
+    let number = dial?.willConnect(to: address.port)
+    var own: SocketAddress?
+    defer {
+      if let dial, let number {
+        dial.connects(number, to: address.port) { ConnectionEnds(dialled: socket, own, to: address) }
+      }
     }
+    let isConnected = try call(socket, address)
+    own = try? SocketAddress.local(of: socket)
+    return (isConnected, own)
   }
 
   private func call(_ socket: Int32, _ address: SocketAddress) throws(SystemError) -> Bool {

@@ -91,8 +91,8 @@ private final class UnixOpening: Opening {
     guard raw >= 0 else { return .failure(OpenFailure("connect \(path)", SystemError("socket"))) }
     let socket = DescriptorParcel(Descriptor(owning: raw))
     if let dial {
-      dial.willConnect()
-      dial.connects(ConnectionEnds(naming: raw))
+      let number = dial.willConnect(to: 0)
+      dial.connects(number, to: 0) { ConnectionEnds(naming: raw) }
     }
     do throws(SystemError) {
       let answer = try UnixAddress.path(path).withSockaddr { connect(raw, $0, $1) }

@@ -77,7 +77,7 @@ final class PolicyRun {
     // `unsafe`, because the run, the sink and all reporters use one thread.
     nonisolated(unsafe) let run = Weak(self)
     let status = StatusSink([{ run.value?.hears($0) }])
-    group = SessionGroup(settings, on: rig.poller, status: status, captures: world.recordings.environment) { _ in }
+    group = SessionGroup(settings, on: rig.poller, status: status, captures: world.recordings.environment) { _, _ in }
     if isShared {
       links[0].link = group.sharedLink
       links[0].hub = group.sharedLink?.hub
