@@ -10,7 +10,7 @@ import subprocess
 
 import pcapng
 import pytest
-from kit import GUARD, Gateway, Pty, binary, connect, noise, receive, run_all, until
+from kit import GUARD, Gateway, Pty, binary, connect, noise, receive, reset, run_all, until
 from test_control import status
 
 
@@ -107,9 +107,10 @@ def test_files_of_a_size_have_each_byte_once_and_in_order(tmp_path, keep):
                  prefix=["env", f"STATE_DIRECTORY={tmp_path}"]) as gateway:
         data = noise(2 << 20)
         with connect(address(gateway)) as client:
-            for place in range(0, len(data), 1 << 16):  # slow enough for any disk
-                client.sendall(data[place:place + (1 << 16)])
+            for place in range(0, len(data), 1 << 17):  # slow enough for any disk
+                client.sendall(data[place:place + (1 << 17)])
                 until(lambda: status(gateway)["routes"][0]["capture"]["written"] > place, what="written")
+            reset(client)  # a client that only closes might still wait for an answer
         gateway.event("session ended")
         gateway.stop()
         assert status_of_end(gateway) == 0

@@ -160,6 +160,7 @@ def test_a_half_closed_client_of_a_shared_link_still_receives():
         assert receive_until(client, b"answer\n")
 
 
+@pytest.mark.waits
 def test_a_port_is_free_for_local_programs_five_seconds_after_its_only_client_closed(quick):
     with Pty() as device, Gateway({"routes": {"port": tcp_route(device.url)}}) as gateway:
         def local_program():
@@ -217,7 +218,7 @@ def test_half_close_sets_how_long_a_client_receives_after_its_fin(half_close, qu
 # device takes as much as its own buffer holds, and no more.
 @pytest.mark.parametrize("count", [90_000, pytest.param(300_000, marks=pytest.mark.waits)])
 def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_it(quick, count):
-    route = tcp_route("%s", device={"drain": "4s"})
+    route = tcp_route("%s", device={"drain": "2s"})
     with Pty() as device:
         route["endpoint"] = device.url
         with Gateway({"routes": {"port": route}}) as gateway:
@@ -236,7 +237,7 @@ def test_a_client_that_left_is_listed_as_closing_with_its_age_until_drain_ends_i
             assert re.search(r" closing \d+(\.\d)?s$", table, re.M), table
             ended = gateway.event("session ended")
             assert ended["reason"] == "client-left" and ended["dropped"] > 0
-            quick(float(ended["seconds"]), 12)  # 4 s without progress, a check interval and a busy machine
+            quick(float(ended["seconds"]), 10)  # 2 s without progress, a check interval and a busy machine
 
 
 def test_a_refused_endpoint_ends_the_session_with_its_reason():

@@ -35,6 +35,7 @@ def started(pipe) -> tuple[str, int]:
 
 
 @pytest.mark.root("mounts an /etc/resolv.conf of its own")
+@pytest.mark.waits
 def test_a_dead_name_server_delays_no_other_route(folder, figure, quick):
     """Names are resolved by a server that receives requests and never answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead:

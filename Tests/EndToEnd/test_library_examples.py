@@ -164,6 +164,7 @@ def test_obd2_reader_over_a_serial_port(port):
         assert "vehicle speed: 50.0 km/h" in reader.end()
 
 
+@pytest.mark.waits
 def test_join_of_a_serial_port_and_a_server(port):
     with socket.create_server(("127.0.0.1", 0)) as server:
         with Example("join", f"tty://{port.path}?exclusive=no", f"tcp://127.0.0.1:{server.getsockname()[1]}") as join:

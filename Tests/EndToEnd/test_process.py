@@ -124,6 +124,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.waits
 def test_it_ends_when_its_terminal_goes_in_the_middle_of_the_reload_that_its_shell_caused(tmp_path):
     # A reload that removes a route gives its client 5 s to read what is kept for it.
     slow = {"listen": f"unix://{tmp_path}/s", "endpoint": "sim://flood"}

@@ -259,6 +259,7 @@ def middle_of_a_reload(gateway, routes, **more):
     return client
 
 
+@pytest.mark.waits
 def test_a_configuration_refused_in_the_middle_of_a_reload_stays_in_status_and_health():
     echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
     with Gateway({"routes": {"echo": echo}}) as gateway, middle_of_a_reload(gateway, {"echo": echo}):
@@ -275,6 +276,7 @@ def test_a_configuration_refused_in_the_middle_of_a_reload_stays_in_status_and_h
         assert failed() == (False, False)
 
 
+@pytest.mark.waits
 def test_reloads_requested_in_the_middle_of_another_are_answered_with_what_the_newest_changes():
     echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
     admin = {"listen": "http://127.0.0.1:0"}
@@ -302,6 +304,7 @@ def test_reloads_requested_in_the_middle_of_another_are_answered_with_what_the_n
         assert sorted(route["route"] for route in status(gateway)["routes"]) == ["echo", "third"]
 
 
+@pytest.mark.waits
 def test_a_stop_in_the_middle_of_a_reload_answers_the_commands_that_wait_for_it():
     echo = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
     more = {"log": {"level": "debug"}}

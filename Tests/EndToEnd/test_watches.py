@@ -45,6 +45,7 @@ def test_many_absent_and_busy_ports_and_ptys_need_one_instance_for_each_lane(tmp
 
 
 @pytest.mark.skipif(not may_refuse(), reason="no user namespaces here")
+@pytest.mark.waits
 @pytest.mark.parametrize("limit, named", [
     ("max_inotify_instances", "fs.inotify.max_user_instances"), ("max_inotify_watches", "fs.inotify.max_user_watches")])
 def test_where_the_kernel_refuses_everything_is_looked_at_each_second_and_one_line_says_so(tmp_path, limit, named):

@@ -289,6 +289,20 @@ struct ExchangeTests {
     #expect(bus.read(1).count == 409 && bus.read(0).count == 509 + 401 + 3)
   }
 
+  @Test("a reload of other keys changes nothing for an answer that is longer than the buffer")
+  func reloadInLongAnswer() throws {
+    let bus = try Bus()
+    bus.ask("q0\n", 0)
+    bus.answer(String(repeating: "a", count: 256))
+    #expect(bus.read(0).count == 256)
+    bus.pass(600)  // the time is over, so no question says any more whose answer it is
+    var policy = bus.rig.hub.policy
+    policy.drain = .seconds(1)
+    bus.rig.hub.update(policy)
+    bus.answer("end\nnews\n")
+    #expect(bus.read(0).count == 265 && bus.read(1) == "news\n")
+  }
+
   @Test("does not count the time in which a slow client keeps the output from being read")
   func pausedTime() throws {
     let slow = ScriptedStream(writes: [.blocked(until: .writable)])

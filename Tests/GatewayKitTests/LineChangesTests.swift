@@ -65,6 +65,25 @@ struct LineChangesTests {
     #expect(line.applied == [LineSettings()] && owner.holds == 0 && owner.runs == 1)
   }
 
+  @Test("is undone on a detached line, too, if it was being made again, and its session was over meanwhile")
+  func leftUnderWay() {
+    carryOut(.line(.init(bitsPerSecond: 115_200)), by: 1)
+    changes.detach()
+    let next = ScriptedLine()
+    changes.attach(next)
+    #expect(changes.mustMakeAgain())
+    owner.hold()
+    changes.makeAgain()
+    changes.restore(after: 1)
+    changes.detach()
+    #expect(next.asked == 1 && next.settings == LineSettings(), "the port has not answered")
+    #expect(changes.settingsToRestore(of: next) == LineSettings())
+    line.settings = LineSettings()
+    changes.attach(line)
+    changes.detach()
+    #expect(changes.settingsToRestore(of: line) == nil)
+  }
+
   @Test("ends a break with its session, and no other")
   func breaks() {
     carryOut(.break(isOn: true), by: 1)

@@ -36,7 +36,7 @@ final class Link: HubDelegate {
   var number: UInt64?
   var machine: LinkStateMachine
   private var opening: (any Opening)?
-  /// The connection to the endpoint, open or opening.
+  /// The connection to the endpoint: while it opens, and while it is open if it may lead back to this gateway.
   private var dial: OwnConnections.Dial?
   private var deadline: Timers.Token?
   private var retryTimer: Timers.Token?

@@ -17,9 +17,10 @@ protocol ExchangeDelegate: AnyObject {
 final class Exchange {
   /// How long an answer may take, from the question's last byte. Nil: off after a reload, but output that is kept may
   /// still be for one client.
-  private var time: Duration?
+  private var time: Duration? { packets?.exchange }
   /// The silence before the next packet.
-  private var idle: Duration?
+  private var idle: Duration? { packets?.idle }
+  private var packets: Config.Packets?
   private let poller: Poller
   private unowned let delegate: any ExchangeDelegate
 
@@ -53,7 +54,8 @@ final class Exchange {
   deinit { poller.timers.cancel(timer) }
 
   func update(_ packets: Config.Packets?) {
-    (time, idle) = (packets?.exchange, packets?.idle)
+    guard packets != self.packets else { return }
+    self.packets = packets
     if goesOnSince != nil { (goesOnSince, packetOwner) = (nil, nil) }
     if time == nil { forget() }
   }

@@ -27,6 +27,8 @@ final class LineChanges {
   private var base: LineSettings?
   /// The line is returning to `base`, or the settings of the line before are made again. Commands wait.
   private(set) var isRestoring = false
+  /// That was not over when the line was detached.
+  private var wasRestoring = false
   // Numbers of sessions.
   /// The last session that changed the settings, and the one whose break has not ended.
   private var setter: UInt64?
@@ -58,7 +60,7 @@ final class LineChanges {
     attachment += 1
     self.line = line
     base = line?.settings
-    (setter, breaker, hadBreak) = (nil, nil, false)
+    (setter, breaker, hadBreak, wasRestoring) = (nil, nil, false, false)
   }
 
   /// Returns whether a client's settings are made again first, by `makeAgain`. Until then, commands wait.
@@ -70,6 +72,7 @@ final class LineChanges {
   func detach() {
     attachment += 1
     line = nil
+    wasRestoring = isRestoring
     isRestoring = false
   }
 
@@ -89,7 +92,7 @@ final class LineChanges {
 
   /// The settings to restore on a detached line, if a client has changed them or is about to.
   func settingsToRestore(of line: (any SerialLine)?) -> LineSettings? {
-    guard let line, line.settings != base || setter != nil else { return nil }
+    guard let line, line.settings != base || setter != nil || wasRestoring else { return nil }
     return base
   }
 

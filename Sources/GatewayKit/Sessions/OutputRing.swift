@@ -42,9 +42,11 @@ struct OutputRing {
     return ring
   }
 
-  /// Frees the bytes before `position`, except the backlog.
-  func free(upTo position: UInt64) throws(InternalFault) {
+  /// Frees the bytes before `position`, except the backlog. It changes only the ring; were it not `mutating`, each call
+  /// would copy this value, and count references, for each read of the endpoint.
+  mutating func free(upTo position: UInt64) throws(InternalFault) {
     guard let ring else { return }
+    let backlogStart = ring.head &- min(ring.head, UInt64(sizes.backlog))
     try ring.release(upTo: max(ring.oldest, min(position, backlogStart)))
   }
 

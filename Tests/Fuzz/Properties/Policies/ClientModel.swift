@@ -73,6 +73,8 @@ final class ClientModel: StreamAccount {
   private var upNext = 0
   var upPacket = UpPacket()
   private(set) var wroteAt: UInt64 = 0
+  /// The line's at that time.
+  private var holdings = 0
   private(set) var activeAt: UInt64
   private var upActiveAt: UInt64
 
@@ -141,9 +143,11 @@ final class ClientModel: StreamAccount {
       notice = ArraySlice(bytes[count...])
       return
     }
-    let endsAtOnce = session == nil && run.isReleased && run.route.device.absent == .close
+    let endsAtOnce = meet() == nil && run.isReleased && link.isAway && run.route.device.absent == .close
     if isOver ? lastWordsMayCome : (session?.isOver == true || endsAtOnce) && isToldWhy {
-      if !Self.notices.contains(where: { bytes.starts(with: $0.utf8) }) { fail("reads no reason") }
+      if !Self.notices.contains(where: { bytes.starts(with: $0.utf8) }) {
+        fail("reads no reason, but \(String(decoding: bytes.prefix(80), as: UTF8.self).debugDescription)")
+      }
       notice = ArraySlice(bytes[count...])
       return
     }
@@ -347,6 +351,7 @@ final class ClientModel: StreamAccount {
         // On a serial line the silence begins later, with the last bit. On the next device a packet may go on.
         let isSure =
           (link.device?.line == nil || silence >= (idle + .seconds(2)).nanoseconds) && wroteAt > link.openedAt
+          && holdings == link.device?.line?.holdings ?? 0
         if silence >= idle.nanoseconds { if isSure { upPacket.restart() } else { upPacket.mayEnd() } }
       } else if silence >= Duration.seconds(1).nanoseconds {
         upPacket.mayEnd()  // it may have waited, and then was not able to write
@@ -354,6 +359,7 @@ final class ClientModel: StreamAccount {
       upPacket.add(content[bytes], packets)
     }
     wroteAt = run.now
+    holdings = link.device?.line?.holdings ?? 0
     upNext = bytes.upperBound
   }
 

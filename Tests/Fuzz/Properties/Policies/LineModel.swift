@@ -247,7 +247,11 @@ final class LineModel: LineAccount {
     holder = client
   }
 
-  func policyChanged() { holder = nil }
+  /// With other `writers`, a client loses the right to write for a moment: what it has begun of a recipe is over.
+  func policyChanged(writers: Bool) {
+    holder = nil
+    if writers { requested = [] }
+  }
 
   func line(_ line: PlayedLine, answers call: PlayedLine.Call, from before: LineSettings) {
     guard line === link.device?.line, case .apply(let asked) = call, !areReloads.isEmpty else { return }

@@ -110,7 +110,9 @@ final class LinkModel: StreamAccount {
 
   private func end(isFull: Bool = false, isOver: Bool = true) {
     rest = isFull ? (answers[lastEnd], !isOver) : nil
-    if isOver, answers[lastEnd]?.must != nil { question?.mayBeAnswered = true }
+    if isOver, let client = answers[lastEnd]?.may, client == 0 || client == question?.client {
+      question?.mayBeAnswered = true
+    }
     lastEnd = head
     isEnd[head] = true
     ends.append(head)
@@ -280,12 +282,14 @@ final class LinkModel: StreamAccount {
   func takes(_ stream: PlayedStream, _ run: UnsafeRawBufferPointer, _ count: Int) {
     let owner = self.run
     settleUndecided()
+    if stream === device { followCuts() }  // the silence that ends a packet may have let the next client ask
     if let line = stream.line {
       sendsUntil = max(sendsUntil, owner.now) &+ UInt64(count) &* line.settings.characterTime.nanoseconds
     }
     if hub?.endpoint === stream { owner.recording.passes(UnsafeRawBufferPointer(rebasing: run[..<count]), up: true) }
     if stream.isNotifiedOfEnd { owner.fail("the device is written to behind our end") }
     guard stream === device else { return owner.fail("a device is written to that is not open") }
+    if hub?.endpoint !== stream { words = [] }  // it is closing, so 'on-close' may come
     guard words.isEmpty else {
       if !words.starts(with: run[..<count]) { owner.fail("the first the device hears is not 'on-open'") }
       words = words.dropFirst(count)

@@ -50,6 +50,8 @@ final class PlayedLine: SerialLine {
   private(set) var hasRefused = false
   /// The unsent bytes that the driver reports.
   var unsentCount = 0
+  /// How often the driver has said that it holds some.
+  private(set) var holdings = 0
   private var calls: [(call: Call, answer: () -> Void)] = []
   /// The stream is closed: later calls fail.
   var isClosed = false
@@ -139,6 +141,7 @@ final class PlayedLine: SerialLine {
       lastUnsent = unsentCount
       let count = unsentCount
       unsentCount /= 2
+      if count > 0 { holdings += 1 }
       done(isClosed ? .failure(SystemError("ioctl", EBADF)) : .success(count))
     }
   }

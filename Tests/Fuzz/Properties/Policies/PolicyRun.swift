@@ -387,9 +387,10 @@ final class PolicyRun {
   private func reload(_ how: Int) {
     guard !isStopping else { return }
     let key = how >> 3
+    let writers = route.clients.writers
     if key < PolicyKey.varied.count {
       vary(key, how & 7)
-      for link in links { link.line.policyChanged() }
+      for link in links { link.line.policyChanged(writers: route.clients.writers != writers) }
     } else if how >= Self.recordings {
       if isShared { record(how) }
     } else {
@@ -665,8 +666,8 @@ final class PolicyRun {
         fail("the device can't be written to, and is open still")
       }
       guard let device = link.device, !device.isBroken, link.link?.status == .open else { continue }
-      // A client that has suspended and finished can't go on.
-      let isSuspended = everybody.contains { $0.link === link && $0.telnet?.isSuspended == true }
+      // A client that has suspended and finished can't go on, nor one that resumes while its session is being ended.
+      let isSuspended = everybody.contains { $0.link === link && $0.telnet?.isSuspendedForSession == true }
       if device.left > 0, !isSuspended,
         link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsWithoutClients == true
       {

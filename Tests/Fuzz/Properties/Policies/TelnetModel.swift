@@ -47,6 +47,10 @@ final class TelnetModel: StreamAccount {
   /// Where it has suspended; nil once the session has read that it goes on.
   private var suspendedAt: Int?
   private var isSurelySuspended = false
+  /// Where it went on.
+  private var resumedAt = 0
+  /// It takes nothing. A session that is being ended is not read, so it does not learn that the client goes on.
+  var isSuspendedForSession: Bool { isSuspended || stream.readCount < resumedAt }
 
   private func put(_ bytes: [UInt8], late count: Int = 0) {
     late += bytes
@@ -217,6 +221,7 @@ final class TelnetModel: StreamAccount {
       isSuspended = false
       suspendedAt = nil
       isSurelySuspended = false
+      resumedAt = sentCount
     case .signature(let text):
       if text.isEmpty { atOnce.append(request) } else if text.starts(with: Version.product.utf8) { mayBeGateway = true }
     case .modemStateMask(let mask):
@@ -343,7 +348,8 @@ final class TelnetModel: StreamAccount {
     if !isRight { fail("its bytes \(readCount)..<\(readCount + bytes.count) are read as others") }
     if ends[readCount + bytes.count - 1] > stream.readCount { fail("its bytes are read before they arrive") }
     if let next = inSequence.first(where: { $0.isRead && $0.message != nil }), !hasBacklog, !stream.isBroken,
-      readCount + bytes.count > next.place, readCount < next.place
+      readCount + bytes.count > next.place, readCount < next.place,
+      client.session?.isOver != true  // then they are discarded
     {
       fail("is read beyond a request among its bytes")
     }
