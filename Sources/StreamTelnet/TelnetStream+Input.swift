@@ -104,9 +104,15 @@ extension TelnetStream {
       return try handOut(progress)
     case .blocked, .ended:
       if let brokenBy { throw brokenBy }  // all input from before the failure has been read
-      if transfer == .ended { input.hasEnded = true }
+      if transfer == .ended { inputHasEnded() }
       return transfer
     }
+  }
+
+  /// Nobody can end a pause any more, but the other side may still read.
+  private func inputHasEnded() {
+    input.hasEnded = true
+    if output.isSuspended { setSuspended(false) }
   }
 
   private var mayRead: Bool { input.events.isEmpty && output.own.count <= Self.mostAnswers }

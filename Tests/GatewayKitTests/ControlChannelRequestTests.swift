@@ -34,6 +34,8 @@ struct ControlChannelRequestTests {
     let five = LineSettings(dataBits: 5, stopBits: .oneAndHalf)
     #expect(ControlChannelRequest.LineChange(dataBits: 6).applied(to: five).stopBits == .two)
     #expect(ControlChannelRequest.LineChange(parity: .even).applied(to: five).stopBits == .oneAndHalf)
+    let seven = LineSettings(dataBits: 7, stopBits: .oneAndHalf)
+    #expect(ControlChannelRequest.LineChange().applied(to: seven) == seven, "a request that changes nothing")
     let asked = ControlChannelRequest.LineChange(dataBits: 6, stopBits: .oneAndHalf)
     #expect(asked.applied(to: five).stopBits == .oneAndHalf)
   }

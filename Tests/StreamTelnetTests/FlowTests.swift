@@ -55,6 +55,19 @@ struct FlowTests {
     #expect(try rig.stream.write([1]) == .moved(1))
   }
 
+  @Test("goes on when the other side's input ends without a resume")
+  func inputEnds() throws {
+    let rig = try Rig()
+    rig.stream.writerWaits = .writable
+    _ = try rig.handle(Wire.subnegotiation([8]))
+    #expect(try rig.stream.write([1]) == .blocked(until: .writable) && rig.below.writerWaits == [])
+    rig.below.willRead(.ended)
+    #expect(try rig.readAll() == [] && rig.below.writerWaits == .writable)
+    rig.tellSpace()
+    #expect(rig.recorder.events == [.hasSpaceAvailable])
+    #expect(try rig.stream.write([1]) == .moved(1))
+  }
+
   @Test(
     "suspends the other side after 100 ms without a reader, and resumes it with one",
     arguments: [TelnetRole.server, .client])

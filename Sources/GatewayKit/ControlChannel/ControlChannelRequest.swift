@@ -43,7 +43,7 @@ enum ControlChannelRequest: Hashable, Sendable {
         parity: parity ?? settings.parity, stopBits: stopBits ?? settings.stopBits,
         flowControl: flowControl ?? settings.flowControl)
       // RFC 2217 changes one setting at a time: a port that leaves five data bits has two stop bits, as a UART.
-      if stopBits == nil, next.stopBits == .oneAndHalf, next.dataBits != 5 { next.stopBits = .two }
+      if dataBits != nil, stopBits == nil, next.stopBits == .oneAndHalf, next.dataBits != 5 { next.stopBits = .two }
       return next
     }
   }

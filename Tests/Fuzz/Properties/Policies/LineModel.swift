@@ -36,7 +36,7 @@ final class LineModel: LineAccount {
   private var breaksMayBe = 0
 
   func opened(_ line: PlayedLine) {
-    requested = []
+    (requested, mayBeRefused) = ([], false)
     performed = 0
     commands = []
     attachment += 1
@@ -100,6 +100,8 @@ final class LineModel: LineAccount {
     return found
   }
 
+  private var mayFollow: LineSettings?
+
   private func check(_ settings: LineSettings, on line: PlayedLine) {
     guard line === self.line else {
       if settings != base { run.fail("a line that closes is set to \(settings), not \(base)") }
@@ -113,8 +115,11 @@ final class LineModel: LineAccount {
       reloads.removeFirst(index + 1)
       wasReloaded = true
       areReloads[areReloads.count - 1] = true
+      // Whichever this was, a client's request or the reload, the other may follow.
+      if writer(where: { $0.asks(for: settings, on: line) != nil }) != nil { mayFollow = settings }
       return
     }
+    if settings == mayFollow { return mayFollow = nil }
     if settings == line.settings, settings != base || !wasReloaded {
       run.fail("the port is set to \(settings), which it has already")
     }
@@ -160,6 +165,8 @@ final class LineModel: LineAccount {
 
   /// What clients have requested of DTR and RTS on this endpoint, in the order in which it was read.
   private(set) var requested: [(client: ObjectIdentifier, change: ResetRecipe.Change, at: UInt64, place: Int)] = []
+  /// Another client may have held the line at one of these requests, which was refused then.
+  private var mayBeRefused = false
   /// The same from the beginning: requests wait for an endpoint.
   private var everRequested: [ResetRecipe.Change] = []
   private var performed = 0
@@ -169,6 +176,7 @@ final class LineModel: LineAccount {
 
   func isRequested(_ output: ModemOutput, _ isOn: Bool, by client: ClientModel, behind place: Int) {
     everRequested.append(ResetRecipe.Change(output, isOn))
+    mayBeRefused = mayBeRefused || !isAlone(client)
     requested.append((ObjectIdentifier(client), ResetRecipe.Change(output, isOn), run.now, place))
   }
 
@@ -209,7 +217,9 @@ final class LineModel: LineAccount {
 
   /// The only client has requested exactly the recipe, up to its marked step, without delay and without bytes between.
   private var mustBeReplayed: Bool {
-    guard let recipe = run.recipes.first, !run.recipeHasChanged, !wasCommanded, performed == 0 else { return false }
+    guard let recipe = run.recipes.first, !run.recipeHasChanged, !wasCommanded, performed == 0, !mayBeRefused else {
+      return false
+    }
     let changes = recipe.steps[...recipe.mark].flatMap(\.changes)
     guard requested.map(\.change) == changes, Set(requested.map(\.client)).count == 1,
       Set(requested.map(\.place)).count == 1
@@ -219,8 +229,7 @@ final class LineModel: LineAccount {
 
   /// A client's byte goes to the endpoint: what it has requested before of DTR and RTS is carried out.
   func mustHave(_ asked: ModemOutputStates, before client: ClientModel) {
-    guard let line, !line.hasRefused, isAlone(client), !requested.isEmpty, !run.recipeHasChanged
-    else {
+    guard let line, !line.hasRefused, isAlone(client), !mayBeRefused, !requested.isEmpty, !run.recipeHasChanged else {
       return
     }
     // After a replay, the rest of the client's sequence is not carried out.
@@ -374,7 +383,10 @@ final class LineModel: LineAccount {
     guard !line.isAsked, !line.hasRefused, !device.isBroken, !device.hasEnded, device.takesBytes, !run.hasShortDrains,
       run.telnetClients(of: link).contains(where: { $0.telnet?.mayHaveSet == true })
     else { return }
-    if line.settings != base { run.fail("the line closes with \(line.settings), and the configuration says \(base)") }
+    // A reload may have been on its way to the port when it was released.
+    if line.settings != base, line.settings != LineSettings(run.route.endpoint) {
+      run.fail("the line closes with \(line.settings), and the configuration says \(base)")
+    }
   }
 
   // MARK: - Quiet
@@ -402,7 +414,7 @@ final class LineModel: LineAccount {
 
   /// No change is held back any more.
   private func mustHaveOutputs(_ line: PlayedLine) {
-    guard !line.hasRefused, !run.recipeHasChanged, performed == 0,
+    guard !line.hasRefused, !run.recipeHasChanged, performed == 0, !mayBeRefused,
       let client = run.telnetClients(of: link).first(where: { ObjectIdentifier($0) == requested.first?.client }),
       client.couldAlwaysWrite, !client.mayBeOver, isAlone(client)
     else { return }

@@ -196,7 +196,8 @@ final class LinkModel: StreamAccount {
       head - lastEnd + (device?.largestUnit ?? 1) > hub.downstream.output.sizes.buffer
       + hub.downstream.output.sizes.backlog
     let isOver =
-      isSilent || deviceIsOver || hub.endpoint !== device || hub.upstream.writeFailure != nil || hub.sessions.isEmpty
+      isSilent || deviceIsOver || isAway || hub.endpoint !== device || hub.upstream.writeFailure != nil
+      || hub.sessions.isEmpty
       || run.step == run.reloadedIn || run.step == run.releasedIn
     if !isOver, !isFull { return run.fail("a packet ended at \(end) for no reason") }
     self.end(isFull: isFull, isOver: isOver)

@@ -666,7 +666,7 @@ final class PolicyRun {
         fail("the device can't be written to, and is open still")
       }
       guard let device = link.device, !device.isBroken, link.link?.status == .open else { continue }
-      // A client that has suspended and finished can't go on, nor one that resumes while its session is being ended.
+      // A client that has suspended can't go on while its session is not read.
       let isSuspended = everybody.contains { $0.link === link && $0.telnet?.isSuspendedForSession == true }
       if device.left > 0, !isSuspended,
         link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsWithoutClients == true

@@ -49,7 +49,8 @@ final class TelnetModel: StreamAccount {
   private var isSurelySuspended = false
   /// Where it went on.
   private var resumedAt = 0
-  /// It takes nothing. A session that is being ended is not read, so it does not learn that the client goes on.
+  /// It takes nothing, as far as its session knows: that is not read while it is being ended, or keeps as much input as
+  /// it may.
   var isSuspendedForSession: Bool { isSuspended || stream.readCount < resumedAt }
 
   private func put(_ bytes: [UInt8], late count: Int = 0) {
@@ -446,7 +447,7 @@ final class TelnetModel: StreamAccount {
     if stream.isNotifiedOfEnd { fail("is written to behind our end") }
     isExact = !hasBacklog && state == .data
     for byte in bytes[..<count] { take(byte) }
-    if !isSuspended { client.isNoLongerFull() }
+    if !isSuspendedForSession { client.isNoLongerFull() }
     if count < bytes.count { isFull(stream) } else { hasBacklog = false }
   }
 
@@ -568,14 +569,15 @@ final class TelnetModel: StreamAccount {
         arePurgedUpTo = max(arePurgedUpTo, purge.place)
       }
     case .suspend:
-      if isStopped { fail("is suspended twice") }
+      if isStopped, keepsComPort { fail("is suspended twice") }
       isStopped = true
     case .resume:
-      if !isStopped { fail("is resumed, and was not suspended") }
+      if !isStopped, keepsComPort { fail("is resumed, and was not suspended") }
       isStopped = false
     default: takeInSequence(message)
     }
   }
+  /// Without COM-PORT the gateway forgets that it has suspended, and the client is to forget it, too.
   private var isStopped = false
 
   private func takeAtOnce(_ message: ComPortMessage, isSame: Bool = false) {
@@ -601,6 +603,10 @@ final class TelnetModel: StreamAccount {
     }
     let line = client.link.line
     if let (output, isOn) = Self.output(asked) {
+      // The endpoint was lost before it was done.
+      if let isOn, message != output.message(isOn) {
+        outputs.removeAll { $0.output == output && $0.isOn == isOn && $0.place == request.place }
+      }
       line.isAnswered(output, isOn, message, by: request, to: client, isExact: isExact)
     } else if asked.kind == .breakState {
       let isOn: Bool? = asked == .control(4) ? nil : asked == .control(5)
@@ -633,7 +639,7 @@ final class TelnetModel: StreamAccount {
       fail("\(expected.count - expectedAt) bytes that it was sent do not arrive")
     }
     guard !stream.isNotifiedOfEnd else { return }  // no answer comes after our end
-    if isStopped { fail("is suspended, and read") }
+    if isStopped, keepsComPort { fail("is suspended, and read") }
     if asksWhetherThere > 0 { fail("gets no answer to its question whether the gateway is there") }
     while let first = inSequence.first, first.message == nil { inSequence.removeFirst() }
     let waiting = inSequence + atOnce + purges
@@ -651,7 +657,8 @@ final class TelnetModel: StreamAccount {
     client.isFull(stream)
   }
   func hasFailed(_ stream: PlayedStream, reading: Bool) {}
-  func readsEnd(_ stream: PlayedStream) {}
+  /// Nobody can say any more that it goes on, so it does.
+  func readsEnd(_ stream: PlayedStream) { (isSuspended, suspendedAt, isSurelySuspended) = (false, nil, false) }
   func hangsUp(_ stream: PlayedStream) { client.hangsUp(stream) }
   func isFinished(_ stream: PlayedStream) { client.isFinished(stream) }
   func isClosed(_ stream: PlayedStream) { client.isClosed(stream) }
