@@ -39,6 +39,7 @@ struct TelnetControlTests {
 
     func ask(_ content: UInt8...) -> [ControlChannelRequest.Parsed] { ask(content) }
 
+    @discardableResult
     func ask(_ content: [UInt8]) -> [ControlChannelRequest.Parsed] { receive([255, 250, 44] + content + [255, 240]) }
 
     /// The content of the answers since the last call.
@@ -83,6 +84,19 @@ struct TelnetControlTests {
     #expect(rig.answers() == [[1, 0, 0, 1, 44], [3, 2], [5, 9]])
     _ = rig.control.send(.line(LineSettings(bitsPerSecond: 300, parity: .odd)))
     #expect(rig.answers() == [])
+  }
+
+  @Test(
+    "tells another gateway what has changed with a setting that it asked for, and no other client",
+    arguments: [true, false])
+  func reportsMore(isGateway: Bool) throws {
+    let rig = try Rig()
+    if isGateway { rig.ask([0] + Array("Baudway 9".utf8)) }
+    _ = rig.control.send(.line(LineSettings(dataBits: 5, stopBits: .oneAndHalf)))
+    _ = rig.answers()
+    let asked = rig.ask(2, 7)
+    _ = rig.control.send(.done(id(asked.first), LineSettings(dataBits: 7, stopBits: .two)))
+    #expect(rig.answers() == [[102, 7]] + (isGateway ? [[4, 2]] : []))
   }
 
   @Test("answers a refused change with the value in force, and one of an endpoint without a line with its own")

@@ -130,12 +130,16 @@ final class TelnetControl: ControlProtocol {
       return stream.send(.control(isBreak || ownBreak ? 5 : 6))
     default: break
     }
+    let before = settings?.messages
     if case .success(let now?) = reply.result { settings = now } else if let now = reply.inForce { settings = now }
-    if keepsOwn(reply) || settings == nil {
+    guard !keepsOwn(reply), let settings else {
       ownSettings = ControlChannelRequest.LineChange(message).applied(to: ownSettings)
       return answer(message, with: ownSettings)
     }
-    return answer(message, with: settings ?? ownSettings)
+    // Other data bits may bring other stop bits with them, which the answer does not say.
+    let asked = message.kind == .inboundFlowControl ? .flowControl : message.kind
+    let others = settings.messages.filter { $0.kind != asked && before?.contains($0) == false }
+    return answer(message, with: settings) && report(others)
   }
 
   private func isDone(_ reply: ControlChannelReply) -> Bool { if case .success = reply.result { true } else { false } }

@@ -229,7 +229,7 @@ final class ClientModel: StreamAccount {
     guard let session = meet(), !isOver, session.leaving == nil else { return }
     follow()
     if hasHungUp, session.pump.count == 0, taken == readCount { fail("is gone, and its session is not over") }
-    guard !stream.isBroken else { return }
+    guard !stream.isBroken, telnet?.resumesBehindInput != true else { return }
     begin(session)
     if takesUpTo == nil, place(in: session) != link.available, telnet?.isSuspended != true {
       fail("was given \(place(in: session)) of \(link.available) bytes, and nothing moves any more")
@@ -518,7 +518,7 @@ final class ClientModel: StreamAccount {
     }
     if isShared, !link.hasExchanges, takesUpTo == nil, word == .clientLeft, !mayLose, next < link.available,
       fullFor == 0, fullSince == nil,
-      telnet?.isSuspended != true
+      telnet?.isSuspendedForSession != true
     {
       fail("ends with \(link.available - next) bytes that it could have taken")
     }

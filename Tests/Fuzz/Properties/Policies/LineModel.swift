@@ -36,7 +36,8 @@ final class LineModel: LineAccount {
   private var breaksMayBe = 0
 
   func opened(_ line: PlayedLine) {
-    (requested, mayBeRefused) = ([], false)
+    (requested, mayBeRefused, wasInterrupted) = ([], false, false)
+    (mayFollow, formerBase) = (nil, nil)
     performed = 0
     commands = []
     attachment += 1
@@ -101,6 +102,7 @@ final class LineModel: LineAccount {
   }
 
   private var mayFollow: LineSettings?
+  private var formerBase: LineSettings?
 
   private func check(_ settings: LineSettings, on line: PlayedLine) {
     guard line === self.line else {
@@ -116,10 +118,13 @@ final class LineModel: LineAccount {
       wasReloaded = true
       areReloads[areReloads.count - 1] = true
       // Whichever this was, a client's request or the reload, the other may follow.
-      if writer(where: { $0.asks(for: settings, on: line) != nil }) != nil { mayFollow = settings }
+      if writer(where: { $0.asks(for: settings, on: line) != nil }) != nil {
+        (mayFollow, formerBase) = (settings, base)
+      }
       return
     }
-    if settings == mayFollow { return mayFollow = nil }
+    if settings == mayFollow { return (mayFollow, formerBase) = (nil, nil) }
+    if settings == formerBase { return }  // it was the client's, which is over
     if settings == line.settings, settings != base || !wasReloaded {
       run.fail("the port is set to \(settings), which it has already")
     }
@@ -167,6 +172,7 @@ final class LineModel: LineAccount {
   private(set) var requested: [(client: ObjectIdentifier, change: ResetRecipe.Change, at: UInt64, place: Int)] = []
   /// Another client may have held the line at one of these requests, which was refused then.
   private var mayBeRefused = false
+  private var wasInterrupted = false
   /// The same from the beginning: requests wait for an endpoint.
   private var everRequested: [ResetRecipe.Change] = []
   private var performed = 0
@@ -179,6 +185,9 @@ final class LineModel: LineAccount {
     mayBeRefused = mayBeRefused || !isAlone(client)
     requested.append((ObjectIdentifier(client), ResetRecipe.Change(output, isOn), run.now, place))
   }
+
+  /// Something else was requested, so no recipe goes on behind it.
+  func isInterrupted() { wasInterrupted = wasInterrupted || !requested.isEmpty }
 
   /// `baudway reset`
   func isCommanded(_ recipe: ResetRecipe) {
@@ -217,9 +226,9 @@ final class LineModel: LineAccount {
 
   /// The only client has requested exactly the recipe, up to its marked step, without delay and without bytes between.
   private var mustBeReplayed: Bool {
-    guard let recipe = run.recipes.first, !run.recipeHasChanged, !wasCommanded, performed == 0, !mayBeRefused else {
-      return false
-    }
+    guard let recipe = run.recipes.first, !run.recipeHasChanged, !wasCommanded, performed == 0, !mayBeRefused,
+      !wasInterrupted
+    else { return false }
     let changes = recipe.steps[...recipe.mark].flatMap(\.changes)
     guard requested.map(\.change) == changes, Set(requested.map(\.client)).count == 1,
       Set(requested.map(\.place)).count == 1
@@ -242,6 +251,8 @@ final class LineModel: LineAccount {
   }
 
   private func checkPlace(_ request: TelnetModel.Request, of client: ClientModel) {
+    // Or else it is a request of a client that has gone.
+    guard client.session?.controlChannel?.isBusy == true else { return }
     if client.keepsBytes(before: request.place) {
       run.fail("the line changes before bytes of client \(client.number) ahead of that")
     }

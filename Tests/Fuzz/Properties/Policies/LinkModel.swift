@@ -194,7 +194,7 @@ final class LinkModel: StreamAccount {
     let isSilent = packets?.idle.map { run.now - lastByteAt >= $0.nanoseconds } ?? false
     let isFull =
       head - lastEnd + (device?.largestUnit ?? 1) > hub.downstream.output.sizes.buffer
-      + hub.downstream.output.sizes.backlog
+      + hub.downstream.output.sizes.backlog || hub.sessions.isEmpty  // all is kept then, for the next client
     let isOver =
       isSilent || deviceIsOver || isAway || hub.endpoint !== device || hub.upstream.writeFailure != nil
       || hub.sessions.isEmpty

@@ -657,17 +657,22 @@ final class PolicyRun {
         pass(.seconds(1) + timeToSend, calm: true)
         settleDown()
       }
+      // Breaks wait for the bytes ahead of them. Each of a client's ends by itself.
+      for _ in 0..<64 where broken == nil && links.contains(where: { $0.device?.line?.isBreak == true }) {
+        pass(.seconds(1), calm: true)
+        settleDown()
+      }
     }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
+      // A client that has suspended can't go on while its session is not read.
+      let isSuspended = everybody.contains { $0.link === link && $0.telnet?.isSuspendedForSession == true }
       // The device's last output may wait for a new client.
       if isShared, let hub = link.hub, hub.upstream.writeFailure != nil,
-        !hub.downstream.isPaused || !hub.sessions.isEmpty
+        !hub.downstream.isPaused || !hub.sessions.isEmpty && !isSuspended
       {
         fail("the device can't be written to, and is open still")
       }
       guard let device = link.device, !device.isBroken, link.link?.status == .open else { continue }
-      // A client that has suspended can't go on while its session is not read.
-      let isSuspended = everybody.contains { $0.link === link && $0.telnet?.isSuspendedForSession == true }
       if device.left > 0, !isSuspended,
         link.hub?.sessions.isEmpty == false || link.hub?.policy.dropsWithoutClients == true
       {

@@ -51,7 +51,10 @@ final class TelnetModel: StreamAccount {
   private var resumedAt = 0
   /// It takes nothing, as far as its session knows: that is not read while it is being ended, or keeps as much input as
   /// it may.
-  var isSuspendedForSession: Bool { isSuspended || stream.readCount < resumedAt }
+  var isSuspendedForSession: Bool { isSuspended || resumesBehindInput }
+  /// It waits for its output and may so hold up the device, which then takes no more of its input, behind which it says
+  /// that it goes on.
+  var resumesBehindInput: Bool { stream.readCount < resumedAt }
 
   private func put(_ bytes: [UInt8], late count: Int = 0) {
     late += bytes
@@ -224,7 +227,12 @@ final class TelnetModel: StreamAccount {
       isSurelySuspended = false
       resumedAt = sentCount
     case .signature(let text):
-      if text.isEmpty { atOnce.append(request) } else if text.starts(with: Version.product.utf8) { mayBeGateway = true }
+      if text.isEmpty {
+        atOnce.append(request)
+      } else if text.starts(with: Version.product.utf8) {
+        mayBeGateway = true
+        known = [:]  // it was not told what others had changed before
+      }
     case .modemStateMask(let mask):
       if mask != 255 { changesModemMask = true }
       atOnce.append(request)
@@ -436,6 +444,8 @@ final class TelnetModel: StreamAccount {
     if case (let output, let isOn?)? = Self.output(message) {
       outputs.append((output, isOn, request.place))
       if client.everCouldWrite { client.link.line.isRequested(output, isOn, by: client, behind: request.place) }
+    } else {
+      client.link.line.isInterrupted()
     }
     if request.change != .init() { mayHaveSet = true }
     if case .purge(let number) = message, number == 2 || number == 3 {
@@ -545,7 +555,7 @@ final class TelnetModel: StreamAccount {
       if bits == 0 || bits & ~lineMask != 0 { fail("is notified of line state \(bits)") }
     case .modemState(let state):
       lastModemState = state
-      if atOnce.first?.message?.kind == .modemState, state & 0x0F == 0 {
+      if let first = atOnce.first, first.isRead, first.message?.kind == .modemState, state & 0x0F == 0 {
         if state & ~modemMask == 0 { likeAnswers += 1 }
         return takeAtOnce(message)
       }
@@ -565,7 +575,9 @@ final class TelnetModel: StreamAccount {
       let purge = purges.remove(at: index)
       if number > 0, number < 4 { client.link.line.isPurged(number, by: purge, of: client, isExact: isExact) }
       // An endpoint without a line answers, and nothing changes.
-      if number == 2 || number == 3, client.couldAlwaysWrite, run.isLine {
+      // Nor where another client holds the line.
+      let isDone = client.link.line.purges[Int(min(number, 3))] != purge.purges[Int(min(number, 3))]
+      if number == 2 || number == 3, client.couldAlwaysWrite, run.isLine, isDone {
         arePurgedUpTo = max(arePurgedUpTo, purge.place)
       }
     case .suspend:
