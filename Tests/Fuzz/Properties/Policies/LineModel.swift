@@ -125,6 +125,8 @@ final class LineModel: LineAccount {
     }
     if settings == mayFollow { return (mayFollow, formerBase) = (nil, nil) }
     if settings == formerBase { return }  // it was the client's, which is over
+    // Reloads that overlap set what the newest one wants.
+    if wasReloaded, settings == LineSettings(run.route.endpoint) { return }
     if settings == line.settings, settings != base || !wasReloaded {
       run.fail("the port is set to \(settings), which it has already")
     }

@@ -65,7 +65,8 @@ final class PolicyRun {
       let value = Int((input.popFirst() ?? 0) & 7)
       if key < PolicyKey.varied.count { vary(key, value) }
     }
-    if isShared { record(Int(shape >> 4)) }
+    if isShared { route.capture = RecordingModel.settings(Int(shape >> 4)) }
+    recording.begins(route.capture)
     noteSettings()
     if PoliciesProperty.tells {
       PoliciesProperty.report(
@@ -94,11 +95,6 @@ final class PolicyRun {
 
   private func vary(_ key: Int, _ value: Int) {
     if isShared || !PolicyKey.sharedOnly.contains(key) { PolicyKey.varied[key].vary(&route, value) }
-  }
-
-  private func record(_ number: Int) {
-    route.capture = RecordingModel.settings(number)
-    recording.begins(route.capture)
   }
 
   private func noteSettings() {
@@ -392,7 +388,7 @@ final class PolicyRun {
       vary(key, how & 7)
       for link in links { link.line.policyChanged(writers: route.clients.writers != writers) }
     } else if how >= Self.recordings {
-      if isShared { record(how) }
+      if isShared { route.capture = RecordingModel.settings(how) }
     } else {
       let old = route.endpoint
       route.endpoint = world.endpoints[how % world.endpoints.count]
@@ -407,6 +403,7 @@ final class PolicyRun {
     grantRights()
     if !route.clients.refuseHttp { for client in everybody { client.screenEnds() } }
     group.update(settings)
+    recording.begins(route.capture)  // behind what the reload itself has read
     for link in links { link.followReload() }
     isReloading = false
     grantRights()
@@ -679,7 +676,7 @@ final class PolicyRun {
         fail("the device has \(device.left) bytes more, and nobody reads them")
       }
       link.followCuts()
-      if link.packets?.idle != nil, link.lastEnd != link.head, !device.hasEnded {
+      if link.packets?.idle != nil, link.lastEnd != link.head, !device.hasEnded, !isSuspended {
         fail("a packet is not over after seconds of silence")
       }
       for client in everybody where client.link === link { client.mustBeServed() }

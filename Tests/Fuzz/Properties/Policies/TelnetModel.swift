@@ -20,6 +20,7 @@ final class TelnetModel: StreamAccount {
     self.client = client
     expected = banner
     isText = Array(repeating: true, count: banner.count)
+    textWords = Array(repeating: 0, count: banner.count)
   }
 
   private func fail(_ rule: String) { client.fail(rule) }
@@ -150,6 +151,7 @@ final class TelnetModel: StreamAccount {
 
   private func word(_ verb: TelnetCommand, _ option: UInt8) {
     put([255, verb.rawValue, option])
+    if option == 0 { binaryWords.append(sentCount) }
     let agrees = verb == .do || verb == .will
     if option == 0, verb == .will || verb == .wont {
       if agrees != sendsBinary { lastWasCR = false }
@@ -383,12 +385,18 @@ final class TelnetModel: StreamAccount {
   /// Bytes of the device that the session's stream has taken.
   private var expected: [UInt8]
   private var isText: [Bool]
+  /// How many of its words about BINARY were read before each of them: with a change between CR and the next byte there
+  /// is no NUL.
+  private var textWords: [Int]
+  private var binaryWords: [Int] = []
   private var expectedAt = 0
 
   func sessionWrites(_ bytes: UnsafeRawBufferPointer, isText: Bool) {
     if isSurelySuspended, !bytes.isEmpty { fail("is sent data though it has suspended") }
     expected += bytes
     self.isText += Array(repeating: isText, count: bytes.count)
+    let words = binaryWords.count { $0 <= stream.readCount }
+    textWords += Array(repeating: words, count: bytes.count)
     match()
   }
 
@@ -523,6 +531,7 @@ final class TelnetModel: StreamAccount {
         let isPadded = padded.contains(heardAt)
         if isPadded, !isText[expectedAt] { fail("gets NUL after CR with BINARY") }
         if !isPadded, isText[expectedAt], expectedAt + 1 < expected.count, isText[expectedAt + 1],
+          textWords[expectedAt] == textWords[expectedAt + 1],
           heardAt + 1 < heard.count, heard[heardAt + 1] != 10
         {
           fail("gets CR without NUL")
