@@ -150,12 +150,13 @@ struct ControlChannelPartingTests {
     #expect(next.applied == [LineSettings(parity: .even)])
   }
 
-  @Test("forgets what a client of RFC 2217 asked for while the device was away, once that client has finished")
-  func finishesWhileAway() throws {
-    let rig = try HubRig(buffer: 4096)
-    rig.linkIs(.opening)
-    let baud: [UInt8] = [255, 250, 44, 1, 0, 1, 194, 0, 255, 240]
-    let below = ScriptedStream(reads: [.bytes([255, 251, 44]), .bytes(baud), .ended], takesAll: true)
+  private static let fast: [UInt8] = [255, 250, 44, 1, 0, 1, 194, 0, 255, 240]
+  private static let fastIsSet: [UInt8] = [255, 250, 44, 101, 0, 1, 194, 0, 255, 240]
+
+  /// A client of RFC 2217 sets 115200 bit/s.
+  private func joinTelnet(_ rig: HubRig, ends: Bool = false) -> ScriptedStream {
+    let reads: [ScriptedStream.Step] = [.bytes([255, 251, 44]), .bytes(Self.fast)] + (ends ? [.ended] : [])
+    let below = ScriptedStream(reads: reads, takesAll: true)
     let stream = TelnetStream(over: below, .init(.server), TelnetNegotiation(.server(comPort: true)), on: rig.poller)
     stream.begin()
     rig.join(stream, controlChannel: ControlChannel(TelnetControl(stream, sendsNotices: false)))
@@ -163,13 +164,52 @@ struct ControlChannelPartingTests {
       rig.wakeReader(below)
       rig.poller.runAgain()
     }
+    return below
+  }
+
+  @Test("forgets what a client of RFC 2217 asked for while the device was away, once that client has finished")
+  func finishesWhileAway() throws {
+    let rig = try HubRig(buffer: 4096)
+    rig.linkIs(.opening)
+    let client = joinTelnet(rig, ends: true)
     rig.linkIs(.waiting(.openFailed(OpenFailure("open x", SystemError("open", 2)))))
-    #expect(below.written.suffix(10) == [255, 250, 44, 101, 0, 1, 194, 0, 255, 240])
+    #expect(client.written.suffix(10) == Self.fastIsSet)
     let line = ScriptedLine()
     rig.linkIs(.open)
     rig.hub.attach(port(line))
     while line.asked > 0 { line.answer() }
     #expect(line.applied == [])
+  }
+
+  @Test(
+    "sets on the next endpoint what a client of RFC 2217 was setting when the last one was lost",
+    arguments: [true, false])
+  func settingWasLost(isAnswered: Bool) throws {
+    let rig = try rig()
+    let client = joinTelnet(rig)
+    #expect(line.asked == 1)
+    rig.hub.detach()?.close()
+    rig.linkIs(.waiting(.lost(nil)))
+    if isAnswered { answerAll() }
+    #expect(isAnswered == (client.written.suffix(10) == Self.fastIsSet))
+    let next = ScriptedLine()
+    rig.linkIs(.open)
+    rig.hub.attach(port(next))
+    #expect(client.written.suffix(10) == Self.fastIsSet)
+    while next.asked > 0 { next.answer() }
+    #expect(next.applied == [LineSettings(bitsPerSecond: 115_200)])
+  }
+
+  @Test("leaves the port alone for settings that a reload makes while the bytes before them are sent")
+  func setMeanwhile() throws {
+    let rig = try rig()
+    let (client, _) = rig.joinControlChannel()
+    rig.send(client, .text(faster))
+    #expect(line.asked == 1 && line.applied.isEmpty)
+    line.settings = LineSettings(bitsPerSecond: 115_200)
+    answerAll()
+    #expect(line.applied.isEmpty)
+    #expect(client.news().last?.hasPrefix(#"{"reply":1,"ok":true"#) == true)
   }
 
   @Test("answers a request of a lost endpoint before those that follow on the next one")

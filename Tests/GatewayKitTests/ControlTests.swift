@@ -117,7 +117,7 @@ struct ControlTests {
     return status >> 8
   }
 
-  @Test("closes a request that is too long or never ends, and still answers others")
+  @Test("closes a request that is too long or never ends, and still answers others", .waits)
   func hostile() async throws {
     let address = ControlAddress.path(Self.path("hostile"))
     try await serve(address) { () throws in
@@ -429,7 +429,7 @@ struct ControlClientTests {
 
 @Suite("A control socket that another process shuts down", .timeLimit(.minutes(5)))
 struct LostControlTests {
-  @Test("is noticed, and the address is bound again", arguments: ["path", "abstract"])
+  @Test("is noticed, and the address is bound again", .waits, arguments: ["path", "abstract"])
   func boundAnew(kind: String) async throws {
     let folder = try TemporaryFolder()
     let address: ControlAddress = kind == "path" ? .path(folder / "s") : .abstract("baudway-lost-\(getpid())")

@@ -165,7 +165,7 @@ struct ListenerConformanceTests {
   }
 
   // All kinds at once, because each waits for more than a second.
-  @Test("waits for an address in use, reports it once, and serves as soon as the address is free")
+  @Test("waits for an address in use, reports it once, and serves as soon as the address is free", .waits)
   func occupied() async throws {
     try await withThrowingTaskGroup(of: Void.self) { group in
       for rig in ListenerRig.rigs { group.addTask { try await Self.occupied(rig) } }

@@ -279,7 +279,7 @@ struct PtyListenerTests {
     }
   }
 
-  @Test("tries the endpoint once a second for a program that reopens the port after each hang-up")
+  @Test("tries the endpoint once a second for a program that reopens the port after each hang-up", .waits)
   func opensAgain() async throws {
     let server = try LoopbackListener()
     let address = server.address

@@ -132,7 +132,7 @@ struct RFCOMMListenerTests {
     }
   }
 
-  @Test("whose socket another process shuts down gets a new one, after a pause that doubles")
+  @Test("whose socket another process shuts down gets a new one, after a pause that doubles", .waits)
   func shutDown() async throws {
     let machine = try Machine()
     let config = try routeConfig(listen: "rfcomm://?channel=3", endpoint: "sim://echo")

@@ -257,7 +257,7 @@ struct StatusLogTests {
     #expect(lines[0].unicodeScalars.allSatisfy { $0.value >= 32 && !(127...159 ~= $0.value) })
   }
 
-  @Test("delays no lane when its pipe is full, and counts the lines that it could not keep")
+  @Test("delays no lane when its pipe is full, and counts the lines that it could not keep", .waits)
   func stuckPipe() async throws {
     try await onOwnThread {
       let pipe = try Pipe()

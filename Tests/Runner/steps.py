@@ -151,7 +151,8 @@ def address(run: Run) -> Outcome:
     # LeakSanitizer reports memory that Swift's runtime keeps. The tests look for leaks by counting descriptors instead.
     folder = ".build/sanitize-address"
     run.must(*BUILD, "--build-tests", "--sanitize=address", "--scratch-path", folder, limit=5400)
-    return swift_tests(run, folder, name="address", user=True, limit=3600, environment={"ASAN_OPTIONS": "detect_leaks=0"})
+    environment = {"ASAN_OPTIONS": "detect_leaks=0", **({} if run.options.long else {"REPLAY_EVERY": "4"})}
+    return swift_tests(run, folder, name="address", user=True, limit=3600, environment=environment)
 
 
 def docs(run: Run) -> Outcome:

@@ -39,7 +39,7 @@ extension BluetoothHostTests {
     }
   }
 
-  @Test("loads the bonds once, however often it tries to listen")
+  @Test("loads the bonds once, however often it tries to listen", .waits)
   func preparesOnce() async throws {
     let machine = try Machine()
     machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }

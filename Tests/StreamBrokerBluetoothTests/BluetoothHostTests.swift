@@ -208,7 +208,7 @@ struct BluetoothHostTests {
     }
   }
 
-  @Test("chooses channels that are free and not named, and gives up one that is named later")
+  @Test("chooses channels that are free and not named, and gives up one that is named later", .waits)
   func chooses() async throws {
     let machine = try Machine()
     machine.taken.withLock { $0 = [29] }
@@ -310,7 +310,7 @@ struct BluetoothHostTests {
     }
   }
 
-  @Test("tries again if a channel is taken, and reports if it may not be discoverable")
+  @Test("tries again if a channel is taken, and reports if it may not be discoverable", .waits)
   func taken() async throws {
     let machine = try Machine()
     machine.refusal.withLock { $0 = OpenFailure("listen on channel 3", SystemError("bind", EADDRINUSE)) }

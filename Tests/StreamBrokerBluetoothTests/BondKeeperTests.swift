@@ -168,7 +168,7 @@ struct BondKeeperTests {
     #expect(machine.news.withLock { $0 } == [])
   }
 
-  @Test("does not count a missing answer as success, and explains a refusal")
+  @Test("does not count a missing answer as success, and explains a refusal", .waits)
   func refused() throws {
     let keeper = machine.keeper(store.path)
     machine.statuses.withLock { $0[0x13] = .some(nil) }

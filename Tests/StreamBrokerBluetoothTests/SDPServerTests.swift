@@ -205,7 +205,7 @@ struct SDPServerTests {
     bluetoothd.close()
   }
 
-  @Test("is requested for each offer in turn if bluetoothd refuses, and all are notified")
+  @Test("is requested for each offer in turn if bluetoothd refuses, and all are notified", .waits)
   func refuses() async throws {
     let folder = try TemporaryFolder()
     let bluetoothd = try UnixServer(folder / "sdp")

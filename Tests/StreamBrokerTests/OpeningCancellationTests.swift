@@ -207,7 +207,7 @@ struct OpeningCancellationTests {
     #expect(times[10] < 50_000_000)
   }
 
-  @Test("ends at its timeout, which covers all steps", arguments: HangingEndpoint.Kind.allCases, [false, true])
+  @Test("ends at its timeout, which covers all steps", .waits, arguments: HangingEndpoint.Kind.allCases, [false, true])
   fileprivate func timeout(kind: HangingEndpoint.Kind, asHandle: Bool) async throws {
     try await expectNoDescriptorLeak {
       let hanging = try HangingEndpoint(kind)

@@ -34,8 +34,8 @@ final class ControlChannel {
   private(set) var marks: [Mark] = []
   /// A request is being carried out; later input of the client waits.
   private(set) var isBusy = false
-  /// That request's id.
-  private var current: ControlChannelRequest.ID?
+  /// That request, or the last one.
+  private var current: Mark?
   /// Changes when the endpoint is lost, to recognise late results of requests that began on it.
   private(set) var turn = 0
   /// Events and replies that were dropped and not yet reported.
@@ -91,7 +91,7 @@ final class ControlChannel {
     guard !isBusy, let mark = marks.first, isEmpty || moved >= mark.position else { return nil }
     marks.removeFirst()
     isBusy = true
-    current = mark.id
+    current = mark
     return (mark, turn)
   }
 
@@ -110,10 +110,10 @@ final class ControlChannel {
 
   /// The endpoint was lost, and the request in progress with it. Its answer comes before those of the requests that
   /// follow.
-  func abandon() {
+  func abandon(_ answer: (Mark) -> ControlChannelReply) {
     turn += 1
-    guard isBusy else { return }
+    guard isBusy, let current else { return }
     isBusy = false
-    reply(.failed(current, "the link has closed"))
+    reply(answer(current))
   }
 }

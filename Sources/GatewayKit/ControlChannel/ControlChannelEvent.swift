@@ -120,6 +120,12 @@ struct ControlChannelReply: Hashable, Sendable {
     ControlChannelReply(id: id, result: .success(line))
   }
 
+  static func remembered(_ id: ControlChannelRequest.ID?) -> ControlChannelReply {
+    var reply = done(id)
+    reply.isRemembered = true
+    return reply
+  }
+
   static func failed(_ id: ControlChannelRequest.ID?, _ message: String, suggestion: String? = nil)
     -> ControlChannelReply
   {

@@ -141,6 +141,11 @@ final class LineControl {
 
   /// Returns whether the client's settings are applied again first; input must wait for that. Call `begin` after this.
   func attach(_ line: (any SerialLine)?) -> Bool {
+    for (session, controlChannel) in reports.clients {
+      controlChannel.abandon { mark in
+        remembers(mark.request, of: session) ? .remembered(mark.id) : .failed(mark.id, "the link has closed")
+      }
+    }
     attachment += 1
     isAttached = true
     self.line = line
@@ -207,7 +212,7 @@ final class LineControl {
     while mayRun(controlChannel.marks.first?.request, of: session),
       let (mark, turn) = controlChannel.begin(moved: session.pump.moved, isEmpty: session.pump.count == 0)
     {
-      guard let reply = replyAtOnce(to: mark, of: session, hasTexts: controlChannel.hasTexts) else {
+      guard let reply = replyAtOnce(to: mark, of: session) else {
         return carryOut(mark, turn, of: session, controlChannel)
       }
       controlChannel.end(turn)
@@ -220,28 +225,25 @@ final class LineControl {
   }
 
   /// The reply to a request that needs nothing from the port; nil: it has to be carried out.
-  private func replyAtOnce(to mark: ControlChannel.Mark, of session: Session, hasTexts: Bool) -> ControlChannelReply? {
+  private func replyAtOnce(to mark: ControlChannel.Mark, of session: Session) -> ControlChannelReply? {
     if mark.request == .query {
       var reply = ControlChannelReply.done(mark.id, line?.settings)
       reply.isUnsupported = line == nil
       return reply
     }
-    if !isAttached, !hasTexts, remembers(mark.request, of: session) {
-      var reply = ControlChannelReply.done(mark.id)
-      reply.isRemembered = true
-      return reply
-    }
+    if remembers(mark.request, of: session) { return .remembered(mark.id) }
     if let refusal = refusal(of: session) { return refuse(mark, refusal, of: session) }
     return isTakenByRecipe(mark.request, of: session) ? .done(mark.id) : nil
   }
 
-  /// While the link is away, a client's settings are kept for its return: RFC 2217 has no answer for a failure. False if
-  /// the client may not use the line.
+  /// While the link is away, settings of a client without texts are kept for its return: RFC 2217 has no answer for a
+  /// failure. False if the link is open, or the client may not use the line.
   private func remembers(_ request: ControlChannelRequest, of session: Session) -> Bool {
     switch request {
     case .line, .output: break
     default: return false
     }
+    guard !isAttached, !session.isOver, session.controlChannel?.hasTexts == false else { return false }
     guard rights.writeRefusal(of: session) == nil, rights.hold(by: session.number) == nil else { return false }
     changes.remember(request, of: session.number)
     return true
@@ -283,7 +285,8 @@ final class LineControl {
     line.carryOut(mark.request, on: poller, while: { [weak self, attachment] in attachment == self?.attachment }) {
       [weak self, attachment] result in
       if let self, attachment == self.attachment { carriedOut(mark.request, result, by: session) }
-      controlChannel.end(turn, ControlChannelReply(mark.id, result))
+      let mustAskAgain = turn == controlChannel.turn && self?.remembers(mark.request, of: session) == true
+      controlChannel.end(turn, mustAskAgain ? .remembered(mark.id) : ControlChannelReply(mark.id, result))
       guard let self, turn == controlChannel.turn || session.isOver else { return }
       // The endpoint has gone meanwhile. The commands that follow run on the next one, or are refused if there is none.
       guard attachment == self.attachment else { return goOn(session) }

@@ -51,11 +51,7 @@ final class LineReports {
 
   // MARK: - The endpoint
 
-  /// The endpoint of the clients' requests was lost, and another one is here.
-  func attach(_ line: (any SerialLine)?) {
-    for (_, controlChannel) in clients { controlChannel.abandon() }
-    lineWatch.attach(line)
-  }
+  func attach(_ line: (any SerialLine)?) { lineWatch.attach(line) }
 
   func detach() { lineWatch.detach() }
 

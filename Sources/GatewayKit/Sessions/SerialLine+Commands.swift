@@ -15,7 +15,6 @@ extension SerialLine {
       done(result.map { nil }.mapError { .init(message: $0.text, isUnsupported: $0.isUnsupported) })
     }
     switch request {
-    // Nothing changes, so the port is not touched: some adapters drop bytes at any change.
     case .line(let change) where change.applied(to: settings) == settings: done(.success(settings))
     case .line(let change):
       whenSent(on: poller) {
@@ -40,6 +39,8 @@ extension SerialLine {
   ) {
     let before = settings
     let wanted = change.applied(to: before)
+    // Nothing changes, so the port is not touched: some adapters drop bytes at any change.
+    guard wanted != before else { return done(.success(before)) }
     apply(wanted) { result in
       switch result {
       case .success(let inForce):

@@ -37,7 +37,7 @@ final class LineModel: LineAccount {
 
   func opened(_ line: PlayedLine) {
     (requested, mayBeRefused, wasInterrupted) = ([], false, false)
-    (mayFollow, formerBase) = (nil, nil)
+    mayBeBase = []
     performed = 0
     commands = []
     attachment += 1
@@ -65,7 +65,7 @@ final class LineModel: LineAccount {
   // MARK: - Calls of the port
 
   func line(_ line: PlayedLine, isAsked call: PlayedLine.Call) {
-    if run.tells { PoliciesProperty.report("     the port is asked: \(call)") }
+    if run.tells { PoliciesProperty.report("     the port, at \(line.settings), is asked: \(call)") }
     if line.isClosed { return }  // it refuses that
     if line !== link.device?.line { return run.fail("a line is used that is not open: \(call)") }
     for case let client? in run.clients where client.link === link { client.follow() }
@@ -75,9 +75,11 @@ final class LineModel: LineAccount {
       check(settings, on: line)
     case .set(let output, let isOn): check(output, isOn)
     case .setBreak(let isOn):
-      if let client = writer(where: { $0.asks(forBreak: isOn) != nil }) {
+      // A break ends with its client, too, which then holds the line no longer.
+      guard isOn else { break }
+      if let client = writer(where: { $0.asks(forBreak: true) != nil }) {
         takes(client)
-      } else if isOn {
+      } else {
         run.fail("a break begins, and no client that may has asked for it")
       }
     case .purge(let what):
@@ -101,12 +103,15 @@ final class LineModel: LineAccount {
     return found
   }
 
-  private var mayFollow: LineSettings?
-  private var formerBase: LineSettings?
+  /// A change may have been a reload's or a client's, so these may be the configuration's settings: as before the reload
+  /// and after it. Until all is at rest, the line may be set to each of them.
+  private var mayBeBase: [LineSettings] = []
 
   private func check(_ settings: LineSettings, on line: PlayedLine) {
     guard line === self.line else {
-      if settings != base { run.fail("a line that closes is set to \(settings), not \(base)") }
+      if settings != base, !mayBeBase.contains(settings) {
+        run.fail("a line that closes is set to \(settings), not \(base)")
+      }
       return
     }
     if let before = revert {
@@ -117,14 +122,10 @@ final class LineModel: LineAccount {
       reloads.removeFirst(index + 1)
       wasReloaded = true
       areReloads[areReloads.count - 1] = true
-      // Whichever this was, a client's request or the reload, the other may follow.
-      if writer(where: { $0.asks(for: settings, on: line) != nil }) != nil {
-        (mayFollow, formerBase) = (settings, base)
-      }
+      if writer(where: { $0.asks(for: settings, on: line) != nil }) != nil { mayBeBase += [base, settings] }
       return
     }
-    if settings == mayFollow { return (mayFollow, formerBase) = (nil, nil) }
-    if settings == formerBase { return }  // it was the client's, which is over
+    if mayBeBase.contains(settings) { return }
     // Reloads that overlap set what the newest one wants.
     if wasReloaded, settings == LineSettings(run.route.endpoint) { return }
     if settings == line.settings, settings != base || !wasReloaded {
@@ -266,6 +267,7 @@ final class LineModel: LineAccount {
     if let holder, holder !== client, !holder.mayBeOver, run.step != run.reloadedIn {
       run.fail("client \(client.number) uses the line, which client \(holder.number) holds")
     }
+    if run.tells { PoliciesProperty.report("     client \(client.number) uses the line") }
     holder = client
   }
 
@@ -276,6 +278,7 @@ final class LineModel: LineAccount {
   }
 
   func line(_ line: PlayedLine, answers call: PlayedLine.Call, from before: LineSettings) {
+    if run.tells { PoliciesProperty.report("     the port, now at \(line.settings), answers: \(call)") }
     guard line === link.device?.line, case .apply(let asked) = call, !areReloads.isEmpty else { return }
     let isReload = areReloads.removeFirst()
     guard line === self.line else { return }
@@ -299,6 +302,8 @@ final class LineModel: LineAccount {
       if answer != own { client.fail("is answered \(answer), and has asked for \(own.map { "\($0)" } ?? "nothing")") }
       return
     }
+    // What the last endpoint was asked for when it went is set on this one next.
+    if line != nil, request.attachment != attachment, answer == own { return }
     if let line, isExact {
       if answer != number(line.settings) { client.fail("is answered \(answer), and the line has \(line.settings)") }
       if request.change != .init(), mustBeDone(request, of: client), answer != own {
@@ -329,6 +334,7 @@ final class LineModel: LineAccount {
   ) {
     if answer != output.message(true), answer != output.message(false) { return client.fail("is answered \(answer)") }
     guard isExact else { return }
+    if line != nil, request.attachment != attachment, answer == isOn.map({ output.message($0) }) { return }
     guard run.isLine else {
       if let isOn, link.isAttached, answer != output.message(isOn) { client.fail("is answered \(answer), the other") }
       return
@@ -397,7 +403,7 @@ final class LineModel: LineAccount {
       run.telnetClients(of: link).contains(where: { $0.telnet?.mayHaveSet == true })
     else { return }
     // A reload may have been on its way to the port when it was released.
-    if line.settings != base, line.settings != LineSettings(run.route.endpoint) {
+    if line.settings != base, !mayBeBase.contains(line.settings), line.settings != LineSettings(run.route.endpoint) {
       run.fail("the line closes with \(line.settings), and the configuration says \(base)")
     }
   }
@@ -406,7 +412,8 @@ final class LineModel: LineAccount {
 
   func mustBeAtRest() {
     setsAgain = false
-    guard let line, !line.isAsked else { return }
+    guard let line, !line.isAsked, !line.isSending else { return }
+    mayBeBase = []
     let clients = run.telnetClients(of: link)
     if line.settings != base, line.refuses != .everything,
       !clients.contains(where: { $0.telnet?.mayHaveSet == true && !$0.isOver })

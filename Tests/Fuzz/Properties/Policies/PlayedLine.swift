@@ -77,6 +77,9 @@ final class PlayedLine: SerialLine {
     lastUnsent == 0 || asksSince.map { clock() - $0 >= Duration.seconds(1).nanoseconds } ?? false
   }
 
+  /// The gateway waits for bytes to be sent, and looks again a moment later.
+  var isSending: Bool { asksSince != nil && !isWaitedFor }
+
   func bytesGo() { (asksSince, lastUnsent) = (nil, nil) }
 
   var isAsked: Bool { !calls.isEmpty }
