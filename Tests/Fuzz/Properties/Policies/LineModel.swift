@@ -412,7 +412,7 @@ final class LineModel: LineAccount {
 
   func mustBeAtRest() {
     setsAgain = false
-    guard let line, !line.isAsked, !line.isSending else { return }
+    guard let line, !line.isAsked else { return }
     mayBeBase = []
     let clients = run.telnetClients(of: link)
     if line.settings != base, line.refuses != .everything,

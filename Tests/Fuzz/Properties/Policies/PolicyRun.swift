@@ -637,13 +637,14 @@ final class PolicyRun {
     // A packet's beginning holds up other writers for the idle gap that ends it, one writer after another; without
     // `idle` the gap is a second. It is counted from the last bit, and follows `on-open`, too.
     let isSlow = links.contains { $0.packets.map { ($0.idle ?? .seconds(1)) >= .seconds(1) } ?? false }
-    for round in 1...2 * (2 + clients.count) {
+    let rounds = isSlow ? 2 * (2 + clients.count) : 3
+    for round in 1...rounds + 64 {
       pass(.seconds(1), calm: true)
       let line = timeToSend
       let breaks = round > 1 ? .zero : everybody.reduce(.zero) { $0 + ($1.telnet?.timeOfBreaks ?? .zero) }
       if line + breaks > .zero { pass(line + breaks, calm: true) }
       settleDown()
-      if round >= 3, !isSlow, line == .zero { break }
+      if round >= rounds, line == .zero, timeToSend == .zero { break }
     }
     // With `exchange` each packet may wait for an answer and for its silence.
     if links.contains(where: \.hasExchanges) {
@@ -654,11 +655,12 @@ final class PolicyRun {
         pass(.seconds(1) + timeToSend, calm: true)
         settleDown()
       }
-      // Breaks wait for the bytes ahead of them. Each of a client's ends by itself.
-      for _ in 0..<64 where broken == nil && links.contains(where: { $0.device?.line?.isBreak == true }) {
-        pass(.seconds(1), calm: true)
-        settleDown()
-      }
+    }
+    // Breaks wait for the bytes ahead of them, and each of a client's ends by itself; settings wait for those bytes, too.
+    let isBusy = { (link: LinkModel) in link.device?.line.map { $0.isBreak || $0.isSending } ?? false }
+    for _ in 0..<64 where broken == nil && links.contains(where: isBusy) {
+      pass(.seconds(1), calm: true)
+      settleDown()
     }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
       // A client that has suspended can't go on while its session is not read.
