@@ -39,7 +39,7 @@ extension GatewayCore: AdminBackend {
       }
     case .user: done(.whole(.json(text: caller.description(on: running.keys.sorted()).description)))
     case .log(let route): done(.whole(log(of: route, seenBy: caller)))
-    case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer, .terminal:
+    case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer, .send, .terminal:
       done(.whole(.problem(.notFound, "Nothing here has this path.")))
     case .ready:
       if let route = request.query["route"] { return answerReady(route, done) }
@@ -117,7 +117,7 @@ extension GatewayCore: AdminBackend {
         }
       }
     case .link(let route, let action):
-      carryOut(action, on: route) { result in
+      carryOut(action, on: route, for: caller.label) { result in
         switch result {
         case .reported(.success(let value)): answer(.json(action.answer(.success(value), on: route)), nil)
         case .reported(.failure(let refusal)): refuse(.conflict, "\(refusal.message).")

@@ -231,12 +231,15 @@ extension GatewayCore {
 
   /// Calls `done` with the result; `.gone` where there is no such route. It may take longer than a lane may take to answer:
   /// a recipe has pauses, and a port is closed once its output is sent. So the result comes by itself.
-  func carryOut(_ action: LinkAction, on name: String, then done: @escaping (LinkResult) -> Void) {
+  func carryOut(
+    _ action: LinkAction, on name: String, for label: AcceptedConnection.Label? = nil,
+    then done: @escaping (LinkResult) -> Void
+  ) {
     guard let route = running[name]?.route else { return done(.gone) }
     let callBack = LinkCallBack(done)
     let back = LaneRef(callBack, on: home)
     LaneQuery(on: home, poller).ask(route) { _, route in
-      route.carryOut(action) { result in back.post { _, back in back.call(.reported(result)) } }
+      route.carryOut(action, for: label) { result in back.post { _, back in back.call(.reported(result)) } }
     } then: { answer in
       switch answer {
       case .reported: break

@@ -1,6 +1,7 @@
 """The API of the admin listener: what it answers, who may change what, and that its description is true."""
 import json
 import termios
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
@@ -201,6 +202,51 @@ def test_the_line_of_an_open_port_is_changed():
                 assert ask(content).status == 422 and not description.accepts(path, content), content
             for content in ({"baud": 300, "stop": 2}, {"stop": "1.5", "data": 5}, {"dtr": True, "rts": False, "break": 10}):
                 assert description.accepts(path, content), content
+
+
+def test_bytes_are_sent_to_the_device():
+    """As a client that comes, sends them and leaves; the device opens for it, and others see the answer."""
+    with Pty() as port:
+        routes = {
+            "a": {**ECHO, "endpoint": port.url}, "one": {**ECHO, "clients": {"writers": "one"}},
+            "b": {**ECHO, "clients": {"writers": "none"}}, "own": {"listen": ECHO["listen"], "endpoint": "tcp://127.0.0.1:9"},
+            "gone": {**ECHO, "endpoint": "tty:///dev/baudway-not-there", "device": {"drain": "200ms"}},
+        }
+        with serving(routes, users=USERS) as gateway:
+            description = Description(gateway, "ada")
+
+            def send(content, route="a", user="ada"):
+                path = f"/api/v1/routes/{route}/send"
+                return description.check("post", "/api/v1/routes/{name}/send", post(gateway, path, content, user=user))
+
+            assert send({"text": "caf\u00e9\r\n"}).json == {"sent": True, "route": "a", "bytes": 7}
+            assert port.read(7) == "caf\u00e9\r\n".encode()
+            assert send({"hex": "00 ff0D"}).json["bytes"] == 3 and port.read(3) == b"\x00\xff\r"
+            audit = gateway.event("admin send", detail="7 bytes")
+            assert audit["user"] == "ada" and audit["route"] == "a" and "error" not in audit
+            ended = gateway.event("session ended", route="a", up=7)
+            assert ended["reason"] == "client-left" and gateway.event("session opened", session=ended["session"])["user"] == "ada"
+            with gateway.connect("one") as client:
+                gateway.event("session opened", route="one")
+                answer = send({"text": "x"}, "one")
+                assert answer.status == 409 and answer.json["detail"] == "0 of 1 byte were sent: another client has the writer role."
+                round_trip(client)
+            until(lambda: send({"text": "x"}, "one").status == 200, what="the writer role is free")
+            assert send({"text": "xy"}, "b").json["detail"] == "0 of 2 bytes were sent: no client may write on this route."
+            detail = send({"text": "x"}, "gone").json["detail"]
+            assert "the link is waiting" in detail and "baudway-not-there" in detail, detail
+            assert "a link of its own" in send({"text": "x"}, "own").json["detail"]
+            assert [send({"text": "x"}, route, user).status for route, user in (("a", "cyd"), ("b", "bob"), ("one", "bob"))] == [403, 403, 404]
+            path = "/api/v1/routes/{name}/send"
+            for content in ({}, {"text": ""}, {"hex": "0"}, {"hex": " "}, {"hex": "+1"}, {"text": "x", "hex": "00"}, {"text": 1}):
+                assert send(content).status == 422 and not description.accepts(path, content), content
+            for content in ({"text": "x"}, {"hex": " 00 0aFF "}):
+                assert description.accepts(path, content), content
+            # More than the port and the client's buffer hold: the answer comes when the port has taken the last byte.
+            many = bytes(range(1, 256)) * 100
+            with ThreadPoolExecutor(1) as pool:
+                reader = pool.submit(port.read, len(many))
+                assert send({"hex": many.hex()}).json["bytes"] == len(many) and reader.result() == many
 
 
 def test_the_writer_role_is_given_and_taken():

@@ -28,6 +28,10 @@ struct AdminActionTests {
     #expect(line?.detail == "baud 9600, parity even, stop 2, rts off, break 250 ms" && line?.route == "gps")
     #expect(try action("/api/v1/routes/gps/writer", #"{"session":17}"#) == .link(route: "gps", .writer(17)))
     #expect(try action("/api/v1/routes/gps/writer", #"{"session":null}"#) == .link(route: "gps", .writer(nil)))
+    let sent = try action("/api/v1/routes/gps/send", #"{"text":"hi\r"}"#)
+    #expect(sent == .link(route: "gps", .send(Array("hi\r".utf8))) && sent?.detail == "3 bytes")
+    #expect(
+      try action("/api/v1/routes/gps/send", #"{"hex":" 00fF  0a "}"#) == .link(route: "gps", .send([0, 255, 10])))
     #expect(try request("/api/v1/routes", isChange: false).action([]) == nil)
   }
 
@@ -43,12 +47,15 @@ struct AdminActionTests {
   }
 
   @Test(
-    "to the line or the writer role says what is wrong",
+    "to the line, the writer role or the device says what is wrong",
     arguments: [
       ("line", "{}", "name a change"), ("line", #"{"baud":0}"#, "'baud' must be a whole number from 1 to"),
       ("line", #"{"parity":"evn"}"#, "did you mean 'even'?"), ("line", #"{"dtr":1}"#, "'on' must be true or false"),
       ("line", #"{"break":true}"#, "'ms' must be"), ("line", #"{"bauds":9600}"#, "Unknown key 'bauds'"),
       ("writer", "{}", "Name the session"), ("writer", #"{"session":"17"}"#, "Name the session"),
+      ("send", "{}", "Name the bytes"), ("send", #"{"text":""}"#, "Name the bytes"),
+      ("send", #"{"hex":"0"}"#, "Name the bytes"), ("send", #"{"hex":"+1"}"#, "Name the bytes"),
+      ("send", #"{"text":"x","hex":"00"}"#, "Name the bytes"), ("send", #"{"base64":"eA=="}"#, "Unknown key 'base64'"),
     ])
   func refusesLine(path: String, content: String, reason: String) throws {
     #expect { try action("/api/v1/routes/gps/\(path)", content) } throws: {
@@ -120,6 +127,6 @@ struct AdminActionTests {
       #expect(resource.isProbe == operation.isProbe)
     }
     let paths = Set(OpenAPI.operations.map(\.path))
-    #expect(paths.count == OpenAPI.operations.count && paths.count == 21)
+    #expect(paths.count == OpenAPI.operations.count && paths.count == 22)
   }
 }

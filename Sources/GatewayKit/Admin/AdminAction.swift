@@ -46,7 +46,7 @@ extension AdminRequest {
   func objection(to caller: AdminCaller) -> AdminRefusal? {
     switch resource {
     case .route(let name), .log(let name?), .kick(let name), .reset(let name), .release(let name), .reopen(let name),
-      .line(let name), .writer(let name),
+      .line(let name), .writer(let name), .send(let name),
       .terminal(let name):
       guard let role = caller.role(on: name) else { return .noSuchRoute(name) }
       return resource.isChange && role < .admin ? .needsRole("admin on route \(name)") : nil
@@ -112,11 +112,49 @@ extension AdminRequest {
           .unprocessableContent,
           "Name the session, as in {\"session\":17}; {\"session\":null} takes the role from the one that has it.")
       }
+    case .send(let route):
+      let object = try Self.object(content)
+      try expect(object, ["text", "hex"])
+      return .link(route: route, .send(try Self.bytes(object)))
     case .terminal:
       try expect(Self.object(content), [])
       return nil
     default: return nil
     }
+  }
+
+  /// The bytes to send.
+  private static func bytes(_ object: JSONValue) throws(AdminRefusal) -> [UInt8] {
+    let bytes: [UInt8]?
+    switch (object["text"]?.text, object["hex"]?.text) {
+    case (let text?, nil) where object["hex"] == nil: bytes = Array(text.utf8)
+    case (nil, let digits?) where object["text"] == nil: bytes = Self.bytes(hex: digits)
+    default: bytes = nil
+    }
+    guard let bytes, !bytes.isEmpty else {
+      throw .init(
+        .unprocessableContent,
+        "Name the bytes, as in {\"text\":\"reset\\r\"}, or by pairs of digits: {\"hex\":\"01 03 FF\"}; at least one byte."
+      )
+    }
+    return bytes
+  }
+
+  /// Nil if they are no pairs of digits, with or without spaces between the pairs.
+  private static func bytes(hex text: String) -> [UInt8]? {
+    var bytes: [UInt8] = []
+    for word in text.split(separator: " ") {
+      var digits = Substring(word).utf8
+      while !digits.isEmpty {
+        let pair = digits.prefix(2)
+        guard pair.count == 2, pair.allSatisfy({ UnicodeScalar($0).properties.isASCIIHexDigit }),
+          let byte = UInt8(Substring(pair), radix: 16)
+        else { return nil }
+        bytes.append(byte)
+        digits = digits.dropFirst(2)
+      }
+    }
+    return bytes
   }
 
   static let mostSessions = 1000

@@ -8,11 +8,14 @@ struct AdminCaller: Sendable {
   /// The client for logs.
   let client: String?
   let identity: Identity
+  /// Its connection; nil in tests.
+  private(set) var label: AcceptedConnection.Label?
   /// Nil where the gateway has no users: then everything is allowed.
   private let user: Config.User?
 
   init(_ label: AcceptedConnection.Label, _ users: [Config.User]) {
     self.init(name: label.identity.name, client: label.client, users, label.identity)
+    self.label = label
   }
 
   init(name: String?, client: String?, _ users: [Config.User], _ identity: Identity = .anonymous) {

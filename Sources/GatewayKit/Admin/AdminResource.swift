@@ -28,6 +28,7 @@ enum AdminResource: Hashable, Sendable {
   case reopen(String)
   case line(String)
   case writer(String)
+  case send(String)
   /// A WebSocket to a route, for a terminal in a browser; and the ticket that a browser needs for it.
   case terminal(String)
 
@@ -69,6 +70,7 @@ enum AdminResource: Hashable, Sendable {
     case (3, "routes") where words[2] == "reopen": .reopen(words[1])
     case (3, "routes") where words[2] == "line": .line(words[1])
     case (3, "routes") where words[2] == "writer": .writer(words[1])
+    case (3, "routes") where words[2] == "send": .send(words[1])
     case (3, "routes") where words[2] == "terminal": .terminal(words[1])
     default: nil
     }
@@ -89,7 +91,7 @@ enum AdminResource: Hashable, Sendable {
   /// Whether it changes something.
   var isChange: Bool {
     switch self {
-    case .reload, .kick, .reset, .release, .reopen, .line, .writer: true
+    case .reload, .kick, .reset, .release, .reopen, .line, .writer, .send: true
     default: false
     }
   }

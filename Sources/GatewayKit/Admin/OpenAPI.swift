@@ -170,6 +170,11 @@ enum OpenAPI {
         "Gives the writer role to a session, or takes it from the one that has it; needs the role admin on the route.",
       request: "Writer", isRequestNeeded: true, answers: json("Moved"), failures: contentFailures + [409]),
     Operation(
+      path: "/api/v1/routes/{name}/send", method: "post",
+      summary:
+        "Sends bytes to the device, as a client that comes, sends them and leaves; needs the role admin on the route. 409: not all were sent.",
+      request: "Send", isRequestNeeded: true, answers: json("Sent"), failures: contentFailures + [409]),
+    Operation(
       path: "/api/v1/routes/{name}/terminal", method: "post",
       summary:
         "A ticket for a terminal: for a few seconds, a WebSocket to this path may log in once by the sub-protocols baudway.v1 and ticket.TICKET. Without an Upgrade a GET gets 426.",
@@ -339,6 +344,16 @@ enum OpenAPI {
     ), ("Changed", object(["changed": .object(["const": .bool(true)]), "route": string, "line": string])),
     ("Writer", object(["session": session], isClosed: true)),
     ("Moved", object(["moved": .object(["const": .bool(true)]), "route": string, "writer": session])),
+    (
+      "Send",
+      .object([
+        "oneOf": .array([
+          object(["text": .object(["type": .text("string"), "minLength": .integer(1)])], isClosed: true),
+          object(
+            ["hex": .object(["type": .text("string"), "pattern": .text("^ *([0-9A-Fa-f]{2} *)+$")])], isClosed: true),
+        ])
+      ])
+    ), ("Sent", object(["sent": .object(["const": .bool(true)]), "route": string, "bytes": count])),
     ("Released", object(["released": .object(["const": .bool(true)]), "route": string])),
     ("Reopened", object(["reopened": .object(["const": .bool(true)]), "route": string, "link": linkWord])),
   ].map { JSONValue.Member(key: $0.0, value: $0.1) }

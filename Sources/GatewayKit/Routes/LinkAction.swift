@@ -13,6 +13,8 @@ package enum LinkAction: Hashable, Sendable {
   case line(LineAsk)
   /// Gives the writer role to a session, or takes it from the one that has it.
   case writer(UInt64?)
+  /// Sends bytes to the device.
+  case send([UInt8])
 
   /// The word for requests and the log.
   package var name: String {
@@ -22,6 +24,7 @@ package enum LinkAction: Hashable, Sendable {
     case .reopen: "reopen"
     case .line: "line"
     case .writer: "writer"
+    case .send: "send"
     }
   }
 
@@ -34,6 +37,7 @@ package enum LinkAction: Hashable, Sendable {
     case .release, .reopen: nil
     case .line(let ask): ask.description
     case .writer(let session): session.map { "session \($0)" } ?? "no session"
+    case .send(let bytes): Figures.count(bytes.count, "byte")
     }
   }
 
@@ -45,6 +49,7 @@ package enum LinkAction: Hashable, Sendable {
     case .reopen: ("reopened", "link")
     case .line: ("changed", "line")
     case .writer: ("moved", "writer")
+    case .send: ("sent", "bytes")
     }
   }
 
@@ -111,8 +116,11 @@ extension Route {
 
   func endCapture(_ writer: LiveCaptureWriter) { group.recording.endLive(writer, of: group.sharedLink) }
 
-  /// The answer says more about what was done: the recipe's name, the link's state.
-  func carryOut(_ action: LinkAction, then done: @escaping (Result<JSONValue, LinkRefusal>) -> Void) {
+  /// The answer says more about what was done: the recipe's name, the link's state. `label`: who asks.
+  func carryOut(
+    _ action: LinkAction, for label: AcceptedConnection.Label?,
+    then done: @escaping (Result<JSONValue, LinkRefusal>) -> Void
+  ) {
     guard let link = group.sharedLink else {
       return done(.failure(.noSharedLink))
     }
@@ -131,6 +139,8 @@ extension Route {
     case .writer(let session):
       if let refusal = link.hub.upstream.giveRole(to: session) { return done(.failure(LinkRefusal(refusal))) }
       done(.success(session.map { .integer($0) } ?? .null))
+    case .send(let bytes):
+      send(bytes, from: label ?? AcceptedConnection.Label(address: nil, listener: "control"), then: done)
     }
   }
 }

@@ -153,6 +153,19 @@ final class Route {
     group.take(accepted.stream(on: poller), label, preface: [], number, linkToCome)
   }
 
+  /// Begins a session with a client of the gateway's own, which needs no slot; returns its number. Only a shared link has
+  /// such clients.
+  func admit(
+    _ stream: any ByteStream, _ label: AcceptedConnection.Label, whenOver: @escaping (SessionReport) -> Void
+  ) -> UInt64 {
+    let number = nextNumber()
+    present[number] = 0
+    crowds.enter(from: label.address)
+    vacancy = nil
+    group.take(stream, label, preface: [], number, whenOver: whenOver)
+    return number
+  }
+
   /// Begins a session with a client from the queue.
   func admitted(_ client: ClientQueue.Client) {
     let number = nextNumber()

@@ -70,7 +70,7 @@ final class SessionGroup: LinkDelegate {
   func take(
     _ stream: any ByteStream, _ label: AcceptedConnection.Label, preface: [UInt8], hasReadText: Bool = false,
     _ number: UInt64,
-    _ linkToCome: DescriptorReservation? = nil
+    _ linkToCome: DescriptorReservation? = nil, whenOver: ((SessionReport) -> Void)? = nil
   ) {
     var label = label
     label.hasOwnLink = sharedLink == nil
@@ -94,6 +94,7 @@ final class SessionGroup: LinkDelegate {
       linksToCome[number] = linkToCome
     }
     status.publish(.sessionOpened(route: settings.name, number: number, label))
+    session.whenOver = whenOver
     link.join(session)
     if label.tls != nil || label.isWebSocket || session.client.hasBufferedInput { poller.again(session.client) }
     idleWatch.watch(session, settings.idleTimeout)
@@ -237,11 +238,11 @@ final class SessionGroup: LinkDelegate {
       let most = ending.cause is HTTPRequestFault ? ClosingStreams.mostBeforeSession : nil
       closing.close(client, otherSideFinished: hasFinished, readingAtMost: most)
     }
-    reportEnd(
-      of: session.number, session.accepted,
-      SessionReport(
-        ending: ending, up: session.up.bytes, down: session.down.bytes, dropped: session.dropped,
-        nanoseconds: poller.timers.now &- session.began, wasOpened: true))
+    let report = SessionReport(
+      ending: ending, up: session.up.bytes, down: session.down.bytes, dropped: session.dropped,
+      nanoseconds: poller.timers.now &- session.began, wasOpened: true)
+    reportEnd(of: session.number, session.accepted, report)
+    session.whenOver?(report)
     idleWatch.stop(session)
     if session.accepted.shown != nil { clientTrust.left(session.number) }
     linksToCome[session.number] = nil

@@ -17,10 +17,11 @@ struct LineRights {
   /// Why the client may not write, and so may not use the line; nil if it may.
   func writeRefusal(of session: Session) -> String? {
     if session.accepted.role == .monitor { return "a monitor may only read" }
-    guard session.up.mayWrite else {
-      return writers == .one ? "another client has the writer role" : "no client may write on this route"
-    }
-    return nil
+    return session.up.mayWrite ? nil : Self.noWriteRefusal(writers)
+  }
+
+  static func noWriteRefusal(_ writers: Config.Clients.Writers) -> String {
+    writers == .one ? "another client has the writer role" : "no client may write on this route"
   }
 
   /// Returns why the session, which may write, cannot use the line; nil: it can. With `writers: all` it then holds the

@@ -31,6 +31,8 @@ final class Session: ByteStreamDelegate {
   var idle = IdleRecord()
   /// The client was sent text of ours: a banner, or its position in the queue.
   let hasReadText: Bool
+  /// For a client of the gateway's own.
+  var whenOver: ((SessionReport) -> Void)?
 
   init(
     _ accepted: AcceptedConnection.Label, client: any ByteStream, controlChannel: ControlChannel? = nil,

@@ -235,6 +235,12 @@ final class ClientModel: StreamAccount {
       fail("was given \(place(in: session)) of \(link.available) bytes, and nothing moves any more")
     }
     guard link.hub?.upstream.takesInput == true || link.hub?.upstream.dropsInput == true else { return }
+    // An answer does not end while a client that has suspended holds up the device.
+    if link.hasExchanges,
+      run.telnetClients(of: link).contains(where: { !$0.isOver && $0.telnet?.isSuspendedForSession == true })
+    {
+      return
+    }
     if taken < readCount, !session.pump.sourceEnded {
       fail("\(readCount - taken) of its bytes are held back, and nothing moves any more")
     }

@@ -376,9 +376,10 @@ final class TelnetModel: StreamAccount {
       for output in outputs where output.place <= bytes.lowerBound { asked[output.output] = output.isOn }
       client.link.line.mustHave(asked, before: client)
     }
-    guard !hasBacklog, !stream.isBroken, let next = inSequence.first(where: { $0.isRead }), next.message != nil else {
-      return
-    }
+    // Behind our end it gets no answer.
+    guard !hasBacklog, !stream.isBroken, !stream.isNotifiedOfEnd, let next = inSequence.first(where: { $0.isRead }),
+      next.message != nil
+    else { return }
     if bytes.upperBound > next.place { fail("its byte \(bytes.upperBound - 1) is sent before the request ahead of it") }
   }
 
