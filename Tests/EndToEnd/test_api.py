@@ -222,6 +222,8 @@ def test_bytes_are_sent_to_the_device():
             assert send({"text": "caf\u00e9\r\n"}).json == {"sent": True, "route": "a", "bytes": 7}
             assert port.read(7) == "caf\u00e9\r\n".encode()
             assert send({"hex": "00 ff0D"}).json["bytes"] == 3 and port.read(3) == b"\x00\xff\r"
+            # A browser that comes to a raw port is refused by what it sends; here the caller means these bytes.
+            assert send({"text": "GET / HTTP/1.1\r\n"}).json["bytes"] == 16 and port.read(16) == b"GET / HTTP/1.1\r\n"
             audit = gateway.event("admin send", detail="7 bytes")
             assert audit["user"] == "ada" and audit["route"] == "a" and "error" not in audit
             ended = gateway.event("session ended", route="a", up=7)

@@ -144,6 +144,24 @@ struct ControlChannelLineTests {
     #expect(Array(client.news().suffix(3)).map { $0.prefix(10) } == [#"{"reply":1"#, #"{"reply":""#, #"{"event":""#])
   }
 
+  @Test("lets one client ask for reports 64 times before the link is open; another client's request waits all the same")
+  func manyWatches() throws {
+    let rig = try HubRig(buffer: 4096)
+    let (client, _) = rig.joinControlChannel()
+    let (other, _) = rig.joinControlChannel()
+    rig.linkIs(.opening)
+    _ = (client.news(), other.news())
+    for _ in 0..<64 { #expect(rig.ask(client, watch) == []) }
+    #expect(
+      rig.ask(client, watch) == [#"{"reply":"w","ok":false,"error":"64 of your requests wait for this"}"#])
+    #expect(rig.ask(other, watch) == [])
+    rig.linkIs(.open)
+    rig.hub.attach(Self.port(line))
+    _ = (client.news(), other.news())
+    report([])
+    #expect(client.news().count { $0 == done } == 64 && other.news() == [done, modem(low)])
+  }
+
   @Test("gets an error when the opening fails; a purge before that drops only its own client's input")
   func openingFails() throws {
     let rig = try HubRig(buffer: 4096)

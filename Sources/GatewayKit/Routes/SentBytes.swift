@@ -51,6 +51,8 @@ extension Route {
     then done: @escaping (Result<JSONValue, LinkRefusal>) -> Void
   ) {
     guard stopping == nil else { return done(.failure(LinkRefusal("the route is stopping"))) }
+    var label = label
+    label.isRawTCP = false  // the caller means these bytes, also if they look like a request of HTTP
     var mayWrite = false
     let number = admit(SentBytes(bytes, on: poller), label) { [weak self] report in
       guard report.up < bytes.count else { return done(.success(.integer(report.up))) }

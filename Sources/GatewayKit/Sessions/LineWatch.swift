@@ -19,7 +19,8 @@ final class LineWatch {
   /// Gets each report, too, with the errors since the one before.
   private var recorder: CaptureTap?
 
-  private static let mostAskers = ControlChannel.mostMarks
+  /// Waiting requests of one client: no client takes the places of others.
+  private static let mostAsked = ControlChannel.mostMarks
   // Without this pause, a client that starts and stops in turn would start and end a thread each time.
   private static let linger = Duration.seconds(1)
 
@@ -37,8 +38,11 @@ final class LineWatch {
 
   func start(_ controlChannel: ControlChannel, _ id: ControlChannelRequest.ID?) {
     if let condition { return begin(controlChannel, id, condition) }
-    guard askers.count < Self.mostAskers else {
-      return controlChannel.reply(.failed(id, "too many clients wait for this"))
+    let asked = askers.count { $0.controlChannel === controlChannel }
+    // A client of RFC 2217 sends a mask each time it wants other reports. It gets no reply, so once is enough.
+    guard asked == 0 || controlChannel.hasTexts else { return }
+    guard asked < Self.mostAsked else {
+      return controlChannel.reply(.failed(id, "\(Self.mostAsked) of your requests wait for this"))
     }
     askers.append((controlChannel, id))
     if isAttached { watch() }
