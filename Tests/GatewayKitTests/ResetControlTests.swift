@@ -109,6 +109,20 @@ struct ResetControlTests {
     #expect(endpoint.written == Array("x".utf8))
   }
 
+  @Test("makes a change that it holds back before bytes that follow a query, all read while the port was busy")
+  func heldBackBeforeQuery() throws {
+    let rig = try rig()
+    let (client, _) = rig.joinControlChannel()
+    send(rig, client, dtr(false))
+    rig.send(client, rts(true))
+    rig.send(client, dtr(true), .text(#"{"request":"query"}"#), .bytes("x"))
+    #expect(outputs == ["dtr false", "rts true"] && endpoint.written == [])
+    line.answer()
+    #expect(outputs == ["dtr false", "rts true", "dtr true"] && endpoint.written == [], "the change comes first")
+    answerAll()
+    #expect(endpoint.written == Array("x".utf8))
+  }
+
   @Test("makes a change that it holds back after two seconds, and holds no bytes longer")
   func heldTooLong() throws {
     let rig = try rig()

@@ -218,6 +218,7 @@ final class LineControl {
       controlChannel.end(turn)
       controlChannel.reply(reply)
     }
+    if session.pump.count > 0 { inputFollows(of: session) }
   }
 
   private func mayRun(_ request: ControlChannelRequest?, of session: Session) -> Bool {
@@ -360,11 +361,7 @@ final class LineControl {
 
   /// Whether the request belongs to a reset recipe, so that nothing is left to do but to answer it.
   private func isTakenByRecipe(_ request: ControlChannelRequest, of session: Session) -> Bool {
-    switch resets.take(request, of: session.number) {
-    case .carryOut: return false
-    case .answer: if session.pump.count > 0 { inputFollows(of: session) }
-    case .replay: break
-    }
+    if case .carryOut = resets.take(request, of: session.number) { return false }
     changes.remember(request, of: session.number)
     return true
   }

@@ -290,8 +290,9 @@ final class Upstream {
 
   /// The endpoint has space: writes kept input.
   func serve() {
-    guard let endpoint, isReady, preface.isEmpty || writesPreface(to: endpoint) else { return }
-    queue.serve(endpoint)
+    guard let endpoint else { return }
+    guard isReady else { return endpoint.writerWaits = [] }  // space is of no use now; `resume` looks again
+    if preface.isEmpty || writesPreface(to: endpoint) { queue.serve(endpoint) }
   }
 
   /// The queue has written all that the session kept.

@@ -179,7 +179,8 @@ final class LinkModel: StreamAccount {
   var timeToSend: Duration {
     guard packets != nil, let line = device?.line else { return .zero }
     let more = UInt64(2 * line.unsentCount) &* line.settings.characterTime.nanoseconds
-    return .nanoseconds(Int64(clamping: (sendsUntil > run.now ? sendsUntil - run.now : 0) &+ more))
+    let end = max(sendsUntil, line.sendsUntil)
+    return .nanoseconds(Int64(clamping: (end > run.now ? end - run.now : 0) &+ more))
   }
 
   /// Checks the reason when the hub has ended a packet without a delimiter.

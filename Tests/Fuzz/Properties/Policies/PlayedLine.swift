@@ -50,6 +50,8 @@ final class PlayedLine: SerialLine {
   private(set) var hasRefused = false
   /// The unsent bytes that the driver reports.
   var unsentCount = 0
+  /// When what the driver has reported is sent, at the bit rate.
+  private(set) var sendsUntil: UInt64 = 0
   /// How often the driver has said that it holds some.
   private(set) var holdings = 0
   private var calls: [(call: Call, answer: () -> Void)] = []
@@ -144,6 +146,7 @@ final class PlayedLine: SerialLine {
       lastUnsent = unsentCount
       let count = unsentCount
       unsentCount /= 2
+      sendsUntil = max(sendsUntil, clock() &+ UInt64(count) &* settings.characterTime.nanoseconds)
       if count > 0 { holdings += 1 }
       done(isClosed ? .failure(SystemError("ioctl", EBADF)) : .success(count))
     }

@@ -318,7 +318,7 @@ final class TelnetModel: StreamAccount {
     // The break key gets no answer, so it may be done already.
     for request in inSequence where request.isRead {
       if fits(request), client.couldWrite(since: request.readIn ?? 0) { return request }
-      if request.message != nil, !hasBacklog, !stream.isBroken { return nil }
+      if request.message != nil, !mayLackAnswers { return nil }
     }
     return nil
   }
@@ -358,7 +358,7 @@ final class TelnetModel: StreamAccount {
     let isRight = plain.withUnsafeBytes { memcmp($0.baseAddress! + readCount, bytes.baseAddress!, bytes.count) == 0 }
     if !isRight { fail("its bytes \(readCount)..<\(readCount + bytes.count) are read as others") }
     if ends[readCount + bytes.count - 1] > stream.readCount { fail("its bytes are read before they arrive") }
-    if let next = inSequence.first(where: { $0.isRead && $0.message != nil }), !hasBacklog, !stream.isBroken,
+    if let next = inSequence.first(where: { $0.isRead && $0.message != nil }), !mayLackAnswers,
       readCount + bytes.count > next.place, readCount < next.place,
       client.session?.isOver != true  // then they are discarded
     {
@@ -371,15 +371,13 @@ final class TelnetModel: StreamAccount {
   /// Where its next byte for the device stands, and that request before it is not answered.
   func delivers(_ bytes: Range<Int>) {
     if bytes.lowerBound < arePurgedUpTo { fail("its purged byte \(bytes.lowerBound) is sent") }
+    guard !stream.isNotifiedOfEnd else { return }  // behind our end its requests are dropped
     if !outputs.isEmpty, client.couldAlwaysWrite {
       var asked = ModemOutputStates()
       for output in outputs where output.place <= bytes.lowerBound { asked[output.output] = output.isOn }
       client.link.line.mustHave(asked, before: client)
     }
-    // Behind our end it gets no answer.
-    guard !hasBacklog, !stream.isBroken, !stream.isNotifiedOfEnd, let next = inSequence.first(where: { $0.isRead }),
-      next.message != nil
-    else { return }
+    guard !mayLackAnswers, let next = inSequence.first(where: { $0.isRead }), next.message != nil else { return }
     if bytes.upperBound > next.place { fail("its byte \(bytes.upperBound - 1) is sent before the request ahead of it") }
   }
 
@@ -425,6 +423,8 @@ final class TelnetModel: StreamAccount {
   private var heardCR = false
   /// Something could not be sent at once, so what comes may be older.
   private var hasBacklog = false
+  /// A request may be carried out whose answer is late, or never comes: behind our end there are none.
+  private var mayLackAnswers: Bool { hasBacklog || stream.isBroken || stream.isNotifiedOfEnd }
   private var isExact = false
 
   func willRead(_ stream: PlayedStream, room: Int) {}
