@@ -24,8 +24,14 @@ enum Baudway {
     // carrying bytes allocates nothing.
     linux_use_one_arena()
     openStandardDescriptors()
+    // Swift finds them by /proc. Without words, a probe's `health` would print the help and succeed.
+    let arguments = CommandLine.arguments
+    guard !arguments.isEmpty else {
+      say("baudway: can't read its own command line; is /proc mounted?")
+      exit(EX_OSERR)
+    }
     do {
-      switch try program.read(Array(CommandLine.arguments.dropFirst()), columns: columns()) {
+      switch try program.read(Array(arguments.dropFirst()), columns: columns()) {
       case .run(let command): try command.run()
       case .print(let text): try put((text + "\n").utf8)
       }

@@ -114,6 +114,26 @@ def test_other_commands_report_small_limits_too(command, limits):
     assert "too small to start" in ended.stderr
 
 
+def hidden(folder, *words, **more):
+    """Runs the gateway in a namespace in which nothing is in `folder`."""
+    command = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {folder}; exec "$@"', "sh", binary(), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=GUARD, **more)
+
+
+@pytest.mark.root("mounts")
+@pytest.mark.parametrize("words", [["health", "--control", "@nobody"], ["serve", "/nonexistent.yaml"]])
+def test_without_proc_no_command_succeeds(words):
+    """A probe must not be told that all is well."""
+    ended = hidden("/proc", *words)
+    assert (ended.returncode, ended.stderr) == (71, "baudway: can't read its own command line; is /proc mounted?\n")
+
+
+@pytest.mark.root("mounts")
+def test_without_dev_connect_works():
+    ended = hidden("/dev", "connect", "sim://echo", "--silence", "1s", input="hello\n")
+    assert (ended.returncode, ended.stdout) == (0, "hello\n"), ended
+
+
 # --- a listening socket that is shut down --------------------------------------------------------------------------
 
 

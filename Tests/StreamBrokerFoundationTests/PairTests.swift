@@ -119,9 +119,18 @@ struct PairTests {
 
   @Test("ends its opening when the task is cancelled")
   func cancelled() async throws {
-    let task = Task { _ = try await Stream.pair(for: "tcp://192.0.2.1:9", timeout: .seconds(30)) }
+    let folder = try TemporaryFolder()
+    let server = try UnixServer(folder / "server", backlog: 0)
+    let url = "unix://\(server.path)"
+    nonisolated(unsafe) let waiting = try await Stream.pair(for: url)  // fills the backlog, so the next opening waits
+    let task = Task { _ = try await Stream.pair(for: url, timeout: .seconds(30)) }
     task.cancel()
     await #expect(throws: CancellationError.self) { try await task.value }
+    try await onThread {
+      waiting.0.close()
+      waiting.1.close()
+    }
+    server.close()
   }
 
   private final class Seen: Sendable {

@@ -53,12 +53,12 @@ package struct StartupLimits: Hashable, Sendable {
     var taken: [Int32] = []
     defer { for raw in taken { close(raw) } }
     while taken.count < descriptors {
-      let raw = open("/dev/null", O_RDONLY | O_CLOEXEC)
+      let raw = eventfd(0, Int32(EFD_CLOEXEC))
       if raw >= 0 {
         taken.append(raw)
         continue
       }
-      let error = SystemError("open")
+      let error = SystemError("eventfd")
       guard error.errno == EMFILE else { throw .files(error) }
       let limit = ResourceLimit.current(.descriptors) ?? 0
       // All descriptors below the limit are now in use: earlier ones and the `taken` ones.

@@ -66,6 +66,7 @@ final class PlayedLine: SerialLine {
   /// The last report of unsent bytes, and since when reports were asked for; since bytes were written.
   private(set) var lastUnsent: Int?
   private var asksSince: UInt64?
+  private var askedAt: UInt64?
 
   init(_ settings: LineSettings = LineSettings(), outputs: ModemOutputStates = .init(), clock: @escaping () -> UInt64) {
     self.settings = settings
@@ -95,7 +96,13 @@ final class PlayedLine: SerialLine {
 
   private func ask(_ call: Call, _ carryOut: @escaping () -> Void) {
     account?.line(self, isAsked: call)
-    if call == .unsent { asksSince = asksSince ?? clock() }
+    if call == .unsent {
+      // A wait for the bytes looks every 10 ms. After a longer pause, another one begins.
+      if asksSince == nil || askedAt.map({ clock() - $0 > Duration.milliseconds(100).nanoseconds }) == true {
+        asksSince = clock()
+      }
+      askedAt = clock()
+    }
     calls.append((call, carryOut))
   }
 
