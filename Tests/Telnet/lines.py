@@ -8,6 +8,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 
 import servers
 from kit import Pty, compiled
@@ -55,6 +56,12 @@ class ModemPort(Pty):
         self._socket.bind(str(self.folder / "changes"))
         threading.Thread(target=self._follow, daemon=True).start()
 
+    def follow(self, changed):
+        """Calls `changed` with the state of now, and from then on for each change."""
+        self._changed = changed
+        out = self.word(0)
+        changed(time.monotonic(), bool(out & DTR), bool(out & RTS), bool(self.word(3)))
+
     @property
     def environment(self) -> dict:
         """For the program that opens the port."""
@@ -91,4 +98,26 @@ class WiredLoop(ModemPort):
         threading.Thread(target=Loop._echo, args=(self,), daemon=True).start()
 
 
-__all__ = ["CAR", "CTS", "DSR", "DTR", "Loop", "ModemPort", "RNG", "RTS", "WiredLoop"]
+class NullModem:
+    """Two ports with a null-modem cable between them: TX to RX, RTS to CTS, DTR to DSR and DCD, both ways."""
+
+    def __init__(self):
+        self.left, self.right = ends = ModemPort(), ModemPort()
+        for end, other in (ends, ends[::-1]):
+            end.follow(lambda _, dtr, rts, __, other=other: other.set_in((CTS if rts else 0) | (DSR | CAR if dtr else 0)))
+            threading.Thread(target=self._carry, args=(end, other), daemon=True).start()
+
+    def _carry(self, source: ModemPort, sink: ModemPort):
+        with contextlib.suppress(OSError):  # closed
+            while data := os.read(source.master, 4096):
+                sink.write(data)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.left.close()
+        self.right.close()
+
+
+__all__ = ["CAR", "CTS", "DSR", "DTR", "Loop", "ModemPort", "NullModem", "RNG", "RTS", "WiredLoop"]
