@@ -121,6 +121,15 @@ public struct SocketAddress: Hashable, Sendable {
     return SocketAddress(family: .ipv4, high: 0, low: low & 0xFFFF_FFFF, scope: 0, port: port)
   }
 
+  /// The address that a connection to this one reaches: Linux connects to the loopback address in place of 0.0.0.0 or
+  /// ::, and by IPv4 to ::ffff:192.0.2.1.
+  package var connected: SocketAddress {
+    let own = unmapped
+    guard own.isAny else { return own }
+    let loopback: UInt64 = own.family == .ipv4 ? 0x7F00_0001 : 1
+    return SocketAddress(family: own.family, high: 0, low: loopback, scope: 0, port: port)
+  }
+
   /// 0.0.0.0 or ::, which mean all addresses of this machine.
   package var isAny: Bool { high == 0 && low == 0 }
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include <asm/termbits.h>
@@ -41,12 +42,15 @@ int linux_tcgets2(int fd, struct linux_termios *modes) {
   modes->time = now.c_cc[VTIME];
   modes->start = now.c_cc[VSTART];
   modes->stop = now.c_cc[VSTOP];
+  modes->discipline = now.c_line;
+  memcpy(modes->others, now.c_cc, sizeof modes->others);
   return 0;
 }
 
 int linux_tcsets2(int fd, const struct linux_termios *modes) {
-  struct termios2 next;
-  if (ioctl(fd, TCGETS2, &next) < 0) return -1;  // for the settings that linux_termios does not hold
+  struct termios2 next = {.c_line = modes->discipline};
+  _Static_assert(sizeof next.c_cc == sizeof modes->others, "c_cc has another size here");
+  memcpy(next.c_cc, modes->others, sizeof next.c_cc);
   next.c_iflag = modes->iflag;
   next.c_oflag = modes->oflag;
   next.c_cflag = (modes->cflag & ~rate_bits) | rate_name(modes->output_rate);

@@ -30,6 +30,13 @@ struct SocketAddressTests {
     let mapped = try #require(SocketAddress(numeric: "::ffff:127.0.0.1", port: 7))
     #expect(mapped.unmapped.description == "127.0.0.1:7" && mapped.isLoopback)
     #expect(SocketAddress(numeric: "::1", port: 0)?.isLoopback == true)
+    for (address, reached) in [
+      ("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("::ffff:0.0.0.0", "127.0.0.1"), ("::ffff:192.0.2.1", "192.0.2.1"),
+      ("2001:db8::1", "2001:db8::1"),
+    ] {
+      #expect(
+        SocketAddress(numeric: address, port: 7)?.connected == SocketAddress(numeric: reached, port: 7), "\(address)")
+    }
     #expect(SocketAddress(numeric: "128.0.0.1", port: 0)?.isLoopback == false)
     #expect(SocketAddress.any(.ipv6, port: 3).description == "[::]:3")
   }

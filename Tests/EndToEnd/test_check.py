@@ -111,6 +111,15 @@ def test_routes_that_lead_back_to_themselves_are_a_warning():
     own = socket.gethostname()
     code, said, _ = check("routes:\n  lab: { listen: 'tcp://:4001', endpoint: 'tcp://%s:4001' }\n" % own)
     assert code == 0 and "leads back to the route's own listener" in said, said
+    for listener, endpoint in [
+        ("tcp://127.0.0.1:4001", "tcp://0.0.0.0:4001"), ("tcp://:4001", "tcp://[::]:4001"), ("tcp://[::1]:4001", "tcp://[::]:4001"),
+        ("tcp://0.0.0.0:4001", "tcp://[::ffff:127.0.0.1]:4001"), ("tcp://0.0.0.0:4001", "tcp://0.0.0.0:4001"),
+        ("ws://127.0.0.1:4001/gps", "ws://127.0.0.1:4001/gps/"),
+    ]:
+        said = check(f"routes:\n  lab: {{ listen: '{listener}', endpoint: '{endpoint}' }}\n")[1]
+        assert "leads back to the route's own listener" in said, (listener, endpoint, said)
+    for listener, endpoint in [("tcp://[::1]:4001", "tcp://0.0.0.0:4001"), ("ws://127.0.0.1:4001/a", "ws://0.0.0.0:4001/b")]:
+        assert check(f"routes:\n  lab: {{ listen: '{listener}', endpoint: '{endpoint}' }}\n")[:2] == (0, "")
     circle = "routes:\n" + "".join(
         "  %s: { listen: 'tcp://127.0.0.1:%d', endpoint: 'tcp://127.0.0.1:%d' }\n" % route
         for route in (("a", 4001, 4002), ("b", 4002, 4003), ("c", 4003, 4001), ("proxy", 4004, 4001)))

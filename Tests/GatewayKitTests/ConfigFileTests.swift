@@ -125,7 +125,13 @@ struct ConfigFileTests {
     #expect(problems(Array("a:\n  b\0".utf8)) == "config.yaml:2:4: control character \\0")
     #expect(problems(Array("ä: \u{1B}".utf8)) == "config.yaml:1:4: control character \\u{1B}")
     #expect(problems([0x61, 0x3A, 0x0A, 0x20, 0xC3, 0x28]) == "config.yaml:2:2: bytes that are not UTF-8")
-    #expect(problems([0xFF, 0xFE, 0x61, 0x00]) == "config.yaml:1:1: bytes that are not UTF-8")
+    let others: [[UInt8]] = [
+      [0xFF, 0xFE, 0x61, 0x00], [0xFE, 0xFF], [0x61, 0x00, 0x3A, 0x00], [0x00, 0x61, 0x00, 0x3A],
+    ]
+    for bytes in others {
+      #expect(problems(bytes) == "config.yaml:1:1: the file is UTF-16; save it as UTF-8", "\(bytes)")
+    }
+    #expect(problems([0xFF, 0x61]) == "config.yaml:1:1: bytes that are not UTF-8")
     #expect(problems(Array("a: \"x\\0y\"".utf8)) == "config.yaml:1:4: NUL in a text")
     #expect(problems([]).hasPrefix("config.yaml:1:1: no routes"))
     for text in [good, "version: 1\n" + good] { #expect(problems(Array(("\u{FEFF}" + text).utf8)) == "") }
@@ -210,6 +216,10 @@ struct ConfigFileTests {
     for (text, words) in [
       ("{ url: 'ws://h/x', token: 'file:none' }", "token: cannot read the secret's file 'none'"),
       ("'ws://h/x?token=file:none'", "token: cannot read the secret's file 'none'"),
+      (
+        "'ws://h/x?token=file:~/none'",
+        "token: cannot read the secret's file '~/none': No such file or directory (ENOENT); '~' is not expanded here"
+      ),
       ("'ws://h/x?token=file:bad'", "token: a bearer token must be ASCII"),
     ] {
       let problems = #expect(throws: ConfigProblems.self) { try endpoint(text) }

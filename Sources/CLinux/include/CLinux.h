@@ -117,16 +117,17 @@ void linux_use_one_arena(void);
 /// holds the heap's lock meanwhile.
 void linux_trim_heap(void);
 
-/// struct termios2 of ioctl_tty(2), as far as a serial line needs it.
+/// struct termios2 of ioctl_tty(2).
 struct linux_termios {
   uint32_t iflag, oflag, cflag, lflag;  // cflag without the rate bits
   uint32_t input_rate, output_rate;     // bits per second, any number
   uint8_t min, time, start, stop;       // c_cc[VMIN], [VTIME], [VSTART], [VSTOP]
+  uint8_t discipline, others[19];       // c_line and the rest of c_cc, as linux_tcgets2 has read them
 };
 /// TCGETS2. ENOTTY: not a terminal.
 int linux_tcgets2(int fd, struct linux_termios *modes);
-/// TCSETS2, at once; settings that `modes` does not hold stay. Drivers may round or ignore settings without an error:
-/// read them back.
+/// TCSETS2, at once. `modes` comes from linux_tcgets2, and a caller changes what it means to. Drivers may round or ignore
+/// settings without an error: read them back.
 int linux_tcsets2(int fd, const struct linux_termios *modes);
 /// A driver's counters of a line (TIOCGICOUNT of ioctl_tty(2)); each wraps around.
 struct linux_line_counts {

@@ -37,8 +37,12 @@ struct CaptureName: Hashable, Sendable, CustomStringConvertible {
 
   /// What is wrong with a template; nil if nothing is.
   static func problem(of template: String) -> (text: String, suggestion: String?)? {
-    let names = template.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
-      .compactMap { $0.contains("}") ? String($0.prefix { $0 != "}" }) : nil }
+    if template.hasPrefix("~/") { return ("'~' is not expanded here; write the whole path", nil) }
+    let pieces = template.split(separator: "{", omittingEmptySubsequences: false).dropFirst()
+    if pieces.contains(where: { !$0.contains("}") }) {
+      return ("has '{' without '}'; expected {route} or {date}", nil)
+    }
+    let names = pieces.map { String($0.prefix { $0 != "}" }) }
     for name in names where !["route", "date"].contains(name) {
       let nearest = Suggestion.nearest(to: name, in: ["route", "date"])
       return (

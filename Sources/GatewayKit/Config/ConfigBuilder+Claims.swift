@@ -162,17 +162,17 @@ extension ConfigBuilder {
     }
     guard from.port == endpoint.port, !Self.areApart(from, endpoint) else { return false }
     if Self.isReached(from.host, by: endpoint.host) { return true }
-    let targets = reader.environment.addresses(endpoint.host)
+    let targets = reader.environment.addresses(endpoint.host).map(\.connected)
     guard !targets.isEmpty else { return false }
     let isAll = from.host.isEmpty || from.host == "::"
     guard isAll || from.host == "0.0.0.0" else {
-      let bound = reader.environment.addresses(from.host)
+      let bound = reader.environment.addresses(from.host).map(\.unmapped)
       return targets.contains { bound.contains($0) }
     }
     let interfaces = own ?? Set(reader.environment.interfaces())
     own = interfaces
     return targets.contains { target in
-      (isAll || target.family == .ipv4) && (target.isLoopback || target.isAny || interfaces.contains(target))
+      (isAll || target.family == .ipv4) && (target.isLoopback || interfaces.contains(target))
     }
   }
 
@@ -191,7 +191,8 @@ extension ConfigBuilder {
   /// Whether clients of the two URLs reach different routes on one port, by a path or a name (SNI).
   private static func areApart(_ listener: EndpointURL, _ endpoint: EndpointURL) -> Bool {
     let pathsDecide = [listener, endpoint].allSatisfy { $0.grammar.path == .any }
-    return listener.string("server-name") != nil || (pathsDecide && listener.path != endpoint.path)
+    let (own, other) = (RouteBindingTable.normal(listener.path), RouteBindingTable.normal(endpoint.path))
+    return listener.string("server-name") != nil || (pathsDecide && own != other)
   }
 
   /// Whether a connection to `host` from this machine certainly reaches the listener. `localhost` may be ::1, where

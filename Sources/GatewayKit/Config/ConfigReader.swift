@@ -285,6 +285,10 @@ struct ConfigReader {
     }
     if !name.isEmpty, name.utf8.count <= 64, name.allSatisfy(isGood), name != ".", name != ".." { return }
     if reportTypography(name, column: nil, at: location, path) { return }
+    if name == "." || name == ".." {
+      report("'\(name)' is not a route name, since it means a folder in paths", at: location, path)
+      return
+    }
     let meant = String(name.lowercased().map { isGood($0) ? $0 : "-" }.prefix(64))
     report(
       "\(Suggestion.quote(name)) is not a route name; expected up to 64 of a-z 0-9 . _ -", at: location, path,

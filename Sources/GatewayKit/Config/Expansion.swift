@@ -89,7 +89,10 @@ struct Expansion {
     do throws(SystemError) {
       bytes = try environment.content(path, 64 << 10).get()
     } catch {
-      let advice = error.errno == ENXIO ? "; it is a FIFO, a socket or a device" : ""
+      let advice =
+        name.hasPrefix("~")
+        ? "; '~' is not expanded here, write the whole path"
+        : error.errno == ENXIO ? "; it is a FIFO, a socket or a device" : ""
       throw Fault(
         message: "cannot read the secret's file \(Suggestion.quote(name)): \(error.text) (\(error.name))\(advice)")
     }

@@ -220,6 +220,7 @@ struct YAMLParser {
   /// libyaml refuses those too, but reports no line.
   private static func end(of bytes: [UInt8]) throws(YAMLFault) -> ConfigProblem.SourceLocation {
     var location = ConfigProblem.SourceLocation.start
+    if isUTF16(bytes) { throw YAMLFault("the file is UTF-16; save it as UTF-8", at: location) }
     var last: Unicode.Scalar?
     var directives = 0
     var decoder = UTF8()
@@ -238,5 +239,13 @@ struct YAMLParser {
         last = scalar
       }
     }
+  }
+
+  /// Whether the file has the encoding that editors of Windows call Unicode: it begins with a byte order mark, or every
+  /// other byte is 0.
+  private static func isUTF16(_ bytes: [UInt8]) -> Bool {
+    if bytes.starts(with: [0xFF, 0xFE]) || bytes.starts(with: [0xFE, 0xFF]) { return true }
+    let isZero = bytes.prefix(4).map { $0 == 0 }
+    return isZero == [true, false, true, false] || isZero == [false, true, false, true]
   }
 }

@@ -209,7 +209,7 @@ public indirect enum ValueKind: Hashable, Sendable {
     case .size: return Units.repair(text, isDuration: false).flatMap { value(of: $0) == nil ? nil : $0 }
     case .duration: return Units.repair(text, isDuration: true).flatMap { value(of: $0) == nil ? nil : $0 }
     case .either(let first, let second): return first.repair(text) ?? second.repair(text)
-    case .escapes: return Escapes.repair(text)
+    case .escapes: return Escapes.repair(text).flatMap { value(of: $0) == nil ? nil : $0 }
     case .resetRecipe: return Suggestion.nearest(to: text, in: ResetRecipe.names)
     case .network: return Self.network(text).flatMap { value(of: $0) == nil ? nil : $0 }
     case .durations: return Self.ordered(text).flatMap { value(of: $0) == nil ? nil : $0 }
