@@ -132,7 +132,7 @@ public protocol SerialLine: AnyObject {
   func startOutput(_ done: @escaping (Result<Void, SystemError>) -> Void)
   /// The state of the line now, with the errors since it was opened. ENOTTY: the driver reports nothing.
   func condition(_ done: @escaping (Result<LineCondition, SystemError>) -> Void)
-  /// Reports the state of the line now, and then each change, some 20 times a second at most. A failure is the last
+  /// Reports the state of the line now, and then each change, some 100 times a second at most. A failure is the last
   /// report; ENOTTY: the driver reports nothing at all. One observer at a time: a second one replaces the first.
   func watch(_ reported: @escaping (Result<LineCondition, SystemError>) -> Void)
   /// Ends the reports; closing the stream ends them too.

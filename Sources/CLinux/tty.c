@@ -120,7 +120,7 @@ struct modem_wait { int tty, bell; };
 static void *wait_for_modem(void *argument) {
   struct modem_wait wait = *(struct modem_wait *)argument;
   free(argument);
-  const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+  const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
   for (;;) {
     int before;
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
@@ -131,6 +131,8 @@ static void *wait_for_modem(void *argument) {
     uint64_t one = 1;
     if (answer == 0 && write(wait.bell, &one, sizeof one) < 0) return NULL;
     nanosleep(&pause, NULL);
+    // No wait ends for a change during the pause.
+    if (answer == 0 && write(wait.bell, &one, sizeof one) < 0) return NULL;
   }
 }
 

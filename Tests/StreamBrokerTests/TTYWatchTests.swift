@@ -128,7 +128,7 @@ final class TTYWatchTests: Sendable {
 
 @Suite("A line's condition, by the lane's clock")
 struct TTYWatchPaceTests {
-  @Test("is polled ten times a second, sooner when the driver wakes, and never twenty times")
+  @Test("is polled ten times a second, sooner when the driver wakes, and at most a hundred times")
   func pace() throws {
     let clock = ManualClock()
     let poller = try Poller(clock: clock.clock) { _ in }
@@ -149,12 +149,13 @@ struct TTYWatchPaceTests {
     pass(1000)
     #expect(looks == 11)
     watch.ready(.readable)
-    pass(51)
+    pass(11)
     #expect(looks == 12)
     pass(1000, ringing: true)
-    #expect((30...33).contains(looks))
+    #expect((100...112).contains(looks))
     watch.end()
+    let last = looks
     pass(1000)
-    #expect((30...33).contains(looks))
+    #expect(looks == last)
   }
 }

@@ -137,8 +137,8 @@ struct linux_line_counts {
 /// ENOTTY: the driver does not count.
 int linux_count_line(int fd, struct linux_line_counts *counts);
 /// Starts a thread that waits for changes of CTS, DSR, DCD and RI (TIOCMIWAIT of ioctl_tty(2)). It writes to the
-/// eventfd(2) `bell` after each change, 50 times a second at most. It ends by itself if the driver can't wait, or if
-/// the port is gone. Both descriptors must stay open until linux_end_modem_wait returns. Call that once for each
+/// eventfd(2) `bell` after each change, and once more after 5 ms, in which no further one is waited for. It ends by
+/// itself if the driver can't wait, or if the port is gone. Both descriptors must stay open until linux_end_modem_wait returns. Call that once for each
 /// started thread.
 int linux_start_modem_wait(int fd, int bell, pthread_t *thread);
 void linux_end_modem_wait(pthread_t thread);

@@ -1,4 +1,4 @@
-// Reports the condition of a remote line to its observer, 20 times a second at most.
+// Reports the condition of a remote line to its observer, 100 times a second at most.
 
 import ByteStreams
 
@@ -10,7 +10,7 @@ final class RemoteWatch {
   private var lastTime: UInt64 = 0
   private var timer: Timers.Token?
 
-  private static let shortest = Duration.milliseconds(50)
+  private static let shortest = Duration.milliseconds(10)
   /// The first report waits this long for the modem's lines, since not every server sends them.
   private static let longestFirst = Duration.milliseconds(500)
 

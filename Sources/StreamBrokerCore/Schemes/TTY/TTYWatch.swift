@@ -22,7 +22,7 @@ final class TTYWatch: PollHandler {
 
   static let interval = Duration.milliseconds(100)
   /// A line that changes all the time is not reported more often.
-  static let shortest = Duration.milliseconds(50)
+  static let shortest = Duration.milliseconds(10)
 
   /// `condition` asks the driver, off the lane.
   init(
