@@ -17,6 +17,21 @@ struct TicketTests {
     #expect(tickets.redeem("one", for: "lab", at: 1) == nil && tickets.redeem("one", for: "gps", at: 1) == nil)
   }
 
+  @Test("of a log-in by certificate is for connections that show the certificate")
+  func certificate() {
+    let own = ClientCertificate(subject: "CN=ada", names: ["ada"])
+    let other = ClientCertificate(subject: "CN=eve", names: ["eve"])
+    let ada = Identity(name: "ada", proof: .certificate(own))
+    var tickets = Tickets()
+    for (shown, isGood) in [(own, true), (other, false), (nil, false)] as [(ClientCertificate?, Bool)] {
+      tickets.add("one", for: "gps", ada, at: 0)
+      #expect((tickets.redeem("one", for: "gps", showing: shown, at: 1) == ada) == isGood)
+    }
+    // Any certificate may come beside a password or token.
+    tickets.add("one", for: "gps", self.ada, at: 0)
+    #expect(tickets.redeem("one", for: "gps", showing: other, at: 1) == self.ada)
+  }
+
   @Test("expires, and takes no memory then")
   func expires() {
     var tickets = Tickets()

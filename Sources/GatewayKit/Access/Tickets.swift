@@ -42,11 +42,16 @@ struct Tickets {
     tickets.append(Ticket(name: name, route: route, identity: identity, end: now + Self.lifetime.nanoseconds))
   }
 
-  /// The client that has got the ticket; nil if it is unknown, expired, used, or for another route. It is used up now.
-  mutating func redeem(_ name: String, for route: String, at now: UInt64) -> Identity? {
+  /// The client that has got the ticket; nil if it is unknown, expired, used, for another route, or for another
+  /// certificate than the connection's. It is used up now.
+  mutating func redeem(
+    _ name: String, for route: String, showing certificate: ClientCertificate? = nil, at now: UInt64
+  ) -> Identity? {
     removeExpired(at: now)
     guard let index = tickets.firstIndex(where: { SteadyTime.isSame(name, $0.name) }) else { return nil }
     let ticket = tickets.remove(at: index)
+    // A terminal ends when the certificate of its own connection expires or is revoked.
+    if case .certificate(let proof) = ticket.identity.proof, proof != certificate { return nil }
     return ticket.route == route ? ticket.identity : nil
   }
 

@@ -51,7 +51,10 @@ extension PendingConnection {
     guard !shown.isEmpty else { return false }
     stage = .logIn
     wait(for: [])
-    let identity = shown.count == 1 ? handshakeServer.tickets.redeem(shown[0], for: route, at: poller.timers.now) : nil
+    let name = shown.count == 1 ? shown[0] : nil
+    let identity = name.flatMap {
+      handshakeServer.tickets.redeem($0, for: route, showing: certificate, at: poller.timers.now)
+    }
     guard let identity else {
       logIn(nil, binding)
       return true
