@@ -24,6 +24,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "EndToEnd"))
+from attackers import FLOOD_ROUTE, QUIET_ROUTE, TOKEN, terminal  # noqa: E402
 from certificates import Authority  # noqa: E402
 
 HOST, OTHER = "10.77.0.1", "10.77.255.254"  # the gateway's; an ordinary client's in the attackers' namespace
@@ -50,6 +51,17 @@ ATTACKS = [
     ("connect and close, TLS noise", "noise", "tls", ()),
     ("idle sockets of one address", "idle", "raw", ()),
     ("programs, of one address and of many", "programs", "program", ()),
+    ("admin: 10,000 half-open connections", "half_open", "admin", ()),
+    ("admin: half-open TLS, 40 addresses", "half_tls", "secure", ()),
+    ("admin: requests a byte at a time", "slowloris", "admin", ()),
+    ("admin: request smuggling", "smuggling", "admin", ()),
+    ("admin: DNS rebinding", "rebound", "admin", ()),
+    ("admin: pages of another site", "cross_site", "admin", ()),
+    ("admin: huge requests", "huge", "admin", ()),
+    ("admin: headers without end", "endless", "admin", ()),
+    ("admin: paths to other files", "traversal", "admin", ()),
+    ("admin: answers that nobody reads", "unread_answers", "admin", ()),
+    ("terminals that never read", "unread", "admin", ()),
 ]
 # The attacks for other gateways, and the route each is made on.
 PEER_ATTACKS = {
@@ -245,7 +257,7 @@ class WebClient(Client):
                 self.socket.sendall(struct.pack("!BBI", 0x8A, 0x80 | len(data), 0) + data)
             elif head[0] & 15 == 8:
                 raise EOFError(f"closed: {data[2:].decode('utf-8', 'replace')}")
-            else:
+            elif head[0] & 15 != 1:  # a text of `baudway.v1` is no answer of the device
                 return data
 
     def _take(self, count):
@@ -375,7 +387,7 @@ class Run:
         authority = Authority(self.folder)
         self.chain, self.key = authority.issue("gw.test", "DNS:gw.test")
         names = ["raw", "line", "tls", "web", "wss", "users", "program", "proxy", "flood", "monitor", "packets", "denied",
-                 "full", "relay"]
+                 "full", "terminal", "admin", "secure", "relay"]
         self.ports = dict(zip(names, free_ports(len(names))))
         relay = self.folder / "relay"
         sh("cc", "-O2", "-o", str(relay), str(HERE.parent / "Bench" / "relay.c"))
@@ -393,7 +405,10 @@ class Run:
         return {
             "version": 1,
             "tls": {"certificate": str(self.chain), "key": str(self.key)},
-            "users": {"ada": {"password": hashed, "roles": {"users": "writer"}}},
+            # Attackers have the token, too.
+            "users": {"ada": {"password": hashed, "roles": {"users": "writer"}},
+                      "eve": {"token": TOKEN, "roles": {QUIET_ROUTE: "admin", FLOOD_ROUTE: "admin"}}},
+            "admin": {"listen": [at("admin", "http"), at("secure", "https")], "insecure": True},
             "routes": {
                 "raw": {"listen": at("raw"), "endpoint": "sim://echo", "clients": {"max": 10}},
                 "line": {"listen": at("line"), "endpoint": f"tty://{self.folder}/port"},
@@ -409,6 +424,7 @@ class Run:
                             "device": {"open": "always", "flush": "disconnect"}, "packets": {"delimiter": "\\n"}},
                 "denied": {"listen": at("denied"), "endpoint": "sim://echo", "clients": {"deny": ["10.77.1.0/24"]}},
                 "full": {"listen": at("full"), "endpoint": "sim://echo", "clients": {"max": 1}},
+                QUIET_ROUTE: {"listen": at("terminal"), "endpoint": "sim://echo", "clients": small},
                 "local": {"listen": f"unix://{self.folder}/local", "endpoint": "sim://echo"},
             },
         }
@@ -456,7 +472,8 @@ class Run:
             WebClient("users", dial(port("users"), request=user)), Client("program", dial(port("program"))),
             Client("proxy", dial(port("proxy"))), Client("flood", dial(port("flood")), echoes=False),
             Client("packets", dial(port("packets")), echoes=False), Client("denied", dial(port("denied"))),
-            Client("full", dial(port("full"))), Client("local", dial(f"{self.folder}/local")),
+            Client("full", dial(port("full"))),
+            WebClient("terminal", dial(port("admin"), request=terminal(HOST, QUIET_ROUTE))), Client("local", dial(f"{self.folder}/local")),
         ]
 
     # The run.
@@ -466,16 +483,27 @@ class Run:
         return self.spawn(*self.place.inside(*script), stdout=subprocess.PIPE, text=True)
 
     def finish(self, attacker, seconds):
+        """How many connections the attacker made, and how many of its requests were carried out."""
         try:
-            made = attacker.communicate(timeout=seconds)[0].strip() or "0"
+            words = attacker.communicate(timeout=seconds)[0].split()
         except subprocess.TimeoutExpired:
             attacker.kill()
-            made = "0"
-        return int(made)
+            words = []
+        made, accepted = map(int, words or (0, 0))
+        return made, accepted
+
+    def is_ready(self):
+        """A new client of the admin listener."""
+        with contextlib.suppress(OSError):
+            with dial((HOST, self.ports["admin"]))() as client:
+                client.sendall(b"GET /readyz HTTP/1.1\r\nHost: 10.77.0.1\r\n\r\n")
+                return client.recv(12) == b"HTTP/1.1 200"
+        return False
 
     def measure(self, clients, end):
-        """Rounds of all clients in turn until `end`; meanwhile asks for health."""
-        worst = 0
+        """Rounds of all clients in turn until `end`; meanwhile asks for health, and for readiness at the admin listener.
+        Returns the longest time of each."""
+        worst, worst_ready = 0, 0
         asked = 0
         while time.monotonic() < end:
             for client in clients:
@@ -490,8 +518,11 @@ class Run:
                     self.expect(answer["healthy"] or self.unplugged, f"health: {answer}")
                 except OSError as error:
                     self.expect(False, f"health: {error}")
+                began = time.monotonic()
+                self.expect(self.is_ready() or self.unplugged, "the admin listener does not serve a new client")
+                worst_ready = max(worst_ready, time.monotonic() - began)
             time.sleep(0.002)
-        return worst
+        return worst, worst_ready
 
     def reopen(self, clients):
         """Unplugs the device and plugs it in again: how long until its client gets an echo."""
@@ -603,9 +634,13 @@ class Run:
         for client in clients:
             client.times.clear()
         attacker = self.attack(name, port, seconds, rest)
-        health = self.measure(clients, time.monotonic() + seconds)
-        made = self.finish(attacker, seconds + 20)
+        health, ready = self.measure(clients, time.monotonic() + seconds)
+        made, accepted = self.finish(attacker, seconds + 20)
+        self.expect(made, f"{title}: no connection was made")
+        self.expect(not accepted, f"{title}: {accepted} requests were carried out that must be refused")
         self.expect(health < 1, f"{title}: health took {health:.2f} s")
+        # A SYN that finds no room in a listen queue comes again after 1 s.
+        self.expect(ready < 2, f"{title}: the admin listener took {ready:.2f} s for a new client")
         times = [took for client in clients[1:] for took in client.times]
         p99, relay = percentile(times), self.relay.p99
         spent[0].extend(times)
@@ -618,18 +653,18 @@ class Run:
         for client in clients:
             client.faults.clear()
         rounds = sum(client.tries for client in clients) - tries
-        row = (title, made, rounds - lost, rounds, p99 * 1e3, relay * 1e3, health * 1e3,
+        row = (title, made, rounds - lost, rounds, p99 * 1e3, relay * 1e3, health * 1e3, ready * 1e3,
                (self.log.stat().st_size - log) / seconds * 60 / 1e6, anonymous(self.gateway.pid))
         print(self.line(row), flush=True)
 
     @staticmethod
     def line(row):
-        title, made, served, rounds, p99, relay, health, log, memory = row
+        title, made, served, rounds, p99, relay, health, ready, log, memory = row
         return (f"{title:<52} {made:>7} {served:>6}/{rounds:<6} {p99:>7.2f} {relay:>7.2f} {p99 / relay:>5.1f} "
-                f"{health:>7.1f} {log:>6.2f} {memory:>7}")
+                f"{health:>7.1f} {ready:>7.1f} {log:>6.2f} {memory:>7}")
 
     HEAD = (f"{'attack':<52} {'made':>7} {'rounds served':>13} {'p99 ms':>7} {'relay':>7} {'ratio':>5} {'health':>7} "
-            f"{'MB/min':>6} {'KiB':>7}")
+            f"{'admin':>7} {'MB/min':>6} {'KiB':>7}")
 
     # Other gateways, for comparison.
 
@@ -694,7 +729,7 @@ class Run:
                     for client in clients:
                         client.round()
                     time.sleep(0.005)
-                made = self.finish(attacker, seconds + 20)
+                made, _ = self.finish(attacker, seconds + 20)
                 rounds, lost = sum(c.tries for c in clients), sum(sum(c.faults.values()) for c in clients)
                 for client in clients:
                     client.faults.clear()
