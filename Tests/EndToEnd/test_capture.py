@@ -1,16 +1,20 @@
 """Recordings of a route's bytes: what is in the files equals what went over the route, whatever happens to gateway and disk."""
 import contextlib
+import itertools
 import json
 import os
+import pathlib
+import random
 import re
 import shutil
 import signal
 import stat
 import subprocess
+import time
 
 import pcapng
 import pytest
-from kit import GUARD, Gateway, Pty, binary, connect, noise, receive, reset, run_all, until
+from kit import GUARD, SEED, Gateway, Pty, binary, connect, noise, receive, reset, run_all, until
 from test_control import status
 
 
@@ -114,7 +118,7 @@ def test_files_of_a_size_have_each_byte_once_and_in_order(tmp_path, keep):
         gateway.event("session ended")
         gateway.stop()
         assert status_of_end(gateway) == 0
-    files = sorted(tmp_path.iterdir(), key=lambda path: int((path.stem.split("~") + ["1"])[1]))
+    files = in_order(tmp_path)
     got = b"".join(pcapng.data(pcapng.read(path.read_bytes()), pcapng.TO_DEVICE) for path in files)
     assert all(path.stat().st_size < size + (40 << 10) for path in files)
     if keep == "all":
@@ -123,8 +127,123 @@ def test_files_of_a_size_have_each_byte_once_and_in_order(tmp_path, keep):
         assert len(files) == keep + 1 and data.endswith(got)
 
 
+def in_order(folder) -> list[pathlib.Path]:
+    """The files of a recording without `{date}`, oldest first."""
+    return sorted(folder.iterdir(), key=lambda path: int((path.stem.split("~") + ["1"])[1]))
+
+
 def status_of_end(gateway: Gateway) -> int:
     return len(gateway.events("recording drops"))
+
+
+class Follower:
+    """Reads a recording while it is made, and checks that each direction has the bytes of `stream` from its beginning, once
+    and in order. Removes each file when it has read it as a whole, except the last."""
+
+    PIECE = 192 << 10  # two of them in both directions fit into the recording's buffer of 1 MiB
+
+    def __init__(self, folder, most: int):
+        self.folder, self.most = folder, most  # the largest file
+        self.counts = {pcapng.TO_DEVICE: 0, pcapng.FROM_DEVICE: 0}
+        self.files, self.last = 0, None
+        self._noise = noise(self.PIECE)
+        self._path, self._place, self._reader = None, 0, pcapng.Reader()
+
+    def piece(self, number: int) -> bytes:
+        """Part of the stream: each has its number."""
+        return number.to_bytes(8, "big") + self._noise[8:]
+
+    def _stream(self, place: int, count: int) -> bytes:
+        first, last = place // self.PIECE, (place + count) // self.PIECE
+        start = place - first * self.PIECE
+        return b"".join(map(self.piece, range(first, last + 1)))[start:start + count]
+
+    def read(self) -> int:
+        """Reads what is there. Returns how many bytes of the stream are in the recording, the lesser of both directions."""
+        # The list is made first: a file in front of another one is complete, also after SIGKILL.
+        for path, following in itertools.pairwise([*in_order(self.folder), None]):
+            if path != self._path:
+                self._path, self._place, self._reader = path, 0, pcapng.Reader()
+                self.files += 1
+            self._read_on()
+            if following:
+                self._reader.end()
+                assert self._place < self.most
+                path.unlink()
+        return min(self.counts.values())
+
+    def _read_on(self):
+        with open(self._path, "rb") as file:
+            file.seek(self._place)
+            content = file.read()
+        self._place += len(content)
+        for packet in self._reader.feed(content):
+            self.last = packet
+            assert packet.event != pcapng.LOST, packet.comment
+            if packet.event in self.counts:
+                place = self.counts[packet.event]
+                assert packet.data == self._stream(place, len(packet.data)), f"other bytes at {place}"
+                self.counts[packet.event] += len(packet.data)
+
+    def end(self, may_be_cut: bool = False):
+        self.read()
+        self._reader.end(may_be_cut)
+
+    def send(self, client, number: int):
+        """A piece there and back, once there is room for it in the recording's buffer."""
+        until(lambda: self.read() >= (number - 1) * self.PIECE, what="recorded", every=0.002)
+        data = self.piece(number)
+        _, got = run_all(lambda: client.sendall(data), lambda: receive(client, len(data)))
+        assert got == data
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+def test_a_gibibyte_is_recorded_over_many_files_each_byte_once_and_in_order(tmp_path, figure):
+    """512 MiB in each direction."""
+    rotate = 32 << 20
+    with Gateway({"routes": {"echo": route("sim://echo", file="x.pcapng", rotate=rotate, keep="all")}},
+                 prefix=["env", f"STATE_DIRECTORY={tmp_path}"]) as gateway:
+        follower = Follower(tmp_path, rotate + (40 << 10))
+        pieces = (512 << 20) // Follower.PIECE + 1
+        with connect(address(gateway)) as client:
+            for number in range(pieces):
+                follower.send(client, number)
+            start = time.monotonic()
+            until(lambda: follower.read() == pieces * Follower.PIECE, what="all recorded")
+            figure("the last byte is in the recording after", time.monotonic() - start, "s", aim=1)
+            reset(client)
+        gateway.event("session ended")
+        gateway.stop()
+        follower.end()
+        assert set(follower.counts.values()) == {pieces * Follower.PIECE} and follower.last.event == pcapng.COMPLETE
+        assert follower.files > (1 << 30) // rotate and status_of_end(gateway) == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("round", range(6))
+def test_after_sigkill_a_recording_over_many_files_lacks_only_its_end(tmp_path, round):
+    """It is killed at any moment while bytes flow: only the last file may be cut, and only in its last block."""
+    rotate, chance = 256 << 10, random.Random(f"{SEED} {round}")
+    with Gateway({"routes": {"echo": route("sim://echo", file="x.pcapng", rotate=rotate, keep="all")}},
+                 prefix=["env", f"STATE_DIRECTORY={tmp_path}"], stopping=False) as gateway:
+        follower = Follower(tmp_path, rotate + (40 << 10))
+        last = chance.randint(20, 40)
+        with connect(address(gateway)) as client:
+            for number in range(last):
+                follower.send(client, number)
+            until(lambda: follower.read() == last * Follower.PIECE, what="all recorded")
+            # Pieces beyond what the sockets keep, so that it is killed in the middle; the echo is not read.
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.send(follower.piece(last) + follower.piece(last + 1))
+            time.sleep(chance.choice((0, 0.001, 0.01, 0.05, 0.2)))
+            gateway.signal(signal.SIGKILL)
+            gateway.wait()
+        # What was in files before is there, and what is there is what was sent.
+        follower.end(may_be_cut=True)
+        assert last * Follower.PIECE <= follower.counts[pcapng.FROM_DEVICE] <= follower.counts[pcapng.TO_DEVICE] <= (last + 2) * Follower.PIECE
 
 
 def test_a_reload_begins_changes_and_ends_a_recording_and_clients_stay(tmp_path):
