@@ -35,6 +35,15 @@ struct AdminActionTests {
     #expect(try request("/api/v1/routes", isChange: false).action([]) == nil)
   }
 
+  @Test("has whole numbers in any form that JSON has for them")
+  func wholeNumbers() throws {
+    let sessions = #"{"sessions":[17.0,1.8e1,190e-1]}"#
+    #expect(try action("/api/v1/routes/gps/kick", sessions) == .kick(route: "gps", sessions: [17, 18, 19]))
+    #expect(try action("/api/v1/routes/gps/writer", #"{"session":17.0}"#) == .link(route: "gps", .writer(17)))
+    let line = try action("/api/v1/routes/gps/line", #"{"baud":9.6e3,"data":7.0,"stop":2.0,"break":250.0}"#)
+    #expect(line?.detail == "baud 9600, data 7, stop 2, break 250 ms")
+  }
+
   @Test(
     "is refused where the content could mean something else",
     arguments: [
@@ -50,8 +59,11 @@ struct AdminActionTests {
     "to the line, the writer role or the device says what is wrong",
     arguments: [
       ("line", "{}", "name a change"), ("line", #"{"baud":0}"#, "'baud' must be a whole number from 1 to"),
-      ("line", #"{"parity":"evn"}"#, "did you mean 'even'?"), ("line", #"{"dtr":1}"#, "'on' must be true or false"),
-      ("line", #"{"break":true}"#, "'ms' must be"), ("line", #"{"bauds":9600}"#, "Unknown key 'bauds'"),
+      ("line", #"{"parity":"evn"}"#, "did you mean 'even'?"),
+      ("line", #"{"dtr":1}"#, "'dtr' must be true or false"),
+      ("line", #"{"rts":null}"#, "'rts' must be true or false"),
+      ("line", #"{"break":true}"#, "'break' must be a whole number from 1 to 5000"),
+      ("line", #"{"bauds":9600}"#, "Unknown key 'bauds'"),
       ("writer", "{}", "Name the session"), ("writer", #"{"session":"17"}"#, "Name the session"),
       ("send", "{}", "Name the bytes"), ("send", #"{"text":""}"#, "Name the bytes"),
       ("send", #"{"hex":"0"}"#, "Name the bytes"), ("send", #"{"hex":"+1"}"#, "Name the bytes"),
@@ -120,13 +132,18 @@ struct AdminActionTests {
 
   @Test("has every path of the description, and the description has every path")
   func described() throws {
+    var methods: [String: Set<String>] = [:]
     for operation in OpenAPI.operations {
       let resource = try #require(AdminResource(path: operation.path.replacing("{name}", with: "x")))
-      #expect(resource.methods.contains(operation.method.uppercased()))
+      methods[operation.path, default: []].insert(operation.method.uppercased())
       #expect(resource.needsLogIn == operation.needsLogIn)
       #expect(resource.isProbe == operation.isProbe)
     }
-    let paths = Set(OpenAPI.operations.map(\.path))
-    #expect(paths.count == OpenAPI.operations.count && paths.count == 22)
+    // HEAD goes with each GET.
+    for (path, methods) in methods {
+      let resource = try #require(AdminResource(path: path.replacing("{name}", with: "x")))
+      #expect(methods == Set(resource.methods).subtracting(["HEAD"]), "\(path)")
+    }
+    #expect(methods.count == 22 && OpenAPI.operations.count == 23)
   }
 }

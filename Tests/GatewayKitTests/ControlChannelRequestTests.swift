@@ -17,6 +17,10 @@ struct ControlChannelRequestTests {
         .line(.init(dataBits: 7, parity: .even, stopBits: .two, flowControl: .rtscts))
       ),
       (#"{"request":"line","stop":1.5}"#, .line(.init(stopBits: .oneAndHalf))),
+      (
+        #"{"request":"line","baud":9600.0,"data":8e0,"stop":2.0}"#,
+        .line(.init(bitsPerSecond: 9600, dataBits: 8, stopBits: .two))
+      ),
       (#"{"request":"dtr","on":true}"#, .output(.dtr, isOn: true)),
       (#"{"request":"rts","on":false}"#, .output(.rts, isOn: false)),
       (#"{"request":"break","on":true}"#, .break(isOn: true)),
@@ -78,6 +82,7 @@ struct ControlChannelRequestTests {
   @Test("keeps its id, also when it is wrong")
   func ids() throws {
     #expect(try ControlChannelRequest.parse(Array(#"{"request":"status","id":"a\n"}"#.utf8)).id == .text("a\n"))
+    #expect(try ControlChannelRequest.parse(Array(#"{"request":"status","id":17.0}"#.utf8)).id == .integer(17))
     do throws(ControlChannelRequest.Fault) {
       _ = try ControlChannelRequest.parse(Array(#"{"request":"x","id":18446744073709551615}"#.utf8))
     } catch { #expect(error.id == .integer(UInt64.max)) }

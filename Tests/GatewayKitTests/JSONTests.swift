@@ -10,7 +10,10 @@ import Testing
 struct JSONTests {
   static let good: [(String, JSONValue)] = [
     ("null", .null), (" true ", .bool(true)), ("0", .integer(0)), ("18446744073709551615", .integer(UInt64.max)),
-    ("18446744073709551616", .decimal(18446744073709551616)), ("-0", .decimal(-0.0)), ("1.5e3", .decimal(1500)),
+    ("18446744073709551616", .decimal(18446744073709551616)), ("-0", .integer(0)), ("1.5e3", .integer(1500)),
+    ("17.0", .integer(17)), ("1.7E1", .integer(17)), ("170e-1", .integer(17)), ("0.17", .decimal(0.17)),
+    ("-17.0", .decimal(-17)), ("17.5", .decimal(17.5)), ("1e19", .integer(10_000_000_000_000_000_000 as UInt64)),
+    ("1e20", .decimal(1e20)), ("9007199254740993", .integer(9_007_199_254_740_993)),
     ("\"\"", .text("")), (#""é😀\u00e9\ud83d\ude00\n\/\"""#, .text("é😀é😀\n/\"")), ("[]", .array([])),
     ("[1, 2]", .array([.integer(1), .integer(2)])),
     ("{ }", .object([])), (#"{"a":{"b":[null]}}"#, .object(["a": .object(["b": .array([.null])])])),

@@ -55,6 +55,50 @@ struct OpenAPITests {
     }
   }
 
+  /// The answer of an operation with this status.
+  private static func answer(_ status: Int, of method: String, _ path: String) -> JSONValue? {
+    OpenAPI.description["paths"]?[path]?[method]?["responses"]?[String(status)]
+  }
+
+  @Test("limits the numbers of sessions to 64 bits")
+  func sessions() {
+    let kick = Self.schemas?["Kick"]?["oneOf"]?.array?.last?["properties"]?["sessions"]?["items"]
+    let writer = Self.schemas?["Writer"]?["properties"]?["session"]
+    for schema in [kick, writer] {
+      #expect(schema?["minimum"] == .integer(0) && schema?["maximum"] == .integer(UInt64.max))
+    }
+  }
+
+  @Test("names the recipes, and has the grammar of others")
+  func recipes() throws {
+    let pattern = try #require(Self.schemas?["Reset"]?["properties"]?["recipe"]?["pattern"]?.text)
+    let recipe = try Regex(pattern)
+    for (name, text) in ResetRecipe.builtIn { #expect(name.contains(recipe) && text.contains(recipe)) }
+    for text in ["", "esp", "esp32 ", "custom", "custom()", "custom(dtr=maybe)", "x custom(dtr=on)"] {
+      #expect(!text.contains(recipe), "\(text)")
+    }
+  }
+
+  @Test("has the same names of routes in paths and in the query of readyz")
+  func routeNames() throws {
+    let paths = OpenAPI.description["paths"]
+    let ready = try #require(paths?["/readyz"]?["get"]?["parameters"]?.array?.first?["schema"]?["pattern"])
+    #expect(ready == paths?["/api/v1/routes/{name}"]?["get"]?["parameters"]?.array?.first?["schema"]?["pattern"])
+  }
+
+  @Test("has no schema for the stream of events, which OpenAPI 3.1 can't describe")
+  func events() {
+    #expect(Self.answer(200, of: "get", "/api/v1/events")?["content"] == .object(["text/event-stream": .object([])]))
+  }
+
+  @Test("has the terminal's WebSocket, and the answer to a request for none")
+  func terminal() {
+    let path = "/api/v1/routes/{name}/terminal"
+    #expect(Self.answer(101, of: "get", path) != nil && Self.answer(101, of: "get", path)?["content"] == nil)
+    #expect(Self.answer(426, of: "get", path) != nil && Self.answer(200, of: "get", path) == nil)
+    #expect(Self.answer(426, of: "post", path) == nil)
+  }
+
   @Test("has each key of the state, and no other")
   func keys() throws {
     let whole = Self.whole

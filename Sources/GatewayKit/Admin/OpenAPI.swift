@@ -41,26 +41,28 @@ enum OpenAPI {
     var request: String?
     var isRequestNeeded = false
     /// Content types with their schemas.
-    let answers: [(type: String, schema: JSONValue)]
-    /// In addition to 400, 401, 403, 405, 429 and 503, and to 404 and 504 for a route.
+    let answers: [(type: String, schema: JSONValue?)]
+    /// The status of the answers.
+    var done = 200
+    /// In addition to 400, 401, 403, 405, 411, 413, 429, 431 and 503, and to 404 and 504 for a route.
     var failures: [Int] = []
     /// Their failures are text.
     var isProbe = false
     var needsLogIn = true
 
     var description: JSONValue {
-      var responses = [JSONValue.Member(key: "200", value: OpenAPI.response("done", answers))]
+      var responses = [JSONValue.Member(key: String(done), value: OpenAPI.response("done", answers))]
       let isOfRoute = path.contains("{name}")
       let others = isProbe ? [] : needsLogIn ? [401, 403, 429] : [403]
-      let all = [400, 405, 503] + others + (isOfRoute ? [404, 504] : []) + failures
+      let all = [400, 405, 411, 413, 431, 503] + others + (isOfRoute ? [404, 504] : []) + failures
       for status in Set(all).sorted() {
-        var types = [(type: "application/problem+json", schema: OpenAPI.reference("Problem"))]
+        var types: [(type: String, schema: JSONValue?)] = [("application/problem+json", OpenAPI.reference("Problem"))]
         if isProbe { types.append(("text/plain; charset=utf-8", .object(["type": .text("string")]))) }
         responses.append(JSONValue.Member(key: String(status), value: OpenAPI.response("not done", types)))
       }
       let name = JSONValue.object([
         "name": .text("name"), "in": .text("path"), "required": .bool(true), "description": .text("a route"),
-        "schema": .object(["type": .text("string"), "pattern": .text("^[a-z0-9._-]{1,64}$")]),
+        "schema": OpenAPI.routeName,
       ])
       let parameters = (isOfRoute ? [name] : []) + parameters
       return .object([
@@ -77,8 +79,11 @@ enum OpenAPI {
     }
   }
 
-  private static let text = [(type: "text/plain; charset=utf-8", schema: JSONValue.object(["type": .text("string")]))]
-  private static func json(_ name: String) -> [(type: String, schema: JSONValue)] {
+  private static let text: [(type: String, schema: JSONValue?)] = [("text/plain; charset=utf-8", string)]
+  // Without a schema: OpenAPI has words for single events only since 3.2. Before, some programs read a schema here as that
+  // of one event, and others as that of all.
+  private static let events: [(type: String, schema: JSONValue?)] = [("text/event-stream", nil)]
+  private static func json(_ name: String) -> [(type: String, schema: JSONValue?)] {
     [(type: AdminResponse.json, schema: reference(name))]
   }
 
@@ -94,7 +99,7 @@ enum OpenAPI {
       summary: "Whether all listeners are bound, or with a route: whether its clients find its device.",
       parameters: [
         .object([
-          "name": .text("route"), "in": .text("query"), "schema": .object(["type": .text("string")]),
+          "name": .text("route"), "in": .text("query"), "schema": routeName,
         ])
       ], answers: text, failures: [404], isProbe: true, needsLogIn: false),
     Operation(
@@ -130,7 +135,7 @@ enum OpenAPI {
           "description": .text("the last event that the client has; later ones that are still kept come first"),
           "schema": .object(["type": .text("string")]),
         ])
-      ], answers: [("text/event-stream", .object(["type": .text("string")]))]),
+      ], answers: events),
     Operation(
       path: "/api/v1/log", method: "get",
       summary: "The latest events that the user may see, at most 200, oldest first.", answers: json("Log")),
@@ -177,17 +182,22 @@ enum OpenAPI {
     Operation(
       path: "/api/v1/routes/{name}/terminal", method: "post",
       summary:
-        "A ticket for a terminal: for a few seconds, a WebSocket to this path may log in once by the sub-protocols baudway.v1 and ticket.TICKET. Without an Upgrade a GET gets 426.",
-      request: "Nothing", answers: json("Ticket"), failures: contentFailures + [426]),
+        "A ticket for a terminal: for a few seconds, a WebSocket to this path may log in once by the sub-protocols baudway.v1 and ticket.TICKET.",
+      request: "Nothing", answers: json("Ticket"), failures: contentFailures),
+    Operation(
+      path: "/api/v1/routes/{name}/terminal", method: "get",
+      summary:
+        "A WebSocket to the route, with the sub-protocol baudway.v1. 426: the request asks for no WebSocket.",
+      answers: [], done: 101, failures: [426]),
   ]
 
   /// Of requests with content.
-  private static let contentFailures = [408, 411, 413, 415, 422]
+  private static let contentFailures = [408, 415, 422]
 
-  static func response(_ description: String, _ types: [(type: String, schema: JSONValue)]) -> JSONValue {
-    .object([
-      "description": .text(description),
-      "content": .object(types.map { JSONValue.Member(key: $0.type, value: .object(["schema": $0.schema])) }),
+  static func response(_ description: String, _ types: [(type: String, schema: JSONValue?)]) -> JSONValue {
+    let content = types.map { JSONValue.Member(key: $0.type, value: .object(["schema": $0.schema])) }
+    return .object([
+      "description": .text(description), "content": content.isEmpty ? nil : .object(content),
     ])
   }
 
@@ -202,7 +212,18 @@ enum OpenAPI {
   private static func list(_ item: JSONValue) -> JSONValue { .object(["type": .text("array"), "items": item]) }
   private static func words(_ words: [String]) -> JSONValue { .object(["enum": .array(words.map { .text($0) })]) }
   private static let session = JSONValue.object([
-    "type": .array([.text("integer"), .text("null")]), "minimum": .integer(0),
+    "type": .text("integer"), "minimum": .integer(0), "maximum": .integer(UInt64.max),
+  ])
+  private static let sessionOrNone = JSONValue.object([
+    "type": .array([.text("integer"), .text("null")]), "minimum": .integer(0), "maximum": .integer(UInt64.max),
+  ])
+  private static let routeName = JSONValue.object([
+    "type": .text("string"), "pattern": .text("^[a-z0-9._-]{1,64}$"),
+  ])
+  /// A custom one also takes 5 s at most, sets each line once in a step and begins with a line.
+  private static let recipe = JSONValue.object([
+    "type": .text("string"),
+    "pattern": .text("^(?:\((ResetRecipe.names + [ResetRecipe.pattern]).joined(separator: "|")))$"),
   ])
   private static func between(_ least: Int, _ most: Int) -> JSONValue {
     .object(["type": .text("integer"), "minimum": .integer(least), "maximum": .integer(most)])
@@ -284,7 +305,7 @@ enum OpenAPI {
     (
       "Client",
       object([
-        "route?": string, "session": count, "client?": string, "user?": string, "tls?": string, "listen": string,
+        "route?": string, "session": session, "client?": string, "user?": string, "tls?": string, "listen": string,
         "role": words(Config.Listen.Role.allCases.map(\.rawValue)),
         "state": words(Snapshot.Client.Phase.allCases.map(\.rawValue)), "seconds": number, "closing-seconds?": number,
         "up": count, "down": count, "dropped": count, "queued-up": count, "queued-down": count, "writer?": flag,
@@ -315,15 +336,15 @@ enum OpenAPI {
           object(
             [
               "sessions": .object([
-                "type": .text("array"), "items": count, "minItems": .integer(1),
+                "type": .text("array"), "items": session, "minItems": .integer(1),
                 "maxItems": .integer(AdminRequest.mostSessions),
               ])
             ], isClosed: true),
         ])
       ])
     ),
-    ("Kicked", object(["kicked": list(count)])),
-    ("Reset", object(["recipe?": string], isClosed: true)),
+    ("Kicked", object(["kicked": list(session)])),
+    ("Reset", object(["recipe?": recipe], isClosed: true)),
     ("Ticket", object(["ticket": string, "seconds": count])),
     ("WasReset", object(["reset": .object(["const": .bool(true)]), "route": string, "recipe": string])),
     (
@@ -342,8 +363,8 @@ enum OpenAPI {
         ]),
       ])
     ), ("Changed", object(["changed": .object(["const": .bool(true)]), "route": string, "line": string])),
-    ("Writer", object(["session": session], isClosed: true)),
-    ("Moved", object(["moved": .object(["const": .bool(true)]), "route": string, "writer": session])),
+    ("Writer", object(["session": sessionOrNone], isClosed: true)),
+    ("Moved", object(["moved": .object(["const": .bool(true)]), "route": string, "writer": sessionOrNone])),
     (
       "Send",
       .object([

@@ -67,6 +67,24 @@ enum ControlChannelRequest: Hashable, Sendable {
     case number(ClosedRange<UInt64>)
     /// Words. A JSON number counts as the word with its digits, so that `"stop":1` is one stop bit.
     case words([String])
+
+    /// Throws what is wrong with the value of the key `name`.
+    func check(_ value: JSONValue, _ name: String, id: ID? = nil) throws(Fault) {
+      switch self {
+      case .flag: if value.flag == nil { throw Fault(id: id, message: "'\(name)' must be true or false") }
+      case .number(let range):
+        guard let number = value.integer, range.contains(number) else {
+          throw Fault(
+            id: id, message: "'\(name)' must be a whole number from \(range.lowerBound) to \(range.upperBound)")
+        }
+      case .words(let words):
+        guard let word = ControlChannelRequest.word(value), words.contains(word) else {
+          throw Fault(
+            id: id, message: "'\(name)' must be \(Suggestion.list(words))",
+            suggestion: value.text.flatMap { Suggestion.nearest(to: $0, in: words) })
+        }
+      }
+    }
   }
 
   struct Verb {
@@ -150,6 +168,15 @@ enum ControlChannelRequest: Hashable, Sendable {
     }
   }
 
+  private static func word(_ value: JSONValue?) -> String? {
+    switch value {
+    case .text(let text)?: text
+    case .integer(let number)?: String(number)
+    case .decimal(let number)?: "\(number)"
+    default: nil
+    }
+  }
+
   private struct Reader {
     let verb: Verb
     let id: ID?
@@ -164,39 +191,13 @@ enum ControlChannelRequest: Hashable, Sendable {
             id: id, message: "'\(verb.name)' has no key \(Suggestion.quote(member.key))",
             suggestion: Suggestion.nearest(to: member.key, in: names))
         }
-        try check(member.value, key.name, key.kind)
+        try key.kind.check(member.value, key.name, id: id)
         said += 1
       }
       guard said >= verb.least else {
         throw Fault(id: id, message: "'\(verb.name)' needs \(Suggestion.list(verb.keys.map { "'\($0.name)'" }))")
       }
       return try made()
-    }
-
-    private func check(_ value: JSONValue, _ name: String, _ kind: Kind) throws(Fault) {
-      switch kind {
-      case .flag: if value.flag == nil { throw Fault(id: id, message: "'\(name)' must be true or false") }
-      case .number(let range):
-        guard let number = value.integer, range.contains(number) else {
-          throw Fault(
-            id: id, message: "'\(name)' must be a whole number from \(range.lowerBound) to \(range.upperBound)")
-        }
-      case .words(let words):
-        guard let word = word(value), words.contains(word) else {
-          throw Fault(
-            id: id, message: "'\(name)' must be \(Suggestion.list(words))",
-            suggestion: value.text.flatMap { Suggestion.nearest(to: $0, in: words) })
-        }
-      }
-    }
-
-    private func word(_ value: JSONValue?) -> String? {
-      switch value {
-      case .text(let text)?: text
-      case .integer(let number)?: String(number)
-      case .decimal(let number)?: "\(number)"
-      default: nil
-      }
     }
 
     private subscript(name: String) -> JSONValue? { members.first { $0.key == name }?.value }
@@ -207,9 +208,9 @@ enum ControlChannelRequest: Hashable, Sendable {
         return .line(
           LineChange(
             bitsPerSecond: self["baud"]?.integer.map { UInt32($0) }, dataBits: self["data"]?.integer.map { Int($0) },
-            parity: word(self["parity"]).flatMap { .init(rawValue: $0) },
-            stopBits: word(self["stop"]).flatMap { .init(rawValue: $0) },
-            flowControl: word(self["flow"]).flatMap { .init(rawValue: $0) }))
+            parity: ControlChannelRequest.word(self["parity"]).flatMap { .init(rawValue: $0) },
+            stopBits: ControlChannelRequest.word(self["stop"]).flatMap { .init(rawValue: $0) },
+            flowControl: ControlChannelRequest.word(self["flow"]).flatMap { .init(rawValue: $0) }))
       case "dtr": return .output(.dtr, isOn: self["on"]?.flag ?? false)
       case "rts": return .output(.rts, isOn: self["on"]?.flag ?? false)
       case "break":

@@ -78,11 +78,24 @@ package struct LineAsk: Hashable, Sendable, CustomStringConvertible {
   package var description: String { requests.map(\.description).joined(separator: ", ") }
 
   static let outputs = ["dtr", "rts"]
-  static let keys = Set(settings + outputs + ["break"])
-  private static let settings = ControlChannelRequest.verbs.first { $0.name == "line" }?.keys.map(\.name) ?? []
+  static let keys = Set(kinds.map(\.key))
+  private static let settings = verb("line").map(\.name)
+  /// The keys of `baudway.v1`, by the names that they have here.
+  private static let kinds: [(key: String, kind: ControlChannelRequest.Kind)] =
+    verb("line").map { ($0.name, $0.kind) }
+    + outputs.flatMap { output in verb(output).map { (output, $0.kind) } }
+    + verb("break").filter { $0.name == "ms" }.map { ("break", $0.kind) }
 
-  /// The object has these keys only; their values are checked as those of `baudway.v1`.
+  private static func verb(_ name: String) -> [(name: String, kind: ControlChannelRequest.Kind)] {
+    ControlChannelRequest.verbs.first { $0.name == name }?.keys ?? []
+  }
+
+  /// The object has these keys only; their values are checked as those of `baudway.v1`. A fault names the key of the
+  /// object.
   init(_ object: JSONValue) throws(ControlChannelRequest.Fault) {
+    for (key, kind) in Self.kinds {
+      if let value = object[key] { try kind.check(value, key) }
+    }
     let settings = (object.members ?? []).filter { Self.settings.contains($0.key) }
     var requests: [ControlChannelRequest] = []
     func add(_ name: String, _ keys: [JSONValue.Member]) throws(ControlChannelRequest.Fault) {

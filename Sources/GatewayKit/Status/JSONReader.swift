@@ -109,22 +109,21 @@ struct JSONReader {
     guard whole > 0, whole == 1 || bytes[position - whole] != UInt8(ascii: "0") else {
       throw fault("malformed number")
     }
-    var isWhole = bytes[start] != UInt8(ascii: "-")
     if next == UInt8(ascii: ".") {
       position += 1
-      isWhole = false
       guard digits() > 0 else { throw fault("malformed number") }
     }
     if next == UInt8(ascii: "e") || next == UInt8(ascii: "E") {
       position += 1
-      isWhole = false
       if next == UInt8(ascii: "+") || next == UInt8(ascii: "-") { position += 1 }
       guard digits() > 0 else { throw fault("malformed number") }
     }
     let text = String(decoding: bytes[start..<position], as: UTF8.self)
-    if isWhole, let number = UInt64(text) { return .integer(number) }
+    // Not by way of Double, which would round what has more than 53 bits.
+    if let number = UInt64(text) { return .integer(number) }
     guard let number = Double(text), number.isFinite else { throw fault("the number is too large") }
-    return .decimal(number)
+    // To JSON Schema 17.0 and 1.7e1 are integers, and some programs write them so.
+    return UInt64(exactly: number).map { .integer($0) } ?? .decimal(number)
   }
 
   private mutating func digits() -> Int {

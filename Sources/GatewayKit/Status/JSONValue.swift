@@ -1,7 +1,8 @@
 // JSON (RFC 8259) as a value, written and read at the control socket. Foundation's would cost all of Foundation. The
 // log writes its own lines and uses the quoting from here.
 
-/// Objects keep the order of their keys. Whole numbers from 0 are integers, every other number is a decimal.
+/// Objects keep the order of their keys. Whole numbers from 0 that have 64 bits are read as integers, however they are
+/// written, every other number as a decimal.
 enum JSONValue: Hashable, Sendable {
   case null
   case bool(Bool)
