@@ -46,8 +46,9 @@ class PyserialServer:
                 if not (data := client.recv(4096)):
                     return
                 self.serial.write(b"".join(manager.filter(data)))
-            if echoed := self.serial.read(self.serial.in_waiting):
-                Connection().write(b"".join(manager.escape(echoed)))
+            # All of it: loop:// waits for ever where a write has more than 4096 bytes to keep. A read may end early by its timeout.
+            while count := self.serial.in_waiting:
+                Connection().write(b"".join(manager.escape(self.serial.read(count))))
             manager.check_modem_lines()
 
     def __enter__(self):
