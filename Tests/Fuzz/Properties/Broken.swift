@@ -10,7 +10,7 @@ struct Broken: Error, CustomStringConvertible {
 /// One fuzz target.
 enum Property: String, CaseIterable {
   case url, config, ser2net, control, credentials, messages, proxy, sdp, att, gatt, management, adverts, frames,
-    upgrade, telnet, negotiation, comport, policies
+    upgrade, telnet, negotiation, comport, requests, queries, contents, policies
 
   /// The checker throws for an input for which the property does not hold. For one thread at a time.
   func checker() throws(Broken) -> ([UInt8]) throws(Broken) -> Void {
@@ -29,6 +29,13 @@ enum Property: String, CaseIterable {
     case .upgrade: return UpgradeProperty.check
     case .telnet: return TelnetProperty.check
     case .negotiation: return NegotiationProperty.check
+    case .queries: return QueriesProperty.check
+    case .requests:
+      let requests = try RequestsProperty()
+      return { input throws(Broken) in try requests.check(input) }
+    case .contents:
+      let contents = try ContentsProperty()
+      return { input throws(Broken) in try contents.check(input) }
     case .comport:
       let stream = try ComPortProperty()
       return { input throws(Broken) in try stream.check(input) }
