@@ -223,7 +223,7 @@ def autobahn(run: Run) -> Outcome:
 
 def scanners(run: Run) -> Outcome:
     run.must("Tests/Conformance/scanners/run", "--prepare", limit=900)
-    run.must("Tests/Conformance/scanners/run", limit=1800, environment={"BAUDWAY": run.programs["baudway"]}, quiet=False)
+    run.must("Tests/Conformance/scanners/run", limit=3600, environment={"BAUDWAY": run.programs["baudway"]}, quiet=False)
     return Outcome(passed=1)
 
 
@@ -303,7 +303,7 @@ ALL = (
     Step("guest", "real serial drivers in an emulated machine", guest, needs=("release",)),
     Step("bluetooth", "Bluetooth in an emulated machine", bluetooth, needs=("release",)),
     Step("autobahn", "Autobahn's WebSocket cases, server and client", autobahn),
-    Step("scanners", "sslyze and testssl.sh on a TLS listener", scanners, needs=("release",)),
+    Step("scanners", "sslyze and testssl.sh on a TLS listener, schemathesis and wapiti on the API", scanners, needs=("release",)),
     Step("service", "the systemd unit in a booted Debian", service, needs=("release",)),
     Step("package", "the Debian package: lintian, install, upgrade, remove", package, needs=("release",)),
     Step("image", "container images, compose, pod", image, needs=("release",)),
