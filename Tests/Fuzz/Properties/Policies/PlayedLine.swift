@@ -97,10 +97,9 @@ final class PlayedLine: SerialLine {
   private func ask(_ call: Call, _ carryOut: @escaping () -> Void) {
     account?.line(self, isAsked: call)
     if call == .unsent {
-      // A wait for the bytes looks every 10 ms. After a longer pause, another one begins.
-      if asksSince == nil || askedAt.map({ clock() - $0 > Duration.milliseconds(100).nanoseconds }) == true {
-        asksSince = clock()
-      }
+      // A wait for the bytes looks every 10 ms, once it has its answer. After a longer pause, another one begins.
+      let isLater = askedAt.map { clock() - $0 > Duration.milliseconds(100).nanoseconds } ?? false
+      if asksSince == nil || isLater && !calls.contains(where: { $0.call == .unsent }) { asksSince = clock() }
       askedAt = clock()
     }
     calls.append((call, carryOut))
