@@ -51,6 +51,7 @@ class Case:
     peers: tuple = ("gensiot", "socat")  # run with --quick
     transport: str = "plain"  # the clients' transport; ws and wss with the size of their messages
     own_network: bool = False  # a loopback without closed connections of earlier runs
+    records: bool = False  # into files; only Baudway does that
 
 
 FAST_TCP = ("haproxy", "nginx")  # also for TLS
@@ -76,11 +77,14 @@ def _bulk_values(result, cpu):
 
 
 def _bulk(
-    name, title, kind, direction, rate, cpu, clients=1, fairness=None, peers=("gensiot", "socat"), transport="plain"
+    name, title, kind, direction, rate, cpu, clients=1, fairness=None, peers=("gensiot", "socat"), transport="plain",
+    records=False,
 ):
     metrics = [Metric("rate", "MB/s", "more", rate), Metric("cpu", "CPU s/GiB", "less", cpu)]
     if fairness:
         metrics.append(Metric("fairness", "Jain's index", "more", (Bar("≥", fairness, None),)))
+    if records:
+        metrics.append(Metric("recorded", "share in the recording", "more", digits=4))
     return Case(
         name,
         title,
@@ -92,7 +96,15 @@ def _bulk(
         routes=clients if kind == "pty" else 1,
         peers=peers,
         transport=transport,
+        records=records,
     )
+
+
+def _recorded(direction, title):
+    """Beside the same route without a recording, which must be in the same run."""
+    own = f"own pty-{direction}"
+    return _bulk(
+        f"pty-{direction}-recorded", f"{title}, recorded as pcapng", "pty", direction, (at_least(0.95, own),), (), peers=(), records=True)
 
 
 def _round_values(result, cpu):
@@ -184,6 +196,9 @@ CASES = [
     _bulk("pty-up", "tcp→pty, client to device", "pty", "up", (at_least(0.9),), (at_most(1.0, "gensiot"),)),
     _bulk("pty-down", "pty→tcp, device to client", "pty", "down", (at_least(0.95),), (at_most(1.0),)),
     _bulk("pty-both", "tcp↔pty both ways", "pty", "both", (at_least(0.9),), ()),
+    _recorded("up", "tcp→pty"),
+    _recorded("down", "pty→tcp"),
+    _recorded("both", "tcp↔pty"),
     _bulk("pty-64", "tcp↔pty, 64 ptys both ways", "pty", "both", (BEST,), (), clients=64),
     _rounds("pty", 1, (at_most(1.0),), (at_most(1.2),), (at_most(1.0),)),
     _rounds("pty", 64),

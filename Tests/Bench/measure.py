@@ -152,6 +152,8 @@ class Bench:
         """The case's metrics by name. Raises Broken or NotMeasured."""
         if case.kind not in subject.kinds or case.transport.partition(":")[0] not in subject.transports:
             raise NotMeasured("")  # needs no explanation
+        if case.records and not subject.records:
+            raise NotMeasured("")
         if case.name in subject.limits:
             raise NotMeasured(subject.limits[case.name])
         if subject.name == "direct" and case.how != "run":
@@ -181,7 +183,21 @@ class Bench:
         values = case.derive(result, cpu)
         if subject.name == "direct":
             values.pop("cpu", None)
+        if case.records:
+            values["recorded"] = 1 - self._dropped(processes) / result["bytes"]
         return values
+
+    def _dropped(self, processes):
+        """Ends everything, because what is missing in a recording is in the log then, and counts that."""
+        for process in processes.started[:]:
+            processes.end(process)
+        log = ""
+        for path in glob.glob(os.path.join(processes.folder, "*.log")):
+            with open(path, errors="replace") as file:
+                log += file.read()
+        if " recording " not in log:
+            raise NotMeasured("nothing was recorded")
+        return sum(int(count) for count in re.findall(r" recording drops .*?\bdropped=(\d+)", log))
 
     def _memory(self, case, subject, processes):
         clients = min(case.clients - 1, descriptors() // 2 - 60)
@@ -263,7 +279,7 @@ class Bench:
     def _job(self, case, load, folder):
         kind, *targets = load.hear("endpoint").split()
         transport = case.transport.partition(":")[0]
-        return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder, transport, self.certificate)
+        return Job(kind, kernel.free_ports(case.routes), targets, case.clients, folder, transport, self.certificate, case.records)
 
     def prepare(self, case, subject, processes, count=0, prefix=()):
         """Starts the load and the subject and connects them; returns the load and the subject's first processes."""

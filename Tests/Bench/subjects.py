@@ -24,6 +24,7 @@ class Job:
     folder: str  # for configuration files
     transport: str  # the clients' transport: "plain", "tls", "ws", "wss" or "telnet"
     certificates: str  # the folder of certificate.pem, key.pem and both.pem
+    records: bool = False  # what goes over ptys
 
     def routes(self):
         return list(zip(self.ports, self.targets))
@@ -59,6 +60,7 @@ class Subject:
     note: str = ""
     kinds: tuple = ("tcp", "pty")
     transports: tuple = ("plain",)
+    records: bool = False  # can record what it carries
     peer: bool = True  # one of the peers that Baudway is compared with
     limits: dict = field(default_factory=dict)  # case name -> why it is not run
     # Programs that must run first, and the file that each makes when it is ready; their CPU is not the subject's.
@@ -97,7 +99,7 @@ def _baudway(path, records=False):
             lines += [f"  r{number}:", f"    listen: {scheme}://127.0.0.1:{port}", f"    endpoint: {endpoint}"]
             if job.clients > 900:  # the default is 1000
                 lines.append(f"    clients: {{ max: {job.clients + 100} }}")
-            if records and job.kind != "tcp":  # only shared links are recorded
+            if (records or job.records) and job.kind != "tcp":  # only shared links are recorded
                 lines.append(f"    capture: {{ file: '{job.folder}/r{number}.pcapng', rotate: 100MiB, keep: 2 }}")
         return [[path, "serve", job.write("baudway.yaml", "\n".join(lines) + "\n")]]
 
@@ -286,6 +288,7 @@ def all_subjects(relay, baudways, count_tuned=False):
                 [path, "--version"],
                 "as shipped, its defaults",
                 transports=("plain", "tls", "ws", "wss", "telnet"),
+                records=True,
                 peer=False,
             )
             for name, path in baudways
