@@ -37,7 +37,7 @@ extension GatewayCore: AdminBackend {
       } then: {
         done(.whole(.json(text: $0)))
       }
-    case .user: done(.whole(.json(text: caller.description(on: running.keys.sorted()).description)))
+    case .user: done(.whole(.json(text: caller.description(on: runningInOrder.map(\.config.name)).description)))
     case .log(let route): done(.whole(log(of: route, seenBy: caller)))
     case .events, .reload, .kick, .reset, .release, .reopen, .line, .writer, .send, .terminal:
       done(.whole(.problem(.notFound, "Nothing here has this path.")))
@@ -141,10 +141,9 @@ extension GatewayCore: AdminBackend {
     let format = MetricsFormat(accept: request.accept)
     guard !request.isHead else { return .pieces(contentType: format.contentType, OneLine()) }
     surveys += 1
-    let seen = running.values.filter { caller.role(on: $0.config.name) != nil }
-    let routes = seen.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
     let answer = MetricsAnswer(
-      format, routes: routes, board: board, query: LaneQuery(on: home, poller), on: poller,
+      format, routes: runningInOrder, where: { caller.role(on: $0) != nil }, board: board,
+      query: LaneQuery(on: home, poller), on: poller,
       gateway: { [weak self] done in self?.figures(done) },
       whenReleased: { [weak self] in self?.surveys -= 1 })
     return .pieces(contentType: format.contentType, answer)

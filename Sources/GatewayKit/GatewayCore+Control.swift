@@ -170,8 +170,7 @@ extension GatewayCore {
       failedReload: board.failedReload)
     head.handshakes = handshakes.picture
     head.admin = board.listeners(of: AdminServer.owner)
-    let meant = running.values.filter { isMeant($0.config.name) }
-    let routes = meant.sorted { $0.config.name < $1.config.name }.map { ($0.config, $0.route) }
+    let routes = runningInOrder.filter { isMeant($0.config.name) }
     return StatusReport(
       head, as: form, routes: routes, board: board, lanes: lanes, query: LaneQuery(on: home, poller))
   }

@@ -9,9 +9,15 @@ import StreamBroker
 import StreamBrokerBluetooth
 
 final class GatewayCore {
-  struct Running {
-    var config: Config.Route
+  /// A class: answers list thousands of them, and a configuration has many parts to copy.
+  final class Running: Sendable {
+    let config: Config.Route
     let route: LaneRef<Route>
+
+    init(config: Config.Route, route: LaneRef<Route>) {
+      self.config = config
+      self.route = route
+    }
   }
 
   let lanes: [Lane]
@@ -31,7 +37,8 @@ final class GatewayCore {
   var config: Config?
   private(set) var source: ConfigSource?
   // By name: routes that run, and routes that are stopping.
-  private(set) var running: [String: Running] = [:]
+  private(set) var running: [String: Running] = [:] { didSet { sorted = nil } }
+  private var sorted: [Running]?
   private var leaving: [String: LaneRef<Route>] = [:]
   private var whenStopped: (() -> Void)?
   private var nextLane = 0
@@ -149,10 +156,18 @@ final class GatewayCore {
     running[config.name] = Running(config: config, route: route)
   }
 
+  /// The running routes in the order of their names. Sorted once after a change, and not for each answer: thousands of
+  /// names would hold the control lane for milliseconds.
+  var runningInOrder: [Running] {
+    let found = sorted ?? running.values.sorted { $0.config.name < $1.config.name }
+    sorted = found
+    return found
+  }
+
   /// Gives a running route another configuration. Calls `done` when it is applied.
   func updateRoute(_ config: Config.Route, then done: @escaping () -> Void) {
     guard let route = running[config.name]?.route else { return done() }
-    running[config.name]?.config = config
+    running[config.name] = Running(config: config, route: route)
     let (connector, environment) = (connector(of: config), environment)
     board.expect(config.listen.map(\.target), of: config.name)
     let back = LaneRef(CallBack(done), on: home)

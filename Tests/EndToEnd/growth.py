@@ -4,7 +4,8 @@
 Valgrind counts the instructions, so the figures are the same on a busy machine and on one without performance counters.
 The routes are WebSockets that share one port (and, as `wss`, one certificate), so that each could be compared with all
 others. A gateway runs under Valgrind and is asked over its control socket; `status` and `kick` also count the command's
-own work.
+own work. `metrics` is one answer of the admin listener; `events` is an event stream that is read while a client visits each
+route, with the client's session.
 """
 import argparse
 import contextlib
@@ -14,6 +15,7 @@ import re
 import shutil
 import socket
 import string
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ import time
 
 from kit import binary, free_port
 
-COLUMNS = ["check", "start", "reload", "replace", "status", "kick", "start wss", "reload wss"]
+COLUMNS = ["check", "start", "reload", "replace", "status", "kick", "metrics", "events", "start wss", "reload wss"]
 
 
 def short(number: int) -> str:
@@ -33,9 +35,11 @@ def short(number: int) -> str:
     return digits
 
 
-def config(count: int, port: int, scheme: str = "ws", *, clients: int = 8, replaced: bool = False) -> str:
-    """`clients` changes every route, `replaced` gives half of them another name and path."""
+def config(count: int, port: int, scheme: str = "ws", *, clients: int = 8, replaced: bool = False, admin: int = 0) -> str:
+    """`clients` changes every route, `replaced` gives half of them another name and path, `admin` is that listener's port."""
     lines = [f"defaults: {{clients: {{max: {clients}}}}}"]
+    if admin:
+        lines.append(f"admin: {{listen: 'http://127.0.0.1:{admin}'}}")
     if scheme == "wss":
         lines.append("tls: {certificate: cert.pem, key: key.pem}")
     lines.append("routes:")
@@ -138,6 +142,35 @@ class CountedGateway:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def answer_of(admin: int, path: str) -> bytes:
+    """The whole answer of the admin listener."""
+    with socket.create_connection(("127.0.0.1", admin), timeout=1200) as client:
+        client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        return b"".join(iter(lambda: client.recv(1 << 20), b""))
+
+
+def metrics(admin: int, count: int):
+    text = answer_of(admin, "/metrics")
+    found = re.findall(rb"^baudway_route_up{.*} (\d)$", text, re.M)
+    assert found == [b"1"] * count, (len(found), text[:300])
+
+
+UPGRADE = ("GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+           "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+
+
+def visit(stream, port: int, count: int):
+    """A client connects to each route and leaves it, and the event stream reports it before the next one comes."""
+    for number in range(count):
+        with socket.create_connection(("127.0.0.1", port), timeout=1200) as client:
+            client.sendall(UPGRADE.format(path=f"r{short(number)}").encode())
+            assert b" 101 " in client.recv(4096)
+            # Leaves with a reset.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        while (line := stream.readline()) != b"event: session ended\n":
+            assert line and line != b"event: lost\n", line
+
+
 def measure(program: str, count: int, certificate=None, *, columns=COLUMNS) -> dict[str, int]:
     """The instructions of each of `columns` for a gateway of `count` routes."""
     with tempfile.TemporaryDirectory(prefix="bw-growth-") as folder:
@@ -162,14 +195,15 @@ def _measure(program, count, certificate, columns) -> dict[str, int]:
 
 def _gateway(program, count, port, scheme, certificate, columns) -> dict[str, int]:
     found = {}
-    with contextlib.closing(CountedGateway(program, config(count, port, scheme), certificate)) as gateway:
+    admin = {"admin": free_port()} if scheme == "ws" else {}
+    with contextlib.closing(CountedGateway(program, config(count, port, scheme, **admin), certificate)) as gateway:
         def counted(action) -> int:
             before = gateway.total()
             action()
             return gateway.total() - before
 
         def reload(**changes):
-            gateway.path.write_text(config(count, port, scheme, **changes))
+            gateway.path.write_text(config(count, port, scheme, **admin, **changes))
             before = gateway.reloads()
             if '"reloaded":true' not in gateway.ask("reload", may_be_late=True):
                 gateway.rest()
@@ -182,6 +216,14 @@ def _gateway(program, count, port, scheme, certificate, columns) -> dict[str, in
         found["start"] = gateway.total()
         found["status"] = counted(lambda: gateway.ask("status"))
         found["kick"] = counted(lambda: gateway.ask("kick r0 --all"))
+        if "metrics" in columns:
+            found["metrics"] = counted(lambda: metrics(admin["admin"], count))
+        if "events" in columns:
+            with socket.create_connection(("127.0.0.1", admin["admin"]), timeout=1200) as client, client.makefile("rb") as stream:
+                client.sendall(b"GET /api/v1/events HTTP/1.0\r\n\r\n")
+                while stream.readline() != b"retry: 3000\n":
+                    pass
+                found["events"] = counted(lambda: visit(stream, port, count))
         found["reload"] = counted(lambda: reload(clients=9))
         if "replace" in columns:
             found["replace"] = counted(lambda: reload(clients=9, replaced=True))

@@ -28,6 +28,12 @@ def test_twice_the_routes_take_at_most_two_and_a_half_times_the_instructions(cou
     assert 0 < few and many <= MOST * few, f"{command}: {few:,} instructions for {COUNTS[0]} routes, {many:,} for {COUNTS[1]}"
 
 
+# In thousands; what is counted is in growth.py.
+@pytest.mark.parametrize("command, aim", [("metrics", 300), ("events", 560)])
+def test_instructions_for_each_route_are_stated(counts, figure, command, aim):
+    figure(f"instructions for each of {COUNTS[1]:,} routes, {command}", counts[1][command] / COUNTS[1] / 1000, "thousand", aim)
+
+
 def test_a_start_takes_few_instructions(tmp_path):
     """What each start does: it loads the program, reads its arguments, a large environment and one route."""
     if "/debug/" in binary():

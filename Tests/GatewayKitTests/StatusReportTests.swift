@@ -29,7 +29,7 @@ struct StatusReportTests {
     let board = StatusBoard()
     let lanes: [Lane]
     let home: Lane
-    let routes: [(config: Config.Route, route: LaneRef<Route>)]
+    let routes: [GatewayCore.Running]
 
     init(_ configs: [Config.Route], _ connector: (any Connector)? = nil) throws {
       let (story, board) = (story, board)
@@ -43,7 +43,7 @@ struct StatusReportTests {
         let route = LaneRef(on: own) { lane in
           Route(config, connector: connector, on: lane, others: [other], status: sink)
         }
-        return (config, route)
+        return GatewayCore.Running(config: config, route: route)
       }
     }
 
@@ -73,7 +73,7 @@ struct StatusReportTests {
     }
 
     func stop() async {
-      for (_, route) in routes { await stop(route) }
+      for running in routes { await stop(running.route) }
       stopLanes()
     }
 

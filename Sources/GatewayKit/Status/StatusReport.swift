@@ -45,7 +45,7 @@ final class StatusReport: ControlAnswer {
 
   private let form: Form
   private let head: Snapshot
-  private let routes: [(config: Config.Route, route: LaneRef<Route>)]
+  private let routes: [GatewayCore.Running]
   private let board: StatusBoard
   private let query: LaneQuery
   private let lanes: [Lane]
@@ -58,8 +58,7 @@ final class StatusReport: ControlAnswer {
   deinit { whenReleased() }
 
   init(
-    _ head: Snapshot, as form: Form = .status, routes: [(config: Config.Route, route: LaneRef<Route>)],
-    board: StatusBoard, lanes: [Lane],
+    _ head: Snapshot, as form: Form = .status, routes: [GatewayCore.Running], board: StatusBoard, lanes: [Lane],
     query: LaneQuery
   ) {
     self.form = form
@@ -106,7 +105,7 @@ final class StatusReport: ControlAnswer {
   // MARK: - A route
 
   private func ask(_ index: Int, _ done: @escaping (String?) -> Void) {
-    let (config, route) = routes[index]
+    let (config, route) = (routes[index].config, routes[index].route)
     var picture = Snapshot.Route(
       name: config.name, endpoint: config.endpoint.description, link: config.link, maxClients: config.clients.max)
     picture.listeners = board.listeners(of: config.name)

@@ -1,5 +1,5 @@
 // The latest events, for the event streams of the admin listener. Lanes only append an event to a bounded list; text is
-// made on the control lane, once for all streams, and only when one of them reads.
+// made on the control lane, once for all streams, and only of the events that one of them reads.
 
 import ByteStreams
 import Glibc
@@ -8,13 +8,33 @@ import Synchronization
 
 /// Lives on the control lane.
 final class EventLog {
-  struct Entry {
+  /// A class: its text is made when it is first asked for, since texts of a thousand events would hold the lane.
+  final class Entry {
     let number: UInt64
+    private var raw: EventNews.Raw?
+    private lazy var text = makeText()
+
+    init(_ raw: EventNews.Raw) {
+      number = raw.number
+      self.raw = raw
+    }
+
     /// Nil for an event that belongs to no route.
-    let route: String?
-    let event: String
+    var route: String? { text.route }
+    var event: String { text.event }
     /// As the log has it in JSON, without the line end.
-    let line: String
+    var line: String { text.line }
+
+    private func makeText() -> (route: String?, event: String, line: String) {
+      guard let raw else { return (nil, "", "") }  // it is called once
+      self.raw = nil
+      let line = LogLine(raw.event)
+      var bytes: [UInt8] = []
+      LineLogHandler.json(LogTime.text(raw.time), line, to: &bytes)
+      var route: String?
+      for case ("route", .text(let name)) in line.fields { route = name }
+      return (route, line.event, String(decoding: bytes.dropLast(), as: UTF8.self))
+    }
   }
 
   /// Events that are kept for streams that are behind, or that reconnect.
@@ -60,7 +80,7 @@ final class EventLog {
   }
 
   private func drain() {
-    for raw in news.drain() { entries.append(Self.entry(raw)) }
+    entries += news.drain().map(Entry.init)
     if entries.count > Self.most { entries.removeFirst(entries.count - Self.most) }
   }
 
@@ -95,16 +115,6 @@ final class EventLog {
     for done in now { done() }
     due.removeFirst(now.count)
     if !due.isEmpty { poller.timers.after(.zero) { [weak self] in self?.wakeSome() } }
-  }
-
-  private static func entry(_ raw: EventNews.Raw) -> Entry {
-    let line = LogLine(raw.event)
-    var bytes: [UInt8] = []
-    LineLogHandler.json(LogTime.text(raw.time), line, to: &bytes)
-    var route: String?
-    for case ("route", .text(let name)) in line.fields { route = name }
-    return Entry(
-      number: raw.number, route: route, event: line.event, line: String(decoding: bytes.dropLast(), as: UTF8.self))
   }
 }
 

@@ -3,14 +3,15 @@
 // few routes at a time: neither a lane that carries bytes nor the control lane is held for long.
 
 import ByteStreams
+import Dispatch
 import StreamBroker
 
 /// Lives on the lane of its query.
 final class MetricsAnswer: ControlAnswer {
-  typealias Asked = (config: Config.Route, route: LaneRef<Route>)
-
   private let format: MetricsFormat
-  private let routes: [Asked]
+  private let routes: [GatewayCore.Running]
+  /// Whether the client may see the route of this name.
+  private let isSeen: (String) -> Bool
   private let board: StatusBoard
   private let query: LaneQuery
   private let poller: Poller
@@ -29,15 +30,17 @@ final class MetricsAnswer: ControlAnswer {
     case over
   }
 
-  /// Routes whose samples of one family are a piece.
-  private static let page = 256
+  /// Routes whose samples of one family are a piece. The longest family takes half a millisecond for so few.
+  private static let page = 64
 
   init(
-    _ format: MetricsFormat, routes: [Asked], board: StatusBoard, query: LaneQuery, on poller: Poller,
+    _ format: MetricsFormat, routes: [GatewayCore.Running], where isSeen: @escaping (String) -> Bool,
+    board: StatusBoard, query: LaneQuery, on poller: Poller,
     gateway: @escaping (@escaping (GatewayFigures) -> Void) -> Void, whenReleased: @escaping () -> Void
   ) {
     self.format = format
     self.routes = routes
+    self.isSeen = isSeen
     self.board = board
     self.query = query
     self.poller = poller
@@ -46,7 +49,21 @@ final class MetricsAnswer: ControlAnswer {
     samples.reserveCapacity(routes.count)
   }
 
-  deinit { whenReleased() }
+  deinit {
+    whenReleased()
+    // To free thousands of samples takes milliseconds.
+    let samples = Samples(all: samples)
+    self.samples = []
+    Self.queue.async { samples.all = [] }
+  }
+
+  private static let queue = DispatchQueue(label: "baudway.metrics")
+
+  // The block of the queue is the only one that uses it.
+  private final class Samples: @unchecked Sendable {
+    var all: [RouteSample]
+    init(all: [RouteSample]) { self.all = all }
+  }
 
   func next(_ done: @escaping ([UInt8]?) -> Void) { makeNext { done($0.map { Array($0.utf8) }) } }
 
@@ -86,7 +103,8 @@ final class MetricsAnswer: ControlAnswer {
   // MARK: - A route
 
   private func ask(_ index: Int, then done: @escaping () -> Void) {
-    let (config, route) = routes[index]
+    let (config, route) = (routes[index].config, routes[index].route)
+    guard isSeen(config.name) else { return done() }
     query.ask(route) { _, route in
       route.facts
     } then: { [self] answer in

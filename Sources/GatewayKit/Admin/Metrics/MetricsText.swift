@@ -71,6 +71,11 @@ struct MetricFamily: Sendable {
   }
 
   private static func escaped(_ text: String, quotes: Bool = false) -> String {
+    // Names and words hardly ever need it, and each sample has some.
+    let isPlain = text.utf8.allSatisfy {
+      $0 != UInt8(ascii: "\\") && $0 != UInt8(ascii: "\n") && $0 != UInt8(ascii: "\"")
+    }
+    if isPlain { return text }
     var escaped = ""
     for scalar in text.unicodeScalars {
       switch scalar {

@@ -23,7 +23,8 @@ struct AdminFile: Hashable, Sendable {
     let file = Self.all[index]
     let compressed = request.takesGzip ? Self.compressed[index] : nil
     // Two forms of one file are different bytes, so each has its own tag (RFC 9110 section 8.8.3.3).
-    let tag = compressed == nil ? "\"\(file.digest)\"" : "\"\(file.digest)-gzip\""
+    let digest = Self.digests[index]
+    let tag = compressed == nil ? "\"\(digest)\"" : "\"\(digest)-gzip\""
     var response = AdminResponse(status: .ok, contentType: file.type, content: compressed ?? file.content())
     if request.knows(tag: tag) {
       response.status = .notModified
@@ -50,13 +51,11 @@ struct AdminFile: Hashable, Sendable {
     let path: String
     let type: String
     let content: () -> [UInt8]
-    let digest: String
 
     init(path: String, type: String, _ content: @escaping () -> [UInt8]) {
       self.path = path
       self.type = type
       self.content = content
-      digest = AdminFile.digest(content())
     }
 
     init(_ file: UnsafePointer<admin_page_file>) {
@@ -91,6 +90,9 @@ struct AdminFile: Hashable, Sendable {
     }
     return script + Array("}, \"public/Terminal\");\n".utf8)
   }
+
+  /// Made when a browser first asks for a file: reading all of them takes longer than a lane of handshakes has.
+  private static let digests = all.map { digest($0.content()) }
 
   /// Made when a browser first asks for a file. Nil where it would not be shorter.
   private static let compressed: [[UInt8]?] = all.map { $0.content().withUnsafeBufferPointer(gzip) }
