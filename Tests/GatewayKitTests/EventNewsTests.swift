@@ -22,6 +22,17 @@ struct EventNewsTests {
     #expect(news.drain().map(\.number) == [11] && news.newest == 11)
   }
 
+  @Test("become text when it is first asked for, and not when they are taken over")
+  func text() {
+    let entries = news(2).drain().map(EventLog.Entry.init)
+    #expect(entries.map(\.number) == [1, 2] && entries.allSatisfy { $0.raw != nil })
+    for _ in 0..<2 {
+      #expect(entries[0].event == "route stopped" && entries[0].route == "0")
+      #expect(entries[0].line.hasSuffix(#""event":"route stopped","route":"0"}"#), "\(entries[0].line)")
+    }
+    #expect(entries.map { $0.raw == nil } == [true, false])
+  }
+
   @Test("are told to whoever waits, once, and do not count what the log has only for debugging")
   func awaited() {
     let news = news(1)

@@ -106,6 +106,17 @@ struct GatewayTests {
     }
   }
 
+  @Test("lists its routes in the order of their names, also after one was stopped")
+  func order() async throws {
+    try await withGateway(try config("b: { \(Self.echo) }", "c: { \(Self.echo) }", "a: { \(Self.echo) }")) {
+      gateway, _, _ in
+      func names() throws -> [String] { try ask(gateway.core) { $0.runningInOrder.map(\.config.name) } }
+      #expect(try names() == ["a", "b", "c"] && names() == ["a", "b", "c"])
+      try ask(gateway.core) { $0.stopRoute("b", .routeRemoved) }
+      #expect(try names() == ["a", "c"])
+    }
+  }
+
   @Test("is healthy with listeners whose URLs have settings")
   func settings() async throws {
     let folder = try TemporaryFolder()

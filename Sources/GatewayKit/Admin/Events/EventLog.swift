@@ -11,7 +11,8 @@ final class EventLog {
   /// A class: its text is made when it is first asked for, since texts of a thousand events would hold the lane.
   final class Entry {
     let number: UInt64
-    private var raw: EventNews.Raw?
+    /// Nil once it has become text.
+    private(set) var raw: EventNews.Raw?
     private lazy var text = makeText()
 
     init(_ raw: EventNews.Raw) {
