@@ -33,6 +33,7 @@ final class LineModel: LineAccount {
   private var setsAgain = false
   /// With `writers: all`, the client that has changed the line.
   private weak var holder: ClientModel?
+  private var policyChangedIn = 0
   private var breaksMayBe = 0
 
   func opened(_ line: PlayedLine) {
@@ -78,7 +79,7 @@ final class LineModel: LineAccount {
       // A break ends with its client, too, which then holds the line no longer.
       guard isOn else { break }
       if let client = writer(where: { $0.asks(forBreak: true) != nil }) {
-        takes(client)
+        takes(client, by: client.telnet?.asks(forBreak: true))
       } else {
         run.fail("a break begins, and no client that may has asked for it")
       }
@@ -140,8 +141,9 @@ final class LineModel: LineAccount {
     }
     if let client = writer(where: { $0.asks(for: settings, on: line) != nil }) {
       if !line.isWaitedFor { run.fail("the line changes before the bytes ahead of that are sent") }
-      if let request = client.telnet?.asks(for: settings, on: line) { checkPlace(request, of: client) }
-      return takes(client)
+      let request = client.telnet?.asks(for: settings, on: line)
+      if let request { checkPlace(request, of: client) }
+      return takes(client, by: request)
     }
     if settings == base, run.telnetClients(of: link).contains(where: { $0.telnet?.mayHaveSet == true && $0.mayBeOver })
     {
@@ -163,8 +165,9 @@ final class LineModel: LineAccount {
       }
     }
     if let client = writer(where: { $0.asks(for: output, isOn) != nil }) {
-      if let request = client.telnet?.asks(for: output, isOn) { checkPlace(request, of: client) }
-      return takes(client)
+      let request = client.telnet?.asks(for: output, isOn)
+      if let request { checkPlace(request, of: client) }
+      return takes(client, by: request)
     }
     run.fail("\(output) is set to \(isOn), and no client that may has asked for it")
   }
@@ -261,9 +264,11 @@ final class LineModel: LineAccount {
     }
   }
 
-  /// With `writers: all`, one client uses the line until it ends.
-  private func takes(_ client: ClientModel) {
+  /// With `writers: all`, one client uses the line until it ends. What it has requested before the policy changed, and
+  /// waits for bytes to be sent, takes the line from nobody.
+  private func takes(_ client: ClientModel, by request: TelnetModel.Request?) {
     guard run.route.clients.writers == .all, link.isShared else { return holder = nil }
+    if let step = request?.readIn, step <= policyChangedIn { return }
     if let holder, holder !== client, !holder.mayBeOver, run.step != run.reloadedIn {
       run.fail("client \(client.number) uses the line, which client \(holder.number) holds")
     }
@@ -274,6 +279,7 @@ final class LineModel: LineAccount {
   /// With other `writers`, a client loses the right to write for a moment: what it has begun of a recipe is over.
   func policyChanged(writers: Bool) {
     holder = nil
+    policyChangedIn = run.step
     if writers { requested = [] }
   }
 

@@ -97,9 +97,11 @@ final class PlayedLine: SerialLine {
   private func ask(_ call: Call, _ carryOut: @escaping () -> Void) {
     account?.line(self, isAsked: call)
     if call == .unsent {
-      // A wait for the bytes looks every 10 ms, once it has its answer. After a longer pause, another one begins.
+      // A wait for the bytes looks every 10 ms until there are none, or later where answers or the lane are late. After
+      // a longer pause, another one begins.
       let isLater = askedAt.map { clock() - $0 > Duration.milliseconds(100).nanoseconds } ?? false
-      if asksSince == nil || isLater && !calls.contains(where: { $0.call == .unsent }) { asksSince = clock() }
+      let goesOn = lastUnsent ?? 0 > 0 || calls.contains { $0.call == .unsent }
+      if asksSince == nil || isLater && !goesOn { asksSince = clock() }
       askedAt = clock()
     }
     calls.append((call, carryOut))

@@ -657,9 +657,10 @@ final class PolicyRun {
       }
     }
     // Breaks wait for the bytes ahead of them, and each of a client's ends by itself; settings wait for those bytes, too.
+    // The line may be slower behind such a change.
     let isBusy = { (link: LinkModel) in link.device?.line.map { $0.isBreak || $0.isSending } ?? false }
-    for _ in 0..<64 where broken == nil && links.contains(where: isBusy) {
-      pass(.seconds(1), calm: true)
+    for _ in 0..<64 where broken == nil && (links.contains(where: isBusy) || timeToSend > .zero) {
+      pass(.seconds(1) + timeToSend, calm: true)
       settleDown()
     }
     for link in links where link.hub?.endpoint != nil && link.hub?.endpoint === link.device {
