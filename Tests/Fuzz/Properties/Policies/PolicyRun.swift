@@ -716,6 +716,7 @@ final class PolicyRun {
     }
     endStep()
     step += 1
+    grantRights()
     for client in everybody { client.finishes() }
     for link in links where !isShared { link.device?.hasEnded = true }
     for _ in 0..<5 where broken == nil && !everybody.isEmpty {
