@@ -657,8 +657,13 @@ final class PolicyRun {
       }
     }
     // Breaks wait for the bytes ahead of them, and each of a client's ends by itself; settings wait for those bytes, too.
-    // The line may be slower behind such a change.
-    let isBusy = { (link: LinkModel) in link.device?.line.map { $0.isBreak || $0.isSending } ?? false }
+    // The line may be slower behind such a change. And a client that held up the device may have gone only now, so that
+    // a packet has just begun.
+    let isBusy = { (link: LinkModel) in
+      link.followCuts()
+      return link.device?.line.map { $0.isBreak || $0.isSending } ?? false
+        || link.packets?.idle != nil && link.lastEnd != link.head && link.device?.hasEnded == false
+    }
     for _ in 0..<64 where broken == nil && (links.contains(where: isBusy) || timeToSend > .zero) {
       pass(.seconds(1) + timeToSend, calm: true)
       settleDown()
