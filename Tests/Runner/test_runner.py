@@ -134,6 +134,18 @@ def test_results_of_pytest_are_read_and_its_tests_run_alone(run, tmp_path):
     assert run.call(*by_name["test_late"].again, limit=60, environment=by_name["test_late"].environment) == 1
 
 
+@pytest.mark.parametrize("count", [8, 9])
+def test_more_than_eight_failures_of_a_step_are_not_tried_again(run, tmp_path, count):
+    (tmp_path / "test_small.py").write_text("".join(f"def test_{n}(): assert False\n" for n in range(count)))
+    report = reports.Report(run)
+    report.start("e2e")
+    if count == 8:
+        assert len(python_tests(run, str(tmp_path), name="it", limit=60).failed) == 8
+    else:
+        with pytest.raises(Failed, match="9 tests failed"):
+            python_tests(run, str(tmp_path), name="it", limit=60)
+
+
 def test_a_pytest_that_does_not_finish_has_failed(run, tmp_path):
     (tmp_path / "test_small.py").write_text("import os\ndef test_it(): os._exit(0)\n")
     report = reports.Report(run)
