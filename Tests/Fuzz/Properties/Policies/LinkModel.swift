@@ -286,7 +286,8 @@ final class LinkModel: StreamAccount {
     settleUndecided()
     if stream === device { followCuts() }  // the silence that ends a packet may have let the next client ask
     if let line = stream.line {
-      sendsUntil = max(sendsUntil, owner.now) &+ UInt64(count) &* line.settings.characterTime.nanoseconds
+      let before = max(sendsUntil, line.sendsUntil, owner.now)
+      sendsUntil = before &+ UInt64(count) &* line.settings.characterTime.nanoseconds
     }
     if hub?.endpoint === stream { owner.recording.passes(UnsafeRawBufferPointer(rebasing: run[..<count]), up: true) }
     if stream.isNotifiedOfEnd { owner.fail("the device is written to behind our end") }
