@@ -10,13 +10,13 @@ import pytest
 from admin import ask, curl, place
 from browser import AXE, Browser, needs_chromium
 from kit import Gateway, Pty, connect, free_port, until
+from terminal_page import choose, connected, keys, lines, shows
 
 pytestmark = [pytest.mark.heavy, needs_chromium]
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 TOKENS = {"ada": "4f2d8c0a9b7e6d5c", "bob": "0b1c2d3e4f506172"}
 USERS = {"ada": {"token": TOKENS["ada"], "roles": {"*": "admin"}}, "bob": {"token": TOKENS["bob"], "roles": {"a": "monitor"}}}
-LINES = "import('/page/terminal.js').then((terminal) => terminal.lines())"
 
 
 def serving(routes=None, *, port=0, **more) -> Gateway:
@@ -33,39 +33,6 @@ def visit(browser: Browser, gateway: Gateway, route: str = "a"):
     host, port = place(gateway)
     browser.open(f"http://{host}:{port}/#/routes/{route}/terminal")
     connected(browser)
-
-
-def connected(browser: Browser):
-    browser.until("document.querySelector('#terminal-state')?.innerText === 'connected'", "connected")
-    browser.until("document.querySelector('#terminal-link')?.innerText === 'device open'", "the device is open")
-
-
-def keys(browser: Browser, text: str):
-    """As a keyboard does it."""
-    browser.run("document.querySelector('#terminal-screen textarea').focus()")
-    for letter in text:
-        if letter == "\r":
-            browser.press("Enter")
-        else:
-            browser.call("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter, unmodifiedText=letter)
-            browser.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
-
-
-def lines(browser: Browser) -> list[str]:
-    return [line for line in browser.run(LINES) if line]
-
-
-def shows(browser: Browser, words: str):
-    until(lambda: any(words in line for line in lines(browser)), what=f"{words!r} on the screen", every=0.05)
-
-
-def choose(browser: Browser, selector: str, value):
-    name = "checked" if isinstance(value, bool) else "value"
-    browser.run(f"""(() => {{
-        const element = document.querySelector('{selector}');
-        element.{name} = {json.dumps(value)};
-        element.dispatchEvent(new Event('change', {{ bubbles: true }}));
-    }})()""")
 
 
 def paste(browser: Browser, text: str):
