@@ -28,6 +28,10 @@ struct ResetControlTests {
   private let rtsDone = #"{"reply":2,"ok":true}"#
   private var outputs: [String] { line.outputs.map { "\($0.line) \($0.isOn)" } }
 
+  private static func outputs(dtr: Bool, rts: Bool) -> String {
+    #"{"event":"outputs","dtr":\#(dtr),"rts":\#(rts),"break":false}"#
+  }
+
   /// Sends the items, and answers each call of the line at once.
   private func send(_ rig: HubRig, _ client: ScriptedControlStream, _ items: ScriptedControlStream.Item...) {
     for item in items {
@@ -240,6 +244,24 @@ struct ResetControlTests {
     #expect(line.performed.count == 1 && outputs.suffix(2) == ["dtr true", "dtr false"])
   }
 
+  @Test("reports to the other clients what it leaves of DTR and RTS, and what it makes later")
+  func reportsToOthers() throws {
+    let rig = try rig()
+    let (client, _) = rig.joinControlChannel()
+    let (other, _) = rig.joinControlChannel()
+    send(rig, client, dtr(false), rts(true), dtr(true))
+    _ = (client.news(), other.news())
+    send(rig, client, rts(false))
+    #expect(client.news() == [rtsDone], "the client knows what it has asked for")
+    #expect(other.news() == [Self.outputs(dtr: false, rts: false)])
+    send(rig, client, dtr(false), rts(true), dtr(true))
+    #expect(other.news().last == Self.outputs(dtr: false, rts: true), "the last change is held back")
+    rig.advance(by: .milliseconds(2010))
+    answerAll()
+    #expect(other.news() == [Self.outputs(dtr: true, rts: true)])
+    #expect(!client.news().contains { $0.contains("outputs") })
+  }
+
   // MARK: - By command
 
   @Test("is carried out by command without any client, and holds the input of clients meanwhile")
@@ -254,6 +276,18 @@ struct ResetControlTests {
     #expect(line.performed == [try ResetRecipe("avr").lineSteps] && endpoint.written == [] && answers.isEmpty)
     answerAll()
     #expect(answers.map { $0.text } == [nil] && endpoint.written == Array("x".utf8) && rig.resets == ["avr command"])
+  }
+
+  @Test("reports to all clients what the command leaves of DTR and RTS")
+  func commandReports() throws {
+    let rig = try rig(nil)
+    let (client, _) = rig.joinControlChannel()
+    send(rig, client, dtr(true), rts(true))
+    _ = client.news()
+    rig.hub.reset(by: try ResetRecipe("esp32")) { _ in }
+    #expect(client.news() == [])
+    answerAll()
+    #expect(client.news() == [Self.outputs(dtr: false, rts: false)])
   }
 
   @Test("comes after a change of a client that is held back")

@@ -124,6 +124,7 @@ def test_settings_outputs_breaks_and_a_reset_are_on_an_adapters_bus(guest, brows
         browser.press("Enter")
         answered(browser, "port was reset by esp32.")
         assert wire.moves() == REPLAY
+        is_pressed(browser, dtr=False, rts=False)  # as the recipe leaves them
         for pause, wanted in zip(pauses(wire), PAUSES, strict=True):
             assert wanted <= pause
         assert gateway.event("device reset")["recipe"] == "esp32"
@@ -214,7 +215,7 @@ def test_settings_outputs_and_bytes_arrive_at_a_modem(guest, browser, modem):
 
 
 def test_a_modems_lines_and_error_counters_are_shown(guest, browser, modem):
-    with terminal(guest, browser, modem.PORT):
+    with terminal(guest, browser, modem.PORT) as gateway:
         signals(browser, cts=1)  # the driver says that it is on
         for state, shown in (0x1, {"dcd"}), (0x2, {"dsr"}), (0x8, {"ri"}), (0xb, {"dcd", "dsr", "ri"}), (0, set()):
             modem.tell(f"state {state:x}")
@@ -227,6 +228,15 @@ def test_a_modems_lines_and_error_counters_are_shown(guest, browser, modem):
             for name in happened:
                 counted[name] += 1
             errors(browser, **counted)
+        # A terminal that is opened anew counts anew, and shows no counters of another one.
+        browser.run("location.hash = '#/'")
+        gateway.event("session ended")
+        browser.run("location.hash = '#/routes/port/terminal'")
+        connected(browser)
+        signals(browser, cts=1)
+        assert browser.text("#terminal-errors") == ""
+        modem.tell("state 10")
+        errors(browser, framing=1)
 
 
 def test_an_unplugged_modem_is_shown_and_gets_the_pages_settings_again(guest, browser, modem):
@@ -235,8 +245,11 @@ def test_an_unplugged_modem_is_shown_and_gets_the_pages_settings_again(guest, br
         modem.event("coding", "57600 8 even 1")
         browser.click("#terminal-dtr")
         modem.event("lines", "0 1")
+        modem.tell("state 3")
+        signals(browser, cts=1, dsr=1, dcd=1)
         modem.unplug()
         browser.shows("#terminal-link", "device waiting")
+        assert browser.text("#terminal-modem") == ""
         set_line(browser, "Not done: the link is waiting", baud=19200)
         modem.plug()
         connected(browser)

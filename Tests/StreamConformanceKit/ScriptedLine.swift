@@ -61,7 +61,14 @@ public final class ScriptedLine: SerialLine {
 
   public func perform(_ steps: [LineStep], _ done: @escaping (Result<Void, SystemError>) -> Void) {
     performed.append(steps)
-    answers.append { [self] in done(performs) }
+    answers.append { [self] in
+      if case .success = performs {
+        for case .set(let dtr, let rts) in steps {
+          outputStates = ModemOutputStates(dtr: dtr ?? outputStates.dtr, rts: rts ?? outputStates.rts)
+        }
+      }
+      done(performs)
+    }
   }
 
   public func setBreak(_ isOn: Bool, _ done: @escaping (Result<Void, SystemError>) -> Void) {

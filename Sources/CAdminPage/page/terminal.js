@@ -129,7 +129,9 @@ function connectionChanged({ word, reason }) {
     if (wasOpen) screen.notice("connected again");
     wasOpen = true;
     facts = { ...NO_FACTS };
+    // Of another connection, or of another route.
     show(one("terminal-signals"), false);
+    for (const id of ["terminal-modem", "terminal-errors"]) setText(one(id), "");
     channel.ask("watch", { on: true });
   } else if (word !== "connecting" && wasOpen) {
     sending?.abort();
@@ -151,6 +153,7 @@ function take(text) {
       one("terminal-link").dataset.mood = { open: "good", waiting: "bad" }[text.state] ?? "busy";
       // Asked again: a port that was not open has no signals to watch.
       if (text.state === "open") channel.ask("watch", { on: true });
+      else setText(one("terminal-modem"), "");  // nobody knows its lines now
       break;
     case "line": showLine(text); break;
     case "outputs": facts.outputs = text; break;

@@ -10,6 +10,8 @@ protocol LinePartOwner: AnyObject {
   func hold()
   func resume()
   func report(_ event: ControlChannelEvent)
+  /// DTR and RTS have changed without a request that is answered now: by the session, which knows of it, or by command.
+  func outputsChanged(by session: UInt64?)
   /// Runs the commands that waited for the line.
   func runAll()
   /// `recipe` was replayed for the session, or for `baudway reset`.

@@ -423,6 +423,10 @@ extension LineControl: LinePartOwner {
   func hold() { delegate.hold() }
   func resume() { delegate.resume() }
   func report(_ event: ControlChannelEvent) { report(event, except: nil) }
+  func outputsChanged(by session: UInt64?) {
+    guard let outputs = changes.outputs else { return }
+    report(outputs, except: reports.clients.first { $0.session.number == session }?.session)
+  }
   func runAll() { for (session, _) in reports.clients { goOn(session) } }
   func lineWasReset(by recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>) {
     delegate.lineWasReset(by: recipe, for: session, result)

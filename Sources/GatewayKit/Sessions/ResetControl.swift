@@ -123,8 +123,10 @@ final class ResetControl {
   private func make(_ change: ResetRecipe.Change) {
     guard let line else { return }
     owner.hold()
-    line.set(change.output, change.isOn) { [weak self, attachment] _ in
-      if let self, attachment == self.attachment { owner.resume() }
+    line.set(change.output, change.isOn) { [weak self, attachment, session] _ in
+      guard let self, attachment == self.attachment else { return }
+      owner.outputsChanged(by: session)
+      owner.resume()
     }
   }
 
@@ -152,6 +154,7 @@ final class ResetControl {
       // Without an answer, the line is gone.
       guard let self, let answer = running.removeValue(forKey: number), let owner else { return }
       owner.lineWasReset(by: recipe, for: session, result)
+      owner.outputsChanged(by: session)
       answer(result.mapError { LinkRefusal($0) })
       owner.resume()
       owner.runAll()
