@@ -110,13 +110,6 @@ enum ContextParts {
     return chain[0]
   }
 
-  /// A problem of the certificate that is no reason to stop, or nil.
-  static func warning(of certificate: X509Certificate, in file: String) -> String? {
-    if certificate.hasExpired { return "\(file): the certificate has expired: clients will refuse it" }
-    if certificate.isNotYetValid { return "\(file): the certificate is not valid yet: clients will refuse it" }
-    return nil
-  }
-
   /// Notes why a certificate is refused, for the error that follows.
   static let noteVerification: @convention(c) (Int32, OpaquePointer?) -> Int32 = { isGood, store in
     guard let store, let data = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()) else {

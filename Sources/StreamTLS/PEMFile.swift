@@ -161,7 +161,4 @@ final class X509Certificate {
 
   /// OpenSSL's number for the kind of key: "rsaEncryption", "id-ecPublicKey".
   var keyKind: Int32 { EVP_PKEY_get_base_id(X509_get0_pubkey(raw)) }
-
-  var hasExpired: Bool { X509_cmp_current_time(X509_get0_notAfter(raw)) < 0 }
-  var isNotYetValid: Bool { X509_cmp_current_time(X509_get0_notBefore(raw)) > 0 }
 }

@@ -16,18 +16,12 @@ package final class TLSClientChain: Sendable {
     guard let certificate = SSL_get0_peer_certificate(ssl), X509_up_ref(certificate) == 1 else { return nil }
     self.certificate = certificate
     others = SSL_get_peer_cert_chain(ssl).flatMap { X509_chain_up_ref($0) }
-    lastSecond = Self.seconds(X509_get0_notAfter(certificate))
+    lastSecond = CertificateValidity.seconds(X509_get0_notAfter(certificate))
   }
 
   deinit {
     X509_free(certificate)
     if let others { openssl_sk_X509_pop_free(others) }
-  }
-
-  private static func seconds(_ time: UnsafePointer<ASN1_TIME>?) -> Int {
-    var parts = tm()
-    // OpenSSL would have refused a certificate whose time can't be read.
-    return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : .max
   }
 
   /// The fault of a certificate that has expired, whatever the time is now.

@@ -7,8 +7,6 @@ package final class TLSServerContext: Sendable {
   package let settings: TLSServerSettings
   /// The files it was made from. When one of them changes, make a new context.
   package let files: [String]
-  /// Problems that are no reason to stop, such as a certificate that has expired.
-  package let warnings: [String]
   let ticketKeys: TLSTicketKeys
   /// Equal for contexts with the same authorities and revocation lists; empty if clients are not asked for
   /// certificates.
@@ -20,6 +18,9 @@ package final class TLSServerContext: Sendable {
   // shown.
   private let contexts: [ContextOwner]
   private let byName: [String: Int]
+  private let validities: [CertificateValidity]
+  /// Of the ciphers.
+  private let warning: String?
   let alpn: [UInt8]
 
   /// Reads the files. Throws what is wrong with them or with the settings. Tickets of the replaced context are accepted
@@ -35,7 +36,7 @@ package final class TLSServerContext: Sendable {
     alpn = try ContextParts.wireFormat(alpn: settings.alpn)
 
     var contexts: [(owner: ContextOwner, names: Set<String>, kinds: Set<Int32>)] = []
-    var warnings: [String] = []
+    var validities: [CertificateValidity] = []
     for identity in settings.identities {
       let names = try PEMFile(identity.certificate, as: .certificate).certificates()[0].serverNames
       let kind = try PEMFile(identity.certificate, as: .certificate).certificates()[0].keyKind
@@ -50,18 +51,18 @@ package final class TLSServerContext: Sendable {
       }
       let certificate = try ContextParts.load(identity, into: contexts[index].owner.raw)
       contexts[index].kinds.insert(kind)
-      if let warning = ContextParts.warning(of: certificate, in: identity.certificate) { warnings.append(warning) }
+      validities.append(CertificateValidity(certificate, in: identity.certificate))
     }
     var byName: [String: Int] = [:]
     for (index, context) in contexts.enumerated() {
       for name in context.names where byName[name] == nil { byName[name] = index }
     }
-    if let useless = ContextParts.useless(settings.ciphers, from: settings.minVersion) {
-      warnings.append("\(useless); \(ContextParts.advice)")
+    warning = ContextParts.useless(settings.ciphers, from: settings.minVersion).map {
+      "\($0); \(ContextParts.advice)"
     }
     self.contexts = contexts.map(\.owner)
     self.byName = byName
-    self.warnings = warnings
+    self.validities = validities
     trust = try Self.trustClients(by: settings, of: self.contexts)
     for context in self.contexts { setUp(context.raw) }
   }
@@ -71,6 +72,14 @@ package final class TLSServerContext: Sendable {
   package func renewed() throws(TLSSettingsFault) -> TLSServerContext {
     try TLSServerContext(settings, replacing: self)
   }
+
+  /// Problems that are no reason to stop, such as a certificate that has expired. `now` is in seconds since 1970.
+  package func warnings(at now: Int) -> [String] {
+    validities.compactMap { $0.warning(at: now) } + (warning.map { [$0] } ?? [])
+  }
+
+  /// When there will be other warnings; nil if never.
+  package func warningsChange(after now: Int) -> Int? { validities.compactMap { $0.change(after: now) }.min() }
 
   /// Whether a file has changed since it was read. Blocks.
   package var filesHaveChanged: Bool { TLSFileStamps(of: files) != stamps }

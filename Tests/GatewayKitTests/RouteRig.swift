@@ -163,7 +163,8 @@ func withHandshakeServer(
   rates: ConnectRates = ConnectRates(), rules: HandshakeServer.Rules = HandshakeServer.Rules(),
   timeout: Duration = .seconds(10),
   passwords: @escaping @Sendable (Poller) -> Passwords = { Passwords(on: $0) },
-  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil, isFast: Bool = false,
+  bluetooth: (@Sendable (Poller) -> BluetoothHost)? = nil, wallTime: @escaping @Sendable () -> Int = { time(nil) },
+  isFast: Bool = false,
   _ body: @escaping @Sendable (Story, LaneRef<Route>, LaneRef<HandshakeServer>) throws -> Void
 ) async throws {
   let story = Story()
@@ -173,7 +174,8 @@ func withHandshakeServer(
   let handshakeLane = try clock?.lane("handshakes") ?? Lane("handshakes")
   let handshakeServer = LaneRef(on: handshakeLane) { lane in
     let handshakeServer = HandshakeServer(
-      on: lane.poller, status: story.sink, rates: rates, handshakeTimeout: timeout, passwords: passwords(lane.poller))
+      on: lane.poller, status: story.sink, rates: rates, handshakeTimeout: timeout, passwords: passwords(lane.poller),
+      wallTime: wallTime)
     handshakeServer.follow(rules)
     return handshakeServer
   }

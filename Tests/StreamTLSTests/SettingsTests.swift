@@ -76,8 +76,29 @@ struct SettingsTests {
     var wish = TestAuthority.Wish("gw.test")
     wish.validity = -7200 ... -3600
     let rig = try TLSRig(wish)
+    let warnings = try TLSServerContext(rig.server).warnings(at: time(nil))
+    #expect(warnings.count == 1 && warnings[0].contains("server.pem: the certificate has expired"))
+  }
+
+  @Test(
+    "warns before a certificate is valid, in its last tenth but at most two weeks before it expires, and after that",
+    arguments: [(-3600...86_400, 9000), (-86_400 * 300...86_400 * 3000, 14 * 86_400), (3600...7200, 360)])
+  func growsOld(validity: ClosedRange<Int>, warned: Int) throws {
+    var wish = TestAuthority.Wish("gw.test")
+    wish.validity = validity
+    let rig = try TLSRig(wish)
     let context = try TLSServerContext(rig.server)
-    #expect(context.warnings.count == 1 && context.warnings[0].contains("server.pem: the certificate has expired"))
+    func kind(_ now: Int) -> String {
+      let warnings = context.warnings(at: now).map { $0.drop { $0 != ":" }.dropFirst(6) }
+      return String(warnings.joined().prefix { $0 != ":" })
+    }
+    let first = try #require(context.warningsChange(after: 0))
+    let late = try #require(context.warningsChange(after: first))
+    let end = try #require(context.warningsChange(after: late))
+    #expect(context.warningsChange(after: end) == nil && end - first == validity.count && end - late == warned + 1)
+    #expect(kind(first - 1) == "certificate is not valid yet" && kind(first) == "" && kind(late - 1) == "")
+    #expect(kind(late).hasPrefix("certificate expires at 20") && kind(late) == kind(end - 1))
+    #expect(kind(end) == "certificate has expired")
   }
 
   @Test("detects a changed file, and is made again from the current files")

@@ -1,6 +1,7 @@
 // Unusable files of certificates, which only `check` reports, and warnings of listeners that are more open than the
 // users' roles suggest.
 
+import Glibc
 import StreamBroker
 import StreamTLS
 
@@ -115,7 +116,7 @@ extension ConfigBuilder {
   ) -> Bool {
     let identity = settings.identities.first.map { [$0.certificate, $0.key] } ?? []
     do throws(TLSSettingsFault) {
-      let warnings = try TLSServerContext(settings).warnings
+      let warnings = try TLSServerContext(settings).warnings(at: time(nil))
       guard saysWarnings, let use = tlsLocations[TLSUse(part: .certificate, values: identity)] else { return true }
       for warning in warnings where isNew(warning, at: use.location) {
         reader.warn(warning, at: use.location, use.path)

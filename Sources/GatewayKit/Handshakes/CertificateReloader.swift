@@ -12,30 +12,38 @@ final class CertificateReloader {
   private(set) var context: TLSServerContext?
   /// Why no context can be built from the files as they are now.
   private(set) var fault: TLSSettingsFault?
+  /// What is said of the certificates in use. It changes with time: they expire.
+  private(set) var doubts: [String] = []
 
   private let poller: Poller
+  /// Seconds since 1970.
+  private let wallTime: () -> Int
   private let report: CertificateReport
-  /// Called when `context` or `fault` has changed.
+  /// Called when `context`, `fault` or `doubts` has changed.
   private let news: () -> Void
   private var watch: ConfigWatch?
   private(set) var isLoading = false
   private var isStale = false
   private var isCancelled = false
   private var timer: Timers.Token?
+  private var expiry: Timers.Token?
 
   // Reading a file can block for long on a network file system.
   private static let queue = DispatchQueue(label: "baudway.certificates")
   /// Retry while there is no context: a watch does not report every change.
   private static let retry = Duration.seconds(5)
+  /// In seconds. The wall clock may be set meanwhile.
+  private static let longestWait = 3600
 
   /// `other` is the context that this one replaces: its session tickets stay valid where the new settings allow it.
   init(
     _ settings: TLSServerSettings, replacing other: TLSServerContext?, on poller: Poller, report: CertificateReport,
-    news: @escaping () -> Void
+    wallTime: @escaping () -> Int, news: @escaping () -> Void
   ) {
     self.settings = settings
     self.poller = poller
     self.report = report
+    self.wallTime = wallTime
     self.news = news
     watch = ConfigWatch(settings.files, on: poller) { [weak self] in
       self?.renew()
@@ -77,6 +85,7 @@ final class CertificateReloader {
       let isRenewed = context != nil
       context = new
       fault = nil
+      look(at: new)
       if isRenewed { report.isRenewed(new) }
     case .failure(let fault):
       let isNew = fault != self.fault
@@ -89,11 +98,25 @@ final class CertificateReloader {
     news()
   }
 
+  private func look(at context: TLSServerContext) {
+    let now = wallTime()
+    doubts = context.warnings(at: now)
+    poller.timers.cancel(expiry)
+    guard let change = context.warningsChange(after: now) else { return }
+    expiry = poller.timers.after(.seconds(min(change - now, Self.longestWait))) { [weak self] in
+      guard let self else { return }
+      let before = doubts
+      look(at: context)
+      if doubts != before { news() }
+    }
+  }
+
   func cancel() {
     isCancelled = true
     watch?.cancel()
     watch = nil
     poller.timers.cancel(timer)
+    poller.timers.cancel(expiry)
   }
 }
 

@@ -39,6 +39,8 @@ final class HandshakeServer {
   let rates: ConnectRates
   let ownConnections: OwnConnections
   private let descriptors: DescriptorBudget
+  /// Seconds since 1970, for certificates that expire.
+  let wallTime: () -> Int
   let counts: HandshakeCounts
   private(set) var rules = Rules()
   private(set) var listenSockets: [ObjectIdentifier: SharedListenSocket] = [:]
@@ -73,8 +75,10 @@ final class HandshakeServer {
   init(
     on poller: Poller, status: StatusSink, rates: ConnectRates, handshakeTimeout: Duration = .seconds(10),
     passwords: Passwords? = nil, descriptors: DescriptorBudget = DescriptorBudget(),
-    counts: HandshakeCounts = HandshakeCounts(), ownConnections: OwnConnections = OwnConnections()
+    counts: HandshakeCounts = HandshakeCounts(), ownConnections: OwnConnections = OwnConnections(),
+    wallTime: @escaping () -> Int = { time(nil) }
   ) {
+    self.wallTime = wallTime
     self.descriptors = descriptors
     self.counts = counts
     self.poller = poller

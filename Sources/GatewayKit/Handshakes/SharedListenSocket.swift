@@ -182,7 +182,8 @@ final class SharedListenSocket: TCPAcceptorOwner {
       return
     }
     keepers[settings] = CertificateReloader(
-      settings, replacing: contexts[binding.number], on: handshakeServer.poller, report: handshakeServer.news
+      settings, replacing: contexts[binding.number], on: handshakeServer.poller, report: handshakeServer.news,
+      wallTime: handshakeServer.wallTime
     ) { [weak self] in self?.tookNews(of: settings) }
   }
 
@@ -200,7 +201,7 @@ final class SharedListenSocket: TCPAcceptorOwner {
         publishWaiting(binding, OpenFailure(Self.certificate, nil, advice: fault.description))
       }
     }
-    if keeper.fault != nil || !(keeper.context?.warnings ?? []).isEmpty || !handshakeServer.news.isQuiet {
+    if keeper.fault != nil || !keeper.doubts.isEmpty || !handshakeServer.news.isQuiet {
       handshakeServer.reportChanges()
     }
     if keeper.context != nil { acceptor.start() }
@@ -209,7 +210,7 @@ final class SharedListenSocket: TCPAcceptorOwner {
   /// Faults of the configured files, warnings about those in use, and whether no file is being read.
   var certificates: (faults: [TLSSettingsFault], doubts: [String], areRead: Bool) {
     (
-      keepers.values.compactMap(\.fault), keepers.values.flatMap { $0.context?.warnings ?? [] },
+      keepers.values.compactMap(\.fault), keepers.values.flatMap(\.doubts),
       keepers.values.allSatisfy { !$0.isLoading }
     )
   }
