@@ -99,6 +99,10 @@ def test_roles_hide_routes_and_refuse_changes():
         assert routes("ada") == routes("cyd") == ["a", "b", "c"] and routes("bob") == ["a", "b"]
         assert get(gateway, "/api/v1/routes/c", "bob").json["detail"] == 'There is no route \'c\'.'
         assert get(gateway, "/api/v1/devices", "bob").status == 403 and get(gateway, "/api/v1/devices", "cyd").status == 200
+        with gateway.connect("a"), gateway.connect("c"):
+            gateway.event("session opened", count=2)
+            for user, seen in (("ada", ["a", "c"]), ("cyd", ["a", "c"]), ("bob", ["a"])):
+                assert [c["route"] for c in get(gateway, "/api/v1/clients", user).json["clients"]] == seen, user
         everything = {"all": True}
         for user, route, status in (
             ("ada", "a", 200), ("bob", "a", 200), ("bob", "b", 403), ("bob", "c", 404), ("cyd", "a", 403), ("", "a", 401),
@@ -365,7 +369,7 @@ class Events:
         self.rest, self.last = b"", None
         head = self.take(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 ") and b"\r\nContent-Type: text/event-stream\r\n" in head
-        self.block()  # the pause before it reconnects
+        assert self.block() == {"retry": "3000"}  # the pause before it reconnects
 
     def take(self, end: bytes) -> bytes:
         self.socket.settimeout(60)
@@ -477,6 +481,35 @@ def test_many_streams_of_which_one_never_reads_delay_nobody():
         for stream in streams:
             stream.close()
         until(lambda: gateway.descriptors() <= before, 60, "descriptors are closed")
+
+
+def test_streams_are_bounded_in_number_and_in_what_they_are_sent():
+    with serving() as gateway:
+        endless = Events(gateway)
+        with pytest.raises(OSError):  # an event stream takes 64 KiB, and nobody reads them
+            for _ in range(1000):
+                endless.socket.sendall(bytes(64 << 10))
+        streams = [Events(gateway) for _ in range(1000)]
+        refused = until(lambda: (answer := get(gateway, "/api/v1/user")).status == 503 and answer, what="the limit")
+        assert "too many connections" in refused.json["detail"]
+        assert ask(gateway, "GET /healthz").status == 503
+        for stream in streams[:10]:
+            stream.close()
+        with gateway.connect("a") as client:  # so that their ends are noticed
+            round_trip(client)
+        until(lambda: ask(gateway, "GET /healthz").status == 200, what="room")
+        for stream in streams[10:]:
+            stream.close()
+
+
+@pytest.mark.waits
+def test_a_quiet_stream_gives_signs_of_life():
+    """Proxies end connections on which nothing is sent for a minute or less."""
+    with serving() as gateway:
+        events = Events(gateway)
+        events.take(b":\n\n")
+        events.take(b":\n\n")
+        events.close()
 
 
 def test_the_latest_lines_of_a_route_and_of_all_can_be_read():

@@ -1,5 +1,6 @@
 """Recordings of a route's bytes: what is in the files equals what went over the route, whatever happens to gateway and disk."""
 import contextlib
+import datetime
 import itertools
 import json
 import os
@@ -68,11 +69,16 @@ def talk(gateway: Gateway, device: Pty, count: int = 20_000) -> tuple[bytes, byt
 @pytest.mark.parametrize("form", ["pcapng", "text", "hex"])
 def test_a_recording_has_the_bytes_of_both_directions(tmp_path, form):
     with Pty() as device, Gateway({"routes": {"board": route(device.url, file="{route}-{date}.x", format=form)}},
-                                  prefix=["env", f"STATE_DIRECTORY={tmp_path}:/nowhere"]) as gateway:
+                                  prefix=["env", "TZ=XXX-5:45", f"STATE_DIRECTORY={tmp_path}:/nowhere"]) as gateway:
         up, down = talk(gateway, device)
         gateway.stop()
         [file] = tmp_path.iterdir()
-        assert re.fullmatch(r"board-\d{8}T\d{6}Z\.x", file.name)
+        # In UTC, wherever the machine is.
+        began = datetime.datetime.strptime(file.name, "board-%Y%m%dT%H%M%SZ.x")
+        assert abs((datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - began).total_seconds()) < 3600
+        if form != "pcapng":
+            first = datetime.datetime.fromisoformat(file.read_text().split(" ")[0])
+            assert abs((datetime.datetime.now(datetime.UTC) - first).total_seconds()) < 3600
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert ours(file.read_bytes(), form) == (up, down)
         assert gateway.event("recording", route="board")["path"] == str(file)
@@ -95,6 +101,7 @@ def test_bytes_are_in_the_file_soon_and_survive_sigkill(tmp_path):
         with connect(address(gateway)) as client:
             client.sendall(data)
             assert receive(client, len(data)) == data
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
             until(lambda: ours(file.read_bytes(), "pcapng") == (data, data), what="written while the client stays")
             client.sendall(data)
             gateway.signal(signal.SIGKILL)
@@ -374,7 +381,8 @@ def test_metrics_tell_of_recordings(tmp_path):
         now = metrics(gateway)
         assert value(now, "baudway_capture_up", route="good") == 1 and value(now, "baudway_capture_up", route="bad") == 0
         assert value(now, "baudway_capture_up", route="off") is None
-        assert value(now, "baudway_capture_written_bytes_total", route="good") == (tmp_path / "x.pcapng").stat().st_size
+        until(lambda: value(metrics(gateway), "baudway_capture_written_bytes_total", route="good") == (tmp_path / "x.pcapng").stat().st_size,
+              what="the bytes of the file")  # events are written a moment later
         assert value(now, "baudway_capture_dropped_bytes_total", route="bad") == 0
 
 

@@ -1,10 +1,12 @@
 """What /metrics says, read by a parser that is not ours."""
+import contextlib
 import os
 import re
 import socket
 
 import pytest
 from admin import ask, curl, place
+from certificates import Authority
 from kit import Gateway, connect, receive, receive_all, until
 
 
@@ -130,6 +132,51 @@ def test_an_absent_device_and_refusals_are_counted(tmp_path):
         assert value(metrics(gateway), "baudway_refusals_total", reason="http-request") == 1
 
 
+def test_what_is_wrong_is_told(tmp_path):
+    """Listeners, mistakes of the file, certificates, and clients that do not finish their handshake."""
+    pair = Authority(tmp_path).issue("gateway", "localhost", "127.0.0.1")
+    tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        routes = {"late": {**ECHO, "listen": f"tcp://127.0.0.1:{taken.getsockname()[1]}"}, "safe": {**ECHO, "listen": "tls://127.0.0.1:0"}}
+        gateway = serving(routes, tls=tls)
+        gateway.ready = gateway.expected - 1
+        with gateway, connect(place(gateway)), connect(place(gateway)):
+            # Those two, and the answer's own connection is beyond its handshake.
+            until(lambda: value(metrics(gateway), "baudway_handshakes_unfinished") == 2, what="unfinished handshakes")
+            now = metrics(gateway)
+            assert value(now, "baudway_ready") == 0 and value(now, "baudway_handshakes_limit") > 2
+            assert value(now, "baudway_listeners", route="late", state="waiting") == 1
+            assert value(now, "baudway_listeners", route="safe", state="listening") == 1
+            assert value(now, "baudway_admin_connections") == 1
+            up = {dict(labels)["lane"]: value for (name, labels), value in now.items() if name == "baudway_lane_up"}
+            assert len(up) >= 2 and set(up.values()) == {1}
+            assert all(0 <= value(now, "baudway_lane_answer_seconds", lane=lane) < 1 for lane in up)
+            pair.certificate.write_text("not a certificate")
+            gateway.signal(1)
+            until(lambda: value(metrics(gateway), "baudway_certificate_faults") == 1, what="the fault of the certificate")
+            gateway.path.write_text("routes: { a: { listn: x } }")
+            gateway.signal(1)
+            until(lambda: value(metrics(gateway), "baudway_last_reload_successful") == 0, what="the mistake")
+
+
+def test_what_is_kept_dropped_and_refused_is_counted():
+    device = {"open": "on-demand"}
+    routes = {
+        "away": {**ECHO, "endpoint": "tty:///dev/baudway-not-there", "device": device},
+        "flood": {**ECHO, "endpoint": "sim://flood", "clients": {"slow": "drop-oldest", "buffer": "4KiB"}},
+        "queue": {**ECHO, "clients": {"max": 1, "when-full": "queue"}},
+    }
+    with serving(routes) as gateway, gateway.connect("away") as away, gateway.connect("queue"):
+        away.sendall(b"hello")
+        with gateway.connect("queue"), gateway.connect("flood", receive_buffer=4096):
+            until(lambda: value(metrics(gateway), "baudway_queued_bytes", route="away", direction="up") == 5, what="bytes kept from a client")
+            until(lambda: value(metrics(gateway), "baudway_queued_bytes", route="flood", direction="down") > 0, what="bytes kept for a client")
+            until(lambda: value(metrics(gateway), "baudway_dropped_bytes_total", route="flood") > 0, what="bytes dropped")
+            until(lambda: value(metrics(gateway), "baudway_clients_waiting", route="queue") == 1, what="a client in the queue")
+            now = metrics(gateway)
+            assert value(now, "baudway_links", route="away", state="waiting") == 1 and value(now, "baudway_clients", route="queue") == 1
+
+
 def test_a_user_sees_the_figures_of_its_routes():
     users = {
         "all": {"token": "4f2d8c0a9b7e6d5c", "roles": {"*": "monitor"}},
@@ -143,11 +190,11 @@ def test_a_user_sees_the_figures_of_its_routes():
         assert curl(gateway, "/metrics").status == 401
 
 
-def test_a_client_that_reads_nothing_delays_nobody_and_few_are_served_at_a_time():
-    routes = {f"r{n}": {"listen": f"unix://{{}}/r{n}", "endpoint": "sim://echo"} for n in range(400)}
+@contextlib.contextmanager
+def read_by_nobody():
+    """A gateway with many routes, and four clients that ask for its metrics and read nothing."""
     gateway = serving({})
-    for name, route in routes.items():
-        route["listen"] = f"unix://{gateway.folder}/{name}"
+    routes = {f"r{n}": {"listen": f"unix://{gateway.folder}/r{n}", "endpoint": "sim://echo"} for n in range(400)}
     gateway.configure({"admin": {"listen": "http://127.0.0.1:0"}, "routes": routes})
     gateway.expected += 1
     with gateway:
@@ -156,9 +203,25 @@ def test_a_client_that_reads_nothing_delays_nobody_and_few_are_served_at_a_time(
             client = connect(place(gateway), receive_buffer=4096)
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             stuck.append(client)
+        yield gateway, stuck
+
+
+def test_a_client_that_reads_nothing_delays_nobody_and_few_are_served_at_a_time():
+    with read_by_nobody() as (gateway, stuck):
         until(lambda: ask(gateway, "GET /metrics").status == 503, 60, "too many")
+        for path in ("/api/v1/routes", "/api/v1/clients"):
+            answer = ask(gateway, f"GET {path}")
+            assert answer.status == 503 and answer.fields["retry-after"] == "5"
         assert ask(gateway, "GET /readyz").status == 200
         for client in stuck:
             client.close()
         until(lambda: ask(gateway, "GET /metrics").status == 200, 60, "the next one")
         assert len({dict(labels).get("route") for _, labels in metrics(gateway)} - {None}) == 400
+
+
+@pytest.mark.waits
+def test_a_client_that_reads_nothing_is_given_up():
+    """After half a minute, so that others are served again."""
+    with read_by_nobody() as (gateway, _):
+        until(lambda: ask(gateway, "GET /metrics").status == 503, 60, "too many")
+        until(lambda: ask(gateway, "GET /metrics").status == 200, 60, "the next one", every=0.2)

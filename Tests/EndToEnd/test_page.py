@@ -74,7 +74,7 @@ def test_a_browser_may_only_run_what_the_gateway_serves():
                 "default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "connect-src": "'self'", "img-src": "'self' data:",
                 "base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'"}
             assert fields["x-content-type-options"] == "nosniff" and fields["referrer-policy"] == "no-referrer"
-            assert fields["cross-origin-resource-policy"] == "same-origin"
+            assert fields["cross-origin-resource-policy"] == "same-origin" and "set-cookie" not in fields
 
 
 def test_a_file_is_compressed_for_those_that_say_so():

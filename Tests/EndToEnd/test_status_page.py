@@ -16,6 +16,10 @@ pytestmark = [pytest.mark.heavy, needs_chromium]
 
 ECHO = {"listen": "tcp://127.0.0.1:0", "endpoint": "sim://echo"}
 TOKEN = "4f2d8c0a9b7e6d5c"
+#: A client of a WebSocket listener, by this token.
+UPGRADE = (
+    f"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: Bearer {TOKEN}\r\n\r\n").encode()
 USERS = {"ada": {"token": TOKEN, "roles": {"*": "admin"}}, "bob": {"token": "0b1c2d3e4f506172", "roles": {"a": "monitor"}}}
 
 
@@ -86,6 +90,8 @@ def test_a_user_logs_in_and_out(browser):
         browser.click("#log-out")
         browser.until("document.getElementById('log-in')?.hidden === false", "the form")
         assert not browser.run("sessionStorage.length") and browser.text("#gateway") == ""
+        known = browser.run("import('/page/state.js').then(({ state }) => [state.status ?? null, state.lines, state.user])")
+        assert known == [None, [], {"routes": {}}]
 
 
 def test_answers_for_one_user_do_not_get_to_the_next(browser):
@@ -192,6 +198,10 @@ def test_routes_are_found_filtered_sorted_and_in_pages(browser):
         assert browser.text("#routes-count") == "11 of 301 routes"
         choose(browser, "#routes-search", f"127.0.0.1:{client.getsockname()[1]}")
         assert routes(browser) == ["route-7"]
+        choose(browser, "#routes-search", "NMEA")
+        assert routes(browser) == ["gps"]
+        choose(browser, "#routes-search", gateway.event("listening", route="route-8")["listen"])
+        assert routes(browser) == ["route-8"]
         choose(browser, "#routes-search", "")
         choose(browser, "#routes-filter", "clients")
         assert routes(browser) == ["gps", "route-7"]
@@ -202,7 +212,39 @@ def test_routes_are_found_filtered_sorted_and_in_pages(browser):
         browser.click("#routes thead th:nth-child(3) button")
         assert browser.run("document.querySelector('#routes thead th:nth-child(3)').ariaSort") == "descending"
         assert set(routes(browser)[:2]) == {"gps", "route-7"}
+        browser.click("#routes thead th:nth-child(3) button")
+        assert browser.run("document.querySelector('#routes thead th:nth-child(3)').ariaSort") == "ascending"
+        assert not {"gps", "route-7"} & set(routes(browser))
         assert reader
+
+
+def test_routes_are_filtered_by_their_links(browser):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {
+            "gone": {**ECHO, "endpoint": "tty:///dev/nothing", "device": {"open": "always"}},
+            "here": {**ECHO, "device": {"open": "always"}}, "idle": {**ECHO, "device": {"open": "on-demand"}},
+            "late": {**ECHO, "listen": f"tcp://127.0.0.1:{taken.getsockname()[1]}", "device": {"open": "on-demand"}},
+        }
+        gateway = serving(names)
+        gateway.ready = gateway.expected - 1
+        with gateway:
+            gateway.event("link open", route="here")
+            gateway.event("link waiting", route="gone")
+            visit(browser, gateway)
+            for word, meant in (("open", ["here"]), ("waiting", ["gone"]), ("closed", ["idle", "late"]), ("problems", ["gone", "late"])):
+                choose(browser, "#routes-filter", word)
+                assert routes(browser) == meant, word
+
+
+def test_users_are_found(browser):
+    listen = {"listen": "ws://127.0.0.1:0/", "endpoint": "sim://echo"}
+    with serving({"a": listen, "b": listen}, users=USERS) as gateway, connect(gateway.address("a")) as client:
+        client.sendall(UPGRADE)
+        gateway.event("session opened")
+        log_in(browser, gateway)
+        browser.until("document.querySelector('#routes tbody tr')?.innerText.includes('1/')", "the client")
+        choose(browser, "#routes-search", "ADA")
+        assert routes(browser) == ["a"]
 
 
 def test_only_cells_that_changed_are_touched(browser):
@@ -280,6 +322,9 @@ def test_a_mistake_in_the_file_is_shown_with_line_and_column(browser):
         browser.shows("#toast", "added new; removed b")
         browser.shows("#problems-title", "Everything works")
         browser.until("[...document.querySelectorAll('#routes tbody th')].map((one) => one.innerText).join() === 'a,new'", "the new routes")
+        # What the user may do is asked again.
+        browser.run("location.hash = '#/routes/new'")
+        browser.shows("#route-actions", "Kick all clients")
 
 
 def test_a_reset_that_is_not_possible_says_why(browser):
@@ -349,6 +394,7 @@ def test_a_recording_that_has_stopped_is_shown_until_it_goes_on(browser, folder)
         assert routes(browser) == ["a"]
         browser.click("#routes tbody a")
         browser.shows("#route-facts", "stopped, 0\u00a0B written")
+        browser.shows("#route-lines li[data-mood=busy]", "recording stopped")
         in_the_way.unlink()
         with gateway.connect("a") as client:
             round_trip(client)
@@ -361,6 +407,181 @@ def test_a_recording_that_has_stopped_is_shown_until_it_goes_on(browser, folder)
             browser.shows("#route-facts", f"{folder}/file/x.raw, 0\u00a0B written")
             round_trip(client)
             browser.shows("#route-facts", "2\u00a0B written, 2\u00a0B missing")
+
+
+def test_each_problem_says_since_when_and_what_to_do(browser):
+    """Those that no test of this machine can cause, by an answer that has them."""
+    with serving() as gateway:
+        visit(browser, gateway)
+        shown = browser.run("""(async () => {
+            const { state } = await import('/page/state.js');
+            const given = structuredClone(state.status);
+            const say = (change, ofGateway = {}) => {
+                const route = { ...given.routes[0], ...change };
+                state.setStatus({ ...given, ...ofGateway, seconds: state.status.seconds + 1, routes: [route] });
+                return Array.from(document.querySelectorAll('#problems li'), (one) => one.innerText.replace(/\\s+/g, ' '));
+            };
+            const link = { word: 'open', seconds: 1 };
+            const [listener] = given.routes[0].listeners;
+            const waiting = { ...listener, state: 'waiting', seconds: 65, error: 'bind: EADDRINUSE', retry: 4 };
+            return {
+                reload: say({}, { 'reload-failed': { seconds: 65, problems: ['x:1:2: a'], more: 3 } }),
+                certificate: say({}, { 'certificate-faults': ['/c.pem: expired'] }),
+                admin: say({}, { admin: [waiting] }),
+                listener: say({ listeners: [waiting] }),
+                limited: say({ listeners: [{ ...listener, limited: 'only IPv4' }] }),
+                stuck: say({ stuck: true }),
+                released: say({ state: { ...link, released: true, seconds: 65 } }),
+                away: say({ state: { word: 'waiting', seconds: 65, reason: 'open: ENOENT', retry: 4 } }),
+                own: say({ state: undefined, links: { waiting: 2 } }),
+                xoff: say({ state: { ...link, held: { by: 'xoff', seconds: 65 } } }),
+                cts: say({ state: { ...link, held: { by: 'cts', seconds: 65 } } }),
+                overrun: say({ state: { ...link, overrun: 3 } }),
+                queue: say({ queued: 2 }),
+                nothing: say({}),
+                drops: say({ totals: { ...given.routes[0].totals, dropped: 2048 } }),
+                worst: say({ queued: 1 }, { 'reload-failed': { seconds: 1, problems: [] } }),
+            };
+        })()""")
+        for name, (words, seconds, advice) in {
+            "reload": ("The last reload changed nothing", "since 1m 5s", "and 3 more Correct the file, then reload"),
+            "certificate": ("A certificate file can't be used", "", "/c.pem: expired Correct the file"),
+            "admin": ("The admin listener does not listen on", "since 1m 5s", "End the program that has the address, or change it. Next try in 4s."),
+            "listener": ("a does not listen on", "since 1m 5s", "bind: EADDRINUSE End the program that has the address, or change it."),
+            "limited": ("Not all clients reach a on", "", "only IPv4"), "stuck": ("a does not answer", "", "Restart the gateway if this stays."),
+            "released": ("a has released its port", "since 1m 5s", "Reopen it when the other program has finished."),
+            "away": ("a waits for its device", "since 1m 5s", "open: ENOENT Next try in 4s."), "own": ("a: 2 links can't be opened", "", ""),
+            "xoff": ("a: flow control holds the output", "since 1m 5s", "It goes on when the device sends XON."),
+            "cts": ("a: flow control holds the output", "since 1m 5s", "does not raise CTS. Check the device and its cable"),
+            "overrun": ("a: the port has lost 3 bytes since it was opened", "", "Set flow=rtscts in the endpoint"),
+            "queue": ("a is full: 2 clients in the queue", "", "Kick a client, or raise clients.max."),
+            "drops": ("a drops bytes", "", "2.0 KiB since the route began, some of them within the last minute. A client reads too slowly"),
+        }.items():
+            [problem] = shown[name]
+            assert words in problem and seconds in problem and advice in problem, (name, problem)
+            assert ("since 1m" in problem) == bool(seconds), (name, problem)
+        assert shown["nothing"] == []
+        # The worst first; the loss is still one of the last minute.
+        assert ["The last reload" in shown["worst"][0], "a drops bytes" in shown["worst"][1], "is full" in shown["worst"][2]] == [True] * 3
+
+
+def test_of_many_problems_some_are_shown_until_all_are_asked_for(browser):
+    gone = {f"gone-{n}": {**ECHO, "endpoint": f"tty:///dev/nothing-{n}", "device": {"open": "always"}} for n in range(8)}
+    with serving(gone) as gateway:
+        visit(browser, gateway)
+        browser.shows("#problems-title", "8 problems")
+        assert len(browser.texts("#problems li")) == 6 and browser.text("#problems-all") == "Show all of 8"
+        browser.click("#problems-all")
+        assert len(browser.texts("#problems li")) == 8
+        browser.click("#problems-all")
+        assert len(browser.texts("#problems li")) == 6
+        browser.click("#problems li a")
+        browser.shows("#problems-title", "1 problem")
+        assert len(browser.texts("#problems li")) == 1
+
+
+def test_a_loss_is_a_problem_for_a_minute(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        told = browser.run("""(async () => {
+            const { state } = await import('/page/state.js');
+            const given = structuredClone(state.status);
+            const say = (seconds, dropped) => {
+                const totals = { ...given.routes[0].totals, dropped };
+                state.setStatus({ ...given, seconds: given.seconds + seconds, routes: [{ ...given.routes[0], totals }] });
+                return state.hasRecentLoss('a');
+            };
+            const answers = [say(1, 0), say(2, 5)];
+            performance.now = () => state.received + 59000;
+            answers.push(say(3, 5));
+            const { received } = state;
+            performance.now = () => received + 2000;
+            return [...answers, say(4, 5)];
+        })()""")
+        assert told == [False, True, True, False]
+
+
+def test_rates_are_those_between_two_answers(browser):
+    with serving() as gateway:
+        visit(browser, gateway)
+        rows = browser.run("""(async () => {
+            const { state } = await import('/page/state.js');
+            const given = structuredClone(state.status);
+            const say = (seconds, up, down) => {
+                const totals = { ...given.routes[0].totals, up, down };
+                state.setStatus({ ...given, seconds: given.seconds + seconds, routes: [{ ...given.routes[0], totals }] });
+                return Array.from(document.querySelectorAll('#routes tbody tr > *'), (one) => one.innerText).slice(3, 5);
+            };
+            return [say(10, 0, 0), say(12, 2048, 4), say(14, 2048, 4)];
+        })()""")
+        assert rows == [["–", "–"], ["1.0\u00a0KiB/s", "2\u00a0B/s"], ["–", "–"]]
+
+
+def test_a_route_shows_its_facts_clients_listeners_and_endings(browser):
+    routes_ = {"a": {**ECHO, "clients": {"max": 3, "half-close": "100ms"}}}
+    with serving(routes_) as gateway:
+        with gateway.connect("a") as client:
+            round_trip(client)
+            gateway.event("session opened")
+        gateway.event("session ended")
+        with gateway.connect("a") as client:
+            round_trip(client)
+            visit(browser, gateway, "routes/a")
+            browser.until("document.querySelectorAll('#clients tbody tr').length === 1", "the client")
+            row = browser.texts("#clients tbody tr > *")
+            assert row[1] == "%s:%d" % client.getsockname() and row[3] == row[4] == "1\u00a0B" and row[7].startswith("tcp://127.0.0.1:")
+            assert browser.texts("#endings tbody tr > *") == ["client-left", "1"]
+            assert browser.texts("#listeners tbody tr > *")[0] == "tcp://%s:%d" % client.getpeername()
+            assert browser.texts("#listeners tbody tr > *")[1].startswith("listening ")
+            assert browser.text("#summary").startswith("1 route, 1 client, up ")
+            shown = dict(zip(browser.texts("#route-facts dt"), browser.texts("#route-facts dd"), strict=True))
+            assert {k: v for k, v in shown.items() if k in ("Endpoint", "Link", "Clients", "Up", "Down", "Dropped")} == {
+                "Endpoint": "sim://echo", "Link": "shared", "Clients": "1 of 3", "Up": "2\u00a0B", "Down": "2\u00a0B", "Dropped": "0\u00a0B"}
+            # What only a serial port and some clients have.
+            told = browser.run("""(async () => {
+                const { state } = await import('/page/state.js');
+                const [route] = structuredClone(state.status.routes);
+                route.state = { word: 'open', seconds: 1, line: '9600 8N1', device: { name: 'FT232R', serial: 'A1' } };
+                Object.assign(route.totals, { 'line-changes': 3, 'line-refusals': 1 });
+                const client = { writer: true, role: 'monitor', user: 'ada', tls: 'TLS 1.3', dropped: 1024, 'queued-up': 1, 'queued-down': 2 };
+                Object.assign(route.clients[0], client);
+                state.setStatus({ ...state.status, routes: [route] });
+                const texts = (selector) => Array.from(document.querySelectorAll(selector), (one) => one.innerText);
+                return [texts('#route-facts dt'), texts('#route-facts dd'), texts('#clients tbody tr > *')];
+            })()""")
+            shown = dict(zip(told[0], told[1], strict=True))
+            assert (shown["Line"], shown["Device"], shown["Line changes"]) == ("9600 8N1", "name FT232R, serial A1", "3, refused 1")
+            assert told[2][5:7] == ["3\u00a0B", "1.0\u00a0KiB"] and told[2][8] == "writer, monitor, ada, TLS 1.3"
+
+
+def test_ports_and_adapters_are_listed_with_their_holders(browser):
+    """By an answer of a machine that has some."""
+    answer = {
+        "serial": [
+            {"url": "usb:///FTDI/A1", "node": "/dev/ttyUSB0", "links": ["/dev/serial/by-id/x"],
+             "usb": {"manufacturer": "FTDI", "name": "FT232R", "serial": "A1"}, "held-by": [{"program": "minicom", "pid": 17}, {"pid": 18}]},
+            {"url": "tty:///dev/ttyS0", "node": "/dev/ttyS0", "links": [], "driver": "serial8250", "error": "open: EACCES"}],
+        "bluetooth": [
+            {"adapter": "hci0", "address": "00:11:22:33:44:55", "on": True}, {"adapter": "hci1", "address": "00:11:22:33:44:56", "on": False}],
+    }
+    with serving() as gateway:
+        visit(browser, gateway)
+        browser.run(f"""
+            window.asked = 0;
+            const send = window.fetch;
+            window.fetch = (path, options) => {{
+                if (path !== "/api/v1/devices") return send(path, options);
+                asked += 1;
+                return Promise.resolve(new Response(JSON.stringify({json.dumps(answer)})));
+            }}; location.hash = '#/devices'; true""")
+        browser.until("document.querySelectorAll('#ports tbody tr').length === 2", "the ports")
+        rows = browser.run("Array.from(document.querySelectorAll('#ports tbody tr'), (row) => Array.from(row.children, (cell) => cell.innerText))")
+        assert rows == [
+            ["tty:///dev/ttyS0", "/dev/ttyS0", "serial8250", "–", "open: EACCES"],
+            ["usb:///FTDI/A1", "/dev/ttyUSB0", "FTDI, FT232R, A1", "minicom (17), a program (18)", ""]]
+        assert browser.texts("#adapters tbody tr") == ["hci0\t00:11:22:33:44:55\ton", "hci1\t00:11:22:33:44:56\toff"]
+        browser.click("#devices-again")
+        browser.until("asked === 2", "another look")
 
 
 def test_bytes_that_a_recording_lacks_are_a_problem_for_a_minute(browser):
@@ -447,8 +668,7 @@ def test_hostile_names_are_text(browser, folder):
     with serving(names, users={HOSTILE: {"token": TOKEN, "roles": {"*": "admin"}}}) as gateway:
         address = gateway.address("a")
         with connect(address) as client:
-            client.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-                           f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+            client.sendall(UPGRADE)
             gateway.event("session opened")
             ask(gateway, f"GET /{encoded}")
             log_in(browser, gateway)
@@ -486,6 +706,10 @@ def test_the_log_of_a_route_grows_while_it_is_looked_at(browser):
         assert all("route=a" in line for line in lines) and len(set(lines)) == len(lines)
         browser.run("location.hash = '#/log'")
         browser.shows("#log-lines", "started")
+        with gateway.connect("b") as other:
+            round_trip(other)
+            browser.until("document.querySelector('#log-lines li').innerText.includes('link open')", "a line that comes meanwhile, as the first")
+        gateway.event("session ended", count=3)
         choose(browser, "#log-search", "session OPENED")
         assert {line.split("session=")[0].split(" ", 1)[1] for line in browser.texts("#log-lines li")} == {"info session opened "}
         choose(browser, "#log-search", "")
@@ -543,6 +767,16 @@ def test_it_is_accessible(browser, scheme, width):
 
     def look(what):
         found.extend(f"{what}: {one}" for one in browser.violations())
+        # What axe-core takes a placeholder for, or has no rule for.
+        found.extend(f"{what}: {one}" for one in browser.run("""[
+            ...[...document.querySelectorAll('input, select')].filter((one) => !one.labels.length && !one.ariaLabel).map((one) => `no label of ${one.id}`),
+            ...[...document.querySelectorAll('dialog')].filter((one) => !one.querySelector(`#${one.getAttribute('aria-labelledby')}`))
+                .map((one) => `no name of ${one.id}`),
+            ...[...document.querySelectorAll('.lines')].filter((one) => one.tabIndex !== 0).map((one) => `no key scrolls ${one.id}`),
+        ]"""))
+        back = browser.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((sum, one) => sum + Number(one), 0)")
+        if (back < 384) != (scheme == "dark"):
+            found.append(f"{what}: it is not {scheme}")
         if (needed := browser.call("Page.getLayoutMetrics")["cssContentSize"]["width"]) > width:
             found.append(f"{what}: it takes {needed} pixels")
 
@@ -564,6 +798,8 @@ def test_it_is_accessible(browser, scheme, width):
             browser.shows("#problems", "late does not listen")
             browser.shows("#problems", "gone waits")
             look("routes")
+            # A phone has no room for every column.
+            assert browser.run("document.querySelector('#routes thead .minor').checkVisibility()") == (width > 1000)
             for view, ready in (("routes/a", "#clients tbody"), ("routes/gone", "#route-facts"), ("devices", "#adapters"), ("log", "#log-lines li")):
                 browser.run(f"location.hash = '#/{view}'")
                 browser.until(f"Boolean(document.querySelector({json.dumps(ready)})?.innerText)", view)

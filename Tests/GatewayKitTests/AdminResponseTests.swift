@@ -25,6 +25,9 @@ struct AdminResponseTests {
     let json = try JSONReader.read(Array(answer[start...].dropLast().utf8))
     #expect(json["status"] == .integer(401) && json["title"]?.text == "Unauthorized")
     #expect(json["detail"]?.text == "No \"way\"." && json["type"]?.text == "about:blank")
+    for status in [HTTPStatus.unavailable, .tooManyRequests] {
+      #expect(text(.problem(status, "Later.")).contains("\r\nRetry-After: 5\r\n"))
+    }
   }
 
   @Test("in pieces is chunked, for an old client until the connection ends, and for HEAD only a head")

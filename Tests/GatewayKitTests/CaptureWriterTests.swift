@@ -26,6 +26,18 @@ struct CaptureWriterTests {
     #expect(try PcapngReader(rig.folder.bytes("x.pcapng")).packets.last?.event == 6, "its end is in it")
   }
 
+  @Test("is written at once when half of its buffer is full")
+  func half() throws {
+    let rig = try CaptureRig(capacity: 8192)
+    rig.receive(pattern(0..<3000))
+    rig.settle()
+    #expect(rig.folder.bytes("x.raw").isEmpty)
+    rig.receive(pattern(0..<3000))
+    rig.settle()
+    #expect(rig.folder.bytes("x.raw").count == 6000)
+    rig.end()
+  }
+
   @Test("of text has a line that does not end half a second later at most, and no earlier")
   func unfinishedLine() throws {
     let rig = try CaptureRig(.text)

@@ -116,6 +116,32 @@ struct GatewayControlTests {
     return (isHealthy, time)
   }
 
+  @Test("tells probes and metrics of lanes that hang")
+  func probesOfHangingLanes() async throws {
+    let admin = "admin: { listen: 'http://127.0.0.1:0' }\n"
+    try await withGateway(admin + Self.config(Self.echo("a"))) { rig in
+      func get(_ path: String) throws -> String {
+        let client = try connectTCP(rig.story.address(of: AdminServer.owner))
+        try client.send(Array("GET \(path) HTTP/1.1\r\nHost: localhost\r\n\r\n".utf8))
+        return String(decoding: try client.receiveToEnd(), as: UTF8.self)
+      }
+      _ = try rig.story.address(of: "a")
+      #expect(try get("/healthz").hasPrefix("HTTP/1.1 200 "))
+      let (route, lane) = ("\nbaudway_route_up{route=\"a\"} ", "\nbaudway_lane_up{lane=\"lane-0\"} ")
+      let before = try get("/metrics")
+      #expect(before.contains("\(route)1\n") && before.contains("\(lane)1\n"))
+      let free = DispatchSemaphore(value: 0)
+      let lanes = rig.gateway.lanes.dropLast(2)  // not the gateway's own, and not the one for handshakes
+      for lane in lanes { lane.post { _ in free.wait() } }
+      defer { for _ in lanes { free.signal() } }
+      let health = try get("/healthz")
+      #expect(health.hasPrefix("HTTP/1.1 503 ") && health.hasSuffix("not answer\n"), "\(health)")
+      #expect(try get("/readyz?route=a").hasSuffix("\r\n\r\nnot ready: the route does not answer\n"))
+      let now = try get("/metrics")
+      #expect(now.contains("\(route)0\n") && now.contains("\(lane)0\n"))
+    }
+  }
+
   @Test("ends clients that are kicked, lists them, and ignores unknown session numbers")
   func kick() async throws {
     try await withGateway(Self.config(Self.echo("a"), Self.echo("b", ", link: per-client"))) { rig in

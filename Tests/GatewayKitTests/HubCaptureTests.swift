@@ -99,6 +99,8 @@ struct HubCaptureTests {
     let comments = file.packets.compactMap(\.comment)
     #expect(comments.contains("link open") && comments.contains("line 9600 8N1"), "\(comments)")
     #expect(comments.contains("break begins"))
+    #expect(comments.contains("dtr on rts on cts off dsr off dcd off ri off"), "\(comments)")
+    #expect(comments.contains("dtr on rts on cts on dsr off dcd on ri off"))
     #expect(comments.contains("framing errors: 2") && comments.contains("parity errors: 1"))
     #expect(comments.contains("breaks received: 1") && comments.contains("bytes lost in the port: 4"))
     #expect(file.packets.filter { $0.event == 7 }.count == 1 && file.packets.filter { $0.event == 10 }.count == 1)

@@ -11,6 +11,18 @@ struct MetricsTests {
     gateway.handshakeFailures = [.loginFailed: 2]
     gateway.refused = ["http-request": 3]
     gateway.lanes = [.init(name: "lane-0", nanoseconds: 1_500_000), .init(name: "lane-1", nanoseconds: nil)]
+    gateway.version = "1.2"
+    gateway.isReady = true
+    gateway.hasFailedReload = true
+    gateway.certificateFaults = 4
+    gateway.handshakes = .init(unfinished: 5, most: 6, refused: 7)
+    gateway.adminConnections = 8
+    gateway.process.memory = 9
+    gateway.process.addressSpace = 10
+    gateway.process.descriptors = 11
+    gateway.process.mostDescriptors = 12
+    gateway.process.processorSeconds = 1.5
+    gateway.process.startTime = 2.5
     return Metrics.ofGateway.map { $0.family.head(format) + $0.samples(gateway, $0.family) }.joined()
       + Metrics.ofRoute.map { one in
         one.family.head(format) + routes.map { one.samples($0, one.family) }.joined()
@@ -21,6 +33,16 @@ struct MetricsTests {
     var figures = RouteFigures()
     figures.totals.ended = [.kicked: 1, .tooSlow: 2]
     figures.totals.up = 5
+    figures.totals.down = 6
+    figures.totals.dropped = 7
+    figures.totals.perAddress = 8
+    figures.totals.lineChanges = 9
+    figures.totals.lineRefusals = 10
+    figures.clients = 11
+    figures.waiting = 12
+    figures.queuedUp = 13
+    figures.queuedDown = 14
+    figures.linkCounts = LinkCounts(opened: 15, lost: 16, failed: 17)
     figures.line = LineCounts(breaks: 1, framing: 2, parity: 3, overruns: 4, bufferOverruns: 5)
     figures.links = ["open": 1]
     figures.capture = Snapshot.Capture(file: "/x", error: "write: ENOSPC", written: 6, dropped: 7)
@@ -58,6 +80,19 @@ struct MetricsTests {
   func values() {
     let lines = Set(Self.all(.prometheus, [Self.route]).split(separator: "\n").map(String.init))
     for line in [
+      #"baudway_build_info{version="1.2"} 1"#, "baudway_ready 1", "baudway_last_reload_successful 0",
+      "baudway_certificate_faults 4", "baudway_handshakes_unfinished 5", "baudway_handshakes_limit 6",
+      "baudway_handshakes_refused_total 7", "baudway_admin_connections 8", "process_resident_memory_bytes 9",
+      "process_virtual_memory_bytes 10", "process_open_fds 11", "process_max_fds 12", "process_cpu_seconds_total 1.5",
+      "process_start_time_seconds 2.5", #"baudway_clients{route="gps"} 11"#, #"baudway_clients_limit{route="gps"} 8"#,
+      #"baudway_clients_waiting{route="gps"} 12"#,
+      #"baudway_forwarded_bytes_total{route="gps",direction="down"} 6"#,
+      #"baudway_dropped_bytes_total{route="gps"} 7"#, #"baudway_queued_bytes{route="gps",direction="up"} 13"#,
+      #"baudway_queued_bytes{route="gps",direction="down"} 14"#,
+      #"baudway_per_address_refusals_total{route="gps"} 8"#,
+      #"baudway_line_changes_total{route="gps",result="done"} 9"#,
+      #"baudway_line_changes_total{route="gps",result="refused"} 10"#, #"baudway_link_opens_total{route="gps"} 15"#,
+      #"baudway_link_losses_total{route="gps"} 16"#, #"baudway_link_open_failures_total{route="gps"} 17"#,
       #"baudway_handshake_failures_total{reason="login-failed"} 2"#,
       #"baudway_refusals_total{reason="http-request"} 3"#,
       #"baudway_lane_up{lane="lane-0"} 1"#, #"baudway_lane_up{lane="lane-1"} 0"#,

@@ -31,6 +31,28 @@ struct RouteFiguresTests {
     #expect(now.totals.up == 7 && now.totals.down == session.down.bytes + 4 && now.links == ["open": 1])
   }
 
+  @Test("of several lanes are added up; the port and the recording are those of one")
+  func parts() {
+    var part = RouteFigures()
+    part.totals.up = 1
+    part.totals.ended = [.kicked: 2]
+    part.clients = 3
+    part.queuedUp = 4
+    part.queuedDown = 5
+    part.links = ["open": 6]
+    part.linkCounts = LinkCounts(opened: 7, lost: 8, failed: 9)
+    part.line = LineCounts(breaks: 10)
+    part.capture = Snapshot.Capture(file: "/x", error: nil, written: 11, dropped: 12)
+    var all = RouteFigures()
+    all.add(RouteFigures())
+    all.add(part)
+    all.add(part)
+    #expect(all.totals.up == 2 && all.totals.ended == [.kicked: 4] && all.clients == 6)
+    #expect(all.queuedUp == 8 && all.queuedDown == 10 && all.links == ["open": 12])
+    #expect(all.linkCounts == LinkCounts(opened: 14, lost: 16, failed: 18))
+    #expect(all.line == part.line && all.capture == part.capture)
+  }
+
   @Test("count how often the link was opened, lost and could not be opened")
   func links() throws {
     let rig = try GroupRig("link: shared, device: { open: always, retry: 10ms..10ms }")

@@ -133,6 +133,18 @@ def test_each_expression_of_panels_and_rules_works(folder):
             reset(client)
 
 
+def test_expressions_name_labels_and_words_that_there_are():
+    """A mistake in one of them gives no samples, which is right for some of the panels."""
+    labels = {"job", "instance", "route", "state", "direction", "ending", "reason", "lane", "error"}
+    words = {"closed", "opening", "open", "waiting", "draining", "up", "down", "overrun", "buffer-overrun"}
+    for text in [text for *_, text in expressions()] + [rule["expr"] for rule in RULES]:
+        used = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", text))
+        for part in re.findall(r"\b(?:by|without) \(([^)]*)\)", text):
+            used |= set(part.split(", "))
+        assert used <= labels, text
+        assert {word for found in re.findall(r'\b(?:state|direction|error)=~?"([^"]*)"', text) for word in found.split("|")} <= words, text
+
+
 def test_an_alert_fires_when_a_cable_is_pulled_and_ends_when_it_is_back(folder):
     link = folder / "device"
     with Pty() as pty:
