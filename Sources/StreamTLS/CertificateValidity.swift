@@ -10,17 +10,19 @@ struct CertificateValidity: Sendable {
   private let last: Int
 
   private static let twoWeeks = 14 * 86_400
+  /// Later than any time that a certificate can have: 253,402,300,799 is the end of the year 9999.
+  private static let never = 1 << 40
 
   init(_ certificate: X509Certificate, in file: String) {
     self.file = file
-    first = max(0, Self.seconds(X509_get0_notBefore(certificate.raw)))
-    last = max(0, Self.seconds(X509_get0_notAfter(certificate.raw)))
+    first = Self.seconds(X509_get0_notBefore(certificate.raw)) ?? 0
+    last = Self.seconds(X509_get0_notAfter(certificate.raw)) ?? Self.never
   }
 
-  /// `.max` for a time that can't be read. OpenSSL refuses such a certificate.
-  static func seconds(_ time: UnsafePointer<ASN1_TIME>?) -> Int {
+  /// Nil for a time that can't be read: OpenSSL loads such a certificate, and verifies none.
+  static func seconds(_ time: UnsafePointer<ASN1_TIME>?) -> Int? {
     var parts = tm()
-    return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : .max
+    return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : nil
   }
 
   /// When a renewal is late: a tenth of the certificate's time is left, and no more than two weeks. What renews

@@ -16,7 +16,7 @@ package final class TLSClientChain: Sendable {
     guard let certificate = SSL_get0_peer_certificate(ssl), X509_up_ref(certificate) == 1 else { return nil }
     self.certificate = certificate
     others = SSL_get_peer_cert_chain(ssl).flatMap { X509_chain_up_ref($0) }
-    lastSecond = CertificateValidity.seconds(X509_get0_notAfter(certificate))
+    lastSecond = CertificateValidity.seconds(X509_get0_notAfter(certificate)) ?? .max
   }
 
   deinit {

@@ -101,6 +101,17 @@ struct SettingsTests {
     #expect(kind(end) == "certificate has expired")
   }
 
+  @Test("has nothing to say of a time that can't be read")
+  func unreadable() throws {
+    let rig = try TLSRig()
+    let certificate = try PEMFile(rig.server.identities[0].certificate, as: .certificate).certificates()[0]
+    for time in [X509_getm_notBefore(certificate.raw), X509_getm_notAfter(certificate.raw)] {
+      #expect(ASN1_STRING_set(time, "13th month", -1) == 1)
+    }
+    let validity = CertificateValidity(certificate, in: "server.pem")
+    #expect(validity.warning(at: 1 << 33) == nil && validity.change(after: 1 << 41) == nil)
+  }
+
   @Test("detects a changed file, and is made again from the current files")
   func changed() throws {
     let rig = try TLSRig()
