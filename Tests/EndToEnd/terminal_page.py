@@ -1,10 +1,21 @@
 """A terminal of the status page in Chromium: what its user does, and what is on its screen."""
+import contextlib
 import json
 
 from browser import Browser
 from kit import until
 
 LINES = "import('/page/terminal.js').then((terminal) => terminal.lines())"
+
+
+@contextlib.contextmanager
+def watched_browser():
+    """It ends without a dialog or a complaint, but for those of a gateway that is gone and of answers that are errors."""
+    with Browser() as browser:
+        yield browser
+        assert browser.dialogs == []
+        own = ("Failed to load resource", "WebSocket connection to")
+        assert [text for text in browser.complaints if not any(word in text for word in own)] == []
 
 
 def connected(browser: Browser):

@@ -11,7 +11,7 @@ from admin import ask, curl, place
 from browser import AXE, Browser, needs_chromium
 from kit import Gateway, Pty, connect, free_port, until
 from remote_ports import PyserialServer
-from terminal_page import choose, connected, keys, lines, shows
+from terminal_page import choose, connected, keys, lines, shows, watched_browser
 
 pytestmark = [pytest.mark.heavy, needs_chromium]
 
@@ -47,12 +47,8 @@ def paste(browser: Browser, text: str):
 
 @pytest.fixture
 def browser():
-    with Browser() as browser:
+    with watched_browser() as browser:
         yield browser
-        assert browser.dialogs == []
-        # A gateway that is gone, and answers that are errors, are the tests' own.
-        own = ("Failed to load resource", "WebSocket connection to")
-        assert [text for text in browser.complaints if not any(word in text for word in own)] == []
 
 
 def test_a_console_is_used(browser):

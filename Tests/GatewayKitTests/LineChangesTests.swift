@@ -16,7 +16,7 @@ struct LineChangesTests {
     func resume() { holds -= 1 }
     func report(_ event: ControlChannelEvent) {}
     func runAll() { runs += 1 }
-    func outputsChanged(by session: UInt64?) {}
+    func reportOutputs(except session: UInt64?) {}
     func lineWasReset(by recipe: ResetRecipe, for session: UInt64?, _ result: Result<Void, SystemError>) {}
   }
 

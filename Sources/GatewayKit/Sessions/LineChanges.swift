@@ -10,8 +10,8 @@ protocol LinePartOwner: AnyObject {
   func hold()
   func resume()
   func report(_ event: ControlChannelEvent)
-  /// DTR and RTS have changed without a request that is answered now: by the session, which knows of it, or by command.
-  func outputsChanged(by session: UInt64?)
+  /// Reports DTR, RTS and break to all but the session with this number, which knows of its own change.
+  func reportOutputs(except session: UInt64?)
   /// Runs the commands that waited for the line.
   func runAll()
   /// `recipe` was replayed for the session, or for `baudway reset`.
@@ -53,8 +53,6 @@ final class LineChanges {
     guard let line, line.outputStates != ModemOutputStates() || hadBreak else { return nil }
     return .outputs(line.outputStates, isBreak: breaker != nil)
   }
-
-  private func reportOutputs() { if let outputs { owner.report(outputs) } }
 
   // MARK: - The endpoint
 
@@ -163,7 +161,7 @@ final class LineChanges {
 
   private func makeAgain(_ outputs: ArraySlice<ModemOutput>, _ wishes: Wishes, on line: any SerialLine) {
     guard let output = outputs.first else {
-      reportOutputs()
+      owner.reportOutputs(except: nil)
       // The client has ended meanwhile.
       if setter == nil, line.settings != base { return applyBase(to: line) }
       return restored()
@@ -191,7 +189,7 @@ final class LineChanges {
     guard breaker == session else { return }
     breaker = nil
     line?.setBreak(false) { [weak self, attachment] _ in
-      if let self, attachment == self.attachment { reportOutputs() }
+      if let self, attachment == self.attachment { owner.reportOutputs(except: nil) }
     }
   }
 

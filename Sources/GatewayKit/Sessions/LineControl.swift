@@ -122,7 +122,7 @@ final class LineControl {
 
   private func reportLine(_ line: any SerialLine) {
     report(.line(line.settings))
-    if let outputs = changes.outputs { report(outputs) }
+    reportOutputs(except: nil)
   }
 
   // MARK: - The endpoint
@@ -316,12 +316,12 @@ final class LineControl {
       case .output where !fault.isUnsupported: break  // a remote port answers with the state in force
       default: return
       }
-      if let outputs = changes.outputs { report(outputs) }
+      reportOutputs(except: nil)
     case .success:
       delegate.lineWasAsked(request, refusal: nil, by: session)
       changes.carriedOut(request, by: session.number, isOver: session.isOver)
       if case .line = request { return }
-      if let outputs = changes.outputs { report(outputs, except: session) }
+      reportOutputs(except: session.number)
     }
   }
 
@@ -346,7 +346,7 @@ final class LineControl {
       }
       switch result {
       case .success(let settings):
-        if let settings { isSet(to: settings) } else if let outputs = changes.outputs { report(outputs) }
+        if let settings { isSet(to: settings) } else { reportOutputs(except: nil) }
         delegate.resume()
         change(by: requests.dropFirst(), then: done)
       case .failure(let fault):
@@ -423,7 +423,7 @@ extension LineControl: LinePartOwner {
   func hold() { delegate.hold() }
   func resume() { delegate.resume() }
   func report(_ event: ControlChannelEvent) { report(event, except: nil) }
-  func outputsChanged(by session: UInt64?) {
+  func reportOutputs(except session: UInt64?) {
     guard let outputs = changes.outputs else { return }
     report(outputs, except: reports.clients.first { $0.session.number == session }?.session)
   }

@@ -125,7 +125,7 @@ final class ResetControl {
     owner.hold()
     line.set(change.output, change.isOn) { [weak self, attachment, session] _ in
       guard let self, attachment == self.attachment else { return }
-      owner.outputsChanged(by: session)
+      owner.reportOutputs(except: session)
       owner.resume()
     }
   }
@@ -154,7 +154,7 @@ final class ResetControl {
       // Without an answer, the line is gone.
       guard let self, let answer = running.removeValue(forKey: number), let owner else { return }
       owner.lineWasReset(by: recipe, for: session, result)
-      owner.outputsChanged(by: session)
+      owner.reportOutputs(except: session)
       answer(result.mapError { LinkRefusal($0) })
       owner.resume()
       owner.runAll()

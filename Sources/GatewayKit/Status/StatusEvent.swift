@@ -77,7 +77,7 @@ package enum StatusEvent: Sendable {
   /// A certificate's file can't be used. Listeners keep the old certificate; those without one wait. Reported once for
   /// all of them.
   case certificatesRefused(TLSSettingsFault)
-  /// A certificate has expired; it is used all the same.
+  /// A certificate is about to expire, has expired or is not valid yet; it is used all the same.
   case certificateDoubtful(String)
   /// All current faults of certificate files; empty when there are none any more.
   case certificateFaults([String])
